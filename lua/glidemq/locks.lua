@@ -1,0 +1,28 @@
+-- glidemq_tryLock: take a lock.        ARGS  1 token  2 ttl ms          REPLY 1 | 0 (held, also by this token)
+-- glidemq_unlock: release a lock.      ARGS  1 token                    REPLY 1 | 0 (not held by this token)
+-- glidemq_renewLock: extend a lock.    ARGS  1 token  2 ttl ms          REPLY 1 | 0 (not held by this token)
+-- KEYS  1 lock
+
+local DEFAULT_TTL = 1000
+
+local function is_mine(key, token)
+  return redis.call('GET', key) == token
+end
+
+local function try_lock(keys, args)
+  local ttl = L.numbers.int(args[2], DEFAULT_TTL)
+  return redis.call('SET', keys[1], args[1], 'PX', L.numbers.text(ttl), 'NX') and 1 or 0
+end
+
+local function unlock(keys, args)
+  return is_mine(keys[1], args[1]) and redis.call('DEL', keys[1]) or 0
+end
+
+local function renew_lock(keys, args)
+  local ttl = L.numbers.int(args[2], DEFAULT_TTL)
+  return is_mine(keys[1], args[1]) and redis.call('PEXPIRE', keys[1], L.numbers.text(ttl)) or 0
+end
+
+redis.register_function({ function_name = 'glidemq_tryLock', callback = try_lock, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'glidemq_unlock', callback = unlock, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'glidemq_renewLock', callback = renew_lock, flags = { 'allow-oom' } })

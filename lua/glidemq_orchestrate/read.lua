@@ -1,0 +1,82 @@
+-- Reading flows. These functions write nothing.
+
+-- gmo_flow_status: the record of a flow, in constant time.
+-- KEYS  1 flow hash          ARGS  1 now_ms (unused)  2 flow id
+-- REPLY flat array of the record's fields      ERROR GMO_FLOW_NOT_FOUND
+local function flow_status(keys, args)
+  local fields = redis.call('HGETALL', keys[1])
+  if #fields == 0 then
+    return L.record.not_found(args[2])
+  end
+  return fields
+end
+
+-- Calls visit(name, table row, job key) for a page of nodes; returns the next cursor, '0' at the end.
+local function each_node(keys, args, visit)
+  local start = keys[1]:match('^(.*:){[^{}]*}:gmo:flow:')
+  local page = redis.call('HSCAN', keys[1] .. ':nodes', args[3], 'COUNT', args[4])
+  for i = 1, #page[2], 2 do
+    local row = cjson.decode(page[2][i + 1])
+    visit(page[2][i], page[2][i + 1], start .. '{' .. row[2] .. '}:job:' .. row[3])
+  end
+  return page[1]
+end
+
+-- gmo_flow_nodes: a page of nodes.
+-- KEYS  1 flow hash          ARGS  1 now_ms (unused)  2 flow id  3 cursor ('0' first)  4 page size
+-- REPLY {next cursor ('0' = done), then per node: name, table JSON, state, attempts, started, finished, reason, progress}
+-- ERROR GMO_FLOW_NOT_FOUND
+local function flow_nodes(keys, args)
+  if redis.call('EXISTS', keys[1]) == 0 then
+    return L.record.not_found(args[2])
+  end
+  local reply = { '0' }
+  reply[1] = each_node(keys, args, function(name, row, job_key)
+    local job = redis.call('HMGET', job_key, 'state', 'attemptsMade', 'processedOn', 'finishedOn', 'failedReason', 'progress')
+    reply[#reply + 1] = name
+    reply[#reply + 1] = row
+    for i = 1, 6 do
+      reply[#reply + 1] = job[i] or ''
+    end
+  end)
+  return reply
+end
+
+-- gmo_flow_results: a page of the results of completed nodes.
+-- KEYS and ARGS as gmo_flow_nodes
+-- REPLY {next cursor, flat array of node name, stored result}      ERROR GMO_FLOW_NOT_FOUND
+local function flow_results(keys, args)
+  if redis.call('EXISTS', keys[1]) == 0 then
+    return L.record.not_found(args[2])
+  end
+  local results = {}
+  local cursor = each_node(keys, args, function(name, _, job_key)
+    local job = redis.call('HMGET', job_key, 'state', 'returnvalue')
+    if job[1] == 'completed' then
+      results[#results + 1] = name
+      results[#results + 1] = job[2] or 'null'
+    end
+  end)
+  return { cursor, results }
+end
+
+-- gmo_node_inputs: what the dependencies of a job returned.
+-- KEYS  1 job hash           ARGS  1 now_ms (unused)  2 job id
+-- REPLY flat array of node name (job id outside flows), stored result; only completed dependencies
+local function node_inputs(keys, args)
+  local prefix, inputs = keys[1]:sub(1, #keys[1] - #('job:' .. args[2])), {}
+  for _, ref in ipairs(redis.call('SMEMBERS', prefix .. 'deps:' .. args[2])) do
+    local queue, job_id = L.record.split(ref)
+    local job = redis.call('HMGET', queue .. 'job:' .. job_id, 'gmo:node', 'state', 'returnvalue')
+    if job[2] == 'completed' then
+      inputs[#inputs + 1] = job[1] or job_id
+      inputs[#inputs + 1] = job[3] or 'null'
+    end
+  end
+  return inputs
+end
+
+redis.register_function { function_name = 'gmo_flow_status', callback = flow_status, flags = { 'no-writes' } }
+redis.register_function { function_name = 'gmo_flow_nodes', callback = flow_nodes, flags = { 'no-writes' } }
+redis.register_function { function_name = 'gmo_flow_results', callback = flow_results, flags = { 'no-writes' } }
+redis.register_function { function_name = 'gmo_node_inputs', callback = node_inputs, flags = { 'no-writes' } }

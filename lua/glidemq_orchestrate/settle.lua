@@ -1,0 +1,73 @@
+-- The end of nodes and of flows: counts, causes, and the event that wakes whoever waits.
+-- EVENT flow.completed | flow.failed | flow.cancelled  {flowId}  on the events stream of the home queue
+L.settle = {}
+
+local function close(home, flow, key, now)
+  local marks = redis.call('HMGET', key, 'cancel', 'failed')
+  local state = 'completed'
+  if marks[1] then
+    state = 'cancelled'
+  elseif (tonumber(marks[2]) or 0) > 0 then
+    state = 'failed'
+  end
+  redis.call('HSET', key, 'state', state, 'finished_at', now)
+  redis.call('UNLINK', key .. ':ready', key .. ':blocked')
+  redis.call('SREM', home .. 'gmo:todo', flow)
+  L.events.emit(home .. 'events', 'flow.' .. state, '', 'flowId', flow)
+end
+
+-- Counts the end of one node once, however often it is reported.
+function L.settle.ended(flow, ref, outcome, reason, now)
+  local key = L.record.key(flow.home, flow.id)
+  if redis.call('SREM', key .. ':open', ref) == 0 then
+    return
+  end
+  redis.call('HINCRBY', key, outcome, 1)
+  if outcome == 'failed' then
+    redis.call('SADD', key .. ':failed', ref)
+    redis.call('HSETNX', key, 'reason', flow.node .. ': ' .. reason)
+  end
+  if redis.call('SCARD', key .. ':open') == 0 then
+    close(flow.home, flow.id, key, now)
+  end
+end
+
+-- Marks the dependents of a failed node as blocked; gmo_advance_flow fails them, slice by slice.
+function L.settle.block_dependents(flow, prefix, job_id, cause)
+  local dependents = redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)
+  if #dependents == 0 then
+    return
+  end
+  local key = L.record.key(flow.home, flow.id)
+  for _, dependent in ipairs(dependents) do
+    redis.call('SADD', key .. ':blocked', dependent .. '\n' .. cause)
+  end
+  redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
+end
+
+-- Ends a node that is not running (any more) as failed: out of every place that could start it.
+function L.settle.fail_node(flow, ref, reason, now)
+  local prefix, job_id = L.record.split(ref)
+  local job_key = prefix .. 'job:' .. job_id
+  local entry = redis.call('HGET', job_key, 'gmo:entry')
+  if entry then
+    redis.call('XACK', prefix .. 'stream', 'workers', entry)
+    redis.call('XDEL', prefix .. 'stream', entry)
+  end
+  redis.call('ZREM', prefix .. 'scheduled', job_id)
+  redis.call('ZADD', prefix .. 'failed', now, job_id)
+  redis.call('HSET', job_key, 'state', 'failed', 'failedReason', reason, 'finishedOn', now)
+  L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', reason)
+  L.settle.ended(flow, ref, 'failed', reason, now)
+end
+
+-- A job has failed for good. Returns the id of its flow if that needs gmo_advance_flow, else ''.
+function L.settle.job_failed(prefix, job_id, reason, now)
+  local flow = L.record.of_job(prefix, job_id)
+  if not flow then
+    return ''
+  end
+  L.settle.block_dependents(flow, prefix, job_id, flow.node)
+  L.settle.ended(flow, prefix .. job_id, 'failed', reason, now)
+  return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
+end

@@ -1,0 +1,50 @@
+-- gmo_cancel_flow: mark a flow as being cancelled; gmo_advance_flow ends its nodes.
+-- KEYS  1 flow hash
+-- ARGS  1 now_ms   2 flow id   3 reason
+-- REPLY state of the flow before
+-- ERROR GMO_FLOW_NOT_FOUND
+-- EFFECTS on a staged or running flow: mark, reason, a first slice of the work. An ended flow stays as it is.
+local function cancel_flow(keys, args)
+  local state = redis.call('HGET', keys[1], 'state')
+  if not state then
+    return L.record.not_found(args[2])
+  end
+  if state ~= 'running' and state ~= 'staging' then
+    return state
+  end
+  local home = L.record.home(keys[1], args[2])
+  if redis.call('HSETNX', keys[1], 'cancel', '1') == 1 then
+    redis.call('HSET', keys[1], 'state', 'running', 'reason', args[3])
+    redis.call('HDEL', keys[1], 'retry')
+    redis.call('SADD', home .. 'gmo:todo', args[2])
+  end
+  L.advance.slice(home, args[2], tonumber(args[1]))
+  return state
+end
+
+-- gmo_retry_flow: run again what did not complete of an ended flow; completed nodes keep their results.
+-- KEYS  1 flow hash
+-- ARGS  1 now_ms   2 flow id
+-- REPLY state of the flow afterwards (running, or completed where there was nothing to repair)
+-- ERROR GMO_FLOW_NOT_FOUND
+-- EFFECTS on a failed or cancelled flow: running, mark, a first slice of the work. Else nothing.
+-- EVENT flow.retried {flowId} on the events stream of the home queue
+local function retry_flow(keys, args)
+  local state = redis.call('HGET', keys[1], 'state')
+  if not state then
+    return L.record.not_found(args[2])
+  end
+  if state ~= 'failed' and state ~= 'cancelled' then
+    return state
+  end
+  local home = L.record.home(keys[1], args[2])
+  redis.call('HDEL', keys[1], 'cancel', 'reason', 'finished_at')
+  redis.call('HSET', keys[1], 'state', 'running', 'retry', '1')
+  redis.call('SADD', home .. 'gmo:todo', args[2])
+  L.events.emit(home .. 'events', 'flow.retried', '', 'flowId', args[2])
+  L.advance.slice(home, args[2], tonumber(args[1]))
+  return 'running'
+end
+
+redis.register_function { function_name = 'gmo_cancel_flow', callback = cancel_flow, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'gmo_retry_flow', callback = retry_flow, flags = { 'allow-oom' } }

@@ -1,0 +1,105 @@
+-- group_setup: what adding a job does to its group.
+
+local M = {}
+L.group_setup = M
+
+local function next_number(prefix, group_key)
+  return redis.call('HINCRBY', prefix .. 'ordering', group_key, 1)
+end
+
+-- Collects the fields of `wanted` (name, number pairs) that differ from the stored ones.
+local function differing(stored, wanted)
+  local writes = {}
+  for i = 1, #wanted, 2 do
+    local value = L.numbers.text(wanted[i + 1])
+    if stored[wanted[i]] ~= value then
+      writes[#writes + 1], writes[#writes + 2] = wanted[i], value
+    end
+  end
+  return writes
+end
+
+local function append(list, ...)
+  for _, value in ipairs({ ... }) do
+    list[#list + 1] = value
+  end
+end
+
+local function plan_latest(stored, o, now)
+  local wanted, stale = { 'maxConcurrency', math.max(o.concurrency, 1) }, {}
+  if not stored.nextSeq then
+    append(wanted, 'nextSeq', 1)
+  end
+  if o.rate_max > 0 then
+    append(wanted, 'rateMax', o.rate_max, 'rateDuration', o.rate_duration)
+  elseif L.numbers.int(stored.rateMax, 0) > 0 then
+    append(stale, 'rateMax', 'rateDuration', 'rateWindowStart', 'rateCount')
+  end
+  if o.tb_capacity > 0 then
+    append(wanted, 'tbCapacity', o.tb_capacity, 'tbRefillRate', o.tb_refill_rate)
+    if L.numbers.int(stored.tbCapacity, 0) <= 0 then
+      append(wanted, 'tbTokens', o.tb_capacity, 'tbLastRefill', now, 'tbRefillRemainder', 0)
+    end
+  elseif stored.tbCapacity then
+    append(stale, 'tbCapacity', 'tbRefillRate', 'tbTokens', 'tbLastRefill', 'tbRefillRemainder')
+  end
+  return wanted, stale
+end
+
+-- True when the bucket of `o` can never pay for the job. `default_cost` counts for a job without one.
+function M.is_too_expensive(o, default_cost)
+  local cost = o.cost > 0 and o.cost or default_cost
+  return o.tb_capacity > 0 and cost > o.tb_capacity
+end
+
+-- addJob and dedup: the options of the latest job define the group, removals included.
+-- Returns the sequence number, or nil when the cost can never be paid; then its number is given up.
+function M.join(prefix, group_key, o, now)
+  local seq = next_number(prefix, group_key)
+  local hash_key = prefix .. 'group:' .. group_key
+  local stored = L.groups.load(prefix, group_key)
+  local wanted, stale = plan_latest(stored, o, now)
+  local writes = differing(stored, wanted)
+  if #writes > 0 then
+    redis.call('HSET', hash_key, unpack(writes))
+  end
+  if #stale > 0 then
+    redis.call('HDEL', hash_key, unpack(stale))
+  end
+  if M.is_too_expensive(o, 1000) then
+    L.groups.leave(prefix, { groupKey = group_key, orderingSeq = seq }, now)
+    return nil
+  end
+  return seq
+end
+
+-- addFlow: limits are added and never removed; a child leaves an existing concurrency alone.
+function M.join_flow(prefix, group_key, o, now, is_parent)
+  local seq = next_number(prefix, group_key)
+  local stored = L.groups.load(prefix, group_key)
+  local wanted = {}
+  local function if_absent(field, value)
+    if not stored[field] then
+      append(wanted, field, value)
+    end
+  end
+  if is_parent or not stored.maxConcurrency then
+    append(wanted, 'maxConcurrency', math.max(o.concurrency, 1))
+  end
+  if_absent('active', 0)
+  if_absent('nextSeq', 1)
+  if o.rate_max > 0 then
+    append(wanted, 'rateMax', o.rate_max, 'rateDuration', o.rate_duration)
+  end
+  if o.tb_capacity > 0 then
+    append(wanted, 'tbCapacity', o.tb_capacity, 'tbRefillRate', o.tb_refill_rate)
+    if_absent('tbTokens', o.tb_capacity)
+    if_absent('tbLastRefill', now)
+    if_absent('tbRefillRemainder', 0)
+  end
+  local writes = differing(stored, wanted)
+  if #writes > 0 then
+    redis.call('HSET', prefix .. 'group:' .. group_key, unpack(writes))
+  end
+  return seq
+end

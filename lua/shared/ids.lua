@@ -1,0 +1,52 @@
+-- ids: job ids. Automatic ids count up in `<prefix>id`; custom ids are kept as they are.
+
+local M = {}
+L.ids = M
+
+local MAX_PROBES = 1000
+
+function M.exists(prefix, job_id)
+  return redis.call('EXISTS', prefix .. 'job:' .. job_id) == 1
+end
+
+function M.auto(prefix)
+  return L.numbers.text(redis.call('INCR', prefix .. 'id'))
+end
+
+-- The next automatic id that names no job and whose key is not in `taken`; nil after 1000 collisions.
+function M.probe(prefix, taken)
+  for _ = 1, MAX_PROBES do
+    local job_id = M.auto(prefix)
+    if not (taken and taken[prefix .. 'job:' .. job_id]) and not M.exists(prefix, job_id) then
+      return job_id
+    end
+  end
+  return nil
+end
+
+-- Keeps automatic ids above a custom id made of digits. What INCR could not continue from is left out.
+function M.advance(prefix, custom_id)
+  if not string.find(custom_id, '^%d+$') then
+    return
+  end
+  local value = tonumber(custom_id)
+  if value <= 0 or value >= L.numbers.EXACT then
+    return
+  end
+  local key = prefix .. 'id'
+  if value > L.numbers.int(redis.call('GET', key), 0) then
+    redis.call('SET', key, L.numbers.text(value))
+  end
+end
+
+-- The id of a new job, or nil when the custom id is taken.
+function M.allocate(prefix, custom_id)
+  if not custom_id or custom_id == '' then
+    return M.auto(prefix)
+  end
+  if M.exists(prefix, custom_id) then
+    return nil
+  end
+  M.advance(prefix, custom_id)
+  return custom_id
+end

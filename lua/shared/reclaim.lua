@@ -1,0 +1,57 @@
+-- reclaim: stream jobs whose consumer fell silent.
+
+local M = {}
+L.reclaim = M
+
+local function requeue(r, job_id, entry_id, job)
+  local key = r.prefix .. 'job:' .. job_id
+  if r.broadcast then
+    redis.call('HSET', key, 'state', 'active')
+    return
+  end
+  L.stream.ack(r.prefix .. 'stream', r.group, entry_id, false)
+  redis.call('HSET', key, 'state', 'waiting')
+  redis.call('HDEL', key, 'processedOn', 'lastActive')
+  L.stream.append(r.prefix .. 'stream', job_id, job.name)
+end
+
+local function died(r, job_id, entry_id, is_new)
+  L.stream.ack(r.prefix .. 'stream', r.group, entry_id, r.broadcast)
+  if is_new and r.on_dead then
+    r.on_dead(job_id)
+  end
+end
+
+local function handle(r, job_id, entry_id)
+  local job = L.jobs.read(r.prefix, job_id)
+  if not job then
+    return died(r, job_id, entry_id, false)
+  end
+  local is_expired, is_new = L.expiry.check(r.prefix, job_id, r.now, job)
+  if is_expired then
+    return died(r, job_id, entry_id, is_new)
+  end
+  if L.stalled.is_alive(r.prefix, job_id, job, r.now, r.lock_duration or 0, r.min_idle) then
+    return nil
+  end
+  local outcome = L.stalled.stall(r.prefix, job_id, job, r.max_stalled, r.now, r.failed_key, r.events_key)
+  if outcome == 'failed' then
+    return died(r, job_id, entry_id, true)
+  end
+  return requeue(r, job_id, entry_id, job)
+end
+
+-- r: prefix group consumer min_idle max_stalled now failed_key broadcast lock_duration on_dead(job_id)|nil
+-- Returns how many claimed entries carried a job id. One page (100 entries) per call.
+function M.stream(r)
+  local reply = redis.call('XAUTOCLAIM', r.prefix .. 'stream', r.group, r.consumer, r.min_idle, '0-0')
+  local count = 0
+  for _, entry in ipairs(reply[2]) do
+    local job_id = entry and entry[2] and L.stream.job_id(entry[2])
+    if job_id then
+      count = count + 1
+      handle(r, job_id, entry[1])
+    end
+  end
+  return count
+end
