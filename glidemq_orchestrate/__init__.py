@@ -1,0 +1,50 @@
+"""Run a DAG as one flow of jobs on Valkey, in the format of glide-mq.
+
+Importing this package opens nothing and imports no driver: a DAG file that imports it stays cheap to parse.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from glidemq_orchestrate.client import AsyncQueue, Queue
+from glidemq_orchestrate.embedded import EmbeddedServer
+from glidemq_orchestrate.events import AsyncEventReader, Event, EventReader
+from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.handler import Context, Handlers, RetryLater, Unrecoverable
+from glidemq_orchestrate.job import Job, JobOptions, JobState
+from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
+from glidemq_orchestrate.retry import Backoff
+from glidemq_orchestrate.worker import Worker
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncEventReader",
+    "AsyncFlow",
+    "AsyncFlowProducer",
+    "AsyncQueue",
+    "Backoff",
+    "Context",
+    "EmbeddedServer",
+    "Event",
+    "EventReader",
+    "Flow",
+    "FlowNode",
+    "FlowOutcome",
+    "FlowProducer",
+    "FlowSpec",
+    "FlowState",
+    "FlowStatus",
+    "Handlers",
+    "Job",
+    "JobOptions",
+    "JobState",
+    "NodeStatus",
+    "Queue",
+    "RetryLater",
+    "Unrecoverable",
+    "Worker",
+]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())

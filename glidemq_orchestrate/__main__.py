@@ -1,0 +1,5 @@
+"""``python -m glidemq_orchestrate``."""
+
+from glidemq_orchestrate.cli import main
+
+main()

@@ -1,0 +1,94 @@
+"""What every client class shares: a driver made on first use, the check of the libraries, and closing."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from glidemq_orchestrate._ops.library import ensure_libraries, with_libraries
+from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate.clock import Clock, SystemClock
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.settings import ConnectionSettings
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate._io.aio import AsyncDriver
+    from glidemq_orchestrate._io.sync import SyncDriver
+
+T = TypeVar("T")
+
+
+class SyncFacade:
+    """A client with blocking calls. Thread-safe. Opens its connections on first use, anew after a fork."""
+
+    def __init__(
+        self, url: str | None = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None:
+        self._settings = ConnectionSettings.resolve(url, prefix=prefix)
+        self._prefix = prefix
+        self._clock = clock or SystemClock()
+        self._driver: SyncDriver | None = None
+        self._pid = 0
+
+    def _run(self, op: Op[T]) -> T:
+        if self._driver is None or self._pid != os.getpid():
+            from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  the driver takes 0.3 s to import
+
+            driver = SyncDriver(self._settings)
+            driver.run(ensure_libraries())
+            self._driver, self._pid = driver, os.getpid()
+        return self._driver.run(with_libraries(op))
+
+    def close(self) -> None:
+        """Close the connections. A repeat does nothing; a later call opens new ones."""
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        self.close()
+
+
+class AsyncFacade:
+    """A client with awaitable calls, for one event loop. Opens its connections on first use."""
+
+    def __init__(
+        self, url: str | None = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None:
+        self._settings = ConnectionSettings.resolve(url, prefix=prefix)
+        self._prefix = prefix
+        self._clock = clock or SystemClock()
+        self._driver: AsyncDriver | None = None
+
+    async def _run(self, op: Op[T]) -> T:
+        if self._driver is None:
+            from glidemq_orchestrate._io.aio import AsyncDriver  # noqa: PLC0415  the driver takes 0.3 s to import
+
+            driver = AsyncDriver(self._settings)
+            await driver.run(ensure_libraries())
+            self._driver = driver
+        return await self._driver.run(with_libraries(op))
+
+    async def close(self) -> None:
+        """Close the connections. A repeat does nothing; a later call opens new ones."""
+        if self._driver is not None:
+            await self._driver.aclose()
+            self._driver = None
+
+    async def __aenter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        await self.close()

@@ -1,0 +1,87 @@
+"""Drives operations on asyncio connections. For one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
+
+from glidemq_orchestrate._io.translate import DRIVER_ERRORS, broken, not_connected, refused
+from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.settings import ConnectionSettings
+
+T = TypeVar("T")
+
+
+class AsyncDriver:
+    """Connections to one server; made on first use."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._pool: ConnectionPool = ConnectionPool.from_url(
+            settings.driver_url,
+            decode_responses=True,
+            protocol=2,
+            socket_timeout=settings.socket_timeout,
+            socket_connect_timeout=settings.connect_timeout,
+            retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
+        )
+
+    async def run(self, op: Op[T]) -> T:
+        """Run an operation to its end: what it returns or raises."""
+        try:
+            request = next(op)
+            while True:
+                try:
+                    reply = await self._answer(request)
+                except GlideMQError as exc:
+                    request = op.throw(exc)
+                else:
+                    request = op.send(reply)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+        finally:
+            op.close()
+
+    async def aclose(self) -> None:
+        """Close every connection; a later use opens new ones."""
+        await self._pool.disconnect()
+
+    async def _answer(self, request: Request) -> Any:
+        try:
+            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        except DRIVER_ERRORS as exc:
+            raise not_connected(self._settings, exc) from exc
+        done = False
+        try:
+            answer = await self._exchange(connection, request)
+            done = True
+        finally:
+            if not done:  # also when cancelled: half a reply may be on its way
+                await connection.disconnect(nowait=True)
+            await self._pool.release(connection)
+        if isinstance(answer, GlideMQError):
+            raise answer
+        return answer
+
+    async def _exchange(self, connection: AbstractConnection, request: Request) -> Any:
+        calls = request.calls if isinstance(request, Batch) else (request,)
+        try:
+            await connection.send_packed_command(connection.pack_commands([call.words for call in calls]))
+            replies = [await self._reply(connection, call) for call in calls]
+        except DRIVER_ERRORS as exc:
+            raise broken(self._settings, exc) from exc
+        return replies if isinstance(request, Batch) else replies[0]
+
+    async def _reply(self, connection: AbstractConnection, call: Call[Any]) -> Any:
+        try:
+            async with asyncio.timeout((call.blocks_for or 0) + self._settings.socket_timeout):
+                return await connection.read_response(timeout=float("inf"))
+        except ResponseError as exc:
+            return refused(exc)

@@ -1,0 +1,154 @@
+"""What a worker says about the jobs it holds, and the upkeep of a queue that every worker shares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_orchestrate._ops import flow
+from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, LeaseLost, ProtocolError
+from glidemq_orchestrate.job import Attempt
+from glidemq_orchestrate.keys import QueueKeys
+
+TODO_PER_TICK: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A stream entry that was handed to this worker."""
+
+    queue: QueueKeys
+    job_id: str
+    entry_id: str
+    token: str
+
+
+def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
+    """Make the workers' group of each queue where it is missing."""
+    for reply in (yield from ask_each([glidemq.create_group(queue) for queue in queues])):
+        if isinstance(reply, Exception) and "BUSYGROUP" not in str(reply):
+            raise reply
+
+
+def announce(
+    queues: Sequence[QueueKeys], worker_id: str, description: dict[str, Any], ttl_ms: int, now_ms: int
+) -> Op[None]:
+    """Say on every queue that the worker is alive for another ``ttl_ms``."""
+    text = json.dumps(description, separators=(",", ":"))
+    calls: list[Call[None]] = []
+    for queue in queues:
+        calls.append(glidemq.register_worker(queue, worker_id, text, ttl_ms))
+        calls.append(orchestrate.announce_worker(queue, worker_id, now_ms + ttl_ms))
+    yield from ask_all(calls)
+
+
+def leave(
+    queues: Mapping[str, QueueKeys], held: Sequence[Attempt], backlog: Sequence[Delivery], clock: Clock
+) -> Op[None]:
+    """Give back what is not finished: attempts and deliveries that were never begun."""
+    now_ms = clock.now_ms()
+    calls = [orchestrate.give_back(attempt, queues[attempt.queue], now_ms) for attempt in held]
+    calls += [glidemq.defer(delivery.queue, delivery.job_id, delivery.entry_id) for delivery in backlog]
+    for reply in (yield from ask_each(calls)):
+        if isinstance(reply, GlideMQError) and not isinstance(reply, LeaseLost):
+            raise reply
+
+
+def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
+    """Take the worker's traces off every queue; it holds no job any more."""
+    calls: list[Call[None]] = []
+    for queue in queues:
+        calls.append(glidemq.forget_worker(queue, worker_id))
+        calls.append(orchestrate.withdraw_worker(queue, worker_id))
+        calls.append(glidemq.drop_consumer(queue, worker_id))
+    yield from ask_each(calls)
+
+
+def fetch(
+    queues: Sequence[QueueKeys], consumer: str, count: int, block_ms: int, *, again: bool
+) -> Op[list[tuple[QueueKeys, str, str]]]:
+    """Take new stream entries, or ``again`` those delivered before: queue, job id, entry id of each."""
+    streams = yield from ask(glidemq.read_group(list(queues), consumer, count, block_ms, again=again))
+    by_key = {queue.key("stream"): queue for queue in queues}
+    return [
+        (by_key[key], fields["jobId"], entry_id)
+        for key, entries in streams.items()
+        for entry_id, fields in entries
+        if "jobId" in fields
+    ]
+
+
+def activate(deliveries: Sequence[Delivery], now_ms: int) -> Op[list[tuple[Attempt, dict[str, Any]]]]:
+    """Begin the attempts that may begin, with the results of their dependencies."""
+    answers = yield from ask_all(
+        [orchestrate.activate(d.queue, d.job_id, d.entry_id, d.token, now_ms) for d in deliveries]
+    )
+    begun = [
+        (delivery.queue, answer)
+        for delivery, answer in zip(deliveries, answers, strict=True)
+        if isinstance(answer, Attempt)
+    ]
+    nodes = [(queue, attempt) for queue, attempt in begun if attempt.flow_id is not None]
+    texts = yield from ask_all([orchestrate.node_inputs(queue, attempt.job_id) for queue, attempt in nodes])
+    inputs = {attempt.job_id: text for (_, attempt), text in zip(nodes, texts, strict=True)}
+    return [(attempt, orchestrate.read_results(inputs.get(attempt.job_id, {}))) for _, attempt in begun]
+
+
+def complete(queue: QueueKeys, attempt: Attempt, result: str, clock: Clock) -> Op[None]:
+    """Hand in a result."""
+    yield from ask(orchestrate.finish(attempt, queue, result, clock.now_ms()))
+
+
+def fail(  # noqa: PLR0913  what a failure is made of
+    queue: QueueKeys, attempt: Attempt, reason: str, *, max_attempts: int, backoff_ms: int, clock: Clock
+) -> Op[bool]:
+    """Hand in a failure; if it is final, the dependents' failures follow. Answers whether a retry follows."""
+    call = orchestrate.fail(
+        attempt, queue, reason, max_attempts=max_attempts, backoff_ms=backoff_ms, now_ms=clock.now_ms()
+    )
+    word, unsettled = yield from ask(call)
+    if unsettled:
+        ref = yield from flow.find(queue.prefix, unsettled)
+        yield from flow.advance(ref, clock)
+    return word == "retrying"
+
+
+def heartbeat(held: Sequence[tuple[QueueKeys, Attempt]], now_ms: int) -> Op[list[int | Exception]]:
+    """Keep the leases: 1 kept, 0 asked to stop, LeaseLost gone."""
+    replies = yield from ask_each([orchestrate.heartbeat(attempt, queue, now_ms) for queue, attempt in held])
+    return list(replies)
+
+
+def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
+    """Release due delayed jobs and go on with unsettled flows. Answers when the next job is due, or -1."""
+    now_ms = clock.now_ms()
+    yield from ask_all([glidemq.promote(queue, now_ms) for queue in queues])
+    todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
+    for queue, flow_ids in zip(queues, todo, strict=True):
+        for flow_id in flow_ids:
+            try:
+                yield from ask(orchestrate.advance_flow(queue, flow_id, now_ms))
+            except FlowNotFound:
+                continue
+    due = yield from ask_all([glidemq.next_due(queue) for queue in queues])
+    return min((at for at in due if at >= 0), default=-1)
+
+
+def reclaim(
+    queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_lost: int, clock: Clock
+) -> Op[None]:
+    """Take back the jobs of dead workers; flows that failed by it are advanced by the next upkeep."""
+    calls = [
+        orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=clock.now_ms())
+        for queue in queues
+    ]
+    for reply in (yield from ask_each(calls)):
+        if isinstance(reply, ProtocolError) and "NOGROUP" in str(reply):
+            continue
+        if isinstance(reply, Exception):
+            raise reply

@@ -1,0 +1,199 @@
+"""Submitting, watching and steering flows.
+
+What a kill between any two steps leaves behind: staged nodes that nothing can start (submit again under the
+same id, and it goes on where it stopped), or a flow whose record says what is still to be done
+(``gmo:todo``), which every worker of the home queue does from time to time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from glidemq_orchestrate._ops import events
+from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._protocol.call import Op, ask, ask_each
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowCancelled,
+    FlowFailed,
+    FlowNotFound,
+    GlideMQError,
+    TransportError,
+    WaitTimeout,
+)
+from glidemq_orchestrate.flow import (
+    CheckedFlow,
+    CheckedNode,
+    FlowOutcome,
+    FlowState,
+    FlowStatus,
+    NodeStatus,
+)
+from glidemq_orchestrate.keys import QueueKeys
+
+OnExisting = Literal["attach", "retry_failed"]
+
+REREAD_MS: Final = 5_000
+_CHUNKS_PER_TRIP: Final = 20
+_CHUNK_BYTES: Final = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRef:
+    """Where a flow is: its home queue and its id."""
+
+    home: QueueKeys
+    flow_id: str
+
+
+def submit(
+    prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock
+) -> Op[FlowRef]:
+    """Write a flow and let it run; or attach to the equal flow that is there already."""
+    if on_existing not in ("attach", "retry_failed"):
+        raise ConfigurationError(f"on_existing must be 'attach' or 'retry_failed', got {on_existing!r}")
+    ref = FlowRef(QueueKeys(prefix, flow.home), flow_id)
+    stages = orchestrate.stage_flow(prefix, flow_id, flow, _chunks(flow.nodes), clock.now_ms())
+    calls = [*stages, orchestrate.start_flow(ref.home, flow_id, flow.digest, clock.now_ms())]
+    state = FlowState.STAGING
+    for first in range(0, len(calls), _CHUNKS_PER_TRIP):
+        replies = yield from ask_each(calls[first : first + _CHUNKS_PER_TRIP])
+        for reply in replies:
+            if isinstance(reply, GlideMQError):
+                yield from _discard(ref, flow.digest, reply)
+                raise reply
+            state = reply
+    if state in (FlowState.FAILED, FlowState.CANCELLED) and on_existing == "retry_failed":
+        yield from retry_failed(ref, clock)
+    elif state is FlowState.RUNNING:
+        yield from advance(ref, clock)
+    return ref
+
+
+def _chunks(nodes: Sequence[CheckedNode]) -> Iterator[list[CheckedNode]]:
+    chunk: list[CheckedNode] = []
+    size = 0
+    for node in nodes:
+        length = len(node.data) + 100 * (len(node.after) + len(node.dependents))
+        if chunk and (len(chunk) == orchestrate.STAGE_CHUNK or size + length > _CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(node)
+        size += length
+    yield chunk
+
+
+def _discard(ref: FlowRef, digest: str, refused: GlideMQError) -> Op[None]:
+    """Take back what a refused submission has staged; only a staged flow with our digest is touched."""
+    try:
+        while (yield from ask(orchestrate.discard_flow(ref.home, ref.flow_id, digest))):
+            pass
+    except TransportError as exc:
+        raise refused from exc
+
+
+def find(prefix: str, flow_id: str) -> Op[FlowRef]:
+    """Find a flow by its id."""
+    home = yield from ask(orchestrate.flow_home_queue(prefix, flow_id))
+    if home is None:
+        raise FlowNotFound(f"no flow {flow_id} on this server")
+    return FlowRef(QueueKeys(prefix, home), flow_id)
+
+
+def status(ref: FlowRef) -> Op[FlowStatus]:
+    """Read the record."""
+    return (yield from ask(orchestrate.flow_status(ref.home, ref.flow_id)))
+
+
+def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
+    """Read every node, dependencies before dependents."""
+    found: dict[str, tuple[int, NodeStatus]] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(orchestrate.flow_nodes(ref.home, ref.flow_id, cursor))
+        found.update((node.name, (rank, node)) for rank, node in page)
+        if cursor == "0":
+            return [node for _, node in sorted(found.values(), key=lambda item: item[0])]
+
+
+def results(ref: FlowRef) -> Op[dict[str, Any]]:
+    """Read the result of every completed node by name."""
+    texts: dict[str, str] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(orchestrate.flow_results(ref.home, ref.flow_id, cursor))
+        texts.update(page)
+        if cursor == "0":
+            return orchestrate.read_results(texts)
+
+
+def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
+    """Read results and failures of a flow that has ended."""
+    values = yield from results(ref)
+    failed = []
+    if ended.failed:
+        broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
+        broken.sort(key=lambda node: node.reason.startswith("upstream failed: "))
+        failed = [orchestrate.failed_node(node) for node in broken]
+    return FlowOutcome(status=ended, results=values, failed=failed)
+
+
+def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+    """Wait for the end of a flow: wakes on its event, and re-reads the record since events can be trimmed."""
+    position = yield from events.tail(ref.home)
+    deadline = None if timeout_ms is None else clock.now_ms() + timeout_ms
+    while True:
+        current = yield from status(ref)
+        if current.state.is_terminal:
+            return (yield from outcome(ref, current))
+        reread = clock.now_ms() + REREAD_MS
+        if deadline is not None:
+            reread = min(reread, deadline)
+        position = yield from _until_event(ref, position, reread, clock)
+        if deadline is not None and clock.now_ms() >= deadline:
+            raise WaitTimeout(
+                f"flow {ref.flow_id} is still {current.state} after {timeout_ms} ms: "
+                f"{current.completed} of {current.total} nodes completed"
+            )
+
+
+def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op[str]:
+    while (left := until_ms - clock.now_ms()) > 0:
+        for event in (yield from events.read(ref.home, position, left)):
+            position = event.id
+            if event.flow_id == ref.flow_id:
+                return position
+    return position
+
+
+def raise_unless_completed(ended: FlowOutcome) -> None:
+    """Raise what the end of a flow means to a caller that needs its results."""
+    state = ended.status
+    if state.state is FlowState.FAILED:
+        raise FlowFailed(state.id, ended.failed)
+    if state.state is FlowState.CANCELLED:
+        raise FlowCancelled(state.id, state.reason)
+
+
+def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
+    """End every node that has not ended. Answers the state before."""
+    before = yield from ask(orchestrate.cancel_flow(ref.home, ref.flow_id, reason, clock.now_ms()))
+    if not before.is_terminal:
+        yield from advance(ref, clock)
+    return before
+
+
+def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
+    """Run again what did not complete. Answers the state afterwards."""
+    state = yield from ask(orchestrate.retry_flow(ref.home, ref.flow_id, clock.now_ms()))
+    yield from advance(ref, clock)
+    return state
+
+
+def advance(ref: FlowRef, clock: Clock) -> Op[None]:
+    """Do everything the flow still needs, slice by slice."""
+    while (yield from ask(orchestrate.advance_flow(ref.home, ref.flow_id, clock.now_ms()))):
+        pass

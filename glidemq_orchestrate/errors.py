@@ -1,0 +1,263 @@
+"""Every exception of the package, in one tree.
+
+A class exists where the caller does something else next. ``retryable`` says whether the same call may
+succeed later without a change; ``code`` is the server's error code, where one exists.
+
+::
+
+    GlideMQError
+      ConfigurationError
+        JavaMissing
+      InvalidFlow
+        CycleError
+        DuplicateNode
+        UnknownDependency
+        FlowTooLarge
+      InvalidJob
+      CodecError
+        EncodeError
+          PayloadTooLarge
+        DecodeError
+      TransportError
+        ConnectionFailed
+        OutcomeUnknown
+        ServerBusy
+        ServerTooOld
+      LibraryError
+        LibraryMissing
+        LibraryVersionMismatch
+      ProtocolError
+      StateError
+        JobNotFound
+        FlowNotFound
+        FlowConflict
+        LeaseLost
+      WorkersMissing
+        QueueNotServed
+        HandlerNotFound
+      FlowFailed
+      FlowCancelled
+      WaitTimeout
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class GlideMQError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    retryable: ClassVar[bool] = False
+    code: str | None = None
+
+
+class ConfigurationError(GlideMQError, ValueError):
+    """A setting is wrong: a URL, a name, an option. Nothing was sent."""
+
+
+class JavaMissing(ConfigurationError):
+    """Spark needs Java 17 or newer and none was found."""
+
+
+class InvalidFlow(GlideMQError, ValueError):
+    """The flow description cannot be run as written. Nothing was sent."""
+
+
+class CycleError(InvalidFlow):
+    """The dependencies form a circle; ``cycle`` lists its nodes in order, each once."""
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        self.cycle = list(cycle)
+        super().__init__(f"the flow has a cycle: {' -> '.join([*self.cycle, *self.cycle[:1]])}")
+
+
+class DuplicateNode(InvalidFlow):
+    """Two nodes have the same name; ``names`` lists every such name."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        super().__init__(f"node names must be unique; used more than once: {', '.join(self.names)}")
+
+
+class UnknownDependency(InvalidFlow):
+    """A node waits for a node that does not exist; ``missing`` maps the node to the unknown names."""
+
+    def __init__(self, missing: Mapping[str, Sequence[str]]) -> None:
+        self.missing = {node: list(names) for node, names in missing.items()}
+        told = "; ".join(f"{node} waits for {', '.join(names)}" for node, names in self.missing.items())
+        super().__init__(f"unknown dependencies: {told}")
+
+
+class FlowTooLarge(InvalidFlow):
+    """The flow has more nodes than one flow may have."""
+
+
+class InvalidJob(GlideMQError, ValueError):
+    """A job's name, id or options cannot be sent. Nothing was sent."""
+
+
+class CodecError(GlideMQError, ValueError):
+    """A payload does not fit the wire."""
+
+
+class EncodeError(CodecError):
+    """The value is not JSON: ``where`` names the job, node or field. Nothing was sent."""
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        self.where = where
+        super().__init__(message)
+
+
+class PayloadTooLarge(EncodeError):
+    """The value is JSON but longer than the limit once encoded. Nothing was sent."""
+
+
+class DecodeError(CodecError):
+    """A stored payload is not JSON. The text itself is not part of the message."""
+
+
+class TransportError(GlideMQError):
+    """The server could not be asked."""
+
+    retryable = True
+
+
+class ConnectionFailed(TransportError):
+    """No connection to the server: nothing was sent."""
+
+
+class OutcomeUnknown(TransportError):
+    """The connection broke after sending: the call may or may not have been carried out."""
+
+
+class ServerBusy(TransportError):
+    """The server answered, but cannot take the call now: it is loading, out of memory or read-only."""
+
+
+class ServerTooOld(TransportError):
+    """The server lacks functions: ``version`` is what it says. Valkey 7.2 or Redis 7.0 is needed."""
+
+    retryable = False
+
+    def __init__(self, product: str, version: str) -> None:
+        self.product, self.version = product, version
+        super().__init__(
+            f"the server is {product} {version}; Valkey 7.2 or Redis 7.0 or newer is needed. "
+            "Point --url (or GLIDEMQ_URL) at a newer server, or start one with `glidemq server`"
+        )
+
+
+class LibraryError(GlideMQError):
+    """Something about the server-side function libraries."""
+
+
+class LibraryMissing(LibraryError):
+    """The function is not on the server; loading the library cures it."""
+
+    retryable = True
+
+
+class LibraryVersionMismatch(LibraryError):
+    """Another version of the library is on the server: ``loaded`` against ``required``."""
+
+    def __init__(self, name: str, loaded: str, required: str) -> None:
+        self.loaded, self.required = loaded, required
+        super().__init__(f"the server has library {name} version {loaded}, this client needs {required}")
+
+
+class ProtocolError(GlideMQError):
+    """The server's reply is not what the protocol says: a bug or a foreign library."""
+
+
+class StateError(GlideMQError):
+    """The thing named is not in a state that allows the call. Nothing was changed."""
+
+
+class JobNotFound(StateError):
+    """No job with this id in this queue."""
+
+
+class FlowNotFound(StateError):
+    """No flow with this id on this server."""
+
+
+class FlowConflict(StateError):
+    """Another flow lives under this id. Nothing was changed."""
+
+
+class LeaseLost(StateError):
+    """The attempt no longer owns its job: somebody else took it over, or it was cancelled."""
+
+
+class WorkersMissing(GlideMQError):
+    """A flow needs workers that are not there. Nothing was sent."""
+
+    retryable = True
+
+
+class QueueNotServed(WorkersMissing):
+    """No live worker reads these ``queues``."""
+
+    def __init__(self, queues: Sequence[str]) -> None:
+        self.queues = list(queues)
+        options = " ".join(f"--queue {queue}" for queue in self.queues)
+        super().__init__(
+            f"no worker serves {_count('queue', self.queues)}; "
+            f"start one: glidemq worker --app MODULE {options}"
+        )
+
+
+class HandlerNotFound(WorkersMissing):
+    """Workers read the queue, but none has a handler for the job; ``missing`` maps queue to job names."""
+
+    def __init__(self, missing: Mapping[str, Sequence[str]], known: Mapping[str, Sequence[str]]) -> None:
+        self.missing = {queue: list(jobs) for queue, jobs in missing.items()}
+        self.known = {queue: list(jobs) for queue, jobs in known.items()}
+        told = "; ".join(
+            f"queue {queue}: no handler for {_count('job', jobs)} "
+            f"(known: {', '.join(known[queue]) or 'none'})"
+            for queue, jobs in self.missing.items()
+        )
+        super().__init__(f"{told}. Register it with @handlers.handler(NAME) in the worker's --app module")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedNode:
+    """One node of a flow that did not complete: its name, job id, reason and number of attempts."""
+
+    name: str
+    job_id: str
+    reason: str
+    attempts: int
+
+
+class FlowFailed(GlideMQError):
+    """The flow ended as failed; ``failed`` lists its failed nodes, causes before consequences."""
+
+    def __init__(self, flow_id: str, failed: Sequence[FailedNode]) -> None:
+        self.flow_id, self.failed = flow_id, list(failed)
+        causes = [node for node in self.failed if not node.reason.startswith("upstream failed: ")]
+        told = "; ".join(f"{node.name}: {node.reason}" for node in causes[:3] or self.failed[:1])
+        more = f" (and {len(causes) - 3} more)" if len(causes) > 3 else ""
+        super().__init__(f"flow {flow_id} failed: {told}{more}")
+
+
+class FlowCancelled(GlideMQError):
+    """The flow was cancelled; the message says why."""
+
+    def __init__(self, flow_id: str, reason: str) -> None:
+        self.flow_id, self.reason = flow_id, reason
+        super().__init__(f"flow {flow_id} was cancelled: {reason or 'no reason given'}")
+
+
+class WaitTimeout(GlideMQError):
+    """The thing waited for did not happen in time; it may still happen."""
+
+    retryable = True
+
+
+def _count(noun: str, names: Sequence[str]) -> str:
+    return f"{noun}{'s' if len(names) != 1 else ''} {', '.join(names)}"

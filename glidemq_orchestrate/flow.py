@@ -1,0 +1,326 @@
+"""Flows as users write and read them: specification, checks, order, and the values a status is made of.
+
+Knows no key, no server and no clock. networkx is used here only, and imported where it is needed: it costs
+half a second that a DAG file must not pay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NewType
+
+from glidemq_orchestrate.codec import Json, encode
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    CycleError,
+    DuplicateNode,
+    FailedNode,
+    FlowTooLarge,
+    InvalidFlow,
+    UnknownDependency,
+)
+from glidemq_orchestrate.job import DEFAULT_OPTIONS, JobOptions, JobState, milliseconds
+from glidemq_orchestrate.keys import MAX_NAME, check_queue_name
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+FlowId = NewType("FlowId", str)
+MAX_NODES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class FlowNode:
+    """One position in a flow; it becomes one job.
+
+    Attributes:
+        name: Unique in the flow, 1 to 256 characters, no control characters.
+        queue: Where the job waits for a worker.
+        job: The handler's name.
+        data: What the handler gets as ``ctx.data``: JSON, at most 1 MiB encoded.
+        after: Names of the nodes that must complete first; their results are ``ctx.inputs``.
+        options: Attempts, backoff, timeout, delay.
+    """
+
+    name: str
+    queue: str
+    job: str
+    data: Json = None
+    after: Sequence[str] = ()
+    options: JobOptions = DEFAULT_OPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSpec:
+    """A DAG of jobs with one fate. Made from any order of nodes; checked by ``check``.
+
+    Attributes:
+        name: What the flow is called in lists; not its id.
+        nodes: 1 to 10,000 nodes.
+        labels: Small texts to find the flow again, such as the DAG and run it came from.
+    """
+
+    name: str
+    nodes: Sequence[FlowNode]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, wire: Mapping[str, Any]) -> FlowSpec:
+        """Build from the form of a flow file.
+
+        That is ``{"name", "labels", "nodes": [{"name", "queue", "job", "data", "after", "options"}]}``.
+        Durations are seconds or ISO 8601 (``PT5M``); ``options`` has the fields of ``JobOptions``.
+
+        Raises:
+            InvalidFlow: A field is missing, unknown or of the wrong type; the message lists every place.
+        """
+        from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config  # noqa: PLC0415  slow to import
+
+        forbid = with_config(ConfigDict(extra="forbid", arbitrary_types_allowed=True))
+        for part in (FlowSpec, FlowNode, JobOptions):
+            forbid(part)
+        try:
+            return TypeAdapter(FlowSpec).validate_python(dict(wire))
+        except ValidationError as exc:
+            places = "; ".join(
+                f"{'.'.join(str(step) for step in fault['loc']) or 'flow'}: {fault['msg']}"
+                for fault in exc.errors()
+            )
+            raise InvalidFlow(f"not a flow: {places}") from exc
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> FlowSpec:
+        """Read a flow file, YAML or JSON.
+
+        Raises:
+            ConfigurationError: The file cannot be read.
+            InvalidFlow: It is not YAML or JSON, or not a flow.
+        """
+        import yaml  # noqa: PLC0415  only for files
+
+        try:
+            wire = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except OSError as exc:
+            raise ConfigurationError(f"cannot read flow file {path}: {exc.strerror}") from exc
+        except (yaml.YAMLError, UnicodeDecodeError) as exc:
+            raise InvalidFlow(f"{path} is neither YAML nor JSON: {exc}") from exc
+        if not isinstance(wire, dict):
+            raise InvalidFlow(f"{path} does not hold a flow: an object with name and nodes is needed")
+        return cls.from_dict(wire)
+
+    def check(self) -> CheckedFlow:
+        """Check everything that can be checked without a server, and encode the payloads.
+
+        Raises:
+            InvalidFlow: No nodes, a bad name; its subclasses CycleError, DuplicateNode, UnknownDependency,
+                FlowTooLarge for those.
+            ConfigurationError: A queue name is not usable.
+            EncodeError, PayloadTooLarge: A payload is not JSON or over 1 MiB; the message names the node.
+        """
+        _check_names(self)
+        nodes = {node.name: node for node in self.nodes}
+        order = _topological_order(nodes)
+        dependents: dict[str, list[str]] = {name: [] for name in order}
+        for name in order:
+            for dependency in dict.fromkeys(nodes[name].after):
+                dependents[dependency].append(name)
+        checked = tuple(_checked(nodes[name], dependents[name], rank) for rank, name in enumerate(order))
+        return CheckedFlow.of(self.name, dict(self.labels), checked)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedNode:
+    """A node ready to be sent: payloads encoded, relations known in both directions."""
+
+    rank: int
+    name: str
+    queue: str
+    job: str
+    data: str
+    options: str
+    attempts: int
+    delay_ms: int
+    after: tuple[str, ...]
+    dependents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFlow:
+    """A flow that can be sent: acyclic, names known, payloads encoded, nodes in topological order.
+
+    Attributes:
+        name, labels, nodes: As in the specification.
+        queue_of: The queue of each node by name.
+        home: The queue that keeps the record: the one with most nodes, the first of them in doubt.
+        digest: A fingerprint of what would run; the order of writing does not matter.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    nodes: tuple[CheckedNode, ...]
+    queue_of: Mapping[str, str]
+    home: str
+    digest: str
+
+    @classmethod
+    def of(cls, name: str, labels: Mapping[str, str], nodes: tuple[CheckedNode, ...]) -> CheckedFlow:
+        """Derive what depends on all nodes, once."""
+        parts = sorted(
+            json.dumps([n.name, n.queue, n.job, n.data, n.options, sorted(n.after)]) for n in nodes
+        )
+        return cls(
+            name=name,
+            labels=labels,
+            nodes=nodes,
+            queue_of={node.name: node.queue for node in nodes},
+            home=Counter(node.queue for node in nodes).most_common(1)[0][0],
+            digest=hashlib.sha256("\n".join([name, *parts]).encode()).hexdigest(),
+        )
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Every queue of the flow, in order of appearance."""
+        return tuple(dict.fromkeys(self.queue_of.values()))
+
+
+class FlowState(StrEnum):
+    """Where a flow is."""
+
+    STAGING = "staging"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the flow has ended."""
+        return self in (FlowState.COMPLETED, FlowState.FAILED, FlowState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    """The record of a flow, read in one call whose cost does not grow with the flow.
+
+    ``total`` nodes, of which ``completed`` and ``failed`` have ended (``failed`` includes the nodes that
+    could not run because a dependency failed, and the cancelled ones). ``reason`` is the first failure, or
+    why it was cancelled.
+    """
+
+    id: FlowId
+    name: str
+    state: FlowState
+    home: str
+    total: int
+    completed: int
+    failed: int
+    reason: str
+    labels: Mapping[str, str]
+    created_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def open(self) -> int:
+        """Nodes that have not ended."""
+        return self.total - self.completed - self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node of a flow as it was when it was read."""
+
+    name: str
+    queue: str
+    job_id: str
+    job: str
+    after: tuple[str, ...]
+    state: JobState
+    attempts: int
+    reason: str
+    progress: Json
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the last run took; None while it has not ended or never ran."""
+        if self.started_at is None or self.finished_at is None or self.finished_at < self.started_at:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOutcome:
+    """How a flow ended: its status, the result of each completed node, and what failed, causes first."""
+
+    status: FlowStatus
+    results: Mapping[str, Json]
+    failed: Sequence[FailedNode]
+
+
+def _check_names(spec: FlowSpec) -> None:
+    if not isinstance(spec.name, str) or not spec.name:
+        raise InvalidFlow("a flow needs a name")
+    if not spec.nodes:
+        raise InvalidFlow(f"flow {spec.name} has no nodes")
+    if len(spec.nodes) > MAX_NODES:
+        raise FlowTooLarge(f"flow {spec.name} has {len(spec.nodes):,} nodes; the limit is {MAX_NODES:,}")
+    for node in spec.nodes:
+        _check_node(node)
+    counts = Counter(node.name for node in spec.nodes)
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise DuplicateNode(repeated)
+    missing = {n.name: [d for d in n.after if d not in counts] for n in spec.nodes}
+    if any(missing.values()):
+        raise UnknownDependency({name: names for name, names in missing.items() if names})
+
+
+def _check_node(node: FlowNode) -> None:
+    if not node.name or len(node.name) > MAX_NAME or any(ord(c) < 32 or ord(c) == 127 for c in node.name):
+        raise InvalidFlow(f"node name {node.name!r}: 1 to {MAX_NAME} characters, no control characters")
+    if isinstance(node.after, str):
+        raise InvalidFlow(
+            f"node {node.name}: after must be a list of node names, got the text {node.after!r}"
+        )
+    if not node.job:
+        raise InvalidFlow(f"node {node.name} has no job: the name of the handler that runs it")
+    if node.options.job_id is not None:
+        raise InvalidFlow(f"node {node.name}: options.job_id is set by the flow, leave it out")
+    check_queue_name(node.queue)
+
+
+def _topological_order(nodes: Mapping[str, FlowNode]) -> list[str]:
+    """Names with every dependency before its dependents; among equals in the order of writing."""
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(nodes)
+    graph.add_edges_from((dependency, node.name) for node in nodes.values() for dependency in node.after)
+    try:
+        ranks = {name: rank for rank, name in enumerate(nodes)}
+        return list(nx.lexicographical_topological_sort(graph, key=ranks.__getitem__))
+    except nx.NetworkXUnfeasible:
+        cycle = [edge[0] for edge in nx.find_cycle(graph)]
+        raise CycleError(cycle) from None
+
+
+def _checked(node: FlowNode, dependents: Sequence[str], rank: int) -> CheckedNode:
+    return CheckedNode(
+        rank=rank,
+        name=node.name,
+        queue=node.queue,
+        job=node.job,
+        data=encode(node.data, where=f"data of node {node.name}"),
+        options=node.options.to_wire(),
+        attempts=node.options.attempts,
+        delay_ms=milliseconds(node.options.delay),
+        after=tuple(dict.fromkeys(node.after)),
+        dependents=tuple(dependents),
+    )

@@ -1,0 +1,116 @@
+"""Builds every Valkey key; no other Python file writes a key literal.
+
+All keys of one queue share the hash tag ``{queue}`` and so one cluster slot. Key names up to ``job`` are
+glide-mq's; names below ``gmo:`` are ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
+
+DEFAULT_PREFIX = "glide"
+GROUP = "workers"
+MAX_NAME = 256
+
+_READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f{}:]")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The keys of one queue below a prefix."""
+
+    prefix: str
+    queue: str
+
+    @property
+    def base(self) -> str:
+        """``prefix:{queue}``, the start of every key of the queue."""
+        return f"{self.prefix}:{{{self.queue}}}"
+
+    def key(self, name: str) -> str:
+        """The key called ``name``: ``id``, ``stream``, ``scheduled``, ``events``, ``meta``, ..."""
+        return f"{self.base}:{name}"
+
+    def job(self, job_id: str) -> str:
+        """The hash of one job."""
+        return f"{self.base}:job:{job_id}"
+
+    def log(self, job_id: str) -> str:
+        """The list of log lines of one job."""
+        return f"{self.base}:log:{job_id}"
+
+    def worker(self, worker_id: str) -> str:
+        """The registration of one worker, with a time to live."""
+        return f"{self.base}:w:{worker_id}"
+
+    def workers(self) -> str:
+        """Sorted set of the live workers of ours: member worker id, score when it ends without a beat."""
+        return f"{self.base}:gmo:workers"
+
+    def flow(self, flow_id: str) -> str:
+        """The record of one flow whose home is this queue; its tables are below it."""
+        return f"{self.base}:gmo:flow:{flow_id}"
+
+
+def flow_home(prefix: str, flow_id: str) -> str:
+    """The key that says which queue is the home of a flow; it outlives the flow."""
+    return f"{prefix}:gmo:home:{{{flow_id}}}"
+
+
+def check_queue_name(name: str) -> str:
+    """Return the name if glide-mq takes it: 1 to 256 characters, none of ``{ } :``.
+
+    Raises:
+        ConfigurationError: The name breaks a rule.
+    """
+    if not name or len(name) > MAX_NAME or any(mark in name for mark in "{}:"):
+        raise ConfigurationError(
+            f"queue name {name!r} is not usable: 1 to {MAX_NAME} characters, none of {{ }} :"
+        )
+    return name
+
+
+def check_job_id(job_id: str) -> str:
+    """Return the id if glide-mq takes it: 1 to 256 characters, no control characters, none of ``{ } :``.
+
+    ``||`` is refused too: glide-mq uses it to mark retries of broadcast messages.
+
+    Raises:
+        InvalidJob: The id breaks a rule.
+    """
+    if not job_id or len(job_id) > MAX_NAME or _FORBIDDEN.search(job_id) or "||" in job_id:
+        raise InvalidJob(
+            f"job id {job_id!r} is not usable: 1 to {MAX_NAME} characters, "
+            "no control characters, none of { } : ||"
+        )
+    return job_id
+
+
+def check_flow_id(flow_id: str) -> str:
+    """Return the id if it can name a flow: 1 to 256 characters, no control characters, none of ``{ }``.
+
+    Raises:
+        ConfigurationError: The id breaks a rule.
+    """
+    if not flow_id or len(flow_id) > MAX_NAME or re.search(r"[\x00-\x1f\x7f{}]", flow_id):
+        raise ConfigurationError(
+            f"flow id {flow_id!r} is not usable: 1 to {MAX_NAME} characters, "
+            "no control characters, none of { }"
+        )
+    return flow_id
+
+
+def node_job_id(flow_id: str, node: str) -> str:
+    """The id of the job of a node: the same for the same flow and node, for ever.
+
+    Readable (``nightly-2026-01-01~clean``) where both names are made of letters, digits and ``_ . -``;
+    otherwise a hash, since Airflow's run ids have characters that job ids may not have.
+    """
+    if _READABLE.match(flow_id) and _READABLE.match(node):
+        return f"{flow_id}~{node}"
+    return "gmo-" + hashlib.sha256(f"{flow_id}\x1f{node}".encode()).hexdigest()[:32]

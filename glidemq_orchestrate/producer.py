@@ -1,0 +1,225 @@
+"""FlowProducer and AsyncFlowProducer: submit flows, find them again, and hold on to them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import uuid4
+
+from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate._ops import flow as ops
+from glidemq_orchestrate._ops import workers
+from glidemq_orchestrate._ops.flow import FlowRef, OnExisting
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.flow import CheckedFlow, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.job import milliseconds
+from glidemq_orchestrate.keys import check_flow_id
+
+__all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
+
+
+class FlowProducer(SyncFacade):
+    """Submits flows to one server and finds them again.
+
+    Args:
+        url: The server; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    def submit(
+        self,
+        spec: FlowSpec,
+        *,
+        flow_id: str | None = None,
+        on_existing: OnExisting = "attach",
+        require_workers: bool = False,
+    ) -> Flow:
+        """Submit a flow: afterwards every job exists and those without dependencies may run, or none does.
+
+        Args:
+            spec: 1 to 10,000 nodes.
+            flow_id: Who the flow is. The same id and an equal flow attach to what is there, also while
+                another submission is half-way; so a repeat is always safe. Left out: a new id.
+            on_existing: What to do with an equal flow that has failed: ``attach`` to its failure, or
+                ``retry_failed``: run again what did not complete.
+            require_workers: Refuse unless live workers serve every queue and know every job.
+
+        Raises:
+            InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
+            EncodeError, PayloadTooLarge: The flow cannot run as written; nothing was sent.
+            QueueNotServed, HandlerNotFound: ``require_workers`` and they are missing; nothing was sent.
+            FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
+            TransportError: No server, or it cannot take more. Repeat with the same ``flow_id``.
+        """
+        flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
+        if require_workers:
+            self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
+        return Flow(self, self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock)))
+
+    def get(self, flow_id: str) -> Flow:
+        """Find a flow by its id.
+
+        Raises:
+            FlowNotFound: There is none with this id.
+        """
+        return Flow(self, self._run(ops.find(self._prefix, check_flow_id(flow_id))))
+
+
+class Flow:
+    """A flow on the server. Holds no state of its own: every call asks."""
+
+    def __init__(self, producer: FlowProducer, ref: FlowRef) -> None:
+        self._ref, self._clock = ref, producer._clock  # noqa: SLF001  two halves of one thing
+        self._run = producer._run  # noqa: SLF001
+
+    @property
+    def id(self) -> str:
+        """The id under which it can be found again."""
+        return self._ref.flow_id
+
+    @property
+    def home(self) -> str:
+        """The queue whose events tell of the flow."""
+        return self._ref.home.queue
+
+    def status(self) -> FlowStatus:
+        """State and counts, in constant time.
+
+        Raises:
+            FlowNotFound: The flow is gone.
+        """
+        return self._run(ops.status(self._ref))
+
+    def nodes(self) -> list[NodeStatus]:
+        """Every node with its state, dependencies before dependents. Cost grows with the flow."""
+        return self._run(ops.nodes(self._ref))
+
+    def results(self) -> Mapping[str, Json]:
+        """The results of the nodes that have completed so far, by node name. Cost grows with the flow."""
+        return self._run(ops.results(self._ref))
+
+    def outcome(self) -> FlowOutcome:
+        """Status, results and failures as they are now."""
+        return self._run(ops.outcome(self._ref, self._run(ops.status(self._ref))))
+
+    def wait(self, *, timeout: timedelta | None = None) -> FlowOutcome:
+        """Wait until the flow has ended, whatever way; read the state from ``outcome.status``.
+
+        Args:
+            timeout: Longest time to wait, to the millisecond; None: for ever. The flow goes on after a
+                time-out.
+
+        Raises:
+            WaitTimeout: It has not ended in time.
+        """
+        limit = None if timeout is None else milliseconds(timeout)
+        return self._run(ops.wait(self._ref, limit, self._clock))
+
+    def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:
+        """Wait for the results of all nodes.
+
+        Raises:
+            FlowFailed: It failed; ``exc.failed`` lists the failed nodes, causes first.
+            FlowCancelled: It was cancelled.
+            WaitTimeout: It has not ended in time.
+        """
+        outcome = self.wait(timeout=timeout)
+        ops.raise_unless_completed(outcome)
+        return outcome.results
+
+    def cancel(self, reason: str = "") -> FlowState:
+        """End every node that has not ended; running handlers are told. Returns the state before."""
+        return self._run(ops.cancel(self._ref, reason, self._clock))
+
+    def retry_failed(self) -> FlowState:
+        """Run again what did not complete; completed nodes keep their results. Returns the new state.
+
+        Does nothing to a flow that runs or has completed. Repeatable.
+        """
+        return self._run(ops.retry_failed(self._ref, self._clock))
+
+
+class AsyncFlowProducer(AsyncFacade):
+    """``FlowProducer`` with awaitable calls; same arguments, same errors."""
+
+    async def submit(
+        self,
+        spec: FlowSpec,
+        *,
+        flow_id: str | None = None,
+        on_existing: OnExisting = "attach",
+        require_workers: bool = False,
+    ) -> AsyncFlow:
+        """See ``FlowProducer.submit``."""
+        flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
+        if require_workers:
+            await self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
+        return AsyncFlow(
+            self, await self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock))
+        )
+
+    async def get(self, flow_id: str) -> AsyncFlow:
+        """See ``FlowProducer.get``."""
+        return AsyncFlow(self, await self._run(ops.find(self._prefix, check_flow_id(flow_id))))
+
+
+class AsyncFlow:
+    """``Flow`` with awaitable calls; same arguments, same errors."""
+
+    def __init__(self, producer: AsyncFlowProducer, ref: FlowRef) -> None:
+        self._ref, self._clock = ref, producer._clock  # noqa: SLF001  two halves of one thing
+        self._run = producer._run  # noqa: SLF001
+
+    @property
+    def id(self) -> str:
+        """See ``Flow.id``."""
+        return self._ref.flow_id
+
+    @property
+    def home(self) -> str:
+        """See ``Flow.home``."""
+        return self._ref.home.queue
+
+    async def status(self) -> FlowStatus:
+        """See ``Flow.status``."""
+        return await self._run(ops.status(self._ref))
+
+    async def nodes(self) -> list[NodeStatus]:
+        """See ``Flow.nodes``."""
+        return await self._run(ops.nodes(self._ref))
+
+    async def results(self) -> Mapping[str, Json]:
+        """See ``Flow.results``."""
+        return await self._run(ops.results(self._ref))
+
+    async def outcome(self) -> FlowOutcome:
+        """See ``Flow.outcome``."""
+        return await self._run(ops.outcome(self._ref, await self._run(ops.status(self._ref))))
+
+    async def wait(self, *, timeout: timedelta | None = None) -> FlowOutcome:  # noqa: ASYNC109  the server waits
+        """See ``Flow.wait``."""
+        limit = None if timeout is None else milliseconds(timeout)
+        return await self._run(ops.wait(self._ref, limit, self._clock))
+
+    async def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:  # noqa: ASYNC109  see wait
+        """See ``Flow.result``."""
+        outcome = await self.wait(timeout=timeout)
+        ops.raise_unless_completed(outcome)
+        return outcome.results
+
+    async def cancel(self, reason: str = "") -> FlowState:
+        """See ``Flow.cancel``."""
+        return await self._run(ops.cancel(self._ref, reason, self._clock))
+
+    async def retry_failed(self) -> FlowState:
+        """See ``Flow.retry_failed``."""
+        return await self._run(ops.retry_failed(self._ref, self._clock))
+
+
+def _jobs(flow: CheckedFlow) -> dict[str, set[str]]:
+    jobs: dict[str, set[str]] = defaultdict(set)
+    for node in flow.nodes:
+        jobs[node.queue].add(node.job)
+    return jobs

@@ -1,0 +1,49 @@
+"""How long a failed attempt waits before the next one. Pure: the jitter's random number is an argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from glidemq_orchestrate.errors import InvalidJob
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The pause between attempts, as glide-mq computes it.
+
+    Attributes:
+        kind: ``fixed``: always ``delay``. ``exponential``: ``delay`` doubled after each failure.
+        delay: The first pause; not negative.
+        jitter: 0 to 1: up to this share is added at random.
+    """
+
+    kind: Literal["fixed", "exponential"] = "exponential"
+    delay: timedelta = timedelta(seconds=1)
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no worker could honour."""
+        if self.kind not in ("fixed", "exponential"):
+            raise InvalidJob(f"backoff kind {self.kind!r} is unknown; use 'fixed' or 'exponential'")
+        if self.delay < timedelta(0):
+            raise InvalidJob(f"backoff delay must not be negative, got {self.delay}")
+        if not 0 <= self.jitter <= 1:
+            raise InvalidJob(f"backoff jitter must be between 0 and 1, got {self.jitter}")
+
+
+MAX_DELAY_MS = 7 * 24 * 3600 * 1000
+
+
+def delay_ms(backoff: Backoff | None, failures: int, random: float) -> int:
+    """Milliseconds to wait after the ``failures``-th failure (1 is the first); at most seven days.
+
+    Source of the formula: client behaviour of glide-mq, ``2^(n-1) * delay`` plus ``random * jitter`` of it.
+    """
+    if backoff is None:
+        return 0
+    base = backoff.delay / timedelta(milliseconds=1)
+    if backoff.kind == "exponential":
+        base *= 2.0 ** min(failures - 1, 62)
+    return min(round(base + random * backoff.jitter * base), MAX_DELAY_MS)
