@@ -1,0 +1,83 @@
+# Every verb sets up what it needs: `make demo` and `make test` work on a fresh machine with Python 3.11.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := glidemq_orchestrate providers/airflow/airflow_provider_glidemq providers/dagster/dagster_glidemq lua/build.py dags benchmarks tests
+MANIFESTS := pyproject.toml providers/airflow/pyproject.toml providers/dagster/pyproject.toml constraints.txt
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo demo-dagster test unit server providers system spark lint type fmt lua wheel bench constraints clean
+
+help:  ## Show this list.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+$(STAMP): $(MANIFESTS)
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; install it or name it: make PYTHON=/path/to/python"; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+		{ echo "Python 3.11, 3.12 or 3.13 is needed, $(PYTHON) is another version; name one: make PYTHON=/path/to/python"; exit 1; }
+	@echo "Setting up $(VENV) (some minutes the first time) ..."
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "Python cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --group dev \
+		-e '.[demo,hiredis]' -e providers/airflow -e providers/dagster
+	@touch $@
+
+setup: $(STAMP)  ## Make the environment .venv with everything in it.
+
+java: setup  ## Check for Java 17, and install it where the system's package manager may be used.
+	@$(BIN)/python -m glidemq_orchestrate.demo.preflight
+
+demo: setup  ## Run the flights pipeline through a real Airflow, with live progress.
+	@$(BIN)/glidemq demo --orchestrator airflow
+
+demo-dagster: setup  ## Run the flights pipeline through a real Dagster.
+	@$(BIN)/glidemq demo --orchestrator dagster
+
+test: java  ## Run all tests: units, real Valkey, real Spark, real Airflow, real Dagster.
+	$(PYTEST)
+
+unit: setup  ## Run the tests that need no server.
+	$(PYTEST) tests/unit
+
+server: setup  ## Run the tests against a real Valkey.
+	$(PYTEST) tests/server
+
+providers: setup  ## Run the tests of the Airflow and Dagster packages.
+	$(PYTEST) tests/providers
+
+spark: java  ## Run the tests that need a JVM.
+	$(PYTEST) tests/spark
+
+system: java  ## Run the tests that start whole systems.
+	$(PYTEST) tests/system
+
+lint: setup  ## Check style, import contracts, and that the Lua libraries are fresh.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python lua/build.py --check
+
+type: setup  ## Check types, strictly.
+	$(BIN)/mypy $(SOURCES)
+
+fmt: setup  ## Format the code.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lua: setup  ## Assemble the server-side libraries from lua/.
+	$(BIN)/python lua/build.py
+
+wheel: setup  ## Build the three distributions into dist/.
+	$(BIN)/uv build --quiet --all-packages --wheel --out-dir dist
+
+bench: setup  ## Measure, on this machine.
+	$(BIN)/python -m benchmarks.flows
+
+constraints: setup  ## Write down the versions that are installed.
+	$(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable > constraints.txt
+
+clean:  ## Remove everything that was made here.
+	rm -rf $(VENV) .demo dist build

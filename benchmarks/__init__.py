@@ -1,0 +1,1 @@
+"""Measurements: run on purpose, never as a test."""
