@@ -5,7 +5,8 @@
 -- EVENT active of a parent that became ready
 --
 -- glidemq_registerParent: attach a further parent to an existing job.
--- KEYS  1 child hash  2 parents set of the child  3 parent deps  4 parent hash  5 parent stream  6 parent events
+-- KEYS  1 child hash  2 parents set of the child  3 parent deps  4 parent hash  5 parent stream
+--       6 parent events
 -- ARGS  1 childId (unused)  2 parentId  3 parent queue prefix without the last colon  4 member of the child
 -- REPLY ok | already_completed | error:child_not_found
 -- EVENT active of a parent that became ready

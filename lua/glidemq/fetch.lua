@@ -1,4 +1,4 @@
--- glidemq_moveToActive: activate a fetched job, unless its group, its time to live or a revocation forbids it.
+-- glidemq_moveToActive: activate a fetched job, unless its group, its age or a revocation forbids it.
 -- KEYS  1 job hash  2 stream (optional: without it nothing is acknowledged)
 -- ARGS  1 now  2 entryId ('' = from a list)  3 group  4 jobId  5 broadcast
 -- REPLY flat fields of the job, or a status: '' (no such job), REVOKED, EXPIRED, GROUP_ORDERED, GROUP_FULL,

@@ -1,7 +1,14 @@
--- glidemq_tryLock: take a lock.        ARGS  1 token  2 ttl ms          REPLY 1 | 0 (held, also by this token)
--- glidemq_unlock: release a lock.      ARGS  1 token                    REPLY 1 | 0 (not held by this token)
--- glidemq_renewLock: extend a lock.    ARGS  1 token  2 ttl ms          REPLY 1 | 0 (not held by this token)
--- KEYS  1 lock
+-- glidemq_tryLock: take a lock.
+-- KEYS  1 lock          ARGS  1 token  2 ttl ms
+-- REPLY 1, or 0 when it is held, by this token too
+--
+-- glidemq_unlock: release a lock.
+-- KEYS  1 lock          ARGS  1 token
+-- REPLY 1, or 0 when this token does not hold it
+--
+-- glidemq_renewLock: extend a lock.
+-- KEYS  1 lock          ARGS  1 token  2 ttl ms
+-- REPLY 1, or 0 when this token does not hold it
 
 local DEFAULT_TTL = 1000
 
@@ -25,4 +32,6 @@ end
 
 redis.register_function({ function_name = 'glidemq_tryLock', callback = try_lock, flags = { 'allow-oom' } })
 redis.register_function({ function_name = 'glidemq_unlock', callback = unlock, flags = { 'allow-oom' } })
-redis.register_function({ function_name = 'glidemq_renewLock', callback = renew_lock, flags = { 'allow-oom' } })
+redis.register_function({
+  function_name = 'glidemq_renewLock', callback = renew_lock, flags = { 'allow-oom' },
+})

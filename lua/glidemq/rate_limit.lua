@@ -26,4 +26,6 @@ local function rate_limit(keys, args)
   return 0
 end
 
-redis.register_function({ function_name = 'glidemq_rateLimit', callback = rate_limit, flags = { 'allow-oom' } })
+redis.register_function({
+  function_name = 'glidemq_rateLimit', callback = rate_limit, flags = { 'allow-oom' },
+})

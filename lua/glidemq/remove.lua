@@ -44,4 +44,6 @@ local function remove_job(keys, args)
   return 1
 end
 
-redis.register_function({ function_name = 'glidemq_removeJob', callback = remove_job, flags = { 'allow-oom' } })
+redis.register_function({
+  function_name = 'glidemq_removeJob', callback = remove_job, flags = { 'allow-oom' },
+})

@@ -62,4 +62,6 @@ local function retry_jobs(keys, args)
   return count
 end
 
-redis.register_function({ function_name = 'glidemq_retryJobs', callback = retry_jobs, flags = { 'allow-oom' } })
+redis.register_function({
+  function_name = 'glidemq_retryJobs', callback = retry_jobs, flags = { 'allow-oom' },
+})

@@ -1,7 +1,8 @@
 -- groups: slots, sequence numbers and parked jobs of an ordering key.
 -- `<prefix>group:<key>` holds the state, `<prefix>groupq:<key>` the parked jobs by sequence number and
 -- `<prefix>ratelimited` the time of the next try. Two fields are ours: `limitedUntil` on the group (set by
--- the rateLimitGroup functions) and `groupSlot` = `0` on an ordered job that gave its slot back and may return.
+-- the rateLimitGroup functions) and `groupSlot` = `0` on an ordered job that gave its slot back and may
+-- return.
 
 local M = {}
 L.groups = M

@@ -13,6 +13,9 @@ M.EXACT = EXACT
 
 -- The number in a text; `default` when it is absent, empty, no number, or not finite.
 function M.int(value, default)
+  if value == '0' then
+    return 0
+  end
   local n = tonumber(value)
   if n and n == n and n < huge and n > -huge then
     return n
@@ -22,6 +25,9 @@ end
 
 -- Lua's own conversion turns 10^15 into `1e+15`; ids and times must stay digits.
 function M.text(n)
+  if n == 0 then
+    return '0'
+  end
   if n % 1 == 0 and n < EXACT and n > -EXACT then
     return string.format('%.0f', n)
   end

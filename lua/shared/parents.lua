@@ -31,7 +31,8 @@ function M.notify(n)
   if left > 0 or parent[1] ~= 'waiting-children' then
     return false, left
   end
-  M.wake(job_key, n.stream_key or prefix .. 'stream', n.events_key or prefix .. 'events', parent_id, parent[2])
+  local stream_key, events_key = n.stream_key or prefix .. 'stream', n.events_key or prefix .. 'events'
+  M.wake(job_key, stream_key, events_key, parent_id, parent[2])
   return true, left
 end
 

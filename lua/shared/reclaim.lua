@@ -24,7 +24,8 @@ end
 
 local function handle(r, job_id, entry_id)
   local job = L.jobs.read(r.prefix, job_id)
-  if not job then
+  local is_over = job and not r.broadcast and (job.state == 'completed' or job.state == 'failed')
+  if not job or is_over then
     return died(r, job_id, entry_id, false)
   end
   local is_expired, is_new = L.expiry.check(r.prefix, job_id, r.now, job)
