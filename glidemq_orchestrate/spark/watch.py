@@ -1,0 +1,147 @@
+"""Ties the Spark jobs of one step together: a pool and a tag of their own, progress, an end on cancel.
+
+A worker runs several steps at once in threads of one session. Spark's job properties belong to the thread, so
+each step sets its own and takes them away again: the thread goes back to the worker's pool.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_orchestrate.handler import Context
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+LOOK_SECONDS: Final = 0.2
+REPORT_SECONDS: Final = 1.0
+_THREAD_PROPERTIES: Final = (
+    "spark.scheduler.pool",
+    "spark.jobGroup.id",
+    "spark.job.description",
+    "spark.job.interruptOnCancel",
+)
+
+
+class PoolNames:
+    """Names of FAIR pools, each lent to one step at a time.
+
+    Spark keeps every pool it has ever seen, so the names are used again: there are never more pools than
+    steps that ran at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lent: set[int] = set()
+
+    @contextmanager
+    def lend(self) -> Iterator[str]:
+        """Lend the free name with the smallest number until the block ends."""
+        with self._lock:
+            number = next(n for n in range(len(self._lent) + 1) if n not in self._lent)
+            self._lent.add(number)
+        try:
+            yield f"glidemq-{number}"
+        finally:
+            with self._lock:
+                self._lent.discard(number)
+
+
+_pool_names: Final = PoolNames()
+
+
+class StageProgress:
+    """Counts the stages and tasks of the Spark jobs with one tag.
+
+    The totals grow while a step submits further jobs; what is done never shrinks. Stages that Spark skipped,
+    because their output existed, count as done without tasks once their job has succeeded.
+    """
+
+    def __init__(self, context: SparkContext, tag: str) -> None:
+        self._tracker: Any = context._jsc.sc().statusTracker()  # noqa: SLF001  PySpark's own tracker knows no tags
+        self._public = context.statusTracker()
+        self._tag = tag
+        self._ended: dict[int, tuple[int, int, int]] = {}
+
+    def read(self) -> dict[str, int]:
+        """Return ``stages_done``, ``stages``, ``tasks_done`` and ``tasks`` as they are now."""
+        counts = [self._job(number) for number in self._tracker.getJobIdsForTag(self._tag)]
+        return {
+            "stages_done": sum(count[0] for count in counts),
+            "stages": sum(count[1] for count in counts),
+            "tasks_done": sum(count[2] for count in counts),
+            "tasks": sum(count[3] for count in counts),
+        }
+
+    def _job(self, number: int) -> tuple[int, int, int, int]:
+        if number in self._ended:
+            stages_done, stages, tasks = self._ended[number]
+            return stages_done, stages, tasks, tasks
+        job = self._public.getJobInfo(number)
+        if job is None:
+            return 0, 0, 0, 0
+        infos = [self._public.getStageInfo(stage) for stage in job.stageIds]
+        started = [info for info in infos if info is not None]
+        tasks_done = sum(info.numCompletedTasks for info in started)
+        if job.status == "SUCCEEDED":
+            self._ended[number] = (len(infos), len(infos), tasks_done)
+            return len(infos), len(infos), tasks_done, tasks_done
+        done = sum(info.numCompletedTasks >= info.numTasks for info in started)
+        return done, len(infos), tasks_done, sum(info.numTasks for info in started)
+
+
+@contextmanager
+def watched(context: SparkContext, ctx: Context, description: str) -> Iterator[None]:
+    """Run a block as one step: its Spark jobs get a pool, a tag and a description of their own.
+
+    While the block runs, ``ctx.progress`` gets the counts of ``StageProgress`` about once a second when they
+    have changed, and once at the end. When ``ctx.cancelled`` is set, the running Spark jobs of the block are
+    cancelled, and so is every further one. Afterwards the thread has none of these properties, and nothing
+    runs in the background.
+    """
+    tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: a former attempt may still run in this process
+    done = threading.Event()
+    watcher = threading.Thread(
+        target=_watch, args=(context, ctx, tag, done), name=f"watch-{tag}", daemon=True
+    )
+    with _pool_names.lend() as pool:
+        try:
+            context.setJobGroup(tag, description, interruptOnCancel=True)
+            context.setLocalProperty("spark.scheduler.pool", pool)
+            context.addJobTag(tag)
+            watcher.start()
+            yield
+        finally:
+            done.set()
+            if watcher.ident is not None:
+                watcher.join()
+            with suppress(
+                Exception
+            ):  # a dead JVM has no properties left to clean, and the block's error says more
+                context.removeJobTag(tag)
+                for name in _THREAD_PROPERTIES:
+                    context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None takes the property away
+
+
+def _watch(context: SparkContext, ctx: Context, tag: str, done: threading.Event) -> None:
+    with suppress(Exception):  # the JVM has gone: the step itself fails by that and reports it
+        progress = StageProgress(context, tag)
+        shown = {"stages_done": 0, "stages": 0, "tasks_done": 0, "tasks": 0}
+        due = time.monotonic() + REPORT_SECONDS
+        ended = False
+        while not ended:
+            ended = done.wait(LOOK_SECONDS)
+            if ctx.cancelled.is_set():
+                # Again at every look: a job that the step submits after this cancel must end too.
+                context.cancelJobsWithTag(tag)
+            elif ended or time.monotonic() >= due:
+                due = time.monotonic() + REPORT_SECONDS
+                counts = progress.read()
+                if counts != shown:
+                    shown = counts
+                    ctx.progress(dict(counts))

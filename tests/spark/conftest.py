@@ -1,0 +1,95 @@
+"""One warm session for all tests here, on two cores, and stand-ins for what a worker would pass."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate.handler import Context
+from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE, require_java, warm_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+with warnings.catch_warnings():
+    warnings.simplefilter(
+        "ignore", FutureWarning
+    )  # about versions of pandas; PySpark says it once, when imported
+    import pyspark.sql
+    import pyspark.testing  # noqa: F401
+
+SPARK_CONF = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 4}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def _spark_environment() -> Iterator[None]:
+    require_java()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MASTER_VARIABLE, "local[2]")
+        patch.setenv(CONF_VARIABLE, json.dumps(SPARK_CONF))
+        yield
+        warm_session.stop()
+
+
+@pytest.fixture
+def spark(_spark_environment: None) -> SparkSession:
+    """The warm session; a test may kill it, the next one gets a new one."""
+    return warm_session.get()
+
+
+@dataclass
+class Recorder:
+    """What a step reported."""
+
+    progress: list[Any] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Run:
+    """A context as a worker makes it, and what was reported through it."""
+
+    ctx: Context
+    said: Recorder
+    cancelled: threading.Event
+
+
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture(scope="session")
+def make_run() -> MakeRun:
+    def make(
+        data: Any = None, inputs: dict[str, Any] | None = None, *, node: str = "step", attempt: int = 1
+    ) -> Run:
+        said, cancelled = Recorder(), threading.Event()
+        ctx = Context(
+            queue="spark",
+            job_id=f"job-{node}",
+            name="spark.python",
+            attempt=attempt,
+            data=json.loads(json.dumps(data)),
+            inputs=json.loads(json.dumps(inputs or {})),
+            flow_id="flow",
+            node=node,
+            progress=said.progress.append,
+            log=said.lines.append,
+            cancelled=cancelled,
+        )
+        return Run(ctx, said, cancelled)
+
+    return make

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from glidemq_orchestrate.handler import Unrecoverable
+from glidemq_orchestrate.spark.flights import steps, storage
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import MakeRun
+
+
+def test_a_scratch_directory_is_gone_afterwards_also_after_an_error(tmp_path: Path) -> None:
+    def fail() -> None:
+        with storage.scratch(tmp_path) as directory:
+            (directory / "half").write_text("done")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_attempts_publish_side_by_side(tmp_path: Path, make_run: MakeRun) -> None:
+    paths = []
+    for attempt in (1, 2, 2):
+        with storage.scratch(tmp_path) as directory:
+            (directory / "data").mkdir()
+            paths.append(storage.publish(directory / "data", tmp_path / "set", make_run(attempt=attempt).ctx))
+    assert len({*paths}) == 3
+    assert sorted(Path(path).name[:10] for path in paths) == ["attempt-1-", "attempt-2-", "attempt-2-"]
+
+
+def test_the_first_to_publish_once_stays(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        with storage.scratch(tmp_path) as directory:
+            (directory / "data").mkdir()
+            (directory / "data" / "file").write_text(text)
+            storage.publish_once(directory / "data", tmp_path / "fixed")
+    assert (tmp_path / "fixed" / "file").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["fixed"]
+
+
+def test_extracting_twice_at_once_gives_one_whole_directory(tmp_path: Path, make_run: MakeRun) -> None:
+    no_spark = cast("Any", None)
+    runs = [make_run({"location": f"file://{tmp_path}/a%20b"}, attempt=attempt) for attempt in (1, 2, 3)]
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda run: steps.extract(no_spark, run.ctx), runs))
+    assert results[0] == results[1] == results[2]
+    assert results[0]["path"] == str(tmp_path / "a b" / "raw")
+    assert [path.name for path in (tmp_path / "a b").iterdir()] == ["raw"]
+    assert sorted(path.name for path in (tmp_path / "a b" / "raw").iterdir()) == [
+        "airlines.csv", "airports.csv", "flights", "manifest.json", "planes.csv", "weather.csv",
+    ]  # fmt: skip
+
+
+def test_without_the_data_package_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(Unrecoverable, match="pip install"):
+        storage.source_directory()

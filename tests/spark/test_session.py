@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
+from glidemq_orchestrate.spark.session import SparkSettings, is_alive, require_java, warm_session
+
+
+def test_importing_the_package_does_not_import_pyspark() -> None:
+    code = (
+        "import sys, glidemq_orchestrate.spark, glidemq_orchestrate.spark.flights.flow; "
+        "print('pyspark' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=_root()
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_settings_come_from_the_environment_and_win_over_the_defaults() -> None:
+    settings = SparkSettings.from_environment(
+        {
+            "GLIDEMQ_SPARK_MASTER": "local[3]",
+            "GLIDEMQ_SPARK_CONF": '{"spark.ui.enabled": true, "spark.task.cpus": 1}',
+        }
+    )
+    conf = settings.spark_conf()
+    assert conf["spark.master"] == "local[3]"
+    assert conf["spark.ui.enabled"] == "true"
+    assert conf["spark.task.cpus"] == "1"
+    assert conf["spark.scheduler.mode"] == "FAIR"
+
+
+def test_without_settings_the_master_is_all_cores_with_utc_and_no_ui() -> None:
+    conf = SparkSettings.from_environment({"GLIDEMQ_SPARK_MASTER": ""}).spark_conf()
+    assert conf["spark.master"] == "local[*]"
+    assert conf["spark.sql.session.timeZone"] == "UTC"
+    assert conf["spark.ui.enabled"] == "false"
+
+
+@pytest.mark.parametrize("conf", ["{", "[1]", '"text"', '{"spark.a": {"b": 1}}', '{"spark.a": null}'])
+def test_a_conf_that_is_not_an_object_of_plain_values_is_refused(conf: str) -> None:
+    with pytest.raises(ConfigurationError, match="GLIDEMQ_SPARK_CONF"):
+        SparkSettings.from_environment({"GLIDEMQ_SPARK_CONF": conf})
+
+
+def test_a_spark_connect_url_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="not a Spark Connect URL"):
+        SparkSettings.from_environment({"GLIDEMQ_SPARK_MASTER": "sc://host:15002"})
+
+
+def test_java_is_found_in_this_environment() -> None:
+    if not os.environ.get("CI"):
+        try:
+            require_java()
+        except JavaMissing as exc:
+            pytest.skip(str(exc))
+    assert require_java() >= 17
+
+
+def test_without_java_the_error_names_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(JavaMissing, match="none was found: install a Java runtime of version 17"):
+        require_java({"PATH": str(tmp_path)})
+
+
+def test_java_home_without_java_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JavaMissing, match=f"{tmp_path}/bin/java does not run"):
+        require_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+
+
+@pytest.mark.parametrize(("told", "version"), [("1.8.0_402", 8), ("11.0.2", 11), ("unheard of", 0)])
+def test_a_java_that_is_too_old_is_refused(tmp_path: Path, told: str, version: int) -> None:
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{told}\" 2018-10-16' >&2\n")
+    java.chmod(0o755)
+    with pytest.raises(JavaMissing, match=f"is version {version}"):
+        require_java({"PATH": str(tmp_path)})
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_session_is_the_same_for_every_step_and_as_configured() -> None:
+    spark = warm_session.get()
+    assert warm_session.get() is spark
+    assert spark.sparkContext.master == "local[2]"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.sparkContext.getConf().get("spark.scheduler.mode") == "FAIR"
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_killed_jvm_is_replaced_for_the_next_step() -> None:
+    first, gateway = warm_session.get(), SparkContext._gateway
+    assert gateway is not None
+    gateway.proc.kill()
+    gateway.proc.wait()
+    assert not is_alive(first)
+    second = warm_session.get()
+    assert second is not first
+    assert second.range(3).count() == 3
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_stopped_context_is_replaced_and_stop_leaves_no_jvm() -> None:
+    first, gateway = warm_session.get(), SparkContext._gateway
+    assert gateway is not None
+    first.stop()
+    assert warm_session.get().range(3).count() == 3
+    assert gateway.proc.poll() is not None
+
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    warm_session.stop()
+    assert gateway.proc.poll() is not None
+    assert SparkContext._gateway is None
+    warm_session.stop()
+
+
+def _root() -> Path:
+    return Path(__file__).parents[2]

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate.handler import Unrecoverable
+from glidemq_orchestrate.spark import handlers
+from glidemq_orchestrate.spark.steps import InvalidStep, StepCancelled, run_python_step
+from glidemq_orchestrate.spark.watch import PoolNames
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark.conftest import MakeRun
+
+STEPS = """
+    import threading, time
+
+    both = threading.Barrier(2, timeout=60)
+
+    def count(spark, ctx, *, rows, parts=4):
+        return {"rows": spark.range(0, rows, 1, parts).count(), "location": ctx.data["location"]}
+
+    def fail(spark, ctx):
+        raise KeyError("boom")
+
+    def frame(spark, ctx):
+        return spark.range(1)
+
+    def slow(spark, ctx, *, parts=200):
+        context = spark.sparkContext
+        def wait(_):
+            time.sleep(0.25)
+            yield 1
+        return context.parallelize(range(parts), parts).mapPartitions(wait).count()
+
+    def stubborn(spark, ctx):
+        for _ in range(100):
+            try:
+                slow(spark, ctx, parts=40)
+            except Exception:
+                pass
+            if ctx.cancelled.is_set() and spark.conf.get("spark.app.name"):
+                return slow(spark, ctx, parts=40)
+
+    def meet(spark, ctx, *, name):
+        context = spark.sparkContext
+        spark.range(len(name)).createOrReplaceTempView("mine")
+        both.wait()
+        answer = {
+            "pool": context.getLocalProperty("spark.scheduler.pool"),
+            "tags": sorted(context.getJobTags()),
+            "rows": spark.table("mine").count(),
+        }
+        both.wait()
+        return answer
+
+    class Nested:
+        @staticmethod
+        def step(spark, ctx):
+            return "nested"
+
+    number = 7
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"steps_of_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(STEPS))
+    (tmp_path / f"{name}_broken.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (None, "needs an object"),
+        ([1], "needs an object"),
+        ({}, "needs a callable"),
+        ({"callable": 3}, "needs a callable"),
+        ({"callable": "json.dumps"}, "step json.dumps: .* package.module:function"),
+        ({"callable": "json:"}, "step json:: "),
+        ({"callable": "no_such_module:f"}, "step no_such_module:f: importing no_such_module failed"),
+        ({"callable": "json:no.such"}, "step json:no.such: module json has no no.such"),
+        ({"callable": "json:dumps", "arguments": [1]}, "step json:dumps: arguments must be an object"),
+        ({"callable": "json:dumps", "location": 1}, "step json:dumps: location must be"),
+        ({"callable": "json:dumps", "args": {}}, "step json:dumps: unknown field args"),
+    ],
+)
+def test_a_payload_that_names_no_step_fails_for_good(data: Any, told: str, make_run: MakeRun) -> None:
+    with pytest.raises(InvalidStep, match=told) as caught:
+        run_python_step(make_run(data).ctx)
+    assert isinstance(caught.value, Unrecoverable)
+
+
+def test_wrong_names_in_a_users_module_fail_for_good(module: str, make_run: MakeRun) -> None:
+    for text, told in [
+        (f"{module}:number", "number is not a function"),
+        (f"{module}_broken:f", "ZeroDivisionError"),
+        (f"{module}:count", "missing a required argument: 'rows'"),
+    ]:
+        with pytest.raises(InvalidStep, match=told):
+            run_python_step(make_run({"callable": text}).ctx)
+
+
+def test_the_registry_has_the_handler_and_both_hooks() -> None:
+    assert handlers.names == ["spark.python"]
+    assert handlers.get("spark.python") is run_python_step
+    assert (len(handlers.start_hooks), len(handlers.stop_hooks)) == (1, 1)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_step_runs_with_its_arguments_and_reports_its_stages(module: str, make_run: MakeRun) -> None:
+    run = make_run({"callable": f"{module}:count", "arguments": {"rows": 1000}, "location": "/data"})
+    assert run_python_step(run.ctx) == {"rows": 1000, "location": "/data"}
+    last = run.said.progress[-1]
+    assert set(last) == {"stages_done", "stages", "tasks_done", "tasks"}
+    assert last["stages_done"] == last["stages"] >= 1
+    assert last["tasks_done"] == last["tasks"] >= 4
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_nested_function_is_found(module: str, make_run: MakeRun) -> None:
+    assert run_python_step(make_run({"callable": f"{module}:Nested.step"}).ctx) == "nested"
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_steps_own_error_is_passed_on(module: str, make_run: MakeRun) -> None:
+    with pytest.raises(KeyError, match="boom"):
+        run_python_step(make_run({"callable": f"{module}:fail"}).ctx)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_result_that_is_not_json_fails_for_good(module: str, make_run: MakeRun) -> None:
+    with pytest.raises(InvalidStep, match=f"result of step {module}:frame is not JSON.*DataFrame"):
+        run_python_step(make_run({"callable": f"{module}:frame"}).ctx)
+
+
+def test_progress_comes_while_a_step_runs_and_never_goes_back(
+    spark: SparkSession, module: str, make_run: MakeRun
+) -> None:
+    run = make_run({"callable": f"{module}:slow", "arguments": {"parts": 24}})
+    assert run_python_step(run.ctx) == 24
+    done = [step["tasks_done"] for step in run.said.progress]
+    assert len(done) >= 2
+    assert done == sorted(done)
+    assert done[-1] == 24
+    assert len(done) == len({str(step) for step in run.said.progress})
+
+
+@pytest.mark.parametrize("step", ["slow", "stubborn"])
+def test_cancelling_ends_the_spark_jobs_of_the_step_and_of_no_other(
+    spark: SparkSession, module: str, make_run: MakeRun, step: str
+) -> None:
+    doomed = make_run({"callable": f"{module}:{step}"}, node="doomed")
+    other = make_run({"callable": f"{module}:slow", "arguments": {"parts": 12}}, node="other")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run_python_step, doomed.ctx)
+        second = pool.submit(run_python_step, other.ctx)
+        _eventually(lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()) == 2)
+        doomed.cancelled.set()
+        began = time.monotonic()
+        with pytest.raises(StepCancelled, match=f"step {module}:{step} was cancelled"):
+            first.result(timeout=30)
+        assert time.monotonic() - began < 10
+        assert second.result(timeout=60) == 12
+    _eventually(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def test_steps_at_the_same_time_have_their_own_pool_tag_and_views(
+    spark: SparkSession, module: str, make_run: MakeRun
+) -> None:
+    names = ["a", "four"]
+    runs = [
+        make_run({"callable": f"{module}:meet", "arguments": {"name": name}}, node=name) for name in names
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        answers: list[Any] = list(pool.map(lambda run: run_python_step(run.ctx), runs))
+    assert {answer["pool"] for answer in answers} == {"glidemq-0", "glidemq-1"}
+    assert all(len(answer["tags"]) == 1 for answer in answers)
+    assert answers[0]["tags"] != answers[1]["tags"]
+    assert [answer["rows"] for answer in answers] == [1, 4]
+
+
+def test_a_thread_is_clean_after_a_step_and_no_watcher_stays(
+    spark: SparkSession, module: str, make_run: MakeRun
+) -> None:
+    run_python_step(make_run({"callable": f"{module}:count", "arguments": {"rows": 1}, "location": "/"}).ctx)
+    with pytest.raises(KeyError):
+        run_python_step(make_run({"callable": f"{module}:fail"}).ctx)
+    context = spark.sparkContext
+    assert not list(context.getJobTags())
+    for name in ("scheduler.pool", "jobGroup.id", "job.description", "job.interruptOnCancel"):
+        assert context.getLocalProperty(f"spark.{name}") is None
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("watch-")]
+
+
+def test_pool_names_are_used_again() -> None:
+    names = PoolNames()
+    with names.lend() as first, names.lend() as second:
+        assert (first, second) == ("glidemq-0", "glidemq-1")
+    with names.lend() as again:
+        assert again == "glidemq-0"
+
+
+def _eventually(holds: Any, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "did not come about in time"
+        time.sleep(0.05)
