@@ -32,13 +32,21 @@ class SyncFacade:
         self._pid = 0
 
     def _run(self, op: Op[T]) -> T:
-        if self._driver is None or self._pid != os.getpid():
+        driver = self._driver
+        if driver is None or self._pid != os.getpid():
             from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  the driver takes 0.3 s to import
 
             driver = SyncDriver(self._settings)
-            driver.run(ensure_libraries())
+            try:
+                driver.run(ensure_libraries())
+            except BaseException:
+                driver.close()
+                raise
+            if self._driver is not None and self._pid == os.getpid():  # two threads have made one each
+                driver.close()
+                driver = self._driver
             self._driver, self._pid = driver, os.getpid()
-        return self._driver.run(with_libraries(op))
+        return driver.run(with_libraries(op))
 
     def close(self) -> None:
         """Close the connections. A repeat does nothing; a later call opens new ones."""
@@ -69,13 +77,21 @@ class AsyncFacade:
         self._driver: AsyncDriver | None = None
 
     async def _run(self, op: Op[T]) -> T:
-        if self._driver is None:
+        driver = self._driver
+        if driver is None:
             from glidemq_orchestrate._io.aio import AsyncDriver  # noqa: PLC0415  the driver takes 0.3 s to import
 
             driver = AsyncDriver(self._settings)
-            await driver.run(ensure_libraries())
+            try:
+                await driver.run(ensure_libraries())
+            except BaseException:
+                await driver.aclose()
+                raise
+            if self._driver is not None:  # two tasks have made one each
+                await driver.aclose()
+                driver = self._driver
             self._driver = driver
-        return await self._driver.run(with_libraries(op))
+        return await driver.run(with_libraries(op))
 
     async def close(self) -> None:
         """Close the connections. A repeat does nothing; a later call opens new ones."""

@@ -37,7 +37,8 @@ def flow_view(status: FlowStatus, nodes: Sequence[NodeStatus]) -> RenderableType
             Text(f"{status.completed}/{status.total} completed") + failed,
         ]
     )
-    bar = ProgressBar(total=status.total, completed=status.completed + status.failed, width=60)
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=status.total, completed=status.completed + status.failed, width=60))
     reason = Text(status.reason, style="red") if status.reason else Text()
     return Group(head, bar, node_table(nodes), reason)
 
@@ -46,9 +47,12 @@ def node_table(nodes: Sequence[NodeStatus]) -> Table:
     """One row for a node or a folded group of nodes."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("", "node", "queue", "state", "seconds", "tries", "after", "detail"):
-        table.add_column(title, justify="right" if title in ("seconds", "tries") else "left", overflow="fold")
+        right = title in ("seconds", "tries")
+        table.add_column(title, justify="right" if right else "left", no_wrap=title != "detail")
     for group in _folded(nodes):
-        table.add_row(*(_single(group[0]) if len(group) == 1 else _fold(group)))
+        # As Text, since names and reasons may look like markup.
+        cells = _single(group[0]) if len(group) == 1 else _fold(group)
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
 
 
@@ -61,15 +65,15 @@ def summary_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
             name.replace("_", " "), justify="left" if isinstance(rows[0][name], str) else "right"
         )
     for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in columns))
+        table.add_row(*(Text(_cell(row.get(name))) for name in columns))
     return table
 
 
 def _single(node: NodeStatus) -> tuple[Text | str, ...]:
     mark, style = _LOOKS.get(node.state, _BLOCKED)
     seconds = "" if node.seconds is None else f"{node.seconds:.1f}"
-    tries = str(node.attempts) if node.attempts else ""
-    state = Text(str(node.state), style=style)
+    tries = str(node.attempts) if node.attempts > 1 else ""
+    state = Text(_word(node.state), style=style)
     return (
         Text(mark, style=style),
         node.name,
@@ -85,11 +89,13 @@ def _single(node: NodeStatus) -> tuple[Text | str, ...]:
 def _fold(group: Sequence[NodeStatus]) -> tuple[Text | str, ...]:
     counts = Counter(node.state for node in group)
     state = Text(", ").join(
-        Text(f"{count} {name}", style=_LOOKS.get(name, _BLOCKED)[1]) for name, count in counts.most_common()
+        Text(f"{count} {_word(state)}", style=_LOOKS.get(state, _BLOCKED)[1])
+        for state, count in counts.most_common()
     )
     seconds = [node.seconds for node in group if node.seconds is not None]
     done = counts[JobState.COMPLETED] == len(group)
-    mark, style = _LOOKS[JobState.COMPLETED] if done else _LOOKS[JobState.ACTIVE] if seconds else _BLOCKED
+    moving = seconds or counts[JobState.ACTIVE]
+    mark, style = _LOOKS[JobState.COMPLETED] if done else _LOOKS[JobState.ACTIVE] if moving else _BLOCKED
     name = f"{group[0].name} … {group[-1].name} ({len(group)})"
     longest = f"≤ {max(seconds):.1f}" if seconds else ""
     return Text(mark, style=style), name, group[0].queue, state, longest, "", _names(group[0].after), ""
@@ -107,9 +113,13 @@ def _folded(nodes: Sequence[NodeStatus]) -> Iterable[list[NodeStatus]]:
 
 
 def _family(node: NodeStatus) -> tuple[object, ...]:
-    if node.state is JobState.FAILED or node.attempts:
+    if node.state is JobState.FAILED or node.attempts > 1:
         return (node.name,)
     return re.sub(r"\d+", "#", node.name), node.queue, node.after
+
+
+def _word(state: JobState) -> str:
+    return "blocked" if state is JobState.WAITING_CHILDREN else str(state)
 
 
 def _names(names: Sequence[str]) -> str:

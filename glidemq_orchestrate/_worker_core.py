@@ -99,12 +99,12 @@ def judge_result(attempt: Attempt, value: Json, random: float) -> Finish | Fail:
 
 def judge_error(attempt: Attempt, error: BaseException, random: float) -> Fail:
     """What to say about a handler that raised."""
-    options = attempt.options
+    options, text = attempt.options, _text(error)
     if isinstance(error, Unrecoverable):
-        return Fail(_told(str(error) or "Unrecoverable"), 0, 0)
+        return Fail(_told(text or "Unrecoverable"), 0, 0)
     if isinstance(error, RetryLater):
-        return Fail(_told(str(error)), options.attempts, milliseconds(error.delay))
-    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return Fail(_told(text), options.attempts, milliseconds(error.delay))
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return Fail(_told(reason), options.attempts, delay_ms(options.backoff, attempt.attempts_made + 1, random))
 
 
@@ -122,5 +122,13 @@ def reconnect_delays() -> Iterator[float]:
         delay = min(delay * 2, 5.0)
 
 
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  an exception of a user that cannot even tell itself
+        return ""
+
+
 def _told(reason: str) -> str:
-    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 1] + "…"
+    text = reason.encode(errors="replace").decode()  # half a character, as in names of files, cannot be sent
+    return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"

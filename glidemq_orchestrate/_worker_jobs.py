@@ -25,7 +25,7 @@ from glidemq_orchestrate._worker_core import (
 )
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import Json, decode, encode
-from glidemq_orchestrate.errors import CodecError, GlideMQError, LeaseLost, TransportError
+from glidemq_orchestrate.errors import CodecError, LeaseLost, TransportError
 from glidemq_orchestrate.handler import Context, Handler, Handlers
 from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import QueueKeys
@@ -81,7 +81,7 @@ class JobRunner:
         self._abandoned = False
         self._loop = asyncio.get_running_loop()
 
-    async def work(self, attempt: Attempt, inputs: Mapping[str, Json]) -> None:
+    async def work(self, attempt: Attempt, inputs: Mapping[str, str]) -> None:
         """Run the handler and hand in its outcome. Returns when the server has taken or refused it.
 
         Raises:
@@ -90,8 +90,10 @@ class JobRunner:
         try:
             verdict = await self._judge(attempt, inputs)
             await self._hand_in(attempt, verdict)
-        except GlideMQError:
-            # The lease is not renewed any more, so another attempt follows.
+        except ThreadsGone:
+            raise
+        except Exception:
+            # Whatever it was, the slot becomes free. The lease is not renewed, so another attempt follows.
             logger.exception(
                 "job %s: its outcome was not taken", attempt.job_id, extra=_about("error", attempt)
             )
@@ -112,7 +114,7 @@ class JobRunner:
             running.context.cancelled.set()
 
     async def _judge(  # noqa: PLR0911  one return an outcome
-        self, attempt: Attempt, inputs: Mapping[str, Json]
+        self, attempt: Attempt, inputs: Mapping[str, str]
     ) -> Finish | Fail | None:
         handler, chance = self._handlers.get(attempt.name), random.random()  # noqa: S311  jitter
         if handler is None:
@@ -131,10 +133,12 @@ class JobRunner:
                 return judge_error(attempt, exc, chance)
             running.context.cancelled.set()
             return judge_error(attempt, TimeoutError(f"still running after {limit}"), chance)
-        except asyncio.CancelledError:
-            if running.context.cancelled.is_set() and not self._abandoned:
+        except asyncio.CancelledError as exc:
+            if self._abandoned or _is_cancelled_from_outside():
+                raise
+            if running.context.cancelled.is_set():
                 return None  # the lease is gone: there is nothing to hand in
-            raise
+            return judge_error(attempt, exc, chance)  # the handler waited for something that was cancelled
         except ThreadsGone:
             raise
         except Exception as exc:
@@ -197,7 +201,7 @@ class JobRunner:
                 "job %s: failed: %s", attempt.job_id, verdict.reason, extra=_about("job_failed", attempt)
             )
 
-    def _context(self, attempt: Attempt, inputs: Mapping[str, Json]) -> Context:
+    def _context(self, attempt: Attempt, inputs: Mapping[str, str]) -> Context:
         queue = self._queues[attempt.queue]
 
         def progress(value: Json) -> None:
@@ -213,7 +217,7 @@ class JobRunner:
             name=attempt.name,
             attempt=attempt.attempts_made + 1,
             data=decode(attempt.data, where=f"data of job {attempt.name}"),
-            inputs=inputs,
+            inputs=orchestrate.read_results(inputs),
             flow_id=attempt.flow_id,
             node=attempt.node,
             progress=progress,
@@ -240,6 +244,11 @@ class JobRunner:
         await asyncio.sleep(0)  # lets what other threads have just asked for start
         if self._said:
             await asyncio.wait(set(self._said))
+
+
+def _is_cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _is_async(handler: Handler | None) -> bool:

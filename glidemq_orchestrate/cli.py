@@ -47,8 +47,9 @@ app = typer.Typer(
 flow_app = typer.Typer(name="flow", help="Submit flows and look at them.", no_args_is_help=True)
 app.add_typer(flow_app)
 
-console = Console()
-errors = Console(stderr=True)
+# Output that goes to a file or a pipe has no width of its own.
+console = Console() if sys.stdout.isatty() else Console(width=120)
+errors = Console(stderr=True, soft_wrap=True)
 
 Url = Annotated[
     str | None,

@@ -29,6 +29,7 @@ def encode(value: Json, *, where: str) -> str:
     """
     try:
         text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        _check_keys(value)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as exc:
         raise EncodeError(f"{where} is not JSON: {_told(exc)}", where=where) from exc
@@ -51,7 +52,7 @@ def decode(text: str | None, *, where: str) -> Json:
         return None
     try:
         value: Json = json.loads(_unpack(text) if text.startswith(_GZIP_MARK) else text)
-    except (ValueError, OSError, EOFError, zlib.error) as exc:
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as exc:
         raise DecodeError(f"{where} is not JSON: {type(exc).__name__}") from exc
     return value
 
@@ -67,6 +68,20 @@ def _unpack(text: str) -> bytes:
 def pack(text: str) -> str:
     """Return the ``gz:`` form of an encoded payload."""
     return _GZIP_MARK + base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def _check_keys(value: Json) -> None:
+    # json.dumps quietly makes texts of numbers and None; the reader would not find what the writer wrote.
+    rest = [value]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, dict):
+            for key in part:
+                if not isinstance(key, str):
+                    raise TypeError(f"keys must be texts, not {type(key).__name__}")
+            rest.extend(part.values())
+        elif isinstance(part, list | tuple):
+            rest.extend(part)
 
 
 def _told(exc: Exception) -> str:

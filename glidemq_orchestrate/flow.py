@@ -24,13 +24,17 @@ from glidemq_orchestrate.errors import (
     FailedNode,
     FlowTooLarge,
     InvalidFlow,
+    InvalidJob,
     UnknownDependency,
 )
 from glidemq_orchestrate.job import DEFAULT_OPTIONS, JobOptions, JobState, milliseconds
 from glidemq_orchestrate.keys import MAX_NAME, check_queue_name
+from glidemq_orchestrate.retry import Backoff
 
 if TYPE_CHECKING:
     import networkx as nx
+
+    from glidemq_orchestrate._flow_file import OptionsFile
 
 FlowId = NewType("FlowId", str)
 MAX_NODES: Final = 10_000
@@ -81,19 +85,24 @@ class FlowSpec:
         Raises:
             InvalidFlow: A field is missing, unknown or of the wrong type; the message lists every place.
         """
-        from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config  # noqa: PLC0415  slow to import
+        from glidemq_orchestrate._flow_file import read  # noqa: PLC0415  pydantic is slow to import
 
-        forbid = with_config(ConfigDict(extra="forbid", arbitrary_types_allowed=True))
-        for part in (FlowSpec, FlowNode, JobOptions):
-            forbid(part)
-        try:
-            return TypeAdapter(FlowSpec).validate_python(dict(wire))
-        except ValidationError as exc:
-            places = "; ".join(
-                f"{'.'.join(str(step) for step in fault['loc']) or 'flow'}: {fault['msg']}"
-                for fault in exc.errors()
-            )
-            raise InvalidFlow(f"not a flow: {places}") from exc
+        file = read(wire)
+        return cls(
+            file.name,
+            labels=file.labels,
+            nodes=[
+                FlowNode(
+                    name=node.name,
+                    queue=node.queue,
+                    job=node.job,
+                    data=node.data,
+                    after=node.after,
+                    options=_options(node.options, f"nodes.{at}.options"),
+                )
+                for at, node in enumerate(file.nodes)
+            ],
+        )
 
     @classmethod
     def from_file(cls, path: str | Path) -> FlowSpec:
@@ -173,7 +182,8 @@ class CheckedFlow:
     def of(cls, name: str, labels: Mapping[str, str], nodes: tuple[CheckedNode, ...]) -> CheckedFlow:
         """Derive what depends on all nodes, once."""
         parts = sorted(
-            json.dumps([n.name, n.queue, n.job, n.data, n.options, sorted(n.after)]) for n in nodes
+            json.dumps([n.name, n.queue, n.job, _canonical(n.data), n.options, sorted(n.after)])
+            for n in nodes
         )
         return cls(
             name=name,
@@ -234,7 +244,7 @@ class FlowStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node of a flow as it was when it was read."""
+    """One node of a flow as it was when it was read. ``attempts`` counts the runs that were begun."""
 
     name: str
     queue: str
@@ -263,6 +273,18 @@ class FlowOutcome:
     status: FlowStatus
     results: Mapping[str, Json]
     failed: Sequence[FailedNode]
+
+
+def _options(wire: OptionsFile, place: str) -> JobOptions:
+    try:
+        return JobOptions(
+            attempts=wire.attempts,
+            backoff=Backoff(**dict(wire.backoff)) if wire.backoff else None,
+            timeout=wire.timeout,
+            delay=wire.delay,
+        )
+    except InvalidJob as exc:
+        raise InvalidFlow(f"not a flow: {place}: {exc}") from exc
 
 
 def _check_names(spec: FlowSpec) -> None:
@@ -309,6 +331,11 @@ def _topological_order(nodes: Mapping[str, FlowNode]) -> list[str]:
     except nx.NetworkXUnfeasible:
         cycle = [edge[0] for edge in nx.find_cycle(graph)]
         raise CycleError(cycle) from None
+
+
+def _canonical(data: str) -> str:
+    # A YAML file and a dict may differ in the order of keys and in nothing else.
+    return json.dumps(json.loads(data), sort_keys=True) if data.startswith(("{", "[")) else data
 
 
 def _checked(node: FlowNode, dependents: Sequence[str], rank: int) -> CheckedNode:

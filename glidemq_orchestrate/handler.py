@@ -24,6 +24,10 @@ class RetryLater(HandlerSignal):
     """This attempt failed; the next one starts after ``delay``, within the job's attempts."""
 
     def __init__(self, delay: timedelta, reason: str = "asked to be retried later") -> None:
+        if not isinstance(delay, timedelta):
+            raise TypeError(f"the delay of RetryLater must be a timedelta, got {delay!r}")
+        if delay < timedelta(0):
+            raise ValueError(f"the delay of RetryLater must not be negative, got {delay}")
         self.delay = delay
         super().__init__(reason)
 

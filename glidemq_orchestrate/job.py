@@ -63,8 +63,8 @@ class JobOptions:
         """Refuse what cannot be meant; the message names the option."""
         if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
             raise InvalidJob(f"attempts must be a whole number of at least 1, got {self.attempts!r}")
-        if self.timeout is not None and self.timeout <= timedelta(0):
-            raise InvalidJob(f"timeout must be positive, got {self.timeout}")
+        if self.timeout is not None and milliseconds(self.timeout) < 1:
+            raise InvalidJob(f"timeout must be at least a millisecond, got {self.timeout}")
         if self.delay < timedelta(0):
             raise InvalidJob(f"delay must not be negative, got {self.delay}")
         if self.job_id is not None:
@@ -89,6 +89,7 @@ class JobOptions:
 
 
 DEFAULT_OPTIONS: Final = JobOptions()
+_MOST: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class RunOptions:
         """Read the ``opts`` JSON."""
         try:
             wire = json.loads(text or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             wire = {}
         if not isinstance(wire, dict):
             wire = {}
@@ -222,9 +223,10 @@ def read_progress(text: str | None) -> Json:
 
 
 def _number(value: object) -> float:
-    return (
-        float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else 0.0
-    )
+    """A number of the wire as it can be counted with: not negative, at most 2^53."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        return 0.0
+    return float(min(value, _MOST))
 
 
 def _backoff(wire: object) -> Backoff | None:

@@ -18,6 +18,7 @@ MAX_NAME = 256
 
 _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f{}:]")
+_NO_FLOW_ID = re.compile(r"[\x00-\x1f\x7f{}]|:(nodes|open|ready|failed|blocked)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +95,15 @@ def check_job_id(job_id: str) -> str:
 def check_flow_id(flow_id: str) -> str:
     """Return the id if it can name a flow: 1 to 256 characters, no control characters, none of ``{ }``.
 
+    ``x:nodes`` and its like are refused too: the tables of flow ``x`` have that name.
+
     Raises:
         ConfigurationError: The id breaks a rule.
     """
-    if not flow_id or len(flow_id) > MAX_NAME or re.search(r"[\x00-\x1f\x7f{}]", flow_id):
+    if not flow_id or len(flow_id) > MAX_NAME or _NO_FLOW_ID.search(flow_id):
         raise ConfigurationError(
             f"flow id {flow_id!r} is not usable: 1 to {MAX_NAME} characters, "
-            "no control characters, none of { }"
+            "no control characters, none of { }, not ending in :nodes :open :ready :failed :blocked"
         )
     return flow_id
 

@@ -50,8 +50,7 @@ class ConnectionSettings:
                 f"no server named: pass url=..., --url or set {ENV_URL} "
                 "(for one on this machine: glidemq server)"
             )
-        scheme = urlsplit(url).scheme
-        if scheme not in _SCHEMES:
+        if not _names_a_server(url):
             raise ConfigurationError(
                 f"{masked(url)!r} does not name a server: use one of {', '.join(s + '://' for s in _SCHEMES)}"
             )
@@ -68,6 +67,15 @@ class ConnectionSettings:
     def __repr__(self) -> str:
         """Shows the URL without its secret."""
         return f"ConnectionSettings(url={masked(self.url)!r}, prefix={self.prefix!r})"
+
+
+def _names_a_server(url: str) -> bool:
+    scheme, found, _rest = url.partition("://")
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        return False
+    return bool(found) and scheme in _SCHEMES
 
 
 def masked(url: str) -> str:

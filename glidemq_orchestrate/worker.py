@@ -27,7 +27,6 @@ from glidemq_orchestrate._ops.workers import OURS
 from glidemq_orchestrate._worker_core import Chore, ChoreList, Slots, reconnect_delays
 from glidemq_orchestrate._worker_jobs import JobRunner, ThreadsGone
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, LeaseLost, TransportError
 from glidemq_orchestrate.handler import H, Handlers
 from glidemq_orchestrate.job import Attempt, milliseconds
@@ -223,15 +222,16 @@ class Worker(AsyncFacade):
 
     async def _fetch(self, room: int, *, again: bool) -> None:
         queues = list(self._queues.values())
-        count = max(room // len(queues), 1)
+        # Again: the oldest come first, and those are likely to be the ones at work.
+        count = 2 * self._slots.concurrency if again else max(room // len(queues), 1)
         found = await self._run(ops.fetch(queues, self.id, count, BLOCK_MS, again=again))
-        known = {attempt.entry_id for attempt in self._slots.held.values()} | {
-            d.entry_id for d in self._backlog
-        }
+        # Entries of two queues often have one id: the time of a call that wrote to both.
+        known = {(attempt.queue, attempt.entry_id) for attempt in self._slots.held.values()}
+        known |= {(delivery.queue.queue, delivery.entry_id) for delivery in self._backlog}
         self._backlog.extend(
             Delivery(queue, job_id, entry_id, secrets.token_hex(8))
             for queue, job_id, entry_id in found
-            if entry_id not in known
+            if (queue.queue, entry_id) not in known
         )
 
     async def _begin(self, jobs: JobRunner) -> None:
@@ -244,7 +244,7 @@ class Worker(AsyncFacade):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, jobs: JobRunner, attempt: Attempt, inputs: dict[str, Json]) -> None:
+    async def _work(self, jobs: JobRunner, attempt: Attempt, inputs: dict[str, str]) -> None:
         try:
             await jobs.work(attempt, inputs)
         except ThreadsGone:

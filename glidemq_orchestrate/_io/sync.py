@@ -29,7 +29,7 @@ class SyncDriver:
             protocol=2,
             socket_timeout=settings.socket_timeout,
             socket_connect_timeout=settings.connect_timeout,
-            socket_keepalive=None if settings.driver_url.startswith("unix") else True,
+            **({} if settings.driver_url.startswith("unix") else {"socket_keepalive": True}),
             retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
         )
 

@@ -60,20 +60,32 @@ def leave(
 
 
 def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
-    """Take the worker's traces off every queue; it holds no job any more."""
-    calls: list[Call[None]] = []
+    """Take the worker's traces off every queue; it holds no job any more.
+
+    Its consumer stays where entries are pending: reclaiming makes it the owner of entries whose jobs other
+    workers run, and an entry that went with its consumer could never be taken over from a worker that dies.
+    """
+    calls: list[Call[Any]] = []
     for queue in queues:
         calls.append(glidemq.forget_worker(queue, worker_id))
         calls.append(orchestrate.withdraw_worker(queue, worker_id))
-        calls.append(glidemq.drop_consumer(queue, worker_id))
-    yield from ask_each(calls)
+        calls.append(glidemq.has_pending(queue, worker_id))
+    replies = yield from ask_each(calls)
+    free = [queue for queue, pending in zip(queues, replies[2::3], strict=True) if pending is False]
+    yield from ask_each([glidemq.drop_consumer(queue, worker_id) for queue in free])
 
 
 def fetch(
     queues: Sequence[QueueKeys], consumer: str, count: int, block_ms: int, *, again: bool
 ) -> Op[list[tuple[QueueKeys, str, str]]]:
     """Take new stream entries, or ``again`` those delivered before: queue, job id, entry id of each."""
-    streams = yield from ask(glidemq.read_group(list(queues), consumer, count, block_ms, again=again))
+    try:
+        streams = yield from ask(glidemq.read_group(list(queues), consumer, count, block_ms, again=again))
+    except ProtocolError as exc:
+        if "NOGROUP" not in str(exc):
+            raise
+        yield from open_queues(queues)  # somebody has emptied the database
+        return []
     by_key = {queue.key("stream"): queue for queue in queues}
     return [
         (by_key[key], fields["jobId"], entry_id)
@@ -83,8 +95,8 @@ def fetch(
     ]
 
 
-def activate(deliveries: Sequence[Delivery], now_ms: int) -> Op[list[tuple[Attempt, dict[str, Any]]]]:
-    """Begin the attempts that may begin, with the results of their dependencies."""
+def activate(deliveries: Sequence[Delivery], now_ms: int) -> Op[list[tuple[Attempt, dict[str, str]]]]:
+    """Begin the attempts that may begin, with the stored results of their dependencies."""
     answers = yield from ask_all(
         [orchestrate.activate(d.queue, d.job_id, d.entry_id, d.token, now_ms) for d in deliveries]
     )
@@ -96,7 +108,7 @@ def activate(deliveries: Sequence[Delivery], now_ms: int) -> Op[list[tuple[Attem
     nodes = [(queue, attempt) for queue, attempt in begun if attempt.flow_id is not None]
     texts = yield from ask_all([orchestrate.node_inputs(queue, attempt.job_id) for queue, attempt in nodes])
     inputs = {attempt.job_id: text for (_, attempt), text in zip(nodes, texts, strict=True)}
-    return [(attempt, orchestrate.read_results(inputs.get(attempt.job_id, {}))) for _, attempt in begun]
+    return [(attempt, inputs.get(attempt.job_id, {})) for _, attempt in begun]
 
 
 def complete(queue: QueueKeys, attempt: Attempt, result: str, clock: Clock) -> Op[None]:

@@ -105,6 +105,12 @@ def consumers(queue: QueueKeys) -> Call[list[dict[str, Any]]]:
     )
 
 
+def has_pending(queue: QueueKeys, consumer: str) -> Call[bool]:
+    """Whether entries are still assigned to a consumer."""
+    words = ("XPENDING", queue.key("stream"), GROUP, "-", "+", 1, consumer)
+    return command(*words, decode=bool)
+
+
 def drop_consumer(queue: QueueKeys, consumer: str) -> Call[None]:
     """Remove a consumer that holds nothing any more."""
     return command("XGROUP", "DELCONSUMER", queue.key("stream"), GROUP, consumer, decode=replies.anything)

@@ -142,15 +142,16 @@ def flow_nodes(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, l
 def _node_status(row: tuple[str, ...]) -> tuple[int, NodeStatus]:
     name, table, state, attempts, started, finished, reason, progress = row
     rank, queue, job_id, job, *after = json.loads(table)
+    # A job that retention removed has no state; only completed jobs are removed.
+    now = JobState(state or JobState.COMPLETED)
     return rank, NodeStatus(
         name=name,
         queue=queue,
         job_id=job_id,
         job=job,
         after=tuple(after),
-        # A job that retention removed has no state; only completed jobs are removed.
-        state=JobState(state or JobState.COMPLETED),
-        attempts=int(attempts or 0),
+        state=now,
+        attempts=int(attempts or 0) + (now in (JobState.ACTIVE, JobState.COMPLETED)),
         reason=reason,
         progress=read_progress(progress),
         started_at=moment(started),

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import yaml
-from glidemq_orchestrate.flow import FlowSpec
 from typer.main import get_command
 
 from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.flow import FlowSpec
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -51,7 +51,7 @@ def test_the_core_wheel_works_without_extras(wheels: dict[str, Path], tmp_path: 
         timeout=240,
     )  # fmt: skip
 
-    code = "import glidemq_orchestrate as g; s = g.FlowSpec('f', [g.FlowNode('a', 'q', 'j')]).check(); print(s.home)"
+    code = "from glidemq_orchestrate import *; print(FlowSpec('f', [FlowNode('a', 'q', 'j')]).check().home)"
     imported = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     command = subprocess.run(
         [tmp_path / "venv" / "bin" / "glidemq", "server", "--port", "1"],

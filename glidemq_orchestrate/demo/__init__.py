@@ -1,0 +1,1 @@
+"""The demonstration: the flights pipeline through a real orchestrator, Valkey and Spark."""

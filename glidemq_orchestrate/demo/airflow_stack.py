@@ -1,0 +1,399 @@
+"""A whole Airflow on this machine, for the demo and the system tests: four processes, SQLite, no network.
+
+It starts ``python -m airflow`` and talks to its REST API; it imports nothing of Airflow.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import quote, urlencode
+
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, WaitTimeout
+
+COMPONENTS: Final = ("api-server", "scheduler", "dag-processor", "triggerer")
+STOP_ORDER: Final = (
+    "triggerer",
+    "scheduler",
+    "dag-processor",
+    "api-server",
+)  # running tasks report to the last
+HEALTH_PARTS: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+LOG_LINES: Final = 30
+_SECRETS_FILE: Final = "secrets.json"
+_MIGRATED_FILE: Final = "migrated"
+_POLL_SECONDS: Final = 0.25
+
+
+class AirflowStackError(GlideMQError):
+    """Airflow did not do what was asked; the message has the end of the log that matters."""
+
+
+class AirflowStack:
+    """Airflow's API server, scheduler, DAG processor and triggerer, as child processes with their own groups.
+
+    Use it in a ``with`` statement: whatever happens in between, everything is stopped at the end. A second
+    start with the same home keeps DAG runs and needs no migration.
+
+    Args:
+        home: ``AIRFLOW_HOME``: configuration, database and logs; made if missing.
+        dags: Folder of DAG files.
+        connections: Connection ids and what they are (a URI, or a dict with ``conn_type``, ``host``, ...).
+        python_path: Further folders from which DAGs may import.
+        environment: Further variables for all processes.
+        parallelism: Tasks that run at the same time.
+        progress: Told what is being done, one line at a time.
+    """
+
+    def __init__(  # noqa: PLR0913  all but the first two have defaults
+        self,
+        home: Path,
+        dags: Path,
+        *,
+        connections: Mapping[str, str | Mapping[str, Any]] | None = None,
+        python_path: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
+        parallelism: int = 2,
+        progress: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self.home = home.resolve()
+        self.url = ""
+        self._dags = dags.resolve()
+        self._connections = dict(connections or {})
+        self._python_path = [str(path.resolve()) for path in python_path]
+        self._extra = dict(environment or {})
+        self._parallelism = parallelism
+        self._progress = progress
+        self._port = 0
+        self._token = ""
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def start(self, timeout: float = 180.0) -> None:
+        """Start the four processes and wait until all are healthy; about half a minute, less the second time.
+
+        Raises:
+            ConfigurationError: Airflow is not installed here.
+            AirflowStackError: A process has died or is not healthy in time. Nothing is left running.
+        """
+        try:
+            version = metadata.version("apache-airflow-core")
+        except metadata.PackageNotFoundError as exc:
+            raise ConfigurationError(
+                "Airflow is not installed: pip install airflow-provider-glidemq"
+            ) from exc
+        try:
+            self._prepare()
+            self._migrate(version)
+            self._progress(f"starting Airflow {version}: {', '.join(COMPONENTS)}")
+            for component in COMPONENTS:
+                quiet = ["--skip-serve-logs"] if component in ("scheduler", "triggerer") else []
+                self._start(component, component, *quiet)
+            self._wait_until_healthy(time.monotonic() + timeout)
+            self._token = self._get("/auth/token")["access_token"]
+        except BaseException:  # also Ctrl-C: processes of our own groups would outlive us
+            self.stop()
+            raise
+        self._progress(f"Airflow is up at {self.url}")
+
+    def stop(self, timeout: float = 15.0) -> None:
+        """Stop what was started; what has not ended after ``timeout`` seconds is killed. Repeatable."""
+        if not self._processes:
+            return
+        self._progress("stopping Airflow")
+        processes, self._processes = self._processes, {}
+        try:
+            for component in STOP_ORDER:
+                if component in processes and processes[component].poll() is None:
+                    processes[component].send_signal(signal.SIGTERM)
+            until = time.monotonic() + timeout
+            for process in processes.values():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(until - time.monotonic(), 0.1))
+        finally:
+            for (
+                process
+            ) in processes.values():  # the process is its group's leader; children may have outlived it
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process id of each component; it is its group's id too."""
+        return {component: process.pid for component, process in self._processes.items()}
+
+    # -- DAGs, runs, tasks -----------------------------------------------------------------------------------
+
+    def wait_for_dag(self, dag_id: str, timeout: float = 60.0) -> None:
+        """Wait until the DAG file has been read.
+
+        Raises:
+            AirflowStackError: It has not in ``timeout`` seconds; the message has the import errors.
+        """
+        for _ in self._polls(timeout):
+            if self._request("GET", f"/api/v2/dags/{quote(dag_id)}")[0] == http.client.OK:
+                return
+        raise AirflowStackError(
+            f"no DAG {dag_id} after {timeout:.0f} s: {self.import_errors() or 'no import errors'}"
+        )
+
+    def import_errors(self) -> dict[str, str]:
+        """DAG files that cannot be read, with the traceback."""
+        found = self._get("/api/v2/importErrors")["import_errors"]
+        return {entry["filename"]: entry["stack_trace"] for entry in found}
+
+    def trigger_dag(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
+        """Start a DAG run and return its run id."""
+        body = {"logical_date": None, "conf": dict(conf or {})}
+        run_id: str = self._ask("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", body)["dag_run_id"]
+        return run_id
+
+    def dag_run_state(self, dag_id: str, run_id: str) -> str:
+        """``queued``, ``running``, ``success`` or ``failed``."""
+        state: str = self._get(_run(dag_id, run_id))["state"]
+        return state
+
+    def wait_for_run(self, dag_id: str, run_id: str, timeout: float = 180.0) -> str:
+        """Wait until a DAG run has ended and return its state.
+
+        Raises:
+            WaitTimeout: It has not in ``timeout`` seconds; the message has the states of its tasks.
+        """
+        for _ in self._polls(timeout):
+            if (state := self.dag_run_state(dag_id, run_id)) in ("success", "failed"):
+                return state
+        raise WaitTimeout(
+            f"{dag_id} {run_id} has not ended in {timeout:.0f} s: {self.task_states(dag_id, run_id)}"
+        )
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """The state of each task; of a mapped task, ``task[index]``."""
+        found = self._get(f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
+        return {_told(entry): entry["state"] for entry in found}
+
+    def wait_for_task(
+        self, dag_id: str, run_id: str, task_id: str, states: Sequence[str], timeout: float = 90.0
+    ) -> str:
+        """Wait until a task is in one of the states, and return it.
+
+        Raises:
+            WaitTimeout: It is not in ``timeout`` seconds.
+        """
+        state: str | None = None
+        for _ in self._polls(timeout):
+            state = self.task_states(dag_id, run_id).get(task_id)
+            if state is not None and state in states:
+                return state
+        raise WaitTimeout(f"{dag_id}.{task_id} is {state} after {timeout:.0f} s, not {' or '.join(states)}")
+
+    def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
+        """The log of one try, with what its trigger said."""
+        found = self._get(f"{_task(dag_id, run_id, task_id)}/logs/{try_number}", {"full_content": "true"})
+        content = found["content"]
+        return content if isinstance(content, str) else "\n".join(_line(entry) for entry in content)
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        """What a task has pushed; None before that."""
+        place = f"{_task(dag_id, run_id, task_id)}/xcomEntries/{quote(key)}?deserialize=true"
+        status, answer = self._request("GET", place)
+        return answer["value"] if status == http.client.OK else None
+
+    def mark_task(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Set the state of a task, as the buttons of the UI do."""
+        self._ask("PATCH", _task(dag_id, run_id, task_id), {"new_state": state})
+
+    def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Let a task run again, as the UI's clear button does."""
+        body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
+        self._ask("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", body)
+
+    # -- processes -------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._port, self._trigger_port, self._worker_port = _free_ports(3)
+        self.url = f"http://127.0.0.1:{self._port}"
+        given = {**os.environ, **self._extra}
+        self._environment = {**given, **self._settings(_kept_secrets(self.home), given)}
+
+    def _settings(self, kept: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+        options = {
+            "CORE__DAGS_FOLDER": str(self._dags),
+            "CORE__LOAD_EXAMPLES": "False",
+            "CORE__EXECUTOR": "LocalExecutor",
+            "CORE__PARALLELISM": str(self._parallelism),
+            "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "CORE__FERNET_KEY": kept["fernet"],
+            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "CORE__TEST_CONNECTION": "Enabled",
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db",
+            "API__HOST": "127.0.0.1",
+            "API__PORT": str(self._port),
+            "API__WORKERS": "1",
+            "API__BASE_URL": self.url,
+            "API__SECRET_KEY": kept["session"],
+            "API_AUTH__JWT_SECRET": kept["jwt"],
+            "LOGGING__WORKER_LOG_SERVER_PORT": str(self._worker_port),
+            "LOGGING__TRIGGER_LOG_SERVER_PORT": str(self._trigger_port),
+            "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+            "USAGE_DATA_COLLECTION__ENABLED": "False",
+            "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+        }
+        connections = {
+            f"AIRFLOW_CONN_{name.upper()}": value if isinstance(value, str) else json.dumps(dict(value))
+            for name, value in self._connections.items()
+        }
+        python_path = [*self._python_path, *filter(None, [given.get("PYTHONPATH", "")])]
+        return {
+            "AIRFLOW_HOME": str(self.home),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": os.pathsep.join(python_path),
+            "no_proxy": "*",  # proxies of a build machine catch 127.0.0.1 too
+            "NO_PROXY": "*",
+            **{f"AIRFLOW__{name}": value for name, value in options.items()},
+            **connections,
+        }
+
+    def _migrate(self, version: str) -> None:
+        marker = self.home / _MIGRATED_FILE
+        if (self.home / "airflow.db").exists() and marker.exists() and marker.read_text() == version:
+            return
+        self._progress("making Airflow's database")
+        self._start("migrate", "db", "migrate")
+        if self._processes["migrate"].wait() != 0:
+            raise AirflowStackError(f"airflow db migrate failed:\n{self._tail('migrate')}")
+        del self._processes["migrate"]
+        marker.write_text(version)
+
+    def _start(self, name: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", "airflow", *arguments]
+        with (self.home / f"{name}.log").open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                command,
+                env=self._environment,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _wait_until_healthy(self, until: float) -> None:
+        health: Any = "no answer"
+        for _ in self._polls(until - time.monotonic()):
+            for component, process in self._processes.items():
+                if process.poll() is not None:
+                    raise AirflowStackError(f"airflow {component} has ended:\n{self._tail(component)}")
+            status, health = self._request("GET", "/api/v2/monitor/health")
+            if status == http.client.OK and all(health[part]["status"] == "healthy" for part in HEALTH_PARTS):
+                return
+        tails = "\n".join(f"{component}:\n{self._tail(component)}" for component in COMPONENTS)
+        raise AirflowStackError(f"Airflow is not healthy: {health}\n{tails}")
+
+    def _tail(self, name: str) -> str:
+        with contextlib.suppress(OSError):
+            lines = (self.home / f"{name}.log").read_text(errors="replace").splitlines()
+            return "\n".join(lines[-LOG_LINES:])
+        return ""
+
+    def _polls(self, timeout: float) -> Iterator[None]:
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            yield
+            time.sleep(_POLL_SECONDS)
+
+    # -- the REST API ----------------------------------------------------------------------------------------
+
+    def _get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+        return self._ask("GET", f"{path}?{urlencode(query)}" if query else path)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        status, answer = self._request(method, path, body)
+        if status not in (http.client.OK, http.client.CREATED):
+            raise AirflowStackError(f"{method} {path}: {status} {answer}")
+        return answer
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
+        """Send one request; status 0 when nobody answers."""
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            text = response.read().decode()
+        except (OSError, http.client.HTTPException):
+            return 0, None
+        finally:
+            connection.close()
+        return response.status, json.loads(text) if text[:1] in ("{", "[") else text
+
+
+def _run(dag_id: str, run_id: str) -> str:
+    return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+
+
+def _task(dag_id: str, run_id: str, task_id: str) -> str:
+    return f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}"
+
+
+def _told(entry: Mapping[str, Any]) -> str:
+    return entry["task_id"] if entry["map_index"] < 0 else f"{entry['task_id']}[{entry['map_index']}]"
+
+
+def _line(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        return str(entry)
+    rest = {key: value for key, value in entry.items() if key in ("error_detail", "exc_info") and value}
+    return f"{entry.get('event', '')} {json.dumps(rest)}" if rest else str(entry.get("event", ""))
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _kept_secrets(home: Path) -> dict[str, str]:
+    """Keys of this home; the same at the next start, or what the database holds could not be read again."""
+    path = home / _SECRETS_FILE
+    if path.exists():
+        kept: dict[str, str] = json.loads(path.read_text())
+        return kept
+    made = {
+        "fernet": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        "session": secrets.token_hex(16),
+        "jwt": secrets.token_hex(32),
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(made))
+    return made

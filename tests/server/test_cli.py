@@ -1,0 +1,188 @@
+"""The command line against a real server, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from glidemq_orchestrate.cli import app
+
+HANDLERS = """
+from glidemq_orchestrate import Handlers, Unrecoverable
+
+handlers = Handlers()
+
+@handlers.handler("clean")
+def clean(ctx):
+    if ctx.data.get("broken"):
+        raise Unrecoverable("no such month")
+    return {"rows": ctx.data["month"]}
+
+@handlers.handler("report")
+async def report(ctx):
+    return sum(result["rows"] for result in ctx.inputs.values())
+"""
+GLIDEMQ = [sys.executable, "-m", "glidemq_orchestrate"]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "steps.py").write_text(HANDLERS)
+    (tmp_path / "nightly.yaml").write_text(
+        textwrap.dedent(
+            """
+            name: nightly
+            nodes:
+              - {name: clean-1, queue: etl, job: clean, data: {month: 1}}
+              - {name: clean-2, queue: etl, job: clean, data: {month: 2}}
+              - {name: report, queue: etl, job: report, after: [clean-1, clean-2]}
+            """
+        )
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def worker(
+    project: Path, url: str, eventually: Callable[..., object], redis_client: redis.Redis
+) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [*GLIDEMQ, "worker", "--app", "steps", "--queue", "etl", "--url", url],
+        cwd=project,
+        stderr=subprocess.PIPE,
+    )
+    eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") == 1, timeout=20)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def run(url: str, project: Path, *words: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [*GLIDEMQ, *words],
+        env={**os.environ, "GLIDEMQ_URL": url},
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_flow_file_is_submitted_watched_and_shown_again(url: str, project: Path) -> None:
+    code, shown, _ = run(url, project, "flow", "submit", "nightly.yaml", "--id", "n1", "--json")
+    told = json.loads(shown)
+
+    assert code == 0
+    assert told["flow"]["state"] == "completed"
+    assert told["results"]["report"] == 3
+    assert [node["name"] for node in told["nodes"]] == ["clean-1", "clean-2", "report"]
+
+    code, shown, _ = run(url, project, "flow", "show", "n1")
+    assert code == 0
+    assert "3/3 completed" in shown
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_failed_flow_gives_exit_code_1_and_its_reason(url: str, project: Path) -> None:
+    text = (project / "nightly.yaml").read_text().replace("{month: 2}", "{month: 2, broken: true}")
+    (project / "nightly.yaml").write_text(text)
+
+    code, shown, _ = run(url, project, "flow", "submit", "nightly.yaml")
+
+    assert code == 1
+    assert "clean-2: no such month" in shown
+    assert "upstream failed: clean-2" in shown
+
+
+def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_client: redis.Redis) -> None:
+    worker.send_signal(signal.SIGTERM)
+    _, said = worker.communicate(timeout=20)
+
+    assert worker.returncode == 0
+    assert b"has stopped" in said
+    assert redis_client.zcard("glide:{etl}:gmo:workers") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["flow", "show", "nobody"], 1, "FlowNotFound: no flow nobody on this server"),
+        (
+            ["flow", "submit", "nightly.yaml"],
+            1,
+            "QueueNotServed: no worker serves queue etl; start one: glidemq worker",
+        ),
+        (["flow", "submit", "missing.yaml"], 2, "ConfigurationError: cannot read flow file missing.yaml"),
+        (["flow", "submit", "steps.py"], 2, "InvalidFlow: steps.py"),
+        (["worker", "--app", "nothing", "--queue", "q"], 2, "there is no module nothing"),
+        (["worker", "--app", "json", "--queue", "q"], 2, "json holds no handlers"),
+        (["worker", "--app", "steps", "--queue", "a:b"], 2, "queue name 'a:b' is not usable"),
+        (["flow", "show", "x", "--url", "http://here"], 2, "does not name a server"),
+        (["flow", "show", "x", "--url", "valkey://127.0.0.1:1"], 1, "ConnectionFailed: cannot connect"),
+        (["demo", "--orchestrator", "cron"], 2, "must be airflow or dagster"),
+        (["demo", "--project", "/nowhere"], 2, "has no dags/airflow"),
+    ],
+)
+def test_a_wrong_request_gets_one_clear_sentence(
+    url: str, project: Path, words: list[str], code: int, told: str
+) -> None:
+    got, _, said = run(url, project, *words)
+
+    assert (got, told in said) == (code, True), said
+    assert "Traceback" not in said
+
+
+def test_a_taken_port_is_named_with_the_remedy(project: Path, url: str) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        code, _, said = run(url, project, "server", "--port", str(other.getsockname()[1]))
+
+    assert code == 2
+    assert "is taken; stop what listens there or choose another with --port" in said
+
+
+def test_the_server_command_keeps_its_data(project: Path, eventually: Callable[..., object]) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    client = redis.Redis(port=port, decode_responses=True)
+
+    def answers() -> bool:
+        try:
+            return bool(client.ping())
+        except redis.ConnectionError:
+            return False
+
+    for found in (None, "kept"):
+        server = subprocess.Popen(
+            [*GLIDEMQ, "server", "--port", str(port)], cwd=project, stdout=subprocess.PIPE
+        )
+        eventually(answers, timeout=20)
+        assert client.get("key") == found
+        client.set("key", "kept")
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=20)
+        assert server.returncode == 0
+    client.close()
+
+
+def test_help_is_worth_reading() -> None:
+    for words in ([], ["flow"], ["flow", "submit"], ["worker"], ["server"], ["demo"]):
+        shown = CliRunner().invoke(app, [*words, "--help"], terminal_width=200)
+        assert shown.exit_code == 0
+        assert len(shown.output) > 300

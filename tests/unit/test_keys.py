@@ -1,0 +1,96 @@
+"""Names of keys, and what may be part of one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
+from glidemq_orchestrate.keys import (
+    QueueKeys,
+    check_flow_id,
+    check_job_id,
+    check_queue_name,
+    flow_home,
+    node_job_id,
+)
+
+KEYS = QueueKeys("glide", "etl")
+
+
+def test_every_key_of_a_queue_has_its_hash_tag() -> None:
+    made = [KEYS.key("stream"), KEYS.job("7"), KEYS.log("7"), KEYS.worker("w1"), KEYS.workers(), KEYS.flow("f:1")]
+    assert made == [
+        "glide:{etl}:stream",
+        "glide:{etl}:job:7",
+        "glide:{etl}:log:7",
+        "glide:{etl}:w:w1",
+        "glide:{etl}:gmo:workers",
+        "glide:{etl}:gmo:flow:f:1",
+    ]
+    assert flow_home("glide", "f:1") == "glide:gmo:home:{f:1}"
+    assert QueueKeys("other", "etl").base == "other:{etl}"
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 256, "with space", "a.b-c_d", "größe", "a/b"])
+def test_a_usable_queue_name_comes_back(name: str) -> None:
+    assert check_queue_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, "a:b", "a{b", "a}b"])
+def test_a_bad_queue_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="queue name"):
+        check_queue_name(name)
+
+
+@pytest.mark.parametrize("job_id", ["1", "x" * 256, "nightly~clean", "a|b", "a b"])
+def test_a_usable_job_id_comes_back(job_id: str) -> None:
+    assert check_job_id(job_id) == job_id
+
+
+@pytest.mark.parametrize("job_id", ["", "x" * 257, "a:b", "a{b", "a}b", "a\nb", "a\x7f", "a||b"])
+def test_a_bad_job_id_is_refused(job_id: str) -> None:
+    with pytest.raises(InvalidJob, match="job id"):
+        check_job_id(job_id)
+
+
+@pytest.mark.parametrize("flow_id", ["f", "manual__2026-01-01T00:00:00+00:00", "x" * 256])
+def test_a_usable_flow_id_comes_back(flow_id: str) -> None:
+    assert check_flow_id(flow_id) == flow_id
+
+
+@pytest.mark.parametrize("flow_id", ["", "x" * 257, "a{b", "a}b", "a\nb", "a\x00"])
+def test_a_bad_flow_id_is_refused(flow_id: str) -> None:
+    with pytest.raises(ConfigurationError, match="flow id"):
+        check_flow_id(flow_id)
+
+
+@pytest.mark.parametrize("table", ["nodes", "open", "ready", "failed", "blocked"])
+def test_a_flow_id_cannot_name_the_table_of_another_flow(table: str) -> None:
+    with pytest.raises(ConfigurationError, match="flow id"):
+        check_flow_id(f"other:{table}")
+    assert check_flow_id(f"other-{table}")
+
+
+def test_the_job_id_of_a_node_is_readable_where_the_names_allow_it() -> None:
+    assert node_job_id("nightly-2026-01-01", "clean") == "nightly-2026-01-01~clean"
+
+
+@given(st.text(min_size=1, max_size=256), st.text(min_size=1, max_size=256))
+def test_the_job_id_of_any_node_is_a_job_id(flow_id: str, node: str) -> None:
+    job_id = node_job_id(flow_id.replace("\ud800", "x"), node)
+    assert check_job_id(job_id) == job_id
+    assert job_id == node_job_id(flow_id.replace("\ud800", "x"), node)
+
+
+def test_the_job_ids_of_different_nodes_differ() -> None:
+    names = ["a", "b", "a~b", "b~c", "ä", "a:b", "x" * 120, "x" * 121]
+    ids = {node_job_id(flow_id, node) for flow_id in names for node in names}
+    assert len(ids) == len(names) ** 2
+
+
+def test_a_hashed_job_id_shows_that_it_is_one() -> None:
+    assert re.fullmatch(r"gmo-[0-9a-f]{32}", node_job_id("manual__2026-01-01T00:00:00+00:00", "clean"))
