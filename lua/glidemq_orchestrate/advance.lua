@@ -49,7 +49,7 @@ end
 -- A failure travels: blocked nodes end as failed, and block their own dependents.
 local function fail_blocked(flow, key, now)
   for _, item in ipairs(redis.call('SPOP', key .. ':blocked', SLICE)) do
-    local ref, cause = item:match('^([^\n]+)\n(.*)$')
+    local ref, cause = item:match('^(.+)\n([^\n]*)$') -- names of queues may hold a line break, names of nodes not
     if redis.call('SISMEMBER', key .. ':open', ref) == 1 then
       local prefix, job_id = L.record.split(ref)
       L.settle.block_dependents(flow, prefix, job_id, cause)

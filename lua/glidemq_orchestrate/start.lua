@@ -38,7 +38,11 @@ local function discard_flow(keys, args)
   end
   for _, ref in ipairs(redis.call('SPOP', keys[2] .. ':open', 100)) do
     local prefix, job_id = L.record.split(ref)
+    local name = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:node')
     redis.call('UNLINK', prefix .. 'job:' .. job_id, prefix .. 'deps:' .. job_id, prefix .. 'parents:' .. job_id)
+    -- Out of the tables too: a submission that comes before the last slice must stage the node again.
+    redis.call('HDEL', keys[2] .. ':nodes', name or '')
+    redis.call('SREM', keys[2] .. ':ready', ref)
   end
   local left = redis.call('SCARD', keys[2] .. ':open')
   if left == 0 then

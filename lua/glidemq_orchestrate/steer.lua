@@ -27,7 +27,8 @@ end
 -- ARGS  1 now_ms   2 flow id
 -- REPLY state of the flow afterwards (running, or completed where there was nothing to repair)
 -- ERROR GMO_FLOW_NOT_FOUND
--- EFFECTS on a failed or cancelled flow: running, mark, a first slice of the work. Else nothing.
+-- EFFECTS on a failed or cancelled flow: running, mark, a first slice of the work. Else nothing; nor where nodes
+--   are missing because it was cancelled while it was being staged.
 -- EVENT flow.retried {flowId} on the events stream of the home queue
 local function retry_flow(keys, args)
   local state = redis.call('HGET', keys[1], 'state')
@@ -35,6 +36,10 @@ local function retry_flow(keys, args)
     return L.record.not_found(args[2])
   end
   if state ~= 'failed' and state ~= 'cancelled' then
+    return state
+  end
+  -- Cancelled while it was being staged: what is missing cannot be run again, and the rest is not the flow.
+  if redis.call('HLEN', keys[1] .. ':nodes') < tonumber(redis.call('HGET', keys[1], 'total')) then
     return state
   end
   local home = L.record.home(keys[1], args[2])
