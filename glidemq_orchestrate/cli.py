@@ -168,28 +168,62 @@ def flow_submit(
             on_existing="retry_failed" if retry_failed else "attach",
             require_workers=require_workers,
         )
-        if wait:
-            _watch(flow, quiet=as_json)
-        _show(flow, as_json=as_json)
-        if wait and flow.status().state is not FlowState.COMPLETED:
-            raise typer.Exit(1)
+        _follow(flow, as_json=as_json) if wait else _show(flow, as_json=as_json)
+
+
+FlowIdArgument = Annotated[str, typer.Argument(metavar="FLOW_ID", help="The flow's id.")]
 
 
 @flow_app.command("show")
 @_told
 def flow_show(
-    flow_id: Annotated[str, typer.Argument(help="The flow's id.")],
-    url: Url = None,
-    watch: Annotated[bool, typer.Option(help="Follow it until it ends.")] = False,
-    prefix: Prefix = DEFAULT_PREFIX,
-    as_json: AsJson = False,
+    flow_id: FlowIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
     """Show a flow's state, counts and nodes."""
     with FlowProducer(url, prefix=prefix) as flows:
+        _show(flows.get(flow_id), as_json=as_json)
+
+
+@flow_app.command("watch")
+@_told
+def flow_watch(
+    flow_id: FlowIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """Follow a flow until it ends. Exit code 1 when it fails."""
+    with FlowProducer(url, prefix=prefix) as flows:
+        _follow(flows.get(flow_id), as_json=as_json)
+
+
+@flow_app.command("cancel")
+@_told
+def flow_cancel(
+    flow_id: FlowIdArgument,
+    url: Url = None,
+    reason: Annotated[str, typer.Option(help="Why; readers of the flow see it.")] = "by command line",
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """End every node that has not ended; running handlers are told. An ended flow stays as it is."""
+    with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
-        if watch:
-            _watch(flow, quiet=as_json)
+        flow.cancel(reason)
         _show(flow, as_json=as_json)
+
+
+@flow_app.command("retry")
+@_told
+def flow_retry(
+    flow_id: FlowIdArgument,
+    url: Url = None,
+    wait: Annotated[bool, typer.Option(help="Watch the flow until it ends.")] = True,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Run again what did not complete of a failed or cancelled flow; completed nodes keep their results."""
+    with FlowProducer(url, prefix=prefix) as flows:
+        flow = flows.get(flow_id)
+        flow.retry_failed()
+        _follow(flow, as_json=as_json) if wait else _show(flow, as_json=as_json)
 
 
 @app.command()
@@ -231,6 +265,14 @@ def load_handlers(name: str) -> Handlers:
         if isinstance(thing, Worker):
             return thing.handlers
     raise ConfigurationError(f"--app {name} holds no handlers: make a glidemq_orchestrate.Handlers() there")
+
+
+def _follow(flow: Flow, *, as_json: bool) -> None:
+    """Watch a flow until it ends, then show it; the exit code tells whether it completed."""
+    _watch(flow, quiet=as_json)
+    _show(flow, as_json=as_json)
+    if flow.status().state is not FlowState.COMPLETED:
+        raise typer.Exit(1)
 
 
 def _watch(flow: Flow, *, quiet: bool) -> None:

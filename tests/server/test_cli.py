@@ -108,6 +108,22 @@ def test_a_failed_flow_gives_exit_code_1_and_its_reason(url: str, project: Path)
     assert "upstream failed: clean-2" in shown
 
 
+def test_a_flow_is_cancelled_and_run_again(url: str, project: Path, request: pytest.FixtureRequest) -> None:
+    code, _, _ = run(
+        url, project, "flow", "submit", "nightly.yaml", "--id", "n2", "--no-wait", "--no-require-workers"
+    )
+    assert code == 0
+    code, shown, _ = run(url, project, "flow", "cancel", "n2", "--reason", "wrong day", "--json")
+    assert (code, json.loads(shown)["flow"]["state"]) == (0, "cancelled")
+    code, shown, _ = run(url, project, "flow", "watch", "n2")
+    assert code == 1
+    assert "wrong day" in shown
+
+    request.getfixturevalue("worker")
+    code, shown, _ = run(url, project, "flow", "retry", "n2", "--json")
+    assert (code, json.loads(shown)["results"]["report"]) == (0, 3)
+
+
 def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_client: redis.Redis) -> None:
     worker.send_signal(signal.SIGTERM)
     _, said = worker.communicate(timeout=20)
