@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := glidemq_orchestrate providers/airflow/airflow_provider_glidemq providers/dagster/dagster_glidemq lua/build.py dags benchmarks tests
+SOURCES := glidemq_orchestrate providers/airflow/airflow_provider_glidemq providers/dagster/dagster_glidemq lua/build.py dags docker benchmarks tests
 MANIFESTS := pyproject.toml providers/airflow/pyproject.toml providers/dagster/pyproject.toml constraints.txt
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest

@@ -155,15 +155,13 @@ class _Demo:
         with Live(Text("  waiting for the flow ..."), console=self._console, transient=True) as live:
             while time.monotonic() < deadline:
                 flow = self._find(find_id())
-                if flow is None:
-                    if alive is not None and alive.poll() is not None:
-                        raise GlideMQError(f"it ended without a flow; see {self._home / 'dagster.log'}")
-                    time.sleep(REFRESH_SECONDS)
-                    continue
-                status = flow.status()
-                live.update(flow_view(status, flow.nodes()))
-                if status.state.is_terminal:
-                    return flow
+                if flow is not None:
+                    status = flow.status()
+                    live.update(flow_view(status, flow.nodes()))
+                    if status.state.is_terminal:
+                        return flow
+                if alive is not None and alive.poll() is not None:
+                    raise GlideMQError(f"it ended before the flow; see {self._home / 'dagster.log'}")
                 time.sleep(REFRESH_SECONDS)
         raise WaitTimeout(f"no flow came to an end within {FLOW_SECONDS} s; see the logs below {self._home}")
 

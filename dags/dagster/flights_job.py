@@ -1,0 +1,50 @@
+"""The flights pipeline as Dagster assets: one step runs 20 Spark steps as one flow.
+
+It needs workers for the job ``spark.python`` on the queue ``spark``. ``GLIDEMQ_URL`` names the server, and
+``GLIDEMQ_FLIGHTS_DATA`` (or ``location`` in the step's config) the directory that all workers can write;
+every run gets a directory of its own below it. ``GLIDEMQ_FLIGHTS_FLOW_ID`` may name the flow beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+
+import dagster as dg
+from dagster_glidemq import GlideMQResource, glidemq_flow_assets, root_run_id
+
+from glidemq_orchestrate import FlowSpec
+from glidemq_orchestrate.spark.flights.flow import SECTIONS, build
+
+QUEUE = "spark"
+
+
+def build_for_run(context: dg.AssetExecutionContext) -> FlowSpec:
+    """The flow of one run; a re-execution finds the files of the run before."""
+    location = context.op_execution_context.op_config["location"]
+    return build(f"{location}/{root_run_id(context)}", queue=QUEUE)
+
+
+flights = glidemq_flow_assets(
+    flow=build("", queue=QUEUE),
+    build=build_for_run,
+    flow_id=lambda _: os.environ.get("GLIDEMQ_FLIGHTS_FLOW_ID"),
+    nodes=["join", *(f"delay-by-{section}" for section in SECTIONS)],
+    quality="quality",
+    key_prefix=["flights"],
+    group_name="flights",
+    config_schema={
+        "location": dg.Field(
+            dg.StringSource,
+            default_value={"env": "GLIDEMQ_FLIGHTS_DATA"},
+            description="Directory that all workers can write.",
+        )
+    },
+)
+
+flights_job = dg.define_asset_job("flights_job", selection=dg.AssetSelection.assets(flights))
+
+defs = dg.Definitions(
+    assets=[flights],
+    jobs=[flights_job],
+    resources={"glidemq": GlideMQResource(url=dg.EnvVar("GLIDEMQ_URL"))},
+)

@@ -1,0 +1,23 @@
+"""Run flows of jobs on Valkey from Dagster: a resource for ops and assets, and assets made from a flow."""
+
+from __future__ import annotations
+
+from dagster_shared.libraries import DagsterLibraryRegistry
+
+from dagster_glidemq.assets import glidemq_flow_assets
+from dagster_glidemq.identity import flow_id_for, is_retry, root_run_id
+from dagster_glidemq.resource import GlideMQResource
+from dagster_glidemq.version import __version__
+from dagster_glidemq.watch import Changes
+
+__all__ = [
+    "Changes",
+    "GlideMQResource",
+    "__version__",
+    "flow_id_for",
+    "glidemq_flow_assets",
+    "is_retry",
+    "root_run_id",
+]
+
+DagsterLibraryRegistry.register("dagster-glidemq", __version__, is_dagster_package=False)

@@ -1,0 +1,116 @@
+"""Following a flow until it has ended: what changed since the last look. Knows nothing of Dagster.
+
+Events of the flow's home queue wake it; the truth is read from the flow, at the latest after the poll
+interval, so a trimmed stream or a node in another queue costs time, never a change.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from glidemq_orchestrate import EventReader, Flow, FlowStatus, NodeStatus
+from glidemq_orchestrate.errors import TransportError, WaitTimeout
+
+logger = logging.getLogger(__name__)
+
+REST: Final = timedelta(milliseconds=50)
+PATIENCE: Final = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One look at a flow: its status, every node (dependencies first), and the nodes ended since."""
+
+    status: FlowStatus
+    nodes: Sequence[NodeStatus]
+    ended: Sequence[NodeStatus]
+
+
+def follow(
+    flow: Flow,
+    reader: EventReader,
+    *,
+    poll: timedelta,
+    timeout: timedelta | None = None,
+    patience: timedelta = PATIENCE,
+) -> Iterator[Changes]:
+    """Yield whenever nodes have ended; the last yield is the one whose status is terminal.
+
+    Args:
+        flow: The flow.
+        reader: Reads the events of the flow's home queue; it should have been started before the submission.
+        poll: Longest time between two looks.
+        timeout: Longest time in all; None: for ever.
+        patience: How long the server may be away; shorter breaks are waited out.
+
+    Raises:
+        WaitTimeout: It has not ended in time. The flow goes on.
+        TransportError: The server was away for too long. The flow goes on.
+    """
+    seen: set[str] = set()
+    deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+    away = _Absence(patience)
+    while True:
+        began = time.monotonic()
+        try:
+            status = flow.status()  # before the nodes, so that the end comes with their last states
+            nodes = flow.nodes()
+        except TransportError as exc:
+            away.bear(exc)
+            continue
+        away.over()
+        ended = [node for node in nodes if node.state.is_terminal and node.name not in seen]
+        seen.update(node.name for node in ended)
+        if ended or status.state.is_terminal:
+            yield Changes(status, nodes, ended)
+        if status.state.is_terminal:
+            return
+        if deadline is not None and time.monotonic() >= deadline:
+            raise WaitTimeout(
+                f"flow {flow.id} is still {status.state} after {timeout}: "
+                f"{status.completed} of {status.total} nodes completed"
+            )
+        # Events come in bursts, and large flows take long to read: spend at most a third of the time on it.
+        time.sleep(max(REST.total_seconds(), 2 * (time.monotonic() - began)))
+        _sleep_until_event(flow, reader, {node.job_id for node in nodes}, poll, deadline)
+
+
+def _sleep_until_event(
+    flow: Flow, reader: EventReader, job_ids: set[str], poll: timedelta, deadline: float | None
+) -> None:
+    until = time.monotonic() + poll.total_seconds()
+    until = until if deadline is None else min(until, deadline)
+    while (left := until - time.monotonic()) > 0:
+        try:
+            events = reader.read(timedelta(seconds=left))
+        except TransportError:
+            return  # the next look at the flow decides how long to bear it
+        if any(event.flow_id == flow.id or event.job_id in job_ids for event in events):
+            return
+
+
+class _Absence:
+    """How long the server has been away."""
+
+    def __init__(self, patience: timedelta) -> None:
+        self._patience = patience.total_seconds()
+        self._since: float | None = None
+
+    def bear(self, exc: TransportError) -> None:
+        """Wait a moment; raise when the patience has run out."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            logger.warning("the server cannot be reached, trying again: %s", exc)
+        if now - self._since > self._patience or not exc.retryable:
+            raise exc
+        time.sleep(0.5)
+
+    def over(self) -> None:
+        """The server is back."""
+        self._since = None

@@ -1,0 +1,201 @@
+"""GlideMQResource in ops: identity, failures, settings."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster_glidemq import GlideMQResource
+from dagster_glidemq.errors import MAX_ROWS, failure_from
+
+from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec, FlowState
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.errors import ConnectionFailed, FailedNode, FlowFailed, GlideMQError, QueueNotServed
+
+RunWorker = Callable[..., Any]
+ONE = FlowSpec("one", nodes=[FlowNode("only", queue="etl", job="step", data=7)])
+
+
+def run_op(
+    glidemq: GlideMQResource, instance: dg.DagsterInstance, body: Callable[..., Any], **kw: Any
+) -> dg.ExecuteInProcessResult:
+    @dg.op(required_resource_keys={"glidemq"})
+    def step(context: dg.OpExecutionContext) -> Any:
+        return body(context, context.resources.glidemq)
+
+    @dg.job(resource_defs={"glidemq": glidemq})
+    def job() -> None:
+        step()
+
+    return job.execute_in_process(instance=instance, raise_on_error=False, **kw)
+
+
+def failure_of(result: dg.ExecuteInProcessResult) -> Any:
+    (event,) = result.get_step_failure_events()
+    failure = event.step_failure_data.user_failure_data
+    assert failure is not None, event.step_failure_data.error
+    return failure
+
+
+def messages(instance: dg.DagsterInstance, run_id: str) -> list[str]:
+    return [entry.user_message for entry in instance.all_logs(run_id) if not entry.is_dagster_event]
+
+
+def test_an_op_gets_the_outcome_and_logs_each_node_once(
+    glidemq: GlideMQResource, instance: dg.DagsterInstance, run_worker: RunWorker
+) -> None:
+    run_worker(["etl"], {"step": lambda ctx: ctx.data})
+    result = run_op(glidemq, instance, lambda context, res: res.run_flow(context, ONE).results["only"])
+    assert result.output_for_node("step") == 7
+    told = [line for line in messages(instance, result.run_id) if "node only completed" in line]
+    assert len(told) == 1
+    assert told[0].endswith("(1 of 1 completed)")
+
+
+def test_every_field_is_described() -> None:
+    fields = GlideMQResource.model_fields
+    assert set(fields) >= {"url", "prefix", "poll_interval_seconds", "require_workers"}
+    assert all(field.description for field in fields.values())
+
+
+def test_the_url_may_come_from_the_environment_and_stays_out_of_repr(
+    url: str, instance: dg.DagsterInstance, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_GLIDEMQ_URL", url)
+    glidemq = GlideMQResource(url=dg.EnvVar("TEST_GLIDEMQ_URL"))
+    assert url not in repr(glidemq)
+    run_worker(["etl"], {"step": lambda ctx: ctx.data})
+    assert run_op(glidemq, instance, lambda context, res: res.run_flow(context, ONE).status.completed).success
+
+
+def test_without_a_worker_nothing_is_submitted(
+    glidemq: GlideMQResource, instance: dg.DagsterInstance
+) -> None:
+    result = run_op(glidemq, instance, lambda context, res: res.run_flow(context, ONE, flow_id="mine"))
+    failure = failure_of(result)
+    assert "no worker serves queue etl" in failure.description
+    assert failure.metadata["glidemq/error"].value == "QueueNotServed"
+    assert glidemq.existing_nodes("mine") == set()
+
+
+def test_a_flow_that_takes_too_long_is_cancelled(url: str, instance: dg.DagsterInstance) -> None:
+    glidemq = GlideMQResource(url=url, require_workers=False, poll_interval_seconds=0.1)
+    limit = timedelta(milliseconds=300)
+    result = run_op(
+        glidemq, instance, lambda context, res: res.run_flow(context, ONE, flow_id="mine", timeout=limit)
+    )
+    assert "0 of 1 nodes completed" in failure_of(result).description
+    with FlowProducer(url) as producer:
+        assert producer.get("mine").status().state is FlowState.CANCELLED
+
+
+def test_an_error_of_the_op_while_it_streams_cancels_the_flow(
+    url: str, instance: dg.DagsterInstance, run_worker: RunWorker
+) -> None:
+    spec = FlowSpec(
+        "two", nodes=[*ONE.nodes, FlowNode("unserved", queue="nobody", job="step", after=["only"])]
+    )
+    run_worker(["etl"], {"step": lambda ctx: ctx.data})
+
+    def body(context: dg.OpExecutionContext, res: GlideMQResource) -> None:
+        stream = res.stream_flow(context, spec, flow_id="mine")
+        for change in stream:
+            assert [node.name for node in change.ended] == ["only"]
+            stream.throw(LookupError("not what was expected"))  # type: ignore[attr-defined]
+
+    result = run_op(GlideMQResource(url=url, require_workers=False), instance, body)
+    (event,) = result.get_step_failure_events()
+    assert "not what was expected" in str(event.step_failure_data.error)
+    with FlowProducer(url) as producer:
+        assert producer.get("mine").status().state is FlowState.CANCELLED
+
+
+def test_a_changed_flow_is_refused_in_a_re_execution(
+    glidemq: GlideMQResource, instance: dg.DagsterInstance, run_worker: RunWorker
+) -> None:
+    run_worker(["etl"], {"step": lambda ctx: ctx.data})
+    assert run_op(
+        glidemq, instance, lambda context, res: res.run_flow(context, ONE, flow_id="mine").status.total
+    ).success
+    other = FlowSpec("one", nodes=[FlowNode("only", queue="etl", job="step", data=8)])
+    result = run_op(glidemq, instance, lambda context, res: res.run_flow(context, other, flow_id="mine"))
+    assert "launch a new run instead" in failure_of(result).description
+
+
+def test_a_refused_flow_leaves_the_one_with_its_id_alone(url: str, instance: dg.DagsterInstance) -> None:
+    other = FlowSpec("other", nodes=[FlowNode("only", queue="etl", job="step")])
+    glidemq = GlideMQResource(url=url, require_workers=False)
+    with FlowProducer(url) as producer:
+        running = producer.submit(other, flow_id="mine")
+        limit = timedelta(seconds=5)
+        result = run_op(
+            glidemq, instance, lambda context, res: res.run_flow(context, ONE, flow_id="mine", timeout=limit)
+        )
+        assert failure_of(result).metadata["glidemq/error"].value == "FlowConflict"
+        assert running.status().state is FlowState.RUNNING
+
+
+def test_the_watch_survives_a_restart_of_the_server(
+    tmp_path: Path, instance: dg.DagsterInstance, run_worker: RunWorker
+) -> None:
+    server = EmbeddedServer(data_dir=tmp_path / "data").start()
+    port = int(server.url.rsplit(":", 1)[1])
+    glidemq = GlideMQResource(url=server.url, require_workers=False, poll_interval_seconds=0.2)
+    restarted: list[EmbeddedServer] = []
+
+    def body(context: dg.OpExecutionContext, res: GlideMQResource) -> Any:
+        spec = FlowSpec(
+            "two", nodes=[*ONE.nodes, FlowNode("late", queue="etl", job="step", data=1, after=["only"])]
+        )
+        for change in res.stream_flow(context, spec, flow_id="mine"):
+            done = change.status.completed
+            if not restarted:
+                server.stop()
+                restarted.append(EmbeddedServer(data_dir=tmp_path / "data", port=port).start())
+        return done
+
+    def slow(ctx: Context) -> Json:
+        time.sleep(0.3)
+        return ctx.data
+
+    run_worker(["etl"], {"step": slow}, url=server.url)
+    try:
+        assert run_op(glidemq, instance, body).output_for_node("step") == 2
+    finally:
+        for again in restarted:
+            again.stop()
+
+
+def test_an_absent_server_is_a_failure_of_the_step(instance: dg.DagsterInstance) -> None:
+    glidemq = GlideMQResource(url="valkey://127.0.0.1:1")
+    failure = failure_of(run_op(glidemq, instance, lambda context, res: res.run_flow(context, ONE)))
+    assert failure.metadata["glidemq/error"].value == "ConnectionFailed"
+
+
+@pytest.mark.parametrize(
+    ("error", "retries"),
+    [(ConnectionFailed("away"), True), (QueueNotServed(["etl"]), True), (FlowFailed("f", []), False)],
+)
+def test_a_failure_may_be_retried_as_the_error_says_unless_told_otherwise(
+    error: GlideMQError, *, retries: bool
+) -> None:
+    assert failure_from(error, "f").allow_retries is retries
+    assert failure_from(error, "f", allow_retries=True).allow_retries is True
+
+
+def test_a_failure_shows_the_first_failed_nodes_only() -> None:
+    failed = [FailedNode(f"node-{n}", f"job-{n}", "broken", 1) for n in range(MAX_ROWS + 1)]
+    metadata: Any = failure_from(FlowFailed("f", failed), "f").metadata
+    assert len(metadata["glidemq/failed_nodes"].records) == MAX_ROWS
+    assert metadata["glidemq/failed_count"].value == MAX_ROWS + 1
+
+
+def test_errors_outside_a_flow_are_the_core_s_own(url: str) -> None:
+    with (
+        GlideMQResource(url=url).get_client() as producer,
+        pytest.raises(GlideMQError, match="no flow nothing"),
+    ):
+        producer.get("nothing")
