@@ -255,7 +255,7 @@ class Worker(AsyncFacade):
 
     async def _chores_for_ever(self, jobs: JobRunner) -> None:
         delays = reconnect_delays()
-        while True:
+        while not self._slots.stopping or self._tasks:  # jobs that still run at a stop keep their leases
             await asyncio.sleep(max(self._chores.wait_ms(self._clock.now_ms()), 10) / 1000)
             try:
                 for chore in self._chores.take(self._clock.now_ms()):

@@ -10,8 +10,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
-from glidemq_orchestrate._io.translate import DRIVER_ERRORS, broken, not_connected, refused
-from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
+from glidemq_orchestrate._io.translate import DRIVER_ERRORS, MAX_CONNECTIONS, broken, not_connected, refused
+from glidemq_orchestrate._protocol.call import Batch, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
 
@@ -25,9 +25,12 @@ class AsyncDriver:
         self._settings = settings
         self._pool: ConnectionPool = ConnectionPool.from_url(
             settings.driver_url,
+            max_connections=MAX_CONNECTIONS,
             decode_responses=True,
             protocol=2,
-            socket_timeout=settings.socket_timeout,
+            # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation, and
+            # the cancelled task would go on for ever. Every exchange has a time limit of ours instead.
+            socket_timeout=None,
             socket_connect_timeout=settings.connect_timeout,
             retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
         )
@@ -55,7 +58,8 @@ class AsyncDriver:
 
     async def _answer(self, request: Request) -> Any:
         try:
-            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            async with asyncio.timeout(self._settings.connect_timeout + self._settings.socket_timeout):
+                connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         except DRIVER_ERRORS as exc:
             raise not_connected(self._settings, exc) from exc
         done = False
@@ -72,16 +76,17 @@ class AsyncDriver:
 
     async def _exchange(self, connection: AbstractConnection, request: Request) -> Any:
         calls = request.calls if isinstance(request, Batch) else (request,)
+        limit = self._settings.socket_timeout + max((call.blocks_for or 0 for call in calls), default=0)
         try:
-            await connection.send_packed_command(connection.pack_commands([call.words for call in calls]))
-            replies = [await self._reply(connection, call) for call in calls]
+            async with asyncio.timeout(limit):
+                await connection.send_packed_command(connection.pack_commands([c.words for c in calls]))
+                replies = [await self._reply(connection) for _ in calls]
         except DRIVER_ERRORS as exc:
             raise broken(self._settings, exc) from exc
         return replies if isinstance(request, Batch) else replies[0]
 
-    async def _reply(self, connection: AbstractConnection, call: Call[Any]) -> Any:
+    async def _reply(self, connection: AbstractConnection) -> Any:
         try:
-            async with asyncio.timeout((call.blocks_for or 0) + self._settings.socket_timeout):
-                return await connection.read_response(timeout=float("inf"))
+            return await connection.read_response()
         except ResponseError as exc:
             return refused(exc)

@@ -10,7 +10,7 @@ from redis.connection import AbstractConnection
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from glidemq_orchestrate._io.translate import DRIVER_ERRORS, broken, not_connected, refused
+from glidemq_orchestrate._io.translate import DRIVER_ERRORS, MAX_CONNECTIONS, broken, not_connected, refused
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
@@ -25,6 +25,7 @@ class SyncDriver:
         self._settings = settings
         self._pool: ConnectionPool = ConnectionPool.from_url(
             settings.driver_url,
+            max_connections=MAX_CONNECTIONS,
             decode_responses=True,
             protocol=2,
             socket_timeout=settings.socket_timeout,

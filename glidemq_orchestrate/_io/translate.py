@@ -17,6 +17,7 @@ _STRIPPED: Final = {
     exceptions.ReadOnlyError: "READONLY",
 }
 DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)
+MAX_CONNECTIONS: Final = 100_000  # as many as there are waiters: redis-py refuses the 101st by default
 
 
 def not_connected(settings: ConnectionSettings, exc: Exception) -> GlideMQError:

@@ -1,0 +1,76 @@
+"""What the provider raises, and which errors of the core a retry of the task cannot cure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GlideMQError
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.errors import FailedNode
+
+SHOWN_NODES: Final = 10
+UPSTREAM: Final = "upstream failed: "
+
+
+class GlideMQException(AirflowException):
+    """Base of what the provider raises; Airflow retries the task as it is told to."""
+
+
+class GlideMQFlowFailed(GlideMQException):
+    """The flow failed. ``failed`` lists the nodes that did not complete, causes first."""
+
+    def __init__(self, flow_id: str, failed: Sequence[FailedNode]) -> None:
+        self.flow_id, self.failed = flow_id, list(failed)
+        super().__init__("\n".join([f"flow {flow_id} failed: {_count(self.failed)}", *_told(self.failed)]))
+
+
+class GlideMQFlowCancelled(GlideMQException):
+    """The flow was cancelled by somebody; ``reason`` is what they said."""
+
+    def __init__(self, flow_id: str, reason: str) -> None:
+        self.flow_id, self.reason = flow_id, reason
+        super().__init__(f"flow {flow_id} was cancelled: {reason or 'no reason given'}")
+
+
+class GlideMQFlowTimeout(GlideMQException):
+    """The flow had not ended at the task's ``execution_timeout``; it was cancelled if ``cancel_on_kill``."""
+
+    def __init__(self, flow_id: str, progress: str) -> None:
+        self.flow_id = flow_id
+        super().__init__(f"flow {flow_id} had not ended at the task's execution_timeout{progress}")
+
+
+@contextmanager
+def airflow_errors() -> Iterator[None]:
+    """Turn errors of the core into Airflow's: those that stay the same on a retry fail the task for good.
+
+    Raises:
+        GlideMQException: The same call may succeed later.
+        AirflowFailException: It cannot: the flow, the connection or the code must be changed first.
+    """
+    try:
+        yield
+    except FlowConflict as exc:
+        raise AirflowFailException(
+            f"{exc} A flow must be the same on each try of a task: keep times and try numbers out of it, "
+            "or run a changed flow in a new DAG run or under another flow_id."
+        ) from exc
+    except GlideMQError as exc:
+        kind = GlideMQException if exc.retryable or isinstance(exc, FlowNotFound) else AirflowFailException
+        raise kind(f"{type(exc).__name__}: {exc}") from exc
+
+
+def _count(failed: Sequence[FailedNode]) -> str:
+    causes = sum(not node.reason.startswith(UPSTREAM) for node in failed)
+    rest = len(failed) - causes
+    return f"{causes} failed, {rest} could not run after them" if rest else f"{causes} failed"
+
+
+def _told(failed: Sequence[FailedNode]) -> list[str]:
+    lines = [f"  {node.name}: {node.reason} (attempts: {node.attempts})" for node in failed[:SHOWN_NODES]]
+    return [*lines, f"  and {len(failed) - SHOWN_NODES} more"] if len(failed) > SHOWN_NODES else lines

@@ -1,0 +1,167 @@
+"""GlideMQFlowSensor: waits for a flow that somebody else submitted, or will submit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowSensorTimeout
+
+from airflow_provider_glidemq.exceptions import (
+    GlideMQException,
+    GlideMQFlowCancelled,
+    GlideMQFlowFailed,
+    airflow_errors,
+)
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
+from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.results import ResultMode, check_result_mode, collect
+from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger
+from glidemq_orchestrate import FlowState
+from glidemq_orchestrate.errors import FlowNotFound
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from glidemq_orchestrate import Flow, FlowProducer
+
+TERMINAL: Final = tuple(state.value for state in FlowState if state.is_terminal)
+
+
+class GlideMQFlowSensor(BaseSensorOperator):
+    """Waits until a flow has completed; a flow that does not exist yet is waited for too.
+
+    Name the flow by ``flow_id``, or by the task that runs it: ``external_dag_id``, ``external_task_id``,
+    ``external_run_id``. ``timeout`` and ``poke_interval`` (seconds) are those of every sensor; while
+    deferred, the flow's event ends the wait, and ``poke_interval`` is how often the state is read if no event
+    came.
+
+    Args:
+        flow_id: The flow's id (templated).
+        external_dag_id: DAG of the task that runs the flow (templated).
+        external_task_id: That task (templated).
+        external_run_id: Its DAG run (templated).
+        external_map_index: Which of the mapped tasks; -1 for a task that is not mapped.
+        allowed_states: Ends of the flow that are a success: of ``completed``, ``failed``, ``cancelled``.
+        result: What is returned of the results, as ``{node: result}``: ``none``, ``leaves`` or ``all``.
+        glidemq_conn_id: The connection (templated).
+        deferrable: Wait in the triggerer; otherwise poke as every sensor does.
+
+    Raises:
+        GlideMQFlowFailed, GlideMQFlowCancelled: The flow ended so, and ``allowed_states`` does not have it.
+        AirflowSensorTimeout: It had not ended in time. The flow goes on.
+    """
+
+    template_fields: Sequence[str] = (
+        "flow_id",
+        "external_dag_id",
+        "external_task_id",
+        "external_run_id",
+        "glidemq_conn_id",
+    )
+    ui_color = "#e6f1f2"
+
+    def __init__(  # noqa: PLR0913  an operator's parameters are its surface
+        self,
+        *,
+        flow_id: str | None = None,
+        external_dag_id: str | None = None,
+        external_task_id: str | None = None,
+        external_run_id: str | None = None,
+        external_map_index: int = -1,
+        allowed_states: Sequence[str] = ("completed",),
+        result: ResultMode = "none",
+        glidemq_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = True,
+        poke_interval: float = 30.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        check_result_mode(result)
+        if unknown := set(allowed_states) - set(TERMINAL):
+            raise ValueError(f"allowed_states are of {', '.join(TERMINAL)}; got {', '.join(sorted(unknown))}")
+        derived = [part is not None for part in (external_dag_id, external_task_id, external_run_id)]
+        if any(derived) if flow_id is not None else not all(derived):
+            raise ValueError(
+                "name the flow either by flow_id or by external_dag_id, external_task_id, external_run_id"
+            )
+        self.flow_id = flow_id
+        self.external_dag_id = external_dag_id
+        self.external_task_id = external_task_id
+        self.external_run_id = external_run_id
+        self.external_map_index = external_map_index
+        self.allowed_states = tuple(allowed_states)
+        self.result = result
+        self.glidemq_conn_id = glidemq_conn_id
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        """Look once; then wait in the triggerer, or poke as every sensor does."""
+        if not self.deferrable:
+            return super().execute(context)
+        seen = self.poke(context)
+        if isinstance(seen, PokeReturnValue):
+            return seen.xcom_value
+        self.log.info("Waiting for flow %s", self._id())
+        return self.defer(
+            trigger=GlideMQFlowTrigger(
+                flow_id=self._id(),
+                glidemq_conn_id=self.glidemq_conn_id,
+                poll_interval=max(float(self.poke_interval), 1.0),
+                deadline=time.time() + float(self.timeout),
+                wait_for_flow=True,
+                not_before=time.time() + SECONDS_DEFERRED,
+            ),
+            method_name="execute_complete",
+        )
+
+    def poke(self, context: Context) -> bool | PokeReturnValue:  # noqa: ARG002  the signature is Airflow's
+        """Whether the flow has ended as hoped, with the results."""
+        with airflow_errors(), self._producer() as producer:
+            try:
+                flow = producer.get(self._id())
+            except FlowNotFound:
+                return False
+            return PokeReturnValue(is_done=True, xcom_value=self._judge(flow)) if _ended(flow) else False
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
+        """Go on after the trigger has fired."""
+        if event is None or "status" not in event:
+            raise GlideMQException(f"the trigger sent no usable event: {event!r}")
+        if event["status"] == "timeout":
+            raise AirflowSensorTimeout(f"flow {self._id()} had not ended after {self.timeout} seconds")
+        if event["status"] == "error":
+            raise GlideMQException(f"flow {self._id()} cannot be watched: {event.get('reason', '')}")
+        with airflow_errors(), self._producer() as producer:
+            flow = producer.get(self._id())
+            if not _ended(flow):  # somebody has set it going again in the meantime
+                return self.execute(context)
+            return self._judge(flow)
+
+    def _producer(self) -> FlowProducer:
+        return GlideMQHook(self.glidemq_conn_id).get_producer()
+
+    def _id(self) -> str:
+        if self.flow_id is not None:
+            return self.flow_id
+        return flow_id_for(
+            self.external_dag_id or "",
+            self.external_task_id or "",
+            self.external_run_id or "",
+            self.external_map_index,
+        )
+
+    def _judge(self, flow: Flow) -> dict[str, Any] | None:
+        status = flow.status()
+        if status.state.value not in self.allowed_states:
+            if status.state is FlowState.CANCELLED:
+                raise GlideMQFlowCancelled(flow.id, status.reason)
+            raise GlideMQFlowFailed(flow.id, flow.outcome().failed)
+        self.log.info("Flow %s is %s", flow.id, status.state.value)
+        return collect(flow, self.result, self.log)
+
+
+def _ended(flow: Flow) -> bool:
+    return flow.status().state.is_terminal

@@ -1,0 +1,233 @@
+"""Waiting for the end of a flow in the triggerer. State is JSON only; nothing here blocks the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
+from airflow_provider_glidemq.triggers.shared import shared_client
+from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, TransportError
+
+if TYPE_CHECKING:
+    from airflow_provider_glidemq.triggers.shared import QueueEvents, SharedClient, Subscription
+    from glidemq_orchestrate import AsyncFlow, FlowStatus
+
+PROGRESS_SECONDS: Final = 10.0
+MAX_REASON: Final = 500
+# A scheduler that hears of the end of a task's first process only after it has queued the second one takes
+# the task for lost and fails it. So a task had better not come back sooner than this after it was deferred.
+SECONDS_DEFERRED: Final = 5.0
+_GOES_ON: Final = frozenset({"running", "deferred"})
+_ending: set[asyncio.Task[None]] = set()
+
+
+class GlideMQFlowTrigger(BaseTrigger):
+    """Fires once, when a flow has ended, with ``{"status", "flow_id", "reason", "completed", "total"}``.
+
+    ``status`` is ``completed``, ``failed`` or ``cancelled``; ``timeout`` at the deadline; ``error`` when
+    asking again would not help (``reason`` says what). A server that cannot be reached is waited for.
+
+    Args:
+        flow_id: The flow.
+        glidemq_conn_id: The connection.
+        poll_interval: Seconds after which the state is read again even if no event came.
+        deadline: When to give up, in seconds since the epoch; None: never.
+        cancel_on_kill: Cancel the flow when the user marks the task as ended or clears it.
+        wait_for_flow: Wait for a flow that does not exist yet, instead of firing with ``error``.
+        not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the flow has ended.
+    """
+
+    def __init__(  # noqa: PLR0913  all but the first have defaults
+        self,
+        *,
+        flow_id: str,
+        glidemq_conn_id: str = DEFAULT_CONN_ID,
+        poll_interval: float = 30.0,
+        deadline: float | None = None,
+        cancel_on_kill: bool = False,
+        wait_for_flow: bool = False,
+        not_before: float | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flow_id = flow_id
+        self.glidemq_conn_id = glidemq_conn_id
+        self.poll_interval = poll_interval
+        self.deadline = deadline
+        self.cancel_on_kill = cancel_on_kill
+        self.wait_for_flow = wait_for_flow
+        self.not_before = not_before
+        self._told = (-1, 0.0)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, from which a triggerer builds the trigger again."""
+        return (
+            "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger",
+            {
+                "flow_id": self.flow_id,
+                "glidemq_conn_id": self.glidemq_conn_id,
+                "poll_interval": self.poll_interval,
+                "deadline": self.deadline,
+                "cancel_on_kill": self.cancel_on_kill,
+                "wait_for_flow": self.wait_for_flow,
+                "not_before": self.not_before,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield the one event and return."""
+        payload = await self._payload()
+        if self.not_before is not None:
+            await asyncio.sleep(max(self.not_before - time.time(), 0.0))
+        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Cancel the flow if the user ended the task.
+
+        Airflow also calls this, wrongly, when a triggerer that was silent for a while finds that its triggers
+        have moved to another one. So it looks at the task first: one that is deferred is watched by the other
+        triggerer, and one that runs has attached to the flow again. Neither may lose its flow.
+        """
+        if not self.cancel_on_kill:
+            return
+        # The triggerer cancels this call too, a second later; what has begun must come to its end.
+        ending = asyncio.create_task(self._end_flow())
+        _ending.add(ending)
+        ending.add_done_callback(_ending.discard)
+        await asyncio.shield(ending)
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    async def _payload(self) -> dict[str, Any]:
+        left = None if self.deadline is None else self.deadline - time.time()
+        try:
+            async with asyncio.timeout(left) as timer:
+                return await self._watch_for_ever()
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            return self._event("timeout", "the deadline has passed")
+
+    async def _watch_for_ever(self) -> dict[str, Any]:
+        pauses = reconnect_pauses()
+        while True:
+            try:
+                async with shared_client(self.glidemq_conn_id) as client:
+                    return await self._watch(client)
+            except TransportError as exc:
+                if not exc.retryable:
+                    return self._event("error", f"{type(exc).__name__}: {exc}")
+                pause = next(pauses)
+                self.log.warning(
+                    "Flow %s cannot be watched, trying again in %.1f s: %s", self.flow_id, pause, exc
+                )
+                await asyncio.sleep(pause)
+            except GlideMQError as exc:
+                return self._event("error", f"{type(exc).__name__}: {exc}")
+
+    async def _watch(self, client: SharedClient) -> dict[str, Any]:
+        flow = await self._find(client)
+        events = client.events(flow.home)
+        subscription = await events.subscribe(self.flow_id)
+        try:
+            while True:
+                subscription.woken.clear()
+                status = await client.status(flow)
+                self._tell(status)
+                if status.state.is_terminal:
+                    return self._event(status.state.value, status.reason, status.completed, status.total)
+                await self._until_change(events, subscription)
+        finally:
+            events.unsubscribe(self.flow_id, subscription)
+
+    async def _find(self, client: SharedClient) -> AsyncFlow:
+        while (flow := await client.find(self.flow_id)) is None:
+            if not self.wait_for_flow:
+                raise FlowNotFound(f"flow {self.flow_id} is not on the server any more")
+            await asyncio.sleep(self.poll_interval)
+        return flow
+
+    async def _until_change(self, events: QueueEvents, subscription: Subscription) -> None:
+        """Wait for an event of the flow; for at most the poll interval, or for progress that can be told."""
+        loop, seen = asyncio.get_running_loop(), events.activity
+        until = loop.time() + self.poll_interval
+        while (left := until - loop.time()) > 0:
+            if await subscription.wait(min(left, PROGRESS_SECONDS)) or events.activity != seen:
+                return
+
+    def _tell(self, status: FlowStatus) -> None:
+        completed, at = self._told
+        now = time.monotonic()
+        if status.completed != completed and (now - at >= PROGRESS_SECONDS or status.state.is_terminal):
+            self._told = (status.completed, now)
+            self.log.info("%d/%d nodes completed", status.completed, status.total)
+
+    def _event(self, status: str, reason: str, completed: int = 0, total: int = 0) -> dict[str, Any]:
+        return {
+            "status": status,
+            "flow_id": self.flow_id,
+            "reason": reason[:MAX_REASON],
+            "completed": completed,
+            "total": total,
+        }
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    async def _end_flow(self) -> None:
+        try:
+            state = await self._task_state()
+        except Exception:
+            self.log.exception("Cannot see the state of the task, so flow %s is not cancelled", self.flow_id)
+            return
+        if state in _GOES_ON:
+            self.log.info("The task is %s, so flow %s goes on", state, self.flow_id)
+            return
+        await self._cancel(f"the Airflow task was ended by a user (state: {state or 'none'})")
+
+    async def _task_state(self) -> str | None:
+        task = self.task_instance
+        if task is None:
+            raise RuntimeError("the trigger belongs to no task")
+        return await asyncio.to_thread(
+            _state_of,
+            task.dag_id,
+            task.task_id,
+            task.run_id,
+            -1 if task.map_index is None else task.map_index,
+        )
+
+    async def _cancel(self, reason: str) -> None:
+        try:
+            async with await GlideMQHook(self.glidemq_conn_id).aget_producer() as producer:
+                before = await (await producer.get(self.flow_id)).cancel(reason)
+        except GlideMQError:
+            self.log.exception("Flow %s could not be cancelled", self.flow_id)
+        else:
+            self.log.info("Flow %s was %s and is cancelled: %s", self.flow_id, before.value, reason)
+
+
+def _state_of(dag_id: str, task_id: str, run_id: str, map_index: int) -> str | None:
+    """Ask Airflow for the state of a task; for a thread, since the import alone takes seconds."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415
+
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
+    )
+    found = next(iter(states.get(run_id, {}).values()), None)
+    return None if found is None else str(getattr(found, "value", found))
+
+
+def reconnect_pauses() -> Iterator[float]:
+    """Seconds between tries to reach the server: from half a second to 15, each shortened by chance.
+
+    The chance keeps a thousand triggers from coming back in the same moment.
+    """
+    pause = 0.5
+    while True:
+        yield pause * (1 - random.random() / 2)  # noqa: S311  jitter
+        pause = min(pause * 2, 15.0)

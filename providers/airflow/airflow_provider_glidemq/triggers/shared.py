@@ -1,0 +1,206 @@
+"""One client per connection, and one events reader per queue, for all triggers of a triggerer.
+
+A triggerer runs a thousand triggers on one event loop; a connection for each of them would be a thousand
+blocked connections. Here, whoever watches a flow subscribes first, then reads the flow's state, then waits to
+be woken: an event between the last two steps is not lost, and one before them is in the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, FlowStatus
+from glidemq_orchestrate.errors import FlowNotFound, TransportError
+from glidemq_orchestrate.settings import ConnectionSettings
+
+logger = logging.getLogger(__name__)
+
+LINGER_SECONDS: Final = 5.0
+BLOCK: Final = timedelta(seconds=2)
+CONCURRENT_READS: Final = 8
+_FLOW_EVENTS: Final = "flow."
+_PROGRESS_EVENTS: Final = frozenset({"completed", "failed"})
+
+
+@dataclass(eq=False, slots=True)
+class Subscription:
+    """One watcher of one flow: woken by each event of the flow, and by the end of the reader."""
+
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    error: Exception | None = None
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait until something happened to the flow; False after ``seconds`` without.
+
+        Raises:
+            TransportError, or what else ended the reader: subscribe again.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self.woken.wait()
+        except TimeoutError:
+            return False
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+class QueueEvents:
+    """Reads the events of one queue, once, and wakes who watches the flows they are about.
+
+    ``activity`` grows whenever jobs of the queue have ended, so that a watcher knows if a look is worth it.
+    """
+
+    def __init__(self, settings: ConnectionSettings, queue: str) -> None:
+        self.activity = 0
+        self.task: asyncio.Task[None] | None = None
+        self._reader = AsyncEventReader(queue, settings.url, prefix=settings.prefix)
+        self._subscriptions: dict[str, set[Subscription]] = defaultdict(set)
+        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def subscribe(self, flow_id: str) -> Subscription:
+        """Be woken by what happens to a flow from now on.
+
+        Raises:
+            TransportError, or what else kept the reader from starting.
+        """
+        subscription = Subscription()
+        self._subscriptions[flow_id].add(subscription)
+        if self.task is None:
+            self.task = _start(self._read())
+        try:
+            await asyncio.shield(self._started)
+        except BaseException:
+            self.unsubscribe(flow_id, subscription)
+            raise
+        return subscription
+
+    def unsubscribe(self, flow_id: str, subscription: Subscription) -> None:
+        """Be woken no more. Not awaitable: a triggerer that shuts down cancels its triggers in any order."""
+        self._subscriptions[flow_id].discard(subscription)
+        if not self._subscriptions[flow_id]:
+            del self._subscriptions[flow_id]
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await self._reader.start()
+            self._started.set_result(None)
+            used = loop.time()
+            while loop.time() - used < LINGER_SECONDS:
+                for event in await self._reader.read(BLOCK):
+                    self._tell(event.kind, event.flow_id)
+                if self._subscriptions:
+                    used = loop.time()
+        except Exception as exc:  # noqa: BLE001  whatever it is, the watchers must hear of it
+            self._fail(exc)
+        finally:
+            await self._reader.close()
+
+    def _tell(self, kind: str, flow_id: str) -> None:
+        if kind in _PROGRESS_EVENTS:
+            self.activity += 1
+        elif kind.startswith(_FLOW_EVENTS):
+            for subscription in self._subscriptions.get(flow_id, ()):
+                subscription.woken.set()
+
+    def _fail(self, exc: Exception) -> None:
+        if not self._started.done():
+            self._started.set_exception(exc)
+            self._started.exception()  # retrieved: there may be nobody left to await it
+        for subscriptions in self._subscriptions.values():
+            for subscription in subscriptions:
+                subscription.error = exc
+                subscription.woken.set()
+
+
+class SharedClient:
+    """What the triggers of one event loop share for one connection id. Get it with ``shared_client``."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.users = 0
+        self.task: asyncio.Task[None] | None = None
+        self._settings = settings
+        self._producer = AsyncFlowProducer(settings.url, prefix=settings.prefix)
+        self._queues: dict[str, QueueEvents] = {}
+        self._gate = asyncio.Semaphore(CONCURRENT_READS)
+        self._first = asyncio.Lock()
+        self._connected = False
+
+    async def find(self, flow_id: str) -> AsyncFlow | None:
+        """The flow of that id, or None."""
+        async with self._first if not self._connected else self._gate:  # one connects, the others follow
+            try:
+                flow = await self._producer.get(flow_id)
+            except FlowNotFound:
+                flow = None
+            self._connected = True
+        return flow
+
+    async def status(self, flow: AsyncFlow) -> FlowStatus:
+        """The flow's state; a thousand triggers that ask at once take turns on a few connections."""
+        async with self._gate:
+            return await flow.status()
+
+    def events(self, queue: str) -> QueueEvents:
+        """The reader of a queue's events: the running one, or a new one if that has ended or failed."""
+        found = self._queues.get(queue)
+        if found is None or (found.task is not None and found.task.done()):
+            found = self._queues[queue] = QueueEvents(self._settings, queue)
+        return found
+
+    async def keep(self) -> None:
+        """Live while there are users, and a little longer; then close the connections."""
+        loop = asyncio.get_running_loop()
+        try:
+            used = loop.time()
+            while loop.time() - used < LINGER_SECONDS:
+                await asyncio.sleep(LINGER_SECONDS / 5)
+                if self.users:
+                    used = loop.time()
+        finally:
+            self.users = -1  # closed: the next one who asks makes a new client
+            await self._producer.close()
+
+
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SharedClient]] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def shared_client(conn_id: str) -> AsyncIterator[SharedClient]:
+    """The client of a connection id on this event loop; the connection is looked up by the first who asks.
+
+    After a failure to reach the server, the next one who asks looks the connection up again.
+    """
+    loop = asyncio.get_running_loop()
+    clients = _clients.setdefault(loop, {})
+    async with _locks.setdefault(loop, asyncio.Lock()):
+        client = clients.get(conn_id)
+        if client is None or client.users < 0:
+            client = clients[conn_id] = SharedClient(await GlideMQHook(conn_id).aget_settings())
+            client.task = _start(client.keep())
+        client.users += 1
+    try:
+        yield client
+    except TransportError:
+        if clients.get(conn_id) is client:
+            del clients[conn_id]  # the server may have moved; those who still use this client finish with it
+        raise
+    finally:
+        client.users -= 1
+
+
+def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run work of no trigger: in an empty context, else its log would go to the first trigger's task."""
+    return asyncio.get_running_loop().create_task(work, context=contextvars.Context())

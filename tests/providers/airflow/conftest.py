@@ -1,0 +1,168 @@
+"""A real Valkey, a worker in a thread, and stand-ins for what Airflow hands to an operator."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+# Airflow writes its configuration to AIRFLOW_HOME when it is imported.
+_HOME = tempfile.TemporaryDirectory(prefix="glidemq-airflow-", ignore_cleanup_errors=True)
+os.environ.setdefault("AIRFLOW_HOME", _HOME.name)
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # about what Airflow's own modules import
+    import airflow.sdk
+    import airflow.triggers.base  # noqa: F401
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+from glidemq_orchestrate import (  # noqa: E402
+    Context,
+    EmbeddedServer,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    Unrecoverable,
+    Worker,
+)
+
+QUEUE = "airflow-tests"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@dataclass
+class Valkey:
+    """A server, and a prefix of its own for each test."""
+
+    url: str
+    prefix: str
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    def producer(self) -> FlowProducer:
+        return FlowProducer(self.url, prefix=self.prefix)
+
+
+@pytest.fixture
+def valkey(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Valkey:
+    """Also the connection ``glidemq_default``."""
+    found = Valkey(server.url, f"t{uuid.uuid4().hex[:8]}")
+    port = int(found.url.rsplit(":", 1)[1])
+    connection = {
+        "conn_type": "glidemq",
+        "host": "127.0.0.1",
+        "port": port,
+        "extra": {"prefix": found.prefix},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT", json.dumps(connection))
+    return found
+
+
+@pytest.fixture(scope="session")
+def _threads(server: EmbeddedServer) -> Iterator[list[threading.Thread]]:
+    """Workers end while the next test runs; at the end none may be left."""
+    threads: list[threading.Thread] = []
+    yield threads
+    until = time.monotonic() + 20
+    for thread in threads:
+        thread.join(max(until - time.monotonic(), 0.0))
+    assert not [thread for thread in threads if thread.is_alive()]
+
+
+@pytest.fixture
+def worker(valkey: Valkey, _threads: list[threading.Thread]) -> Iterator[Worker]:
+    """Knows ``echo``, ``fail``, ``add`` (sum of the inputs) and ``wait`` (until ``valkey.gate`` is set)."""
+    made = Worker(valkey.url, queues=[QUEUE], concurrency=4, prefix=valkey.prefix)
+
+    @made.handler("echo")
+    def echo(ctx: Context) -> Any:
+        return ctx.data
+
+    @made.handler("fail")
+    def fail(ctx: Context) -> Any:
+        if not valkey.gate.is_set():
+            raise Unrecoverable("no such month")
+        return "repaired"
+
+    @made.handler("wait")
+    def wait(ctx: Context) -> Any:
+        while not ctx.cancelled.is_set():
+            if valkey.gate.wait(0.02):
+                return "done"
+        return None
+
+    thread = threading.Thread(target=made.run, daemon=True)
+    _threads.append(thread)
+    thread.start()
+    assert made.ready.wait(20)
+    yield made
+    made.stop()
+
+
+def chain(job: str = "echo", **data: Any) -> FlowSpec:
+    """first -> job -> last."""
+    return FlowSpec(
+        "chain",
+        nodes=[
+            FlowNode("first", queue=QUEUE, job="echo", data=1),
+            FlowNode("middle", queue=QUEUE, job=job, data=data or 2, after=["first"]),
+            FlowNode("last", queue=QUEUE, job="echo", data={"rows": 3}, after=["middle"]),
+        ],
+    )
+
+
+@dataclass
+class FakeTask:
+    """What an operator uses of a task instance."""
+
+    dag_id: str = "d"
+    task_id: str = "t"
+    run_id: str = "manual__2026-01-01T00:00:00+00:00"
+    map_index: int | None = None
+    try_number: int = 1
+    max_tries: int = 1
+    start_date: datetime = field(default_factory=lambda: datetime.now(UTC))
+    pushed: dict[str, Any] = field(default_factory=dict)
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
+
+
+@dataclass
+class FakeStore:
+    """The task state store."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
+
+    def set(self, key: str, value: Any) -> None:
+        self.values[key] = json.loads(json.dumps(value))
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Makes contexts; operators may be called outside of tasks."""
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+    store = FakeStore()
+
+    def make(**fields: Any) -> Any:
+        return {"ti": FakeTask(run_id=fields.pop("run_id", "r1"), **fields), "task_state_store": store}
+
+    return make

@@ -1,0 +1,31 @@
+"""The DAG files import, and say what they should."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+FOLDER = Path(__file__).parents[3] / "dags" / "airflow"
+
+
+def dags_of(path: Path) -> dict[str, DAG]:
+    found: dict[str, Any] = runpy.run_path(str(path))
+    return {value.dag_id: value for value in found.values() if isinstance(value, DAG)}
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
+def test_a_dag_file_imports_and_has_a_dag(path: Path) -> None:
+    assert runpy.run_path(str(path))
+
+
+def test_the_flights_run_as_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIDEMQ_FLIGHTS_DATA", "/data/flights")
+    namespace = runpy.run_path(str(FOLDER / "flights.py"))
+    dag = namespace["run_flights"].dag
+    assert sorted(dag.task_ids) == ["run_flights", "summary"]
+    assert dag.params["location"] == "/data/flights"
+    assert sorted(namespace["ready"].dag.task_ids) == ["print_report", "ready"]

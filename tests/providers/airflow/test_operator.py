@@ -1,0 +1,391 @@
+"""The operator's life: submit, wait, finish; retry, clear, kill, time out."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+    TaskDeferred,
+)
+from airflow_provider_glidemq.exceptions import (
+    GlideMQException,
+    GlideMQFlowCancelled,
+    GlideMQFlowFailed,
+    GlideMQFlowTimeout,
+)
+from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, GlideMQFlowOperator, flow_id_for
+from airflow_provider_glidemq.results import MAX_RESULT_BYTES
+
+from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, Worker
+from tests.providers.airflow.conftest import QUEUE, Valkey, chain
+
+Contexts = Callable[..., Any]
+FLOW_ID = flow_id_for("d", "t", "r1")
+
+
+def operator(flow: Any = None, **kwargs: Any) -> GlideMQFlowOperator:
+    kwargs.setdefault("defer_after", 0.0)
+    return GlideMQFlowOperator(task_id="t", flow=flow or chain(), **kwargs)
+
+
+def event(status: str = "completed", flow_id: str = FLOW_ID) -> dict[str, Any]:
+    return {"status": status, "flow_id": flow_id, "reason": "", "completed": 0, "total": 0}
+
+
+def wait_for_end(valkey: Valkey, flow_id: str = FLOW_ID) -> None:
+    with valkey.producer() as producer:
+        producer.get(flow_id).wait(timeout=timedelta(seconds=20))
+
+
+def build(size: int = 2) -> FlowSpec:
+    """For the import string."""
+    return FlowSpec("built", nodes=[FlowNode(f"n{i}", queue=QUEUE, job="echo", data=i) for i in range(size)])
+
+
+# -- identity ------------------------------------------------------------------------------------------------
+
+
+def test_the_flow_id_is_pinned() -> None:
+    assert flow_id_for("d", "t", "r1") == "af-652cb7b8350c63d0a4c25523af7f5aaf"
+
+
+def test_the_flow_id_tells_dag_run_task_and_map_index_apart() -> None:
+    ids = {
+        flow_id_for("d", "t", "r"),
+        flow_id_for("d2", "t", "r"),
+        flow_id_for("d", "t2", "r"),
+        flow_id_for("d", "t", "r2"),
+        flow_id_for("d", "t", "r", 0),
+        flow_id_for("d", "t", "r", 1),
+    }
+    assert len(ids) == 6
+
+
+def test_no_map_index_is_the_same_as_minus_one() -> None:
+    assert flow_id_for("d", "t", "r") == flow_id_for("d", "t", "r", -1)
+
+
+# -- submitting ----------------------------------------------------------------------------------------------
+
+
+def test_it_defers_after_submitting(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    made = context(map_index=3)
+    flow_id = flow_id_for("d", "t", "r1", 3)
+    with pytest.raises(TaskDeferred) as deferred:
+        operator(chain("wait"), poll_interval=7).execute(made)
+    assert deferred.value.method_name == "execute_complete"
+    assert deferred.value.timeout is None
+    path, kwargs = deferred.value.trigger.serialize()
+    assert 0 < kwargs.pop("not_before") - time.time() <= 5
+    assert path == "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger"
+    assert kwargs == {
+        "flow_id": flow_id,
+        "glidemq_conn_id": "glidemq_default",
+        "poll_interval": 7,
+        "deadline": None,
+        "cancel_on_kill": True,
+        "wait_for_flow": False,
+    }
+    assert made["ti"].pushed == {XCOM_FLOW_ID: flow_id}
+    with valkey.producer() as producer:
+        labels = producer.get(flow_id).status().labels
+    assert labels == {
+        "orchestrator": "airflow",
+        "dag_id": "d",
+        "task_id": "t",
+        "run_id": "r1",
+        "map_index": "3",
+        "try": "1",
+    }
+    valkey.gate.set()
+
+
+def test_no_xcom_when_told_so(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    made = context()
+    with pytest.raises(TaskDeferred):
+        operator(chain("wait"), do_xcom_push=False).execute(made)
+    assert made["ti"].pushed == {}
+    valkey.gate.set()
+
+
+def test_the_deadline_travels_with_the_trigger(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    made = context()
+    with pytest.raises(TaskDeferred) as deferred:
+        operator(chain("wait"), execution_timeout=timedelta(hours=1)).execute(made)
+    deadline = deferred.value.trigger.serialize()[1]["deadline"]
+    assert deadline == pytest.approx(made["ti"].start_date.timestamp() + 3600)
+    assert deferred.value.timeout is not None
+    assert timedelta(hours=1) < deferred.value.timeout < timedelta(hours=1, minutes=2)
+    valkey.gate.set()
+
+
+def test_a_flow_that_has_ended_already_finishes_at_once(
+    valkey: Valkey, worker: Worker, context: Contexts
+) -> None:
+    with valkey.producer() as producer:
+        producer.submit(chain(), flow_id=FLOW_ID).wait(timeout=timedelta(seconds=20))
+    assert operator().execute(context()) == {"last": {"rows": 3}}
+
+
+def test_a_short_flow_is_not_worth_deferring(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    assert operator(defer_after=10.0).execute(context()) == {"last": {"rows": 3}}
+    start = time.monotonic()
+    with pytest.raises(TaskDeferred):
+        operator(chain("wait"), defer_after=0.3).execute(context(run_id="r2"))
+    assert 0.3 <= time.monotonic() - start < 3
+    valkey.gate.set()
+
+
+def test_a_flow_that_has_failed_already_fails_at_once(
+    valkey: Valkey, worker: Worker, context: Contexts
+) -> None:
+    with valkey.producer() as producer:
+        producer.submit(chain("fail"), flow_id=FLOW_ID).wait(timeout=timedelta(seconds=20))
+    with pytest.raises(GlideMQFlowFailed) as caught:
+        operator(chain("fail")).execute(context())
+    assert [node.name for node in caught.value.failed] == ["middle", "last"]
+    assert "no such month" in str(caught.value).splitlines()[1]
+    assert "1 failed, 1 could not run" in str(caught.value)
+
+
+def test_no_worker_is_an_error_that_a_retry_may_cure(valkey: Valkey, context: Contexts) -> None:
+    with pytest.raises(GlideMQException, match="no worker serves queue airflow-tests"):
+        operator().execute(context())
+    with valkey.producer() as producer, pytest.raises(Exception, match="no flow"):
+        producer.get(FLOW_ID)
+
+
+def test_without_require_workers_the_flow_waits(valkey: Valkey, context: Contexts) -> None:
+    with pytest.raises(TaskDeferred):
+        operator(require_workers=False).execute(context())
+
+
+def test_a_flow_that_cannot_run_is_not_retried(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    wire = {
+        "name": "x",
+        "nodes": [{"name": "a", "queue": QUEUE, "job": "echo", "after": ["b"]}],
+    }
+    with pytest.raises(AirflowFailException, match="a waits for b"):
+        operator(wire).execute(context())
+
+
+def test_another_flow_under_the_same_id_is_refused(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    with valkey.producer() as producer:
+        producer.submit(build(), flow_id=FLOW_ID).wait(timeout=timedelta(seconds=20))
+    with pytest.raises(AirflowFailException, match="must be the same on each try"):
+        operator().execute(context())
+
+
+def test_an_unknown_result_mode_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(ValueError, match="result must be one of none, leaves, all"):
+        operator(result="some")
+
+
+# -- the forms of a flow -------------------------------------------------------------------------------------
+
+
+def test_a_flow_may_be_a_dict_a_file_or_an_import_string(
+    valkey: Valkey, worker: Worker, context: Contexts, tmp_path: Path
+) -> None:
+    wire = {"name": "one", "nodes": [{"name": "only", "queue": QUEUE, "job": "echo", "data": 5}]}
+    path = tmp_path / "flow.json"
+    path.write_text(json.dumps(wire))
+    for run, flow, kwargs in [
+        ("dict", wire, {}),
+        ("file", str(path), {}),
+        ("import", f"{__name__}:build", {"flow_kwargs": {"size": 1}}),
+    ]:
+        values = operator(flow, deferrable=False, **kwargs).execute(context(run_id=run))
+        assert list((values or {}).values()) == [5 if run != "import" else 0]
+
+
+@pytest.mark.parametrize("flow", ["no.such.module:build", f"{__name__}:absent", "neither", "json:__doc__"])
+def test_a_wrong_import_string_is_explained(flow: str, context: Contexts) -> None:
+    with pytest.raises(AirflowFailException, match="flow "):
+        operator(flow).execute(context())
+
+
+# -- results -------------------------------------------------------------------------------------------------
+
+
+def test_results_of_all_of_leaves_of_none(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    wanted: dict[Any, Any] = {
+        "none": None,
+        "leaves": {"last": {"rows": 3}},
+        "all": {"first": 1, "middle": 2, "last": {"rows": 3}},
+    }
+    for mode, expected in wanted.items():
+        assert operator(result=mode, deferrable=False).execute(context()) == expected
+
+
+def test_large_results_are_replaced_by_a_reference(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    text = "x" * MAX_RESULT_BYTES
+    wire = {"name": "big", "nodes": [{"name": "n", "queue": QUEUE, "job": "echo", "data": text}]}
+    values = operator(wire, deferrable=False).execute(context())
+    assert values == {"flow_id": FLOW_ID, "omitted_bytes": len(text) + len('{"n": ""}')}
+
+
+# -- resuming ------------------------------------------------------------------------------------------------
+
+
+def test_it_returns_the_results_after_the_event(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    made = context()
+    with valkey.producer() as producer:
+        producer.submit(chain(), flow_id=FLOW_ID).wait(timeout=timedelta(seconds=20))
+    assert operator().execute_complete(made, event()) == {"last": {"rows": 3}}
+    assert made["task_state_store"].values["glidemq_flow"] == {
+        "flow_id": FLOW_ID,
+        "try_number": 1,
+        "finished": True,
+    }
+
+
+def test_a_cancelled_flow_fails_the_task_with_the_reason(
+    valkey: Valkey, worker: Worker, context: Contexts
+) -> None:
+    with valkey.producer() as producer:
+        flow = producer.submit(chain("wait"), flow_id=FLOW_ID)
+        flow.cancel("somebody said so")
+        flow.wait(timeout=timedelta(seconds=20))
+    with pytest.raises(GlideMQFlowCancelled, match="somebody said so"):
+        operator().execute_complete(context(), event("cancelled"))
+
+
+def test_a_flow_that_somebody_set_going_again_is_waited_for_again(
+    valkey: Valkey, worker: Worker, context: Contexts
+) -> None:
+    with valkey.producer() as producer:
+        producer.submit(chain("wait"), flow_id=FLOW_ID)
+    with pytest.raises(TaskDeferred):
+        operator().execute_complete(context(), event("failed"))
+    valkey.gate.set()
+
+
+def test_a_timeout_cancels_the_flow(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    with valkey.producer() as producer:
+        flow = producer.submit(chain("wait"), flow_id=FLOW_ID)
+        with pytest.raises(GlideMQFlowTimeout, match="of 3 nodes had completed"):
+            operator().execute_complete(context(), event("timeout"))
+        assert flow.wait(timeout=timedelta(seconds=20)).status.state is FlowState.CANCELLED
+
+
+def test_a_timeout_that_airflow_saw_first_cancels_the_flow_too(
+    valkey: Valkey, worker: Worker, context: Contexts
+) -> None:
+    with valkey.producer() as producer:
+        flow = producer.submit(chain("wait"), flow_id=FLOW_ID)
+        with pytest.raises(GlideMQFlowTimeout):
+            operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context())
+        assert flow.wait(timeout=timedelta(seconds=20)).status.state is FlowState.CANCELLED
+
+
+@pytest.mark.parametrize(("try_number", "state"), [(1, FlowState.RUNNING), (2, FlowState.CANCELLED)])
+def test_a_failed_trigger_costs_the_flow_only_without_a_retry_left(
+    valkey: Valkey, worker: Worker, context: Contexts, try_number: int, state: FlowState
+) -> None:
+    with valkey.producer() as producer:
+        flow = producer.submit(chain("wait"), flow_id=FLOW_ID)
+        with pytest.raises((TaskDeferralError, TaskDeferralTimeout)):
+            operator().resume_execution(
+                "__fail__", {"error": "Trigger failure"}, context(try_number=try_number)
+            )
+        assert flow.status().state is state
+    valkey.gate.set()
+
+
+@pytest.mark.parametrize("wrong", [None, {}, {"status": "completed"}])
+def test_an_unusable_event_is_an_error(wrong: Any, context: Contexts) -> None:
+    with pytest.raises(GlideMQException, match="no usable event"):
+        operator().execute_complete(context(), wrong)
+
+
+def test_an_error_of_the_trigger_is_told(context: Contexts) -> None:
+    with pytest.raises(GlideMQException, match="cannot be watched"):
+        operator().execute_complete(context(), event("error"))
+
+
+# -- retry, clear, kill --------------------------------------------------------------------------------------
+
+
+def test_a_retry_repairs_what_failed(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    task = operator(chain("fail"), deferrable=False, result="all")
+    with pytest.raises(GlideMQFlowFailed):
+        task.execute(context())
+    valkey.gate.set()
+    values = task.execute(context(try_number=2))
+    assert values == {"first": 1, "middle": "repaired", "last": {"rows": 3}}
+    with valkey.producer() as producer:
+        attempts = {node.name: node.attempts for node in producer.get(FLOW_ID).nodes()}
+    assert attempts["first"] == 1
+
+
+def test_a_retry_attaches_to_a_running_flow(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    for try_number in (1, 2):
+        with pytest.raises(TaskDeferred):
+            operator(chain("wait")).execute(context(try_number=try_number))
+    valkey.gate.set()
+    wait_for_end(valkey)
+    assert operator(chain("wait")).execute_complete(context(try_number=2), event()) is not None
+
+
+def test_a_cleared_task_uses_the_old_results_and_says_so(
+    valkey: Valkey, worker: Worker, context: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(GlideMQFlowOperator, "log", _Recorder(lines))
+    for try_number in (1, 2):
+        made = context(try_number=try_number)
+        assert not any("was cleared" in line for line in lines)
+        assert operator(deferrable=False).execute(made) == {"last": {"rows": 3}}
+    assert any("so the task was cleared" in line for line in lines), lines
+
+
+class _Recorder:
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def info(self, text: str, *args: Any) -> None:
+        self._lines.append(text % args)
+
+    warning = exception = info
+
+
+def test_a_kill_cancels_the_flow(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    task = operator(chain("wait"))
+    with pytest.raises(TaskDeferred):
+        task.execute(context())
+    task.on_kill()
+    wait_for_end(valkey)
+    with valkey.producer() as producer:
+        status = producer.get(FLOW_ID).status()
+    assert (status.state, status.reason) == (FlowState.CANCELLED, "the Airflow task was killed")
+
+
+def test_a_kill_before_submitting_or_of_one_that_may_not_cancel_does_nothing(
+    valkey: Valkey, worker: Worker, context: Contexts
+) -> None:
+    operator().on_kill()
+    task = operator(chain("wait"), cancel_on_kill=False)
+    with pytest.raises(TaskDeferred):
+        task.execute(context())
+    task.on_kill()
+    with valkey.producer() as producer:
+        assert producer.get(FLOW_ID).status().state is FlowState.RUNNING
+    valkey.gate.set()
+
+
+def test_without_deferring_it_waits_in_the_worker(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    threading.Timer(0.5, valkey.gate.set).start()
+    start = time.monotonic()
+    assert operator(chain("wait"), deferrable=False).execute(context()) == {"last": {"rows": 3}}
+    assert time.monotonic() - start < 10

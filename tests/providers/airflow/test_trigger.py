@@ -1,0 +1,269 @@
+"""Watching flows from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+import redis
+from airflow_provider_glidemq.triggers import glidemq as module
+from airflow_provider_glidemq.triggers import shared
+from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
+
+from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, Worker
+from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain
+
+CLASS_PATH = "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger"
+
+
+async def fired(trigger: GlideMQFlowTrigger, seconds: float = 20) -> dict[str, Any]:
+    """The one event; and no second one."""
+    events = [event.payload async for event in _within(trigger, seconds)]
+    assert len(events) == 1
+    payload: dict[str, Any] = events[0]
+    return payload
+
+
+async def _within(trigger: GlideMQFlowTrigger, seconds: float) -> Any:
+    async with asyncio.timeout(seconds):
+        async for event in trigger.run():
+            yield event
+
+
+def submit(valkey: Valkey, spec: FlowSpec, flow_id: str) -> None:
+    with valkey.producer() as producer:
+        producer.submit(spec, flow_id=flow_id)
+
+
+def test_serialize_is_pinned_and_stable() -> None:
+    kwargs = {
+        "flow_id": "f",
+        "glidemq_conn_id": "c",
+        "poll_interval": 5.0,
+        "deadline": 12.5,
+        "cancel_on_kill": True,
+        "wait_for_flow": True,
+        "not_before": 1.5,
+    }
+    assert GlideMQFlowTrigger(**kwargs).serialize() == (CLASS_PATH, kwargs)  # type: ignore[arg-type]
+
+
+async def test_it_fires_when_the_flow_completes(valkey: Valkey, worker: Worker) -> None:
+    submit(valkey, chain("wait"), "f")
+    threading.Timer(0.5, valkey.gate.set).start()
+    start = time.monotonic()
+    assert await fired(GlideMQFlowTrigger(flow_id="f")) == {
+        "status": "completed",
+        "flow_id": "f",
+        "reason": "",
+        "completed": 3,
+        "total": 3,
+    }
+    assert time.monotonic() - start < 5, "woken by the event, not by the poll interval"
+
+
+async def test_it_fires_at_once_for_a_flow_that_has_ended(valkey: Valkey, worker: Worker) -> None:
+    with valkey.producer() as producer:
+        producer.submit(chain(), flow_id="f").wait()
+    assert (await fired(GlideMQFlowTrigger(flow_id="f")))["status"] == "completed"
+
+
+async def test_it_does_not_fire_before_it_may(valkey: Valkey, worker: Worker) -> None:
+    with valkey.producer() as producer:
+        producer.submit(chain(), flow_id="f").wait()
+    earliest = time.time() + 0.8
+    assert (await fired(GlideMQFlowTrigger(flow_id="f", not_before=earliest)))["status"] == "completed"
+    assert time.time() >= earliest
+
+
+async def test_it_fires_when_the_flow_fails(valkey: Valkey, worker: Worker) -> None:
+    submit(valkey, chain("fail"), "f")
+    payload = await fired(GlideMQFlowTrigger(flow_id="f"))
+    assert payload["status"] == "failed"
+    assert "no such month" in payload["reason"]
+
+
+async def test_it_fires_when_the_flow_is_cancelled(valkey: Valkey, worker: Worker) -> None:
+    submit(valkey, chain("wait"), "f")
+
+    def cancel() -> None:
+        with valkey.producer() as producer:
+            producer.get("f").cancel("enough")
+
+    threading.Timer(0.5, cancel).start()
+    payload = await fired(GlideMQFlowTrigger(flow_id="f"))
+    assert (payload["status"], payload["reason"]) == ("cancelled", "enough")
+
+
+async def test_it_fires_at_the_deadline(valkey: Valkey, worker: Worker) -> None:
+    submit(valkey, chain("wait"), "f")
+    payload = await fired(GlideMQFlowTrigger(flow_id="f", deadline=time.time() + 0.5))
+    assert payload["status"] == "timeout"
+    with valkey.producer() as producer:
+        assert producer.get("f").status().state is FlowState.RUNNING
+    valkey.gate.set()
+
+
+async def test_a_flow_that_is_gone_is_an_error(valkey: Valkey) -> None:
+    payload = await fired(GlideMQFlowTrigger(flow_id="absent"))
+    assert payload["status"] == "error"
+    assert "absent is not on the server" in payload["reason"]
+
+
+async def test_a_flow_that_will_come_can_be_waited_for(valkey: Valkey, worker: Worker) -> None:
+    trigger = GlideMQFlowTrigger(flow_id="later", wait_for_flow=True, poll_interval=0.2)
+    threading.Timer(0.5, submit, [valkey, chain(), "later"]).start()
+    assert (await fired(trigger))["status"] == "completed"
+
+
+async def test_a_state_that_no_event_told_of_is_seen_at_the_next_poll(
+    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared.QueueEvents, "_tell", lambda *_: None)
+    submit(valkey, chain("wait"), "f")
+    threading.Timer(0.5, valkey.gate.set).start()
+    assert (await fired(GlideMQFlowTrigger(flow_id="f", poll_interval=0.3)))["status"] == "completed"
+
+
+async def test_progress_is_told_when_it_changes(
+    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROGRESS_SECONDS", 0.1)
+    told: list[str] = []
+    submit(valkey, chain("wait"), "f")
+    threading.Timer(0.6, valkey.gate.set).start()
+    trigger = GlideMQFlowTrigger(flow_id="f")
+    monkeypatch.setattr(trigger.log, "info", lambda text, *args: told.append(text % args))
+    await fired(trigger)
+    assert told[-1] == "3/3 nodes completed"
+    assert len(told) == len(set(told))
+
+
+async def test_many_triggers_share_one_reader(valkey: Valkey, worker: Worker) -> None:
+    count = 200
+    spec = FlowSpec("one", nodes=[FlowNode("n", queue=QUEUE, job="wait")])
+    with valkey.producer() as producer:
+        for index in range(count):
+            producer.submit(spec, flow_id=f"f{index}")
+    tasks = [asyncio.create_task(fired(GlideMQFlowTrigger(flow_id=f"f{i}"), 60)) for i in range(count)]
+    control = redis.Redis.from_url(valkey.url.replace("valkey", "redis"))
+    await asyncio.sleep(1.0)
+    with control:
+        blocked = [c for c in control.client_list() if c["cmd"] == "xread"]
+        connections = len(control.client_list())
+    assert len(blocked) == 1
+    assert connections < 30
+    valkey.gate.set()
+    payloads = await asyncio.gather(*tasks)
+    assert {payload["status"] for payload in payloads} == {"completed"}
+
+
+async def test_a_cut_connection_is_made_again(valkey: Valkey, worker: Worker) -> None:
+    submit(valkey, chain("wait"), "f")
+    task = asyncio.create_task(fired(GlideMQFlowTrigger(flow_id="f"), 60))
+    await asyncio.sleep(0.5)
+    with redis.Redis.from_url(valkey.url.replace("valkey", "redis")) as control:
+        control.client_kill_filter(_type="normal", skipme=True)
+    await asyncio.sleep(0.2)
+    assert not task.done()
+    valkey.gate.set()
+    assert (await task)["status"] == "completed"
+
+
+async def test_a_server_that_does_not_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT", "glidemq://127.0.0.1:1")
+    payload = await fired(GlideMQFlowTrigger(flow_id="f", deadline=time.time() + 1.5))
+    assert payload["status"] == "timeout"
+
+
+async def test_nothing_is_left_when_nobody_watches_any_more(
+    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "LINGER_SECONDS", 0.1)
+    with valkey.producer() as producer:
+        producer.submit(chain(), flow_id="f").wait()
+    await fired(GlideMQFlowTrigger(flow_id="f"))
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    assert others
+    await asyncio.wait_for(asyncio.gather(*others), 10)
+
+
+async def test_a_cancelled_trigger_leaves_the_others_alone(valkey: Valkey, worker: Worker) -> None:
+    submit(valkey, chain("wait"), "f")
+    first, second = (asyncio.create_task(fired(GlideMQFlowTrigger(flow_id="f"))) for _ in range(2))
+    await asyncio.sleep(0.5)
+    first.cancel("user")
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await first
+    assert caught.value.args == ("user",), "the triggerer tells a user's action by it"
+    valkey.gate.set()
+    assert (await second)["status"] == "completed"
+
+
+# -- on_kill -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "ended"),
+    [
+        ("failed", True),
+        ("success", True),
+        (None, True),
+        ("queued", True),
+        ("running", False),
+        ("deferred", False),
+    ],
+)
+async def test_a_kill_cancels_unless_the_task_goes_on(
+    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch, state: str | None, ended: object
+) -> None:
+    _task_is(monkeypatch, {"r1": {"t": state}})
+    submit(valkey, chain("wait"), "f")
+    trigger = GlideMQFlowTrigger(flow_id="f", cancel_on_kill=True)
+    trigger.task_instance = FakeTask(run_id="r1")  # type: ignore[assignment]
+    await trigger.on_kill()
+    with valkey.producer() as producer:
+        found = producer.get("f").status().state
+    assert found is (FlowState.CANCELLED if ended else FlowState.RUNNING)
+    valkey.gate.set()
+
+
+async def test_a_kill_that_is_interrupted_cancels_all_the_same(
+    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _task_is(monkeypatch, {"r1": {"t": "failed"}}, seconds=0.3)
+    submit(valkey, chain("wait"), "f")
+    trigger = GlideMQFlowTrigger(flow_id="f", cancel_on_kill=True)
+    trigger.task_instance = FakeTask(run_id="r1")  # type: ignore[assignment]
+    killing = asyncio.create_task(trigger.on_kill())
+    await asyncio.sleep(0.1)
+    killing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await killing
+    assert (await fired(GlideMQFlowTrigger(flow_id="f")))["status"] == "cancelled"
+
+
+async def test_a_kill_that_cannot_see_the_task_cancels_nothing(valkey: Valkey, worker: Worker) -> None:
+    submit(valkey, chain("wait"), "f")
+    await GlideMQFlowTrigger(flow_id="f", cancel_on_kill=True).on_kill()
+    with valkey.producer() as producer:
+        assert producer.get("f").status().state is FlowState.RUNNING
+    valkey.gate.set()
+
+
+async def test_a_trigger_that_may_not_cancel_does_not() -> None:
+    async with asyncio.timeout(1):
+        await GlideMQFlowTrigger(flow_id="f").on_kill()
+
+
+def _task_is(monkeypatch: pytest.MonkeyPatch, states: dict[str, Any], seconds: float = 0.0) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415
+
+    def answer(**_: Any) -> dict[str, Any]:
+        time.sleep(seconds)
+        return states
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(answer))

@@ -1,0 +1,75 @@
+"""DAGs for the system test: a flow that completes, one that fails, one that does not end, and a sensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import DAG, task
+from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
+from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
+
+QUEUE = "system"
+
+
+def node(name: str, job: str = "add", after: list[str] | None = None, data: Any = None) -> dict[str, Any]:
+    return {"name": name, "queue": QUEUE, "job": job, "after": after or [], "data": data}
+
+
+def fan() -> dict[str, Any]:
+    """22 nodes: fan-out, fan-in, two diamonds. Each node adds its own number to those of its dependencies."""
+    parts = [f"part-{number:02}" for number in range(1, 13)]
+    return {
+        "name": "fan",
+        "nodes": [
+            node("start", data=1),
+            *(node(name, after=["start"], data=index) for index, name in enumerate(parts)),
+            node("join", after=parts),
+            node("left", after=["join"], data=1),
+            node("right", after=["join"], data=2),
+            node("diamond", after=["left", "right"]),
+            node("up", after=["diamond"], data=3),
+            node("down", after=["diamond"], data=4),
+            node("both", after=["up", "down", "start"]),
+            node("run", job="echo", after=["both"], data="{{ run_id }}"),
+            node("total", after=["both"]),
+        ],
+    }
+
+
+with DAG("completes", schedule=None, catchup=False):
+    flow = GlideMQFlowOperator(task_id="flow", flow=fan(), defer_after=0)
+
+    @task
+    def after(results: Any) -> Any:
+        """Downstream of the flow."""
+        return results["total"]
+
+    after(flow.output)
+
+with DAG("fails", schedule=None, catchup=False):
+    GlideMQFlowOperator(
+        task_id="flow",
+        flow={
+            "name": "fails",
+            "nodes": [
+                node("load", data=1),
+                node("clean", job="fail", after=["load"]),
+                node("report", after=["clean"]),
+            ],
+        },
+    )
+
+with DAG("hangs", schedule=None, catchup=False):
+    GlideMQFlowOperator(
+        task_id="flow",
+        flow={"name": "hangs", "nodes": [node("slow", job="wait"), node("never", after=["slow"])]},
+    )
+
+with DAG("senses", schedule=None, catchup=False, params={"run_id": ""}):
+    GlideMQFlowSensor(
+        task_id="ready",
+        external_dag_id="completes",
+        external_task_id="flow",
+        external_run_id="{{ params.run_id }}",
+        result="leaves",
+    )

@@ -1,0 +1,155 @@
+"""A real Airflow (scheduler, DAG processor, triggerer, API server), a real worker process, a real Valkey."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from airflow_provider_glidemq.identity import flow_id_for
+
+from glidemq_orchestrate import EmbeddedServer, FlowProducer, FlowState
+from glidemq_orchestrate.demo.airflow_stack import AirflowStack, AirflowStackError
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PYTHON_PATH = [ROOT, ROOT / "providers" / "airflow", HERE]
+TOTAL = 2 * (2 * (12 + sum(range(12))) + 3) + 7 + 1
+WORKER_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def flows(server: EmbeddedServer) -> Iterator[FlowProducer]:
+    with FlowProducer(server.url) as producer:
+        yield producer
+
+
+@pytest.fixture(scope="module")
+def _worker(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    log = tmp_path_factory.mktemp("worker") / "worker.log"
+    command = [sys.executable, "-m", "glidemq_orchestrate", "worker"]
+    command += ["--app", "airflow_handlers:handlers", "--queue", "system", "--url", server.url]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PYTHON_PATH))}
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+        try:
+            _wait_for(log, "serves queues system", process)
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(WORKER_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + WORKER_SECONDS
+    while text not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def stack(
+    server: EmbeddedServer, _worker: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AirflowStack]:
+    running = AirflowStack(
+        tmp_path_factory.mktemp("airflow"),
+        HERE / "airflow_dags",
+        connections={"glidemq_default": server.url.replace("valkey://", "glidemq://")},
+        python_path=PYTHON_PATH,
+        progress=_Progress(),
+    )
+    with running:
+        for dag_id in ("completes", "fails", "hangs", "senses"):
+            running.wait_for_dag(dag_id)
+        yield running
+
+
+class _Progress:
+    """Tells on the terminal (``pytest -s``) what takes so long."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - self._since:6.1f} s  {line}\n")
+
+
+def test_a_flow_runs_behind_one_task_and_a_sensor_sees_it(stack: AirflowStack, flows: FlowProducer) -> None:
+    start = time.monotonic()
+    run_id = stack.trigger_dag("completes")
+    sensing = stack.trigger_dag("senses", {"run_id": run_id})
+
+    assert stack.wait_for_run("completes", run_id) == "success", stack.task_log("completes", run_id, "flow")
+    sys.stdout.write(f"DAG run of 22 nodes: {time.monotonic() - start:.1f} s\n")
+    flow_id = flow_id_for("completes", "flow", run_id)
+    assert stack.xcom("completes", run_id, "flow", "glidemq_flow_id") == flow_id
+    assert stack.xcom("completes", run_id, "flow") == {"run": run_id, "total": TOTAL}
+    assert stack.xcom("completes", run_id, "after") == TOTAL
+    status = flows.get(flow_id).status()
+    assert (status.state, status.total, status.completed) == (FlowState.COMPLETED, 22, 22)
+    assert (status.labels["orchestrator"], status.labels["run_id"]) == ("airflow", run_id)
+    log = stack.task_log("completes", run_id, "flow")
+    assert f"Flow {flow_id}: 22 nodes, home queue system" in log
+    assert f"Flow {flow_id} completed: 22 nodes" in log
+
+    assert stack.wait_for_run("senses", sensing) == "success", stack.task_log("senses", sensing, "ready")
+    assert stack.xcom("senses", sensing, "ready") == {"run": run_id, "total": TOTAL}
+
+
+def test_a_failed_flow_fails_the_task_with_the_reason(stack: AirflowStack) -> None:
+    run_id = stack.trigger_dag("fails")
+    assert stack.wait_for_run("fails", run_id) == "failed"
+    assert stack.task_states("fails", run_id) == {"flow": "failed"}
+    log = stack.task_log("fails", run_id, "flow")
+    assert "GlideMQFlowFailed" in log
+    assert "month 13 does not exist" in log
+
+
+def test_a_cleared_task_gets_its_flow_back_and_a_failed_one_cancels_it(
+    stack: AirflowStack, flows: FlowProducer
+) -> None:
+    run_id = stack.trigger_dag("hangs")
+    stack.wait_for_task("hangs", run_id, "flow", ["deferred"])
+    flow = flows.get(flow_id_for("hangs", "flow", run_id))
+    _wait_until_watched(stack, run_id, try_number=1)
+    stack.clear_task("hangs", run_id, "flow")
+    _wait_until_watched(stack, run_id, try_number=2)
+    assert flow.status().state is FlowState.RUNNING
+    stack.mark_task("hangs", run_id, "flow", "failed")
+    outcome = flow.wait(timeout=timedelta(seconds=40))
+    assert outcome.status.state is FlowState.CANCELLED
+    assert "ended by a user (state: failed)" in outcome.status.reason
+
+
+def _wait_until_watched(stack: AirflowStack, run_id: str, try_number: int) -> None:
+    """Wait for the trigger: Airflow tells only a running trigger of what a user did."""
+    until = time.monotonic() + 60
+    while "0/2 nodes completed" not in _log_so_far(stack, run_id, try_number):
+        assert time.monotonic() < until
+        time.sleep(0.5)
+
+
+def _log_so_far(stack: AirflowStack, run_id: str, try_number: int) -> str:
+    try:
+        return stack.task_log("hangs", run_id, "flow", try_number)
+    except AirflowStackError:
+        return ""  # this try has not begun
