@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from glidemq_orchestrate.codec import Json, encode
+from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import EncodeError
 from glidemq_orchestrate.handler import RetryLater, Unrecoverable
 from glidemq_orchestrate.job import Attempt, milliseconds
@@ -89,7 +89,7 @@ class Fail:
     backoff_ms: int
 
 
-def judge_result(attempt: Attempt, value: Json, random: float) -> Finish | Fail:
+def judge_result(attempt: Attempt, value: JsonLike, random: float) -> Finish | Fail:
     """What to say about a handler that returned; a value that is not JSON is a failure."""
     try:
         return Finish(encode(value, where=f"result of job {attempt.name}"))

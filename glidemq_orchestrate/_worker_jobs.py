@@ -24,7 +24,7 @@ from glidemq_orchestrate._worker_core import (
     unknown_handler,
 )
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import Json, decode, encode
+from glidemq_orchestrate.codec import JsonLike, decode, encode
 from glidemq_orchestrate.errors import CodecError, LeaseLost, TransportError
 from glidemq_orchestrate.handler import Context, Handler, Handlers
 from glidemq_orchestrate.job import Attempt
@@ -50,7 +50,7 @@ class Running:
     """A handler at work."""
 
     context: Context
-    task: asyncio.Future[Json] | None = None
+    task: asyncio.Future[JsonLike] | None = None
 
 
 class JobRunner:
@@ -149,7 +149,7 @@ class JobRunner:
             return judge_error(attempt, exc, chance)
         return judge_result(attempt, value, chance)
 
-    async def _call(self, handler: Handler, running: Running) -> Json:
+    async def _call(self, handler: Handler, running: Running) -> JsonLike:
         if _is_async(handler):
             running.task = self._loop.create_task(_awaited(handler, running.context))
         else:
@@ -204,7 +204,7 @@ class JobRunner:
     def _context(self, attempt: Attempt, inputs: Mapping[str, str]) -> Context:
         queue = self._queues[attempt.queue]
 
-        def progress(value: Json) -> None:
+        def progress(value: JsonLike) -> None:
             text = encode(value, where=f"progress of job {attempt.name}")
             self._say(orchestrate.progress(attempt, queue, text, self._clock.now_ms()))
 
@@ -255,7 +255,7 @@ def _is_async(handler: Handler | None) -> bool:
     return inspect.iscoroutinefunction(handler)
 
 
-def _awaited(handler: Handler, context: Context) -> Coroutine[Any, Any, Json]:
+def _awaited(handler: Handler, context: Context) -> Coroutine[Any, Any, JsonLike]:
     made = handler(context)
     if not inspect.iscoroutine(made):
         raise TypeError(f"handler {context.name} is async but made no coroutine")

@@ -31,6 +31,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flow import FlowOutcome, FlowSpec, FlowState, NodeStatus
 from glidemq_orchestrate.handler import Handlers
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.library import Libraries, LibraryStatus, source
 from glidemq_orchestrate.producer import Flow, FlowProducer
 from glidemq_orchestrate.worker import Worker
 
@@ -46,6 +47,10 @@ app = typer.Typer(
 )
 flow_app = typer.Typer(name="flow", help="Submit flows and look at them.", no_args_is_help=True)
 app.add_typer(flow_app)
+library_app = typer.Typer(
+    name="library", help="Look at the server's function libraries and load them.", no_args_is_help=True
+)
+app.add_typer(library_app)
 
 # Output that goes to a file or a pipe has no width of its own.
 console = Console() if sys.stdout.isatty() else Console(width=120)
@@ -226,6 +231,36 @@ def flow_retry(
         _follow(flow, as_json=as_json) if wait else _show(flow, as_json=as_json)
 
 
+@library_app.command("status")
+@_told
+def library_status(url: Url = None, as_json: AsJson = False) -> None:
+    """Show which libraries are on the server (on each primary of its cluster) and whether they are ours."""
+    with Libraries(url) as libraries:
+        _show_libraries(libraries.status(), as_json=as_json)
+
+
+@library_app.command("load")
+@_told
+def library_load(
+    url: Url = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also replace what somebody else has loaded.")
+    ] = False,
+) -> None:
+    """Load what is missing, on every primary of a cluster. Exit code 1 when a foreign one was left alone."""
+    with Libraries(url) as libraries:
+        _show_libraries(libraries.load(replace=replace), as_json=False)
+
+
+@library_app.command("print")
+@_told
+def library_print(
+    name: Annotated[str, typer.Argument(help="glidemq or glidemq_orchestrate.")] = "glidemq",
+) -> None:
+    """Write the source of a library to standard output."""
+    typer.echo(source(name), nl=False)
+
+
 @app.command()
 @_told
 def demo(
@@ -304,6 +339,18 @@ def _show(flow: Flow, *, as_json: bool) -> None:
 def _as_json(outcome: FlowOutcome, nodes: list[NodeStatus]) -> dict[str, Any]:
     shown = [{**asdict(node), "seconds": node.seconds} for node in nodes]
     return {"flow": asdict(outcome.status), "nodes": shown, "results": dict(outcome.results)}
+
+
+def _show_libraries(found: dict[str, list[LibraryStatus]], *, as_json: bool) -> None:
+    rows = [{"server": server, **asdict(status)} for server, statuses in found.items() for status in statuses]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    words = {True: "ours", False: "not ours"}
+    for row in rows:
+        told = f"{words[row['ours']]}, version {row['version'] or 'unknown'}, sha256 {row['sha256']}"
+        line = f"{row['server']}  {row['name']}: {told if row['loaded'] else 'not loaded'}"
+        typer.echo(line)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate._ops import queue as ops
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.job import DEFAULT_OPTIONS, Job, JobId, JobOptions
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
@@ -32,7 +32,7 @@ class Queue(SyncFacade):
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(prefix, check_queue_name(name))
 
-    def add(self, name: str, data: Json = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
+    def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
         """Add one job; it is durable and visible to workers when this returns.
 
         Args:
@@ -65,7 +65,7 @@ class AsyncQueue(AsyncFacade):
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(prefix, check_queue_name(name))
 
-    async def add(self, name: str, data: Json = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
+    async def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
         """See ``Queue.add``."""
         return await self._run(ops.add_job(self._keys, name, data, options, self._clock.now_ms()))
 

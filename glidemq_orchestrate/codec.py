@@ -6,17 +6,21 @@ import base64
 import gzip
 import json
 import zlib
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
 
 Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+"""What is read."""
+JsonLike: TypeAlias = "None | bool | int | float | str | Sequence[JsonLike] | Mapping[str, JsonLike]"
+"""What may be written: also a ``dict[str, int]``, which is no ``dict[str, Json]``."""
 
 MAX_PAYLOAD_BYTES = 1_048_576
 _GZIP_MARK = "gz:"
 
 
-def encode(value: Json, *, where: str) -> str:
+def encode(value: JsonLike, *, where: str) -> str:
     """Encode a value as the compact JSON text that glide-mq stores.
 
     Args:
@@ -70,7 +74,7 @@ def pack(text: str) -> str:
     return _GZIP_MARK + base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
-def _check_keys(value: Json) -> None:
+def _check_keys(value: JsonLike) -> None:
     # json.dumps quietly makes texts of numbers and None; the reader would not find what the writer wrote.
     rest = [value]
     while rest:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NewType
 
-from glidemq_orchestrate.codec import Json, encode
+from glidemq_orchestrate.codec import Json, JsonLike, encode
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     CycleError,
@@ -56,7 +56,7 @@ class FlowNode:
     name: str
     queue: str
     job: str
-    data: Json = None
+    data: JsonLike = None
     after: Sequence[str] = ()
     options: JobOptions = DEFAULT_OPTIONS
 

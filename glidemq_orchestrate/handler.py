@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
-from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
 
 
@@ -58,12 +58,12 @@ class Context:
     inputs: Mapping[str, Json]
     flow_id: str | None
     node: str | None
-    progress: Callable[[Json], None]
+    progress: Callable[[JsonLike], None]
     log: Callable[[str], None]
     cancelled: threading.Event = field(default_factory=threading.Event)
 
 
-Handler = Callable[[Context], "Json | Awaitable[Json]"]
+Handler = Callable[[Context], "JsonLike | Awaitable[JsonLike]"]
 Hook = Callable[[], None]
 H = TypeVar("H", bound=Handler)
 K = TypeVar("K", bound=Hook)

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, Library, library
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request, ask
-from glidemq_orchestrate._protocol.server import load_library, server_info
-from glidemq_orchestrate.errors import GlideMQError, LibraryMissing, LibraryVersionMismatch, ProtocolError
+from glidemq_orchestrate._protocol.server import cluster_primaries, library_code, load_library, server_info
+from glidemq_orchestrate.errors import (
+    GlideMQError,
+    LibraryError,
+    LibraryMissing,
+    LibraryVersionMismatch,
+    ProtocolError,
+)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryStatus:
+    """One function library on one server.
+
+    Attributes:
+        name: ``glidemq`` or ``glidemq_orchestrate``.
+        loaded: The server has a library of this name.
+        ours: It is the very source that this package ships.
+        version: What it says about itself; None when it says nothing.
+        sha256: Of the source that the server has.
+    """
+
+    name: str
+    loaded: bool
+    ours: bool
+    version: str | None
+    sha256: str | None
 
 
 def ensure_libraries() -> Op[None]:
@@ -74,6 +101,76 @@ def _answered(request: Request) -> Generator[Request, Any, Any]:
         for index, reply in zip(lost, again, strict=True):
             replies[index] = reply
     return replies
+
+
+def library_status() -> Op[list[LibraryStatus]]:
+    """What is on the server. Changes nothing."""
+    yield from ask(server_info())
+    theirs = yield from _status_of(library(GLIDEMQ))
+    own = yield from _status_of(library(ORCHESTRATE))
+    return [theirs, own]
+
+
+def install_libraries(*, replace: bool) -> Op[list[LibraryStatus]]:
+    """Load what is missing, bring our own library up to date, and answer what is there then.
+
+    With ``replace`` everything that differs is replaced, also a ``glidemq`` of somebody else.
+
+    Raises:
+        LibraryError: A ``glidemq`` that is not ours was left alone. What was missing is loaded all the same.
+        LibraryVersionMismatch: A newer ``glidemq_orchestrate`` was left alone.
+    """
+    before = yield from library_status()
+    for status in before:
+        wanted = library(status.name)
+        if not status.loaded:
+            yield from _load(wanted)
+        elif not status.ours and (replace or _is_older(status, wanted)):
+            yield from ask(load_library(wanted.source, replace=True))
+    after = yield from library_status()
+    for status in after:
+        if status.ours:
+            continue
+        if status.name == ORCHESTRATE:
+            raise LibraryVersionMismatch(
+                ORCHESTRATE, status.version or "unknown", library(ORCHESTRATE).version
+            )
+        raise LibraryError(
+            f"the server has a glidemq library of somebody else (version {status.version or 'unknown'}); "
+            "it was left alone. To put ours in its place: glidemq library load --replace"
+        )
+    return after
+
+
+def primaries() -> Op[list[tuple[str, int]]]:
+    """Host and port of each primary of the cluster; none when the server is in no cluster."""
+    try:
+        return (yield from ask(cluster_primaries()))
+    except ProtocolError:
+        return []
+
+
+def _status_of(shipped: Library) -> Op[LibraryStatus]:
+    code = yield from ask(library_code(shipped.name))
+    if code is None:
+        return LibraryStatus(shipped.name, loaded=False, ours=False, version=None, sha256=None)
+    version: str | None = None
+    try:
+        if shipped.name == GLIDEMQ:
+            version = yield from ask(glidemq.version())
+        else:
+            version, _ = yield from ask(orchestrate.version())
+    except (LibraryMissing, ProtocolError):
+        pass  # a library of this name that does not tell its version
+    digest = hashlib.sha256(code.encode()).hexdigest()
+    return LibraryStatus(
+        shipped.name, loaded=True, ours=code == shipped.source, version=version, sha256=digest
+    )
+
+
+def _is_older(status: LibraryStatus, wanted: Library) -> bool:
+    """Of our own library alone: another build of it may be replaced unless it is a newer one."""
+    return wanted.name == ORCHESTRATE and _numbers(status.version or "0") <= _numbers(wanted.version)
 
 
 def _load(wanted: Library) -> Op[None]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from glidemq_orchestrate._protocol import glidemq
 from glidemq_orchestrate._protocol.call import Op, ask
-from glidemq_orchestrate.codec import Json, encode
+from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import InvalidJob, JobNotFound
 from glidemq_orchestrate.job import Job, JobId, JobOptions
 from glidemq_orchestrate.keys import QueueKeys
 
 
-def add_job(queue: QueueKeys, name: str, data: Json, options: JobOptions, now_ms: int) -> Op[JobId]:
+def add_job(queue: QueueKeys, name: str, data: JsonLike, options: JobOptions, now_ms: int) -> Op[JobId]:
     """Check, encode and add one job."""
     if not name:
         raise InvalidJob("a job needs a name: the name of the handler that runs it")

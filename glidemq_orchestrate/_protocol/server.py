@@ -37,3 +37,26 @@ def server_info() -> Call[tuple[str, str]]:
 def load_library(source: str, *, replace: bool = False) -> Call[None]:
     """Load a function library."""
     return command("FUNCTION", "LOAD", *(("REPLACE",) if replace else ()), source, decode=replies.anything)
+
+
+def library_code(name: str) -> Call[str | None]:
+    """The source of a function library as the server has it; None when there is none of this name."""
+
+    def decode(reply: Any) -> str | None:
+        return replies.text(replies.pairs(reply[0])["library_code"]) if reply else None
+
+    return command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE", decode=decode)
+
+
+def cluster_primaries() -> Call[list[tuple[str, int]]]:
+    """Host and port of each primary that serves slots; refused by a server that is in no cluster."""
+
+    def decode(reply: Any) -> list[tuple[str, int]]:
+        nodes = [line.split() for line in replies.text(reply).splitlines()]
+        serving = [
+            node[1] for node in nodes if len(node) > 8 and "master" in node[2] and "fail" not in node[2]
+        ]
+        places = [place.split("@")[0].rsplit(":", 1) for place in serving]
+        return [(host, int(port)) for host, port in places]
+
+    return command("CLUSTER", "NODES", decode=decode)

@@ -13,16 +13,16 @@ L.add = M
 -- Arguments 1 to 17 of addJob, which dedup has too, from position `first` on.
 function M.parse(prefix, args, first)
   local int = L.numbers.int
-  local function number(offset)
-    return int(args[first + offset], 0)
-  end
   return {
     prefix = prefix, name = args[first], data = args[first + 1], opts = args[first + 2],
-    timestamp = int(args[first + 3], nil), delay = number(4), priority = number(5),
-    parent_id = args[first + 6] or '', max_attempts = number(7), ordering_key = args[first + 8] or '',
-    concurrency = number(9), rate_max = number(10), rate_duration = number(11), tb_capacity = number(12),
-    tb_refill_rate = number(13), cost = number(14), ttl = number(15), custom_id = args[first + 16] or '',
-    lifo = number(17) > 0, parent_queue = args[first + 18] or '',
+    timestamp = int(args[first + 3], nil), delay = int(args[first + 4], 0),
+    priority = int(args[first + 5], 0), parent_id = args[first + 6] or '',
+    max_attempts = int(args[first + 7], 0), ordering_key = args[first + 8] or '',
+    concurrency = int(args[first + 9], 0), rate_max = int(args[first + 10], 0),
+    rate_duration = int(args[first + 11], 0), tb_capacity = int(args[first + 12], 0),
+    tb_refill_rate = int(args[first + 13], 0), cost = int(args[first + 14], 0),
+    ttl = int(args[first + 15], 0), custom_id = args[first + 16] or '',
+    lifo = int(args[first + 17], 0) > 0, parent_queue = args[first + 18] or '',
   }
 end
 

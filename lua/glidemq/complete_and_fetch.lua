@@ -9,6 +9,7 @@
 -- EVENT as glidemq_complete; active when the next job comes from a list
 
 local TRIES = 3
+local MAX_UNPACKED = 1000
 
 local function complete(c, keys, args)
   local int = L.numbers.int
@@ -29,6 +30,9 @@ local function activate(c, job_id, entry_id)
 end
 
 local function handed_out(c, job_id, entry_id, fields)
+  if #fields <= MAX_UNPACKED then
+    return { 'NEXT_HASH', c.job_id, job_id, entry_id, unpack(fields) }
+  end
   local reply = { 'NEXT_HASH', c.job_id, job_id, entry_id }
   for i = 1, #fields do
     reply[i + 4] = fields[i]
@@ -53,6 +57,15 @@ local function next_from_list(c, list_key)
     end
   end
   return nil
+end
+
+-- Most queues have neither list: one question instead of two.
+local function next_from_lists(c)
+  local priority, lifo = c.prefix .. 'priority', c.prefix .. 'lifo'
+  if redis.call('EXISTS', priority, lifo) == 0 then
+    return nil
+  end
+  return next_from_list(c, priority) or next_from_list(c, lifo)
 end
 
 local function read_entry(c)
@@ -92,12 +105,10 @@ local function complete_and_fetch_next(keys, args)
     skip_events = L.numbers.flag(args[18]), skip_metrics = L.numbers.flag(args[19]),
   }
   complete(c, keys, args)
-  local next_job
-  if not c.broadcast then
-    next_job = next_from_list(c, prefix .. 'priority') or next_from_list(c, prefix .. 'lifo')
-      or next_from_stream(c)
+  if c.broadcast then
+    return { 'NEXT_NONE', args[1] }
   end
-  return next_job or { 'NEXT_NONE', args[1] }
+  return next_from_lists(c) or next_from_stream(c) or { 'NEXT_NONE', args[1] }
 end
 
 redis.register_function({

@@ -4,6 +4,7 @@
 -- REPLY ok | no_op | error:invalid_delay | error:not_found | error:invalid_state
 --       | error:not_in_stream | error:not_in_scheduled
 -- EVENT delay-changed {delay}
+-- COST  constant but for the search of a waiting job's entry, see `L.stream.remove_job`
 --
 -- glidemq_promoteJob: make one delayed job ready now.
 -- KEYS  1 job hash  2 stream  3 scheduled  4 events
@@ -42,7 +43,8 @@ function change.waiting(keys, job_id, job, now, delay, group)
   if delay == 0 then
     return 'no_op'
   end
-  if not L.stream.remove_job(keys[2], group, job_id) then
+  local prefix = L.hashes.prefix(keys[1], 'job:' .. job_id)
+  if not L.jobs.remove_entry(prefix, keys[2], group, job_id, job) then
     return 'error:not_in_stream'
   end
   return schedule(keys, job_id, L.numbers.int(job.priority, 0), now, delay)

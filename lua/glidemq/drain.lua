@@ -58,6 +58,13 @@ local function drain_all(d, key, members)
   redis.call('UNLINK', key)
 end
 
+-- A list still holds what was revoked while it waited there; such a job is in the failed set too.
+local function drain_list(d, key)
+  local members = redis.call('LRANGE', key, 0, -1)
+  drain_all(d, key, members)
+  L.hashes.zrem_all(d.prefix .. 'failed', members)
+end
+
 local function drain(keys, args)
   local prefix = L.hashes.prefix(keys[4], 'id')
   local has_groups = redis.call('EXISTS', prefix .. 'ordering') == 1
@@ -66,8 +73,8 @@ local function drain(keys, args)
   if L.numbers.flag(args[1]) then
     drain_all(d, keys[2], redis.call('ZRANGE', keys[2], 0, -1))
   end
-  drain_all(d, keys[5], redis.call('LRANGE', keys[5], 0, -1))
-  drain_all(d, keys[6], redis.call('LRANGE', keys[6], 0, -1))
+  drain_list(d, keys[5])
+  drain_list(d, keys[6])
   for group_key, group in pairs(d.groups) do
     L.groups.promote(prefix, group_key, group, 0)
   end

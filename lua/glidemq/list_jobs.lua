@@ -1,4 +1,7 @@
--- Active jobs that came from the priority or LIFO list: no stream knows them, so they are found by a scan.
+-- Active jobs that came from the priority or LIFO list: no stream knows them and no key lists them (one of ours
+-- would miss the jobs that a Node worker activates), so they are found by a scan of the whole keyspace.
+-- COST  grows with the keys of the server, whoever they belong to; the scan ends after 500,000 keys (50,000 for
+--       healListActive). Nothing is scanned while list-active is 0, but for getActiveListJobIds.
 --
 -- glidemq_reclaimStalledListJobs: recover those whose worker fell silent.
 -- KEYS  1 stream  2 events
@@ -22,10 +25,10 @@ local function each_active(prefix, page, max_pages, visit)
     local reply = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', page, 'TYPE', 'hash')
     for _, key in ipairs(reply[2]) do
       local job_id = string.sub(key, #head + 1)
-      if not seen[job_id] and not string.find(job_id, ':', 1, true) then
-        seen[job_id] = true
-        local job = L.jobs.read(prefix, job_id)
-        if job and job.state == 'active' and L.list_active.is_source(job) then
+      if not string.find(job_id, ':', 1, true) and redis.call('HGET', key, 'state') == 'active' then
+        local job = not seen[job_id] and L.jobs.read(prefix, job_id)
+        if job and L.list_active.is_source(job) then
+          seen[job_id] = true
           visit(job_id, job)
         end
       end

@@ -4,14 +4,16 @@
 -- REPLY ok | no_op | error:invalid_priority | error:not_found | error:invalid_state
 --       | error:not_in_stream | error:not_in_scheduled
 -- EVENT priority-changed {priority}
+-- COST  constant but for the search of a waiting job's entry, see `L.stream.remove_job`
 
 local change = {}
 
-function change.waiting(keys, args, _, priority)
+function change.waiting(keys, args, job, priority)
   if priority == 0 then
     return 'no_op'
   end
-  if not L.stream.remove_job(keys[2], args[3], args[1]) then
+  local prefix = L.hashes.prefix(keys[1], 'job:' .. args[1])
+  if not L.jobs.remove_entry(prefix, keys[2], args[3], args[1], job) then
     return 'error:not_in_stream'
   end
   redis.call('ZADD', keys[3], L.numbers.score(priority, 0), args[1])

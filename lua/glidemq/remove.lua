@@ -5,13 +5,13 @@
 -- EVENT removed
 
 -- The search for a stream entry ends after 5000 entries: one removal must not hold up the server.
-local MAX_PAGES = 5
+local MAX_ENTRIES = 5000
 local GROUP = 'workers'
 
 local function take_out_waiting(prefix, job_id, job)
   local list = job.lifo == '1' and 'lifo' or L.numbers.int(job.priority, 0) > 0 and 'priority'
   if not (list and redis.call('LREM', prefix .. list, 1, job_id) > 0) then
-    L.stream.remove_job(prefix .. 'stream', GROUP, job_id, MAX_PAGES)
+    L.stream.remove_job(prefix .. 'stream', GROUP, job_id, job.timestamp, MAX_ENTRIES)
   end
 end
 

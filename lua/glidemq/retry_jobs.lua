@@ -22,11 +22,21 @@ local function rejoin_group(prefix, key, job)
   end
 end
 
+-- A job that was revoked in a list is still there, to be dropped when it is popped. It must not be found there
+-- once it may run again.
+local function take_out_of_lists(prefix, job_id, job)
+  if job.revoked then
+    redis.call('LREM', prefix .. 'lifo', 0, job_id)
+    redis.call('LREM', prefix .. 'priority', 0, job_id)
+  end
+end
+
 -- A new life: the time to live starts again, revocation and stalls are forgotten.
 local function retry(prefix, job_id, job, now)
   local key, int = prefix .. 'job:' .. job_id, L.numbers.int
   redis.call('ZADD', prefix .. 'scheduled', L.numbers.score(int(job.priority, 0), now), job_id)
   redis.call('HSET', key, 'state', 'delayed', 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
+  take_out_of_lists(prefix, job_id, job)
   redis.call('HDEL', key, 'revoked', 'stalledCount')
   local expire_at = int(job.expireAt, 0)
   if expire_at > 0 then

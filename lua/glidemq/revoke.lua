@@ -3,6 +3,8 @@
 -- ARGS  1 jobId  2 now  3 group
 -- REPLY revoked (it has failed) | flagged (only the flag was set) | not_found
 -- EVENT revoked
+-- COST  constant but for the search of a waiting job's entry, see `L.stream.remove_job`: the entry must go, and
+--       nothing on the wire says where it is. What was in the scheduled set is looked for near its time only.
 
 local READY = { waiting = true, delayed = true, prioritized = true }
 
@@ -18,8 +20,8 @@ local function revoke(keys, args)
   if is_parked and job.groupKey then
     redis.call('ZREM', prefix .. 'groupq:' .. job.groupKey, job_id)
   elseif READY[job.state] then
-    redis.call('ZREM', keys[3], job_id)
-    L.stream.remove_job(keys[2], args[3], job_id)
+    local was_scheduled = redis.call('ZREM', keys[3], job_id) == 1
+    L.jobs.remove_entry(prefix, keys[2], args[3], job_id, job, was_scheduled and 0 or nil)
     L.ordering.mark_done(prefix, job.orderingKey, job.orderingSeq)
   end
   if is_parked or READY[job.state] then

@@ -27,17 +27,29 @@ local function single_parent(lease, job_key)
   return { prefix = start .. ':{' .. fields[2] .. '}:', parent_id = fields[1], member = lease.prefix .. lease.job_id }
 end
 
+-- Whether a worker holds the entry: one that was taken back has been replaced by another.
+local function is_pending(stream, group, entry_id)
+  local found = redis.pcall('XPENDING', stream, group, entry_id, entry_id, 1)
+  return not found.err and #found == 1
+end
+
 -- gmo_activate: begin an attempt.
 -- KEYS  1 job hash  2 stream
 -- ARGS  1 now_ms  2 job id  3 stream entry id  4 group  5 token
 -- REPLY the job's fields as a flat array; or one word why it is not to be run, and then it is taken care of:
---       GONE, NOT_WAITING, HELD, REVOKED, or what glidemq_moveToActive answers (EXPIRED, GROUP_FULL, ...)
+--       GONE, NOT_WAITING, HELD, REPLACED, REVOKED, or what glidemq_moveToActive answers (EXPIRED, GROUP_FULL, ...)
 -- EFFECTS those of glidemq_moveToActive; token and entry id in the job hash. A repeat with the same token answers the
 --   same again. A job that does not wait (ended, or a node whose dependencies are open) is not started: its stray
---   entry is acknowledged; the entry of an attempt that somebody else holds (HELD) stays for gmo_reclaim.
+--   entry is acknowledged; the entry of an attempt that somebody else holds (HELD) stays for gmo_reclaim. An entry
+--   that was taken back is not pending any more: its job has a newer entry (REPLACED). If it were started by the
+--   old one, the newer one would be thrown away as stray, and nothing would bring the job back if its worker died.
 local function not_waiting(keys, args, job)
   if job[1] == 'active' and job[3] == args[3] then
     return job[2] == args[5] and redis.call('HGETALL', keys[1]) or { 'HELD' }
+  end
+  -- A Node worker notes no entry: the one it works on must not be taken for stray.
+  if job[1] == 'active' and not (job[3] and is_pending(keys[2], args[4], job[3])) then
+    return { 'HELD' }
   end
   L.stream.ack(keys[2], args[4], args[3], false)
   return { job[1] and 'NOT_WAITING' or 'GONE' }
@@ -49,6 +61,9 @@ local function activate(keys, args)
   local job = redis.call('HMGET', keys[1], 'state', 'gmo:token', 'gmo:entry')
   if job[1] ~= 'waiting' then
     return not_waiting(keys, args, job)
+  end
+  if not is_pending(keys[2], group, entry_id) then
+    return { 'REPLACED' }
   end
   local why, fields = L.activate.job { prefix = prefix, job_id = job_id, entry_id = entry_id, group = group, now = now }
   if not why then

@@ -5,27 +5,24 @@ L.activate = M
 
 -- Remembers that a LIFO or prioritised job came from the stream this time, so that nobody takes it for a
 -- job of the lists.
-local function source_of(a, job)
-  if a.entry_id == '' then
-    if job.activeSource then
-      redis.call('HDEL', a.prefix .. 'job:' .. a.job_id, 'activeSource')
-    end
-    return nil
+local function is_detour(a, job)
+  if a.entry_id ~= '' then
+    return job.lifo == '1' or L.numbers.int(job.priority, 0) > 0
+  elseif job.activeSource then
+    redis.call('HDEL', a.prefix .. 'job:' .. a.job_id, 'activeSource')
   end
-  if job.lifo == '1' or L.numbers.int(job.priority, 0) > 0 then
-    return 'stream'
-  end
-  return nil
+  return false
 end
 
--- The flat field list with `changes` (name, value pairs) put in place or appended.
-local function patched(flat, changes)
+-- The flat field list with `changes` (name, value pairs) put in place or appended. What changes here was
+-- written last before, so it is looked for from the end.
+local function patched(flat, job, changes)
   for i = 1, #changes, 2 do
     local field, at = changes[i], #flat + 1
-    for j = 1, #flat, 2 do
-      if flat[j] == field then
-        at = j
-        break
+    if job[field] then
+      at = at - 2
+      while flat[at] ~= field do
+        at = at - 2
       end
     end
     flat[at], flat[at + 1] = field, changes[i + 1]
@@ -57,9 +54,9 @@ function M.job(a)
   end
   local now = L.numbers.text(a.now)
   local changes = { 'state', 'active', 'processedOn', now, 'lastActive', now }
-  if source_of(a, job) then
+  if is_detour(a, job) then
     changes[7], changes[8] = 'activeSource', 'stream'
   end
   redis.call('HSET', key, unpack(changes))
-  return nil, patched(flat, changes)
+  return nil, patched(flat, job, changes)
 end

@@ -36,8 +36,10 @@ local function notify_parents(c)
 end
 
 local function settle_order(c, job)
-  local seq = c.ordering_seq ~= '' and c.ordering_seq or job.orderingSeq
-  L.ordering.mark_done(c.prefix, hinted(c.ordering_key, job.orderingKey), seq)
+  local key = hinted(c.ordering_key, job.orderingKey)
+  if key then
+    L.ordering.mark_done(c.prefix, key, c.ordering_seq ~= '' and c.ordering_seq or job.orderingSeq)
+  end
 end
 
 local function store_completed(c, job)
@@ -56,7 +58,7 @@ end
 -- finish, else true.
 function M.complete(c)
   local prefix, now = c.prefix, c.now
-  local job = c.job or L.jobs.read(prefix, c.job_id)
+  local job = c.job or L.jobs.read_to_finish(prefix, c.job_id)
   L.stream.ack(prefix .. 'stream', c.group, c.entry_id, c.broadcast)
   release_list_slot(c)
   if not job or (job.state == 'completed' and not c.broadcast) then
@@ -128,7 +130,7 @@ end
 -- decides, not the hash. Parents are not told. Second result: false when there was nothing to fail.
 function M.fail(f)
   local key = f.prefix .. 'job:' .. f.job_id
-  local job = f.job or L.jobs.read(f.prefix, f.job_id)
+  local job = f.job or L.jobs.read_to_finish(f.prefix, f.job_id)
   L.stream.ack(f.prefix .. 'stream', f.group, f.entry_id, f.broadcast)
   release_list_slot(f)
   local is_over = job and (job.state == 'completed' or job.state == 'failed')

@@ -10,7 +10,7 @@ function M.exists(prefix, job_id)
 end
 
 function M.auto(prefix)
-  return L.numbers.text(redis.call('INCR', prefix .. 'id'))
+  return L.numbers.fresh_text(redis.call('INCR', prefix .. 'id'))
 end
 
 -- The next automatic id that names no job and whose key is not in `taken`; nil after 1000 collisions.

@@ -3,22 +3,34 @@
 local M = {}
 L.jobs = M
 
-local LIFE = {
-  'id', 'name', 'state', 'expireAt', 'processedOn', 'lastActive', 'groupKey', 'orderingSeq', 'orderingKey',
-  'groupSlot', 'priority', 'lifo', 'activeSource', 'revoked', 'cost', 'timestamp',
-}
-
--- What the life cycle needs of a job, in one read; nil when the hash is missing.
--- Payload, options and results are left out: they may be large.
+-- What the life cycle needs of a job, in one read; nil when the hash is missing. Payload, options and results
+-- are left out: they may be large. Spelled out, since a table that grows field by field costs more than the read.
 function M.read(prefix, job_id)
-  local values = redis.call('HMGET', prefix .. 'job:' .. job_id, unpack(LIFE))
-  local job, found = {}, false
-  for i = 1, #LIFE do
-    if values[i] then
-      job[LIFE[i]], found = values[i], true
-    end
+  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'id', 'name', 'state', 'expireAt', 'processedOn',
+    'lastActive', 'groupKey', 'orderingSeq', 'orderingKey', 'groupSlot', 'priority', 'lifo', 'activeSource',
+    'revoked', 'cost', 'timestamp')
+  if not (v[3] or v[1] or v[2]) then
+    return nil
   end
-  return found and job or nil
+  return {
+    id = v[1] or nil, name = v[2] or nil, state = v[3] or nil, expireAt = v[4] or nil,
+    processedOn = v[5] or nil, lastActive = v[6] or nil, groupKey = v[7] or nil, orderingSeq = v[8] or nil,
+    orderingKey = v[9] or nil, groupSlot = v[10] or nil, priority = v[11] or nil, lifo = v[12] or nil,
+    activeSource = v[13] or nil, revoked = v[14] or nil, cost = v[15] or nil, timestamp = v[16] or nil,
+  }
+end
+
+-- The part of it that finishing needs.
+function M.read_to_finish(prefix, job_id)
+  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'id', 'state', 'processedOn', 'priority', 'groupKey',
+    'orderingSeq', 'orderingKey', 'groupSlot')
+  if not (v[2] or v[1]) then
+    return nil
+  end
+  return {
+    id = v[1] or nil, state = v[2] or nil, processedOn = v[3] or nil, priority = v[4] or nil,
+    groupKey = v[5] or nil, orderingSeq = v[6] or nil, orderingKey = v[7] or nil, groupSlot = v[8] or nil,
+  }
 end
 
 function M.state(job)
@@ -28,47 +40,51 @@ function M.state(job)
   return job.priority > 0 and 'prioritized' or 'waiting'
 end
 
--- Fields of `job`: prefix id name data opts timestamp delay priority max_attempts; optional: group_key
--- ordering_seq cost expire_at parent_id parent_queue scheduler_name lifo state, and `extra` (flat pairs).
-function M.write(job)
-  local text = L.numbers.text
-  local pairs_ = {
-    'id', job.id, 'name', job.name, 'data', job.data, 'opts', job.opts, 'timestamp', text(job.timestamp),
-    'attemptsMade', '0', 'delay', text(job.delay), 'priority', text(job.priority),
-    'maxAttempts', text(job.max_attempts),
-  }
-  local n = #pairs_
+-- The fields that not every job has, in their order on the wire; state comes last.
+local function optional(job)
+  local state = job.state or M.state(job)
+  local has_cost, parent_id = job.cost and job.cost > 0, job.parent_id or ''
+  local scheduler = job.scheduler_name or ''
+  if not (job.group_key or has_cost or job.expire_at or job.lifo) and parent_id == '' and scheduler == '' then
+    return 'state', state
+  end
+  local more = {}
   local function add(field, value)
-    pairs_[n + 1], pairs_[n + 2] = field, value
-    n = n + 2
+    more[#more + 1], more[#more + 2] = field, value
   end
   if job.group_key then
     add('groupKey', job.group_key)
-    add('orderingSeq', text(job.ordering_seq))
+    add('orderingSeq', L.numbers.text(job.ordering_seq))
   end
-  if job.cost and job.cost > 0 then
-    add('cost', text(job.cost))
+  if has_cost then
+    add('cost', L.numbers.text(job.cost))
   end
   if job.expire_at then
-    add('expireAt', text(job.expire_at))
+    add('expireAt', L.numbers.text(job.expire_at))
   end
-  if job.parent_id and job.parent_id ~= '' then
-    add('parentId', job.parent_id)
+  if parent_id ~= '' then
+    add('parentId', parent_id)
     if job.parent_queue and job.parent_queue ~= '' then
       add('parentQueue', job.parent_queue)
     end
   end
-  if job.scheduler_name and job.scheduler_name ~= '' then
-    add('schedulerName', job.scheduler_name)
+  if scheduler ~= '' then
+    add('schedulerName', scheduler)
   end
   if job.lifo then
     add('lifo', '1')
   end
-  for i = 1, #(job.extra or {}), 2 do
-    add(job.extra[i], job.extra[i + 1])
-  end
-  add('state', job.state or M.state(job))
-  redis.call('HSET', job.prefix .. 'job:' .. job.id, unpack(pairs_))
+  add('state', state)
+  return unpack(more)
+end
+
+-- Fields of `job`: prefix id name data opts timestamp delay priority max_attempts; optional: group_key
+-- ordering_seq cost expire_at parent_id parent_queue scheduler_name lifo state.
+function M.write(job)
+  local text = L.numbers.text
+  redis.call('HSET', job.prefix .. 'job:' .. job.id, 'id', job.id, 'name', job.name, 'data', job.data,
+    'opts', job.opts, 'timestamp', text(job.timestamp), 'attemptsMade', '0', 'delay', text(job.delay),
+    'priority', text(job.priority), 'maxAttempts', text(job.max_attempts), optional(job))
 end
 
 -- Puts a new job where its delay, priority and order say. Takes the fields of `write`.
@@ -94,6 +110,16 @@ function M.make_ready(prefix, job_id, job, priority, retry_group)
   else
     L.stream.append(prefix .. 'stream', job_id, job.name, retry_group)
   end
+end
+
+-- Takes the entry of a waiting job out of the stream; false when it has none. A job in one of the lists has
+-- none, and asking the list is much cheaper than searching the stream.
+function M.remove_entry(prefix, stream_key, group, job_id, job, limit)
+  local list = job.lifo == '1' and 'lifo' or L.numbers.int(job.priority, 0) > 0 and 'priority'
+  if list and redis.call('LPOS', prefix .. list, job_id) then
+    return false
+  end
+  return L.stream.remove_job(stream_key, group, job_id, job.timestamp, limit)
 end
 
 -- Writes a final failure: the failed set and the job hash. Extra pairs may follow.

@@ -15,6 +15,8 @@ M.EXACT = EXACT
 function M.int(value, default)
   if value == '0' then
     return 0
+  elseif not value or value == '' then
+    return default
   end
   local n = tonumber(value)
   if n and n == n and n < huge and n > -huge then
@@ -24,15 +26,35 @@ function M.int(value, default)
 end
 
 -- Lua's own conversion turns 10^15 into `1e+15`; ids and times must stay digits.
-function M.text(n)
-  if n == 0 then
-    return '0'
-  end
+local function format(n)
   if n % 1 == 0 and n < EXACT and n > -EXACT then
     return string.format('%.0f', n)
   end
   return tostring(n)
 end
+
+-- Times and limits come again and again, and formatting costs more than all the rest of a small call: the
+-- last few texts are kept.
+local texts, count, MAX_TEXTS = {}, 0, 64
+
+function M.text(n)
+  local known = texts[n]
+  if known then
+    return known
+  end
+  local text = format(n)
+  if n ~= n then
+    return text
+  end
+  if count >= MAX_TEXTS then
+    texts, count = {}, 0
+  end
+  texts[n], count = text, count + 1
+  return text
+end
+
+-- For numbers that do not come again, such as ids.
+M.fresh_text = format
 
 function M.flag(value)
   return value == '1'

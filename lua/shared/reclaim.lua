@@ -22,10 +22,12 @@ local function died(r, job_id, entry_id, is_new)
   end
 end
 
+-- Where no worker's silence can matter: the job has ended, or will get an entry of its own when its time comes.
+local STRAY = { completed = true, failed = true, delayed = true, ['waiting-children'] = true }
+
 local function handle(r, job_id, entry_id)
   local job = L.jobs.read(r.prefix, job_id)
-  local is_over = job and not r.broadcast and (job.state == 'completed' or job.state == 'failed')
-  if not job or is_over then
+  if not job or (STRAY[job.state] and not r.broadcast) then
     return died(r, job_id, entry_id, false)
   end
   local is_expired, is_new = L.expiry.check(r.prefix, job_id, r.now, job)

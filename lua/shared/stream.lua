@@ -3,7 +3,9 @@
 local M = {}
 L.stream = M
 
-local PAGE = 1000
+local FIRST_PAGE, PAGE = 16, 1000
+-- How many ms the clock of a client may be ahead, and how far the search near the right time goes.
+local SKEW, NEAR_ENTRIES = 10, 1000
 
 -- `name` may be nil or false when the job has none.
 function M.append(stream_key, job_id, name, retry_group)
@@ -35,31 +37,44 @@ function M.job_id(fields)
 end
 
 -- Calls `visit(entry_id, job_id or nil)` in order until it returns true; true when it did.
--- With `max_pages` the search ends after that many pages of 1000 entries.
-function M.each(stream_key, visit, max_pages)
-  local from, pages = '-', 0
-  while not max_pages or pages < max_pages do
-    local page = redis.call('XRANGE', stream_key, from, '+', 'COUNT', PAGE)
+-- Begins at entry id `from` (nil = the oldest) and looks at about `limit` entries at most (nil = all).
+-- Pages grow: most searches end early.
+function M.each(stream_key, visit, limit, from)
+  local size, seen = FIRST_PAGE, 0
+  from = from or '-'
+  while not limit or seen < limit do
+    local page = redis.call('XRANGE', stream_key, from, '+', 'COUNT', size)
     for _, entry in ipairs(page) do
       if visit(entry[1], M.job_id(entry[2])) then
         return true
       end
     end
-    if #page < PAGE then
+    if #page < size then
       return false
     end
-    from, pages = '(' .. page[PAGE][1], pages + 1
+    from, seen = '(' .. page[size][1], seen + size
+    size = math.min(size * 4, PAGE)
   end
   return false
 end
 
--- Acknowledges and deletes the first entry of the job; false when there is none within `max_pages`.
-function M.remove_job(stream_key, group, job_id, max_pages)
-  return M.each(stream_key, function(entry_id, found)
+-- Acknowledges and deletes the first entry of the job; false when there is none. Entry ids are times, so the
+-- search begins where the entry of a job created at `near` should be, and only then takes the whole stream from
+-- its start, as far as `limit` entries. An entry that was appended much later, after a retry say, is found by
+-- the long way only: nothing on the wire says where it is.
+function M.remove_job(stream_key, group, job_id, near, limit)
+  local function is_found(entry_id, found)
     if found ~= job_id then
       return false
     end
     M.ack(stream_key, group, entry_id, false)
     return true
-  end, max_pages)
+  end
+  near = math.floor(L.numbers.int(near, 0)) - SKEW
+  if near > 0 and near < L.numbers.EXACT then
+    if M.each(stream_key, is_found, NEAR_ENTRIES, L.numbers.text(near)) then
+      return true
+    end
+  end
+  return limit ~= 0 and M.each(stream_key, is_found, limit)
 end

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, FlowState, FlowStatus, JobOptions, JobState, NodeStatus
+from glidemq_orchestrate import (
+    Backoff,
+    FlowNode,
+    FlowSpec,
+    FlowState,
+    FlowStatus,
+    JobOptions,
+    JobState,
+    NodeStatus,
+)
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     CycleError,
@@ -52,7 +61,9 @@ def test_dependencies_come_before_dependents_and_equals_in_writing_order() -> No
 
 
 @given(st.permutations(range(8)), st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
-def test_the_order_respects_every_edge_of_any_acyclic_flow(writing: list[int], edges: set[tuple[int, int]]) -> None:
+def test_the_order_respects_every_edge_of_any_acyclic_flow(
+    writing: list[int], edges: set[tuple[int, int]]
+) -> None:
     after: dict[int, list[str]] = {n: [f"n{low}" for low, high in edges if low < high == n] for n in range(8)}
     found = order(flow(*(node(f"n{n}", *after[n]) for n in writing)))
     assert sorted(found) == [f"n{n}" for n in range(8)]
@@ -315,6 +326,10 @@ def test_a_status_counts_what_is_open_and_knows_when_it_has_ended() -> None:
     ("started", "finished", "seconds"),
     [("1000", "3500", 2.5), ("1000", "", None), ("", "3500", None), ("3500", "1000", None)],
 )
-def test_the_seconds_of_a_node_are_those_of_its_last_run(started: str, finished: str, seconds: float | None) -> None:
-    one = NodeStatus("a", "q", "j", "w", (), JobState.COMPLETED, 1, "", None, moment(started), moment(finished))
+def test_the_seconds_of_a_node_are_those_of_its_last_run(
+    started: str, finished: str, seconds: float | None
+) -> None:
+    one = NodeStatus(
+        "a", "q", "j", "w", (), JobState.COMPLETED, 1, "", None, moment(started), moment(finished)
+    )
     assert one.seconds == seconds

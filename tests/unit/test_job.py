@@ -188,7 +188,9 @@ def test_an_attempt_is_read_from_the_activated_hash() -> None:
     assert (attempt.flow_id, attempt.node, attempt.options) == ("f", "n", NOTHING)
 
 
-@pytest.mark.parametrize(("text", "value"), [(None, None), ("", None), ("50", 50), ("[1]", [1]), ("half", "half")])
+@pytest.mark.parametrize(
+    ("text", "value"), [(None, None), ("", None), ("50", 50), ("[1]", [1]), ("half", "half")]
+)
 def test_progress_is_json_or_text(text: str | None, value: object) -> None:
     assert read_progress(text) == value
 

@@ -22,7 +22,14 @@ KEYS = QueueKeys("glide", "etl")
 
 
 def test_every_key_of_a_queue_has_its_hash_tag() -> None:
-    made = [KEYS.key("stream"), KEYS.job("7"), KEYS.log("7"), KEYS.worker("w1"), KEYS.workers(), KEYS.flow("f:1")]
+    made = [
+        KEYS.key("stream"),
+        KEYS.job("7"),
+        KEYS.log("7"),
+        KEYS.worker("w1"),
+        KEYS.workers(),
+        KEYS.flow("f:1"),
+    ]
     assert made == [
         "glide:{etl}:stream",
         "glide:{etl}:job:7",

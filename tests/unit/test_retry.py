@@ -23,7 +23,9 @@ RANDOM = st.floats(0, 1, exclude_max=True)
 
 
 @given(BACKOFFS, st.integers(1, 10_000), RANDOM)
-def test_a_pause_is_never_negative_and_at_most_seven_days(backoff: Backoff, failures: int, random: float) -> None:
+def test_a_pause_is_never_negative_and_at_most_seven_days(
+    backoff: Backoff, failures: int, random: float
+) -> None:
     assert 0 <= delay_ms(backoff, failures, random) <= MAX_DELAY_MS == 604_800_000
 
 

@@ -100,7 +100,9 @@ def status(**kw: Any) -> FlowStatus:
 
 
 def test_a_flow_shows_name_id_state_counts_and_reason() -> None:
-    text = "\n".join(shown(flow_view(status(failed=2, state=FlowState.FAILED, reason="a: boom"), [node("a")])))
+    text = "\n".join(
+        shown(flow_view(status(failed=2, state=FlowState.FAILED, reason="a: boom"), [node("a")]))
+    )
     for part in ("nightly", "f-1", "failed", "3/10 completed, 2 failed", "a: boom"):
         assert part in text
     assert "failed" not in "\n".join(shown(flow_view(status(), [])))
@@ -108,7 +110,9 @@ def test_a_flow_shows_name_id_state_counts_and_reason() -> None:
 
 def test_text_of_users_is_not_taken_for_markup() -> None:
     found = "\n".join(
-        shown(flow_view(status(name="[red]x", reason="[/]"), [node("[bold]n", JobState.FAILED, reason="[/y]")]))
+        shown(
+            flow_view(status(name="[red]x", reason="[/]"), [node("[bold]n", JobState.FAILED, reason="[/y]")])
+        )
     )
     for part in ("[red]x", "[/]", "[bold]n", "[/y]"):
         assert part in found

@@ -27,7 +27,9 @@ from glidemq_orchestrate.job import Attempt, RunOptions
 BACKOFF = Backoff("exponential", timedelta(milliseconds=100), jitter=0.5)
 
 
-def attempt(job_id: str = "1", queue: str = "etl", made: int = 0, attempts: int = 3, token: str = "t") -> Attempt:  # noqa: S107
+def attempt(
+    job_id: str = "1", queue: str = "etl", made: int = 0, attempts: int = 3, token: str = "t"
+) -> Attempt:
     options = RunOptions(attempts, BACKOFF, None)
     return Attempt(queue, job_id, "1-1", token, "1", "work", "null", options, made, None, None)
 
@@ -58,7 +60,7 @@ def test_jobs_of_two_queues_with_one_id_are_two_jobs() -> None:
 def test_the_end_of_an_older_attempt_leaves_the_newer_one() -> None:
     slots = Slots(3)
     older = attempt()
-    newer = replace(older, token="new")  # noqa: S106
+    newer = replace(older, token="new")
     slots.take(older)
     slots.take(newer)
     slots.free(older)
@@ -121,13 +123,17 @@ def test_a_retry_on_request_keeps_its_own_pause_within_the_attempts() -> None:
 
 def test_a_long_reason_is_cut_and_shows_it() -> None:
     assert judge_error(attempt(), Unrecoverable("x" * MAX_REASON), 0.0).reason == "x" * MAX_REASON
-    for error in (ValueError("x" * 10_000), Unrecoverable("x" * 10_000), RetryLater(timedelta(0), "x" * 10_000)):
+    for error in (
+        ValueError("x" * 10_000),
+        Unrecoverable("x" * 10_000),
+        RetryLater(timedelta(0), "x" * 10_000),
+    ):
         reason = judge_error(attempt(), error, 0.0).reason
         assert len(reason) == MAX_REASON == 4_000
         assert reason.endswith("x…")
 
 
-class Mute(Exception):  # noqa: N818  as bad as users' exceptions can be
+class Mute(Exception):
     def __str__(self) -> NoReturn:
         raise RuntimeError("no text")
 

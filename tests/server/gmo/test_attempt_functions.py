@@ -1,0 +1,289 @@
+"""Each function about attempts by itself: what it does, what it refuses, and that a repeat does no harm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate.job import JobOptions
+from glidemq_orchestrate.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from tests.server.gmo.conftest import Bench
+
+ETL = QueueKeys("glide", "etl")
+STREAM = "glide:{etl}:stream"
+
+
+def a_job(bench: Bench, job_id: str = "j", **options: Any) -> str:
+    options_ = JobOptions(job_id=job_id, **options)
+    return str(bench.call(glidemq.add_job(ETL, "work", "1", options_, bench.now)))
+
+
+class TestActivating:
+    def test_it_begins_an_attempt_and_a_repeat_answers_the_same(self, bench: Bench) -> None:
+        a_job(bench)
+        job_id, entry_id = bench.take()
+        call = orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)
+        attempt = bench.call(call)
+        assert (attempt.job_id, attempt.processed_on, attempt.data) == ("j", "1000000", "1")
+        assert bench.job("j")["state"] == "active"
+        assert bench.unchanged(call) == attempt
+
+    def test_another_token_does_not_get_a_held_job(self, bench: Bench) -> None:
+        a_job(bench)
+        job_id, entry_id = bench.take()
+        bench.call(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now))
+        assert bench.unchanged(orchestrate.activate(ETL, job_id, entry_id, "u", bench.now)) == "HELD"
+
+    @pytest.mark.parametrize("earlier", [None, "1-1"])
+    def test_the_entry_of_a_job_that_a_node_worker_runs_is_left_alone(
+        self, bench: Bench, earlier: str | None
+    ) -> None:
+        a_job(bench)
+        job_id, entry_id = bench.take()
+        bench.client.hset("glide:{etl}:job:j", mapping={"state": "active", "processedOn": 1})
+        if earlier:
+            bench.client.hset("glide:{etl}:job:j", "gmo:entry", earlier)
+        assert bench.unchanged(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "HELD"
+        assert bench.pending() == 1
+
+    def test_a_second_entry_of_a_job_that_runs_is_thrown_away(self, bench: Bench) -> None:
+        a_job(bench)
+        attempt = bench.begin()
+        bench.client.xadd(STREAM, {"jobId": "j", "name": "work"})
+        job_id, entry_id = bench.take()
+        assert bench.call(orchestrate.activate(ETL, job_id, entry_id, "u", bench.now)) == "NOT_WAITING"
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (1, 1)
+        assert bench.call(orchestrate.finish(attempt, ETL, "1", bench.now)) == ""
+
+    def test_a_job_that_is_gone_leaves_no_entry(self, bench: Bench) -> None:
+        a_job(bench)
+        job_id, entry_id = bench.take()
+        bench.client.delete("glide:{etl}:job:j")
+        assert bench.call(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "GONE"
+        assert (bench.pending(), bench.client.xlen(STREAM), bench.client.exists("glide:{etl}:job:j")) == (
+            0,
+            0,
+            0,
+        )
+
+    @pytest.mark.parametrize("state", ["completed", "failed", "delayed", "waiting-children"])
+    def test_a_stray_entry_starts_nothing(self, bench: Bench, state: str) -> None:
+        a_job(bench)
+        job_id, entry_id = bench.take()
+        bench.client.hset("glide:{etl}:job:j", "state", state)
+        before = bench.job("j")
+        assert bench.call(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "NOT_WAITING"
+        assert bench.job("j") == before
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
+
+    def test_an_entry_that_was_taken_back_starts_nothing(self, bench: Bench) -> None:
+        a_job(bench)
+        job_id, entry_id = bench.take()
+        assert bench.reclaim() == []
+        assert bench.unchanged(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "REPLACED"
+        assert bench.begin().job_id == "j"
+
+    def test_a_revoked_job_fails(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"), node("b", "a"))
+        job_id, entry_id = bench.take()
+        bench.client.hset("glide:{etl}:job:f~a", "revoked", "1")
+        assert bench.call(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "REVOKED"
+        assert bench.job("f~a")["failedReason"] == "revoked"
+        assert bench.job("f~b")["failedReason"] == "upstream failed: a"
+        assert bench.record()["state"] == "failed"
+        assert bench.pending() == 0
+
+    def test_an_expired_job_fails(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"), node("b", "a"))
+        job_id, entry_id = bench.take()
+        bench.client.hset("glide:{etl}:job:f~a", "expireAt", bench.now - 1)
+        assert bench.call(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "EXPIRED"
+        assert bench.job("f~a")["failedReason"] == "expired"
+        assert bench.record()["state"] == "failed"
+        assert bench.pending() == 0
+
+
+class TestFinishing:
+    def test_a_result_is_taken_once_and_releases_what_waited(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"), node("b", "a"), node("c", "a", queue="spark"), node("d", "b", "c"))
+        attempt = bench.begin()
+        bench.now += 500
+        call = orchestrate.finish(attempt, ETL, '{"x":1}', bench.now)
+        assert bench.call(call) == ""
+        job = bench.job("f~a")
+        assert (job["state"], job["returnvalue"], job["finishedOn"]) == ("completed", '{"x":1}', "1000500")
+        assert (bench.job("f~b")["state"], bench.job("f~c", "spark")["state"]) == ("waiting", "waiting")
+        assert bench.job("f~d")["state"] == "waiting-children"
+        assert bench.record()["completed"] == "1"
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 1)
+        assert bench.client.zscore("glide:{etl}:completed", "f~a") == bench.now
+        assert ("completed", "f~a") in bench.events()
+        assert bench.refused(call) == "GMO_STALE"
+
+    def test_the_last_result_ends_the_flow(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"))
+        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
+        assert (bench.record()["state"], bench.events()[-1]) == ("completed", ("flow.completed", "f"))
+
+    @pytest.mark.parametrize(
+        "change", [{"gmo:token": "x"}, {"processedOn": "7"}, {"state": "waiting"}, {"state": "failed"}]
+    )
+    def test_whoever_does_not_own_the_job_is_refused(self, bench: Bench, change: dict[str, str]) -> None:
+        a_job(bench)
+        attempt = bench.begin()
+        bench.client.hset("glide:{etl}:job:j", mapping=change)
+        for call in (
+            orchestrate.finish(attempt, ETL, "1", bench.now),
+            orchestrate.fail(attempt, ETL, "x", max_attempts=1, backoff_ms=0, now_ms=bench.now),
+            orchestrate.give_back(attempt, ETL, bench.now),
+            orchestrate.heartbeat(attempt, ETL, bench.now),
+            orchestrate.progress(attempt, ETL, "1", bench.now),
+        ):
+            assert bench.refused(call) == "GMO_STALE"
+
+    def test_a_job_that_is_gone_is_refused(self, bench: Bench) -> None:
+        a_job(bench)
+        attempt = bench.begin()
+        bench.client.delete("glide:{etl}:job:j")
+        assert bench.refused(orchestrate.finish(attempt, ETL, "1", bench.now)) == "GMO_STALE"
+
+
+class TestFailing:
+    def test_a_failure_with_attempts_left_is_tried_again_later(self, bench: Bench) -> None:
+        a_job(bench, attempts=2)
+        attempt = bench.begin()
+        call = orchestrate.fail(attempt, ETL, "boom", max_attempts=2, backoff_ms=300, now_ms=bench.now)
+        assert bench.call(call) == ("retrying", "")
+        job = bench.job("j")
+        assert (job["state"], job["attemptsMade"], job["failedReason"]) == ("delayed", "1", "boom")
+        assert bench.client.zscore("glide:{etl}:scheduled", "j") == bench.now + 300
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
+        assert bench.refused(call) == "GMO_STALE"
+        bench.now += 300
+        bench.call(glidemq.promote(ETL, bench.now))
+        last = bench.begin()
+        again = orchestrate.fail(last, ETL, "boom", max_attempts=2, backoff_ms=300, now_ms=bench.now)
+        assert bench.call(again) == ("failed", "")
+        assert bench.job("j")["attemptsMade"] == "2"
+
+    def test_a_final_failure_reaches_every_dependent(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"), node("b", "a"), node("c", "b", queue="spark"), node("x"))
+        call = orchestrate.fail(bench.begin(), ETL, "boom", max_attempts=0, backoff_ms=0, now_ms=bench.now)
+        word, unsettled = bench.call(call)
+        assert word == "failed"
+        while unsettled and bench.call(orchestrate.advance_flow(ETL, unsettled, bench.now)):
+            pass
+        assert (
+            bench.job("f~b")["failedReason"]
+            == bench.job("f~c", "spark")["failedReason"]
+            == "upstream failed: a"
+        )
+        record = bench.record()
+        assert (record["state"], record["failed"], record["reason"]) == ("running", "3", "a: boom")
+        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
+        assert (bench.record()["state"], bench.events()[-1]) == ("failed", ("flow.failed", "f"))
+
+    def test_a_wide_failure_is_continued_by_advancing(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(250)))
+        call = orchestrate.fail(bench.begin(), ETL, "boom", max_attempts=0, backoff_ms=0, now_ms=bench.now)
+        assert bench.call(call) == ("failed", "f")
+        assert bench.record()["failed"] == "101"
+        assert [bench.call(orchestrate.advance_flow(ETL, "f", bench.now)) for _ in range(2)] == [50, 0]
+        assert (bench.record()["state"], bench.record()["failed"]) == ("failed", "251")
+
+
+class TestHolding:
+    def test_a_sign_of_life_is_kept_and_tells_of_a_revocation(self, bench: Bench) -> None:
+        a_job(bench)
+        attempt = bench.begin()
+        assert bench.call(orchestrate.heartbeat(attempt, ETL, bench.now + 7)) == 1
+        assert bench.job("j")["lastActive"] == "1000007"
+        bench.client.hset("glide:{etl}:job:j", "revoked", "1")
+        assert bench.call(orchestrate.heartbeat(attempt, ETL, bench.now + 8)) == 0
+
+    def test_progress_is_kept_and_told(self, bench: Bench) -> None:
+        a_job(bench)
+        attempt = bench.begin()
+        assert bench.call(orchestrate.progress(attempt, ETL, "[1]", bench.now + 7)) == 1
+        job = bench.job("j")
+        assert (job["progress"], job["lastActive"]) == ("[1]", "1000007")
+        assert bench.events()[-1] == ("progress", "j")
+
+    def test_a_job_that_is_given_back_waits_as_before(self, bench: Bench) -> None:
+        a_job(bench)
+        before = bench.job("j")
+        attempt = bench.begin()
+        call = orchestrate.give_back(attempt, ETL, bench.now)
+        assert bench.call(call) == 1
+        assert bench.job("j") == before
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 1)
+        assert bench.refused(call) == "GMO_STALE"
+        assert bench.begin().attempts_made == 0
+
+
+class TestReclaiming:
+    def test_a_job_without_a_sign_of_life_waits_again(self, bench: Bench) -> None:
+        a_job(bench)
+        attempt = bench.begin()
+        bench.now += 1000
+        assert bench.reclaim() == []
+        job = bench.job("j")
+        assert (job["state"], job["stalledCount"], job["attemptsMade"]) == ("waiting", "1", "0")
+        assert bench.events()[-1] == ("stalled", "j")
+        assert bench.refused(orchestrate.finish(attempt, ETL, "1", bench.now)) == "GMO_STALE"
+        assert bench.begin().attempts_made == 0
+
+    def test_a_job_with_a_sign_of_life_is_left_alone(self, bench: Bench) -> None:
+        a_job(bench)
+        attempt = bench.begin()
+        bench.now += 999
+        bench.reclaim()
+        assert bench.job("j")["state"] == "active"
+        bench.call(orchestrate.heartbeat(attempt, ETL, bench.now))
+        bench.now += 999
+        bench.reclaim()
+        assert bench.call(orchestrate.finish(attempt, ETL, "1", bench.now)) == ""
+        assert bench.pending() == 0
+
+    def test_a_node_that_is_lost_too_often_fails_with_its_dependents(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"), node("b", "a"))
+        for _ in range(2):
+            bench.begin()
+            bench.now += 1000
+            assert bench.reclaim(max_lost=2) == []
+        bench.begin()
+        bench.now += 1000
+        assert bench.reclaim(max_lost=2) == []
+        assert bench.job("f~a")["failedReason"] == "job stalled more than maxStalledCount"
+        assert bench.job("f~b")["failedReason"] == "upstream failed: a"
+        assert bench.record()["state"] == "failed"
+        assert bench.pending() == 0
+
+    @pytest.mark.parametrize("state", ["completed", "failed"])
+    def test_a_job_that_has_ended_is_not_brought_back(self, bench: Bench, state: str) -> None:
+        a_job(bench)
+        bench.take()
+        bench.client.hset("glide:{etl}:job:j", "state", state)
+        bench.now += 10_000
+        bench.reclaim()
+        assert bench.job("j")["state"] == state
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
+
+    @pytest.mark.parametrize("state", ["delayed", "waiting-children"])
+    def test_a_job_that_waits_for_something_else_is_not_started_early(self, bench: Bench, state: str) -> None:
+        a_job(bench)
+        bench.take()
+        bench.client.hset("glide:{etl}:job:j", "state", state)
+        bench.now += 10_000
+        bench.reclaim()
+        assert bench.job("j")["state"] == state
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
+
+    def test_it_needs_a_group(self, bench: Bench) -> None:
+        bench.client.delete(STREAM)
+        call: Any = orchestrate.reclaim(ETL, "w", lock_ms=1, max_lost=1, now_ms=bench.now)
+        assert "NOGROUP" in str(bench.hand.answer(call))

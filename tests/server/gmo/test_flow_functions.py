@@ -1,0 +1,237 @@
+"""Each function about flows by itself: what it does, what it refuses, and that a repeat does no harm."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from glidemq_orchestrate._lua import ORCHESTRATE, library
+from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate.job import JobOptions
+from glidemq_orchestrate.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from tests.server.gmo.conftest import Bench
+
+ETL = QueueKeys("glide", "etl")
+STREAM = "glide:{etl}:stream"
+
+
+def a_job(bench: Bench, job_id: str = "j", **options: Any) -> str:
+    options_ = JobOptions(job_id=job_id, **options)
+    return str(bench.call(glidemq.add_job(ETL, "work", "1", options_, bench.now)))
+
+
+class TestVersion:
+    def test_it_tells_version_and_fingerprint(self, bench: Bench) -> None:
+        ours = library(ORCHESTRATE)
+        assert bench.unchanged(orchestrate.version()) == (ours.version, ours.sha256)
+
+
+class TestStaging:
+    def test_a_staged_node_is_a_job_that_waits(self, bench: Bench, node: Any) -> None:
+        nodes = node("a", attempts=2, delay=timedelta(seconds=1)), node("b", "a", queue="spark")
+        assert bench.call(bench.stage(*nodes)) == "staging"
+        a, b = bench.job("f~a"), bench.job("f~b", "spark")
+        assert (a["state"], a["maxAttempts"], a["delay"], a["data"]) == (
+            "waiting-children",
+            "2",
+            "1000",
+            '{"n":"a"}',
+        )
+        assert (a["name"], a["timestamp"], a["gmo:flow"], a["gmo:node"]) == ("work", "1000000", "f", "a")
+        assert (json.loads(a["parentIds"]), json.loads(a["parentQueues"])) == (["f~b"], ["spark"])
+        assert bench.client.smembers("glide:{etl}:parents:f~a") == {"glide:{spark}:f~b"}
+        assert bench.client.smembers("glide:{spark}:deps:f~b") == {"glide:{etl}:f~a"}
+        assert b["gmo:home"] == "glide:{etl}:"
+        record = bench.record()
+        assert (record["state"], record["total"], record["home"], record["created_at"]) == (
+            "staging",
+            "2",
+            "etl",
+            "1000000",
+        )
+        assert bench.client.get("glide:gmo:home:{f}") == "etl"
+        assert bench.client.smembers("glide:{etl}:gmo:flow:f:ready") == {"glide:{etl}:f~a"}
+        assert bench.client.scard("glide:{etl}:gmo:flow:f:open") == 2
+        assert bench.events() == [("added", "f~a")]
+        assert bench.events("spark") == [("added", "f~b")]
+        assert bench.client.xlen(STREAM) == 0
+
+    def test_a_repeat_changes_nothing(self, bench: Bench, node: Any) -> None:
+        call = bench.stage(node("a"), node("b", "a"))
+        bench.call(call)
+        assert bench.unchanged(call) == "staging"
+
+    def test_a_flow_that_runs_or_has_ended_is_only_told(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"))
+        assert bench.unchanged(bench.stage(node("a"))) == "running"
+        attempt = bench.begin()
+        bench.call(orchestrate.finish(attempt, ETL, "1", bench.now))
+        assert bench.unchanged(bench.stage(node("a"))) == "completed"
+
+    def test_another_flow_under_the_id_is_refused(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"))
+        assert bench.refused(bench.stage(node("b"))) == "GMO_FLOW_CONFLICT"
+        assert bench.refused(bench.stage(node("a", queue="spark"))) == "GMO_FLOW_CONFLICT"
+
+    def test_a_flow_whose_record_is_gone_keeps_its_id(self, bench: Bench, node: Any) -> None:
+        bench.client.set("glide:gmo:home:{f}", "etl")
+        assert bench.refused(bench.stage(node("a"))) == "GMO_FLOW_CONFLICT"
+
+    def test_a_job_outside_the_flow_is_not_taken_over(self, bench: Bench, node: Any) -> None:
+        a_job(bench, "f~b")
+        assert bench.refused(bench.stage(node("a"), node("b"))) == "GMO_FLOW_CONFLICT"
+
+
+class TestStarting:
+    def test_it_releases_the_roots(self, bench: Bench, node: Any) -> None:
+        nodes = node("a"), node("b", "a"), node("c", delay=timedelta(seconds=1)), node("d", queue="spark")
+        bench.call(bench.stage(*nodes))
+        assert bench.call(orchestrate.start_flow(ETL, "f", bench.digest(*nodes), bench.now)) == "running"
+        states = {name: bench.job(f"f~{name}")["state"] for name in "abc"}
+        assert states == {"a": "waiting", "b": "waiting-children", "c": "delayed"}
+        assert bench.job("f~d", "spark")["state"] == "waiting"
+        assert bench.client.zscore("glide:{etl}:scheduled", "f~c") == bench.now + 1000
+        assert bench.client.exists("glide:{etl}:gmo:todo") == 0
+        assert bench.unchanged(orchestrate.start_flow(ETL, "f", bench.digest(*nodes), bench.now)) == "running"
+
+    def test_it_refuses_what_it_does_not_know(self, bench: Bench, node: Any) -> None:
+        assert bench.refused(orchestrate.start_flow(ETL, "f", "x", bench.now)) == "GMO_FLOW_NOT_FOUND"
+        bench.call(bench.stage(node("a")))
+        assert bench.refused(orchestrate.start_flow(ETL, "f", "x", bench.now)) == "GMO_FLOW_CONFLICT"
+
+    def test_it_refuses_a_flow_with_missing_nodes(self, bench: Bench, node: Any) -> None:
+        bench.call(bench.stage(node("a"), node("b")))
+        bench.client.hdel("glide:{etl}:gmo:flow:f:nodes", "b")
+        call = orchestrate.start_flow(ETL, "f", bench.digest(node("a"), node("b")), bench.now)
+        assert bench.refused(call) == "GMO_FLOW_INCOMPLETE"
+
+
+class TestDiscarding:
+    def test_it_removes_a_staged_flow_without_a_trace_but_events(self, bench: Bench, node: Any) -> None:
+        before = bench.dump(events=False)
+        nodes = [node("a"), *(node(f"b{n}", "a", queue="spark") for n in range(120))]
+        bench.call(bench.stage(*nodes))
+        call = orchestrate.discard_flow(QueueKeys("glide", "spark"), "f", bench.digest(*nodes))
+        assert bench.call(call) == 21
+        assert bench.call(call) == 0
+        assert bench.dump(events=False) == before
+        assert bench.unchanged(call) == 0
+
+    def test_it_leaves_others_alone(self, bench: Bench, node: Any) -> None:
+        bench.call(bench.stage(node("a")))
+        assert bench.unchanged(orchestrate.discard_flow(ETL, "f", "x")) == 0
+        bench.submit(node("a"))
+        assert bench.unchanged(orchestrate.discard_flow(ETL, "f", bench.digest(node("a")))) == 0
+        assert bench.unchanged(orchestrate.discard_flow(ETL, "g", "x")) == 0
+
+
+class TestAdvancing:
+    def test_it_works_in_slices(self, bench: Bench, node: Any) -> None:
+        bench.call(bench.stage(*(node(f"n{n}") for n in range(250))))
+        digest = bench.digest(*(node(f"n{n}") for n in range(250)))
+        bench.call(orchestrate.start_flow(ETL, "f", digest, bench.now))
+        assert bench.client.xlen(STREAM) == 100
+        assert bench.call(orchestrate.unsettled_flows(ETL, 10)) == ["f"]
+        lefts = [bench.call(orchestrate.advance_flow(ETL, "f", bench.now)) for _ in range(3)]
+        assert lefts == [50, 0, 0]
+        assert bench.client.xlen(STREAM) == 250
+        assert bench.call(orchestrate.unsettled_flows(ETL, 10)) == []
+        assert bench.unchanged(orchestrate.advance_flow(ETL, "f", bench.now)) == 0
+
+    def test_a_flow_that_is_gone_is_taken_off_the_list(self, bench: Bench) -> None:
+        bench.client.sadd("glide:{etl}:gmo:todo", "f")
+        answer = bench.hand.answer(orchestrate.advance_flow(ETL, "f", bench.now))
+        assert answer.code == "GMO_FLOW_NOT_FOUND"
+        assert bench.client.exists("glide:{etl}:gmo:todo") == 0
+
+
+class TestCancellingAndRetrying:
+    def test_a_cancel_ends_what_is_open(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"), node("b", "a"), node("c", queue="spark"))
+        assert bench.call(orchestrate.cancel_flow(ETL, "f", "why", bench.now)) == "running"
+        record = bench.record()
+        assert (record["state"], record["reason"], record["failed"], record["finished_at"]) == (
+            "cancelled", "why", "3", "1000000",
+        )  # fmt: skip
+        assert bench.job("f~a")["revoked"] == "1"
+        assert bench.job("f~b")["failedReason"] == "cancelled: why"
+        assert bench.client.zrange("glide:{etl}:failed", 0, -1) == ["f~a", "f~b"]
+        assert bench.events()[-1] == ("flow.cancelled", "f")
+        assert (bench.client.xlen(STREAM), bench.client.xlen("glide:{spark}:stream")) == (0, 0)
+        assert bench.unchanged(orchestrate.cancel_flow(ETL, "f", "again", bench.now)) == "cancelled"
+
+    def test_a_retry_resets_what_failed_and_nothing_else(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"), node("b", "a"), node("c", "b"))
+        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
+        bench.call(
+            orchestrate.fail(bench.begin(), ETL, "boom", max_attempts=1, backoff_ms=0, now_ms=bench.now)
+        )
+        assert bench.record()["state"] == "failed"
+        a = bench.job("f~a")
+        assert bench.call(orchestrate.retry_flow(ETL, "f", bench.now)) == "running"
+        bench.call(orchestrate.advance_flow(ETL, "f", bench.now))
+        assert bench.job("f~a") == a
+        b, c = bench.job("f~b"), bench.job("f~c")
+        assert (b["state"], b["attemptsMade"], b["failedReason"]) == ("waiting", "0", "")
+        assert c["state"] == "waiting-children"
+        record = bench.record()
+        assert (record["completed"], record["failed"], "reason" in record) == ("1", "0", False)
+        assert ("flow.retried", "f") in bench.events()
+        assert bench.client.zcard("glide:{etl}:failed") == 0
+
+    def test_a_retry_leaves_alone_what_did_not_fail(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"))
+        assert bench.unchanged(orchestrate.retry_flow(ETL, "f", bench.now)) == "running"
+        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
+        assert bench.unchanged(orchestrate.retry_flow(ETL, "f", bench.now)) == "completed"
+        assert bench.unchanged(orchestrate.cancel_flow(ETL, "f", "x", bench.now)) == "completed"
+
+    def test_unknown_flows_are_told(self, bench: Bench) -> None:
+        for call in (
+            orchestrate.cancel_flow(ETL, "f", "x", bench.now),
+            orchestrate.retry_flow(ETL, "f", bench.now),
+            orchestrate.flow_status(ETL, "f"),
+            orchestrate.flow_nodes(ETL, "f", "0"),
+        ):
+            assert bench.refused(call) == "GMO_FLOW_NOT_FOUND"
+
+    def test_a_cancel_interrupts_a_retry(self, bench: Bench, node: Any) -> None:
+        bench.submit(*(node(f"n{n}") for n in range(150)))
+        for _ in range(2):
+            bench.call(orchestrate.cancel_flow(ETL, "f", "first", bench.now))
+        bench.call(orchestrate.retry_flow(ETL, "f", bench.now))
+        assert bench.client.scard("glide:{etl}:gmo:flow:f:open") == 100
+        bench.call(orchestrate.cancel_flow(ETL, "f", "second", bench.now))
+        record = bench.record()
+        assert (record["state"], record["failed"], record["reason"]) == ("cancelled", "150", "second")
+
+
+class TestReading:
+    def test_reading_writes_nothing(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"), node("b", "a", queue="spark"), node("c", "a"))
+        bench.call(orchestrate.finish(bench.begin(), ETL, '{"x":1}', bench.now))
+        assert bench.unchanged(orchestrate.flow_status(ETL, "f")).completed == 1
+        cursor, nodes = bench.unchanged(orchestrate.flow_nodes(ETL, "f", "0"))
+        assert cursor == "0"
+        assert {found.name: str(found.state) for _, found in nodes} == {
+            "a": "completed",
+            "b": "waiting",
+            "c": "waiting",
+        }
+        assert bench.unchanged(orchestrate.flow_results(ETL, "f", "0")) == ("0", {"a": '{"x":1}'})
+        spark = QueueKeys("glide", "spark")
+        assert bench.unchanged(orchestrate.node_inputs(spark, "f~b")) == {"a": '{"x":1}'}
+        assert bench.unchanged(orchestrate.node_inputs(ETL, "f~a")) == {}
+
+    def test_a_large_flow_is_read_in_pages(self, bench: Bench, node: Any) -> None:
+        bench.submit(*(node(f"n{n}") for n in range(900)))
+        cursor, seen, pages = "0", set[str](), 0
+        while pages == 0 or cursor != "0":
+            cursor, page = bench.call(orchestrate.flow_nodes(ETL, "f", cursor))
+            seen |= {found.name for _, found in page}
+            pages += 1
+        assert len(seen) == 900
+        assert pages > 1

@@ -1,0 +1,30 @@
+"""Luacheck finds nothing: no undeclared global, no unused name, no shadowed one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.server.lua.servers import installed
+
+LUA = Path(__file__).parents[3] / "lua"
+
+
+def _luacheck(*paths: Path) -> tuple[int, str]:
+    options = ("--std", "lua51", "--globals", "redis", "cjson", "L", "--no-max-line-length", "--no-color")
+    command = [str(installed("luacheck", package="lua-check")), *options, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+def test_sources_are_clean() -> None:
+    code, told = _luacheck(*(LUA / part for part in ("shared", "glidemq", "glidemq_orchestrate")))
+    assert code == 0, told
+
+
+def test_undeclared_global_is_found(tmp_path: Path) -> None:
+    part = tmp_path / "part.lua"
+    part.write_text("local function f()\n  leaked = redis.call('GET', 'x')\nend\nf()\n", encoding="utf-8")
+    code, told = _luacheck(part)
+    assert code == 1
+    assert "leaked" in told

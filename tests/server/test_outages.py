@@ -1,0 +1,131 @@
+"""A server that is cut off, emptied, restarted or loses its libraries in mid-run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from glidemq_orchestrate import (
+    EmbeddedServer,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    FlowState,
+    JobState,
+    Queue,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Eventually, RunWorker
+
+LONG = timedelta(seconds=60)
+SECOND = timedelta(seconds=1)
+STREAM = "glide:{etl}:stream"
+
+
+class Load:
+    """Many small flows, and how often each node ran and was accepted."""
+
+    def __init__(self, flows: FlowProducer, count: int) -> None:
+        nodes = [
+            FlowNode("a", "etl", "work"),
+            *(FlowNode(f"b{n}", "etl", "work", after=["a"]) for n in range(5)),
+        ]
+        spec = FlowSpec("n", [*nodes, FlowNode("c", "etl", "work", after=[n.name for n in nodes])])
+        self.flows = [flows.submit(spec, flow_id=f"f{n}") for n in range(count)]
+        self.nodes = 7 * count
+
+    def check(self, redis_client: Any) -> None:
+        for flow in self.flows:
+            outcome = flow.wait(timeout=LONG)
+            assert outcome.status.state is FlowState.COMPLETED, outcome
+            assert (outcome.status.completed, outcome.status.failed) == (7, 0)
+        assert redis_client.zcard("glide:{etl}:completed") == self.nodes
+        assert redis_client.xlen(STREAM) == 0
+        assert redis_client.scard("glide:{etl}:gmo:todo") == 0
+
+
+async def slow(ctx: Any) -> str:
+    await asyncio.sleep(0.01)
+    return str(ctx.node)
+
+
+def test_lost_libraries_are_loaded_again_in_mid_run(
+    flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+) -> None:
+    load = Load(flows, 10)
+    run_worker(["etl"], {"work": slow}, concurrency=4)
+    for flow in load.flows[::2]:
+        redis_client.function_flush()
+        flow.status()
+        flow.wait(timeout=LONG)
+    load.check(redis_client)
+
+
+def test_cut_connections_lose_nothing_and_finish_nothing_twice(
+    flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+) -> None:
+    load = Load(flows, 20)
+    workers = [run_worker(["etl"], {"work": slow}, concurrency=4, lock_duration=SECOND) for _ in range(2)]
+    own, end, cuts = redis_client.client_id(), time.monotonic() + 20, 0
+
+    def cut() -> bool:
+        """Cut all but this client; true when the last flow has ended."""
+        nonlocal cuts
+        others = [client["id"] for client in redis_client.client_list() if int(client["id"]) != own]
+        cuts += sum(redis_client.client_kill_filter(_id=client) for client in others)
+        threading.Event().wait(0.15)  # between two cuts, not for anything
+        return bool(redis_client.zcard("glide:{etl}:completed") == load.nodes)
+
+    while not cut():
+        assert time.monotonic() < end
+    assert cuts > 5
+    load.check(redis_client)
+    for running in workers:
+        running.stop()
+    events = [
+        fields for _, fields in redis_client.xrange("glide:{etl}:events") if fields["event"] == "completed"
+    ]
+    assert max(Counter(fields["jobId"] for fields in events).values()) == 1
+
+
+def test_an_emptied_database_does_not_end_a_worker(
+    queue: Queue, run_worker: RunWorker, redis_client: Any, eventually: Eventually
+) -> None:
+    run_worker(["etl"], {"work": lambda ctx: 1})
+    redis_client.flushall()
+    job_id = queue.add("work")
+    eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=10)
+
+
+def test_a_server_that_restarts_loses_nothing(
+    tmp_path: Path, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    with EmbeddedServer(data_dir=tmp_path / "data") as first:
+        url = first.url
+        port = int(url.rsplit(":", 1)[1])
+        calls = Counter[str]()
+
+        def work(ctx: Any) -> str:
+            calls[ctx.node] += 1
+            threading.Event().wait(0.05)
+            return str(ctx.node)
+
+        run_worker(["etl"], {"work": work}, url=url, concurrency=2, lock_duration=SECOND)
+        nodes = [FlowNode(f"n{n}", "etl", "work", after=[f"n{n - 2}"] if n > 1 else []) for n in range(30)]
+        with FlowProducer(url) as flows:
+            flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
+            eventually(lambda: flow.status().completed > 5)
+        # Writes reach the disk within a second; a crash may take the last one back, an orderly stop does not.
+        first.stop()
+        with EmbeddedServer(data_dir=tmp_path / "data", port=port), FlowProducer(url) as flows:
+            outcome = flows.get("f").wait(timeout=LONG)
+            assert (outcome.status.state, outcome.status.completed) == (FlowState.COMPLETED, 30)
+            assert set(calls) == {node.name for node in nodes}
+            assert sum(calls.values()) <= 30 + 2 * 2

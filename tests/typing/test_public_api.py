@@ -1,0 +1,169 @@
+"""The public names as users write them, checked by ``mypy --strict``; what must not pass is marked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, assert_type
+
+from glidemq_orchestrate import (
+    AsyncEventReader,
+    AsyncFlowProducer,
+    AsyncQueue,
+    Backoff,
+    Context,
+    EmbeddedServer,
+    Event,
+    EventReader,
+    FlowNode,
+    FlowOutcome,
+    FlowProducer,
+    FlowSpec,
+    FlowState,
+    FlowStatus,
+    Handlers,
+    Job,
+    JobOptions,
+    JobState,
+    NodeStatus,
+    Queue,
+    RetryLater,
+    Unrecoverable,
+    Worker,
+)
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.job import JobId
+
+handlers = Handlers()
+
+
+@handlers.handler("clean")
+def clean(ctx: Context) -> dict[str, int]:
+    if ctx.cancelled.is_set():
+        raise Unrecoverable("cancelled")
+    ctx.progress({"rows": 1})
+    ctx.log("one row")
+    inputs: Mapping[str, Json] = ctx.inputs
+    assert_type(inputs.get("clean"), Json)
+    assert_type(ctx.flow_id, "str | None")
+    return {"rows": ctx.attempt}
+
+
+@handlers.handler("report")
+async def report(ctx: Context) -> str:
+    if not ctx.inputs:
+        raise RetryLater(timedelta(seconds=5), "nothing yet")
+    return f"{ctx.node} of {ctx.queue}"
+
+
+@handlers.on_start
+def warm_up() -> None:
+    """Nothing to do."""
+
+
+def spec() -> FlowSpec:
+    careful = JobOptions(attempts=3, backoff=Backoff("exponential", timedelta(seconds=2), jitter=0.2))
+    return FlowSpec(
+        "nightly",
+        nodes=[
+            FlowNode(
+                "clean", queue="etl", job="clean", data={"month": 1, "parts": ["a", None]}, options=careful
+            ),
+            FlowNode("report", queue="etl", job="report", after=["clean"]),
+        ],
+        labels={"dag": "nightly"},
+    )
+
+
+def blocking(url: str) -> None:
+    with Queue("etl", url=url) as queue:
+        counts = {"month": 1}
+        job_id = queue.add("clean", counts, options=JobOptions(delay=timedelta(minutes=1)))
+        assert_type(job_id, JobId)
+        job = queue.get_job(job_id)
+        assert_type(job, Job)
+        assert_type(job.state, JobState)
+    with FlowProducer(url=url) as flows:
+        flow = flows.submit(spec(), flow_id="nightly-1", on_existing="retry_failed", require_workers=True)
+        assert_type(flow.status(), FlowStatus)
+        assert_type(flow.nodes(), list[NodeStatus])
+        outcome = flow.wait(timeout=timedelta(minutes=5))
+        assert_type(outcome, FlowOutcome)
+        assert_type(flow.result(), Mapping[str, Json])
+        assert_type(flow.cancel("why"), FlowState)
+        assert_type(flows.get(flow.id).retry_failed(), FlowState)
+    with EventReader("etl", url, position="0-0") as reader:
+        assert_type(reader.read(timedelta(seconds=1)), list[Event])
+
+
+async def awaitable(url: str) -> None:
+    async with AsyncQueue("etl", url=url) as queue:
+        assert_type(await queue.get_job(await queue.add("clean")), Job)
+    async with AsyncFlowProducer(url=url) as flows:
+        flow = await flows.submit(spec())
+        assert_type(await flow.wait(), FlowOutcome)
+        assert_type(await (await flows.get(flow.id)).status(), FlowStatus)
+    async with AsyncEventReader("etl", url) as reader:
+        assert_type(await reader.start(), str)
+
+
+def serve() -> None:
+    with EmbeddedServer(data_dir="data") as server:
+        worker = Worker(server.url, queues=["etl"], handlers=handlers, lock_duration=timedelta(seconds=5))
+
+        @worker.handler("own")
+        def own(ctx: Context) -> list[str]:
+            return [ctx.job_id]
+
+        worker.run()
+
+
+def mistakes(url: str) -> None:
+    """Each line is an error; an ignore that is not needed is one too."""
+    FlowNode("a", queue="q", job="j", after=[1])  # type: ignore[list-item]
+    FlowNode("a", queue="q", job="j", data={1, 2})  # type: ignore[arg-type]
+    FlowNode("a", "q", "j", options={"attempts": 3})  # type: ignore[arg-type]
+    JobOptions(timeout=5)  # type: ignore[arg-type]
+    Backoff("slow")  # type: ignore[arg-type]
+    Worker(url)  # type: ignore[call-arg]
+    RetryLater(5)  # type: ignore[arg-type]
+    with FlowProducer(url) as flows:
+        flows.submit(spec(), on_existing="restart")  # type: ignore[arg-type]
+        flows.submit(spec(), "id")  # type: ignore[call-arg]
+
+
+def broken_handler(ctx: Context) -> set[int]:
+    return {ctx.attempt}
+
+
+def more_mistakes() -> None:
+    handlers.handler("broken")(broken_handler)  # type: ignore[type-var]
+
+
+def test_this_file_passes_the_strict_check() -> None:
+    root = Path(__file__).parents[2]
+    program = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file",
+        str(root / "pyproject.toml"),
+        __file__,
+    ]
+    told = subprocess.run(program, cwd=root, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    import glidemq_orchestrate  # noqa: PLC0415  only its place is of interest
+
+    assert (Path(glidemq_orchestrate.__file__).parent / "py.typed").is_file()
+
+
+def test_the_flow_above_is_one() -> None:
+    checked: Any = spec().check()
+    assert [node.name for node in checked.nodes] == ["clean", "report"]
