@@ -75,6 +75,7 @@ wheel: setup  ## Build the three distributions into dist/.
 
 bench: setup  ## Measure, on this machine.
 	$(BIN)/python -m benchmarks.flows
+	$(BIN)/python -m benchmarks.library
 
 constraints: setup  ## Write down the versions that are installed.
 	$(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable > constraints.txt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import os
 import re
@@ -164,7 +165,9 @@ def test_python_programs_compile_and_are_in_the_image(
 
 
 def test_pyspark_has_the_classes_of_the_cluster(lines: list[list[str]]) -> None:
-    spec = pytest.importorskip("importlib.util").find_spec("pyspark")
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
     pyspark = Path(spec.origin).parent
     assert sum(line[:1] == ["spark-class"] for line in lines) == 3
     assert checks.spark_problems(lines, pyspark) == []

@@ -56,11 +56,6 @@ def test_a_spark_connect_url_is_refused() -> None:
 
 
 def test_java_is_found_in_this_environment() -> None:
-    if not os.environ.get("CI"):
-        try:
-            require_java()
-        except JavaMissing as exc:
-            pytest.skip(str(exc))
     assert require_java() >= 17
 
 
