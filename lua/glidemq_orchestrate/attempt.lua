@@ -100,7 +100,7 @@ local function finish(keys, args)
   end
   L.finish.complete { prefix = lease.prefix, job_id = lease.job_id, entry_id = lease.entry_id, group = lease.group,
     returnvalue = args[7], now = now, remove_mode = mode, remove_count = count, remove_age = age,
-    parent = single_parent(lease, keys[1]) }
+    parent = single_parent(lease, keys[1]), parents_told = flow and true }
   if flow then
     L.settle.ended(flow, lease.prefix .. lease.job_id, 'completed', '', now)
   end
