@@ -88,8 +88,8 @@ class World:
         return self.hand.run(ask(call))
 
     def deliver(self, queue: QueueKeys) -> bool:
-        streams = self.call(glidemq.read_group([queue], "w", 1, 1, again=False))
-        for entries in streams.values():
+        streams = self.client.xreadgroup(GROUP, "w", {queue.key("stream"): ">"}, count=1)
+        for _, entries in streams or []:
             for entry_id, fields in entries:
                 self.deliveries.append(Delivery(queue, fields["jobId"], entry_id))
         return bool(streams)
@@ -262,11 +262,16 @@ class AnyOrder(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         key = self.home.flow(FLOW)
-        record, jobs = self.client.hgetall(key), self.jobs()
+        trip = self.client.pipeline(transaction=False)
+        trip.hgetall(key).smembers(f"{key}:open").smembers(f"{key}:failed")
+        for name, node in self.spec.items():
+            trip.hgetall(QueueKeys("glide", node.queue).job(f"{FLOW}~{name}"))
+        record, still_open, failed, *found = trip.execute()
+        jobs = dict(zip(self.spec, found, strict=True))
         states = {name: job["state"] for name, job in jobs.items()}
         refs = {name: f"glide:{{{node.queue}}}:{FLOW}~{name}" for name, node in self.spec.items()}
-        assert self.client.smembers(f"{key}:open") == {refs[n] for n, s in states.items() if s not in ENDED}
-        assert self.client.smembers(f"{key}:failed") == {refs[n] for n, s in states.items() if s == "failed"}
+        assert still_open == {refs[n] for n, s in states.items() if s not in ENDED}
+        assert failed == {refs[n] for n, s in states.items() if s == "failed"}
         for count in ENDED:
             assert int(record.get(count, 0)) == list(states.values()).count(count), (count, record, states)
         for name, node in self.spec.items():
@@ -319,9 +324,9 @@ def test_a_flow_survives_any_order_of_events(hand: Hand, redis_client: Any) -> N
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60,
+            max_examples=300,
             phases=[Phase.generate],
-            stateful_step_count=40,
+            stateful_step_count=50,
             deadline=None,
             derandomize=True,
             database=None,
