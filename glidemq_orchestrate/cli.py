@@ -99,11 +99,11 @@ def server(
 ) -> None:
     """Run an embedded Valkey in the foreground until Ctrl-C. Its data survives a restart."""
     with EmbeddedServer(data_dir=data, port=port) as running:
-        console.print(f"Valkey listens on {running.url}, data in {data.resolve()}. Ctrl-C stops it.")
-        console.print(f"In another terminal: export GLIDEMQ_URL={running.url}", highlight=False)
         ended = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: ended.set())
+        console.print(f"Valkey listens on {running.url}, data in {data.resolve()}. Ctrl-C stops it.")
+        console.print(f"In another terminal: export GLIDEMQ_URL={running.url}", highlight=False)
         ended.wait()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -105,15 +106,25 @@ def activate(deliveries: Sequence[Delivery], now_ms: int) -> Op[list[tuple[Attem
         for delivery, answer in zip(deliveries, answers, strict=True)
         if isinstance(answer, Attempt)
     ]
-    nodes = [(queue, attempt) for queue, attempt in begun if attempt.flow_id is not None]
-    texts = yield from ask_all([orchestrate.node_inputs(queue, attempt.job_id) for queue, attempt in nodes])
-    inputs = {attempt.job_id: text for (_, attempt), text in zip(nodes, texts, strict=True)}
-    return [(attempt, inputs.get(attempt.job_id, {})) for _, attempt in begun]
+    inputs: dict[str, dict[str, str]] = {attempt.job_id: {} for _, attempt in begun}
+    unread = [(queue, attempt.job_id, "0") for queue, attempt in begun if attempt.flow_id is not None]
+    while unread:
+        pages = yield from ask_all([orchestrate.node_inputs(*place) for place in unread])
+        for (_, job_id, _), (_, texts) in zip(unread, pages, strict=True):
+            inputs[job_id].update(texts)
+        unread = [
+            (queue, job_id, cursor)
+            for (queue, job_id, _), (cursor, _) in zip(unread, pages, strict=True)
+            if cursor != "0"
+        ]
+    return [(attempt, inputs[attempt.job_id]) for _, attempt in begun]
 
 
 def complete(queue: QueueKeys, attempt: Attempt, result: str, clock: Clock) -> Op[None]:
     """Hand in a result."""
-    yield from ask(orchestrate.finish(attempt, queue, result, clock.now_ms()))
+    yield from _advance(
+        queue, (yield from ask(orchestrate.finish(attempt, queue, result, clock.now_ms()))), clock
+    )
 
 
 def fail(  # noqa: PLR0913  what a failure is made of
@@ -124,10 +135,15 @@ def fail(  # noqa: PLR0913  what a failure is made of
         attempt, queue, reason, max_attempts=max_attempts, backoff_ms=backoff_ms, now_ms=clock.now_ms()
     )
     word, unsettled = yield from ask(call)
-    if unsettled:
-        ref = yield from flow.find(queue.prefix, unsettled)
-        yield from flow.advance(ref, clock)
+    yield from _advance(queue, unsettled, clock)
     return word == "retrying"
+
+
+def _advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
+    """Do what a flow needs after one of its nodes has ended; an empty id needs nothing."""
+    if flow_id:
+        ref = yield from flow.find(queue.prefix, flow_id)
+        yield from flow.advance(ref, clock)
 
 
 def heartbeat(held: Sequence[tuple[QueueKeys, Attempt]], now_ms: int) -> Op[list[int | Exception]]:
@@ -143,10 +159,8 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
-            try:
-                yield from ask(orchestrate.advance_flow(queue, flow_id, now_ms))
-            except FlowNotFound:
-                continue
+            with suppress(FlowNotFound):
+                yield from flow.advance(flow.FlowRef(queue, flow_id), clock)
     due = yield from ask_all([glidemq.next_due(queue) for queue in queues])
     return min((at for at in due if at >= 0), default=-1)
 

@@ -186,9 +186,14 @@ def activate(queue: QueueKeys, job_id: str, entry_id: str, token: str, now_ms: i
     return function("gmo_activate", keys, (now_ms, job_id, entry_id, GROUP, token), decode)
 
 
-def node_inputs(queue: QueueKeys, job_id: str) -> Call[dict[str, str]]:
+def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
     """The stored results of a node's dependencies by node name."""
-    return function("gmo_node_inputs", [queue.job(job_id)], (0, job_id), replies.pairs)
+    return function(
+        "gmo_node_inputs",
+        [queue.job(job_id)],
+        (0, job_id, cursor, PAGE),
+        lambda reply: (reply[0], replies.pairs(reply[1])),
+    )
 
 
 def finish(attempt: Attempt, queue: QueueKeys, result: str, now_ms: int) -> Call[str]:

@@ -7,7 +7,7 @@
 --   is to be done stands in the record, so a caller that dies leaves nothing behind but the rest of the work.
 L.advance = {}
 
-local SLICE = 100
+local SLICE = 50
 
 -- Cancelling: every open node ends now; the lease of a running one is gone with its state.
 local function abort_open(flow, key, now)
@@ -52,7 +52,7 @@ local function fail_blocked(flow, key, now)
     local ref, cause = item:match('^(.+)\n([^\n]*)$') -- names of queues may hold a line break, names of nodes not
     if redis.call('SISMEMBER', key .. ':open', ref) == 1 then
       local prefix, job_id = L.record.split(ref)
-      L.settle.block_dependents(flow, prefix, job_id, cause)
+      L.release.dependents(flow, prefix, job_id, now, cause)
       L.settle.fail_node(flow, ref, 'upstream failed: ' .. cause, now)
     end
   end
@@ -74,7 +74,8 @@ local function work(flow, key, now)
   if marks[2] then
     return reset_failed(key)
   end
-  return fail_blocked(flow, key, now) + release_ready(key, now)
+  local untold = L.release.go_on(key, now)
+  return untold + fail_blocked(flow, key, now) + release_ready(key, now)
 end
 
 -- Returns how many pieces of work are left.

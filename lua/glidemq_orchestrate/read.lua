@@ -60,12 +60,14 @@ local function flow_results(keys, args)
   return { cursor, results }
 end
 
--- gmo_node_inputs: what the dependencies of a job returned.
--- KEYS  1 job hash           ARGS  1 now_ms (unused)  2 job id
--- REPLY flat array of node name (job id outside flows), stored result; only completed dependencies
+-- gmo_node_inputs: a page of what the dependencies of a job returned.
+-- KEYS  1 job hash           ARGS  1 now_ms (unused)  2 job id  3 cursor ('0' first)  4 page size
+-- REPLY {next cursor ('0' = done), flat array of node name (job id outside flows), stored result}; only completed
+--       dependencies, and one may come twice
 local function node_inputs(keys, args)
   local prefix, inputs = keys[1]:sub(1, #keys[1] - #('job:' .. args[2])), {}
-  for _, ref in ipairs(redis.call('SMEMBERS', prefix .. 'deps:' .. args[2])) do
+  local page = redis.call('SSCAN', prefix .. 'deps:' .. args[2], args[3], 'COUNT', args[4])
+  for _, ref in ipairs(page[2]) do
     local queue, job_id = L.record.split(ref)
     local job = redis.call('HMGET', queue .. 'job:' .. job_id, 'gmo:node', 'state', 'returnvalue')
     if job[2] == 'completed' then
@@ -73,7 +75,7 @@ local function node_inputs(keys, args)
       inputs[#inputs + 1] = job[3] or 'null'
     end
   end
-  return inputs
+  return { page[1], inputs }
 end
 
 redis.register_function { function_name = 'gmo_flow_status', callback = flow_status, flags = { 'no-writes' } }

@@ -6,6 +6,7 @@
 --   <home>gmo:flow:<id>:ready     set of refs: nodes to be released
 --   <home>gmo:flow:<id>:failed    set of refs: nodes that ended as failed
 --   <home>gmo:flow:<id>:blocked   set of "<ref>\n<cause>": nodes to be failed because the node <cause> failed
+--   <home>gmo:flow:<id>:telling   hash: ref of an ended node with many dependents -> "<scan cursor>\n<cause or nothing>"
 --   <home>gmo:todo                set of flow ids that need gmo_advance_flow
 -- A ref is "<queue prefix><job id>", the form of glide-mq's dependency members.
 L.record = {}

@@ -32,19 +32,6 @@ function L.settle.ended(flow, ref, outcome, reason, now)
   end
 end
 
--- Marks the dependents of a failed node as blocked; gmo_advance_flow fails them, slice by slice.
-function L.settle.block_dependents(flow, prefix, job_id, cause)
-  local dependents = redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)
-  if #dependents == 0 then
-    return
-  end
-  local key = L.record.key(flow.home, flow.id)
-  for _, dependent in ipairs(dependents) do
-    redis.call('SADD', key .. ':blocked', dependent .. '\n' .. cause)
-  end
-  redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
-end
-
 -- Ends a node that is not running (any more) as failed: out of every place that could start it.
 function L.settle.fail_node(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
@@ -67,7 +54,7 @@ function L.settle.job_failed(prefix, job_id, reason, now)
   if not flow then
     return ''
   end
-  L.settle.block_dependents(flow, prefix, job_id, flow.node)
+  L.release.dependents(flow, prefix, job_id, now, flow.node)
   L.settle.ended(flow, prefix .. job_id, 'failed', reason, now)
   return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
 end

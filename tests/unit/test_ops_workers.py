@@ -160,10 +160,18 @@ class TestTheWorkersCalls:
     def test_only_begun_attempts_are_answered(self, scripted: Scripted) -> None:
         deliveries = [attempts.Delivery(HOME, job, f"{job}-1", "t") for job in ("1", "2", "3")]
         fields = ["id", "2", "state", "active", "processedOn", "5", "gmo:flow", "f", "gmo:node", "n"]
-        script: list[Any] = [[["NOT_WAITING"], fields, ["GONE"]], [["a", "[1]"]]]
+        script: list[Any] = [[["NOT_WAITING"], fields, ["GONE"]], [["0", ["a", "[1]"]]]]
         ((attempt, inputs),) = scripted(attempts.activate(deliveries, 5), script).value
         assert (attempt.job_id, attempt.entry_id, attempt.flow_id) == ("2", "2-1", "f")
         assert inputs == {"a": "[1]"}
+
+    def test_the_inputs_of_a_wide_node_come_in_pages(self, scripted: Scripted) -> None:
+        fields = ["id", "2", "state", "active", "processedOn", "5", "gmo:flow", "f", "gmo:node", "n"]
+        script: list[Any] = [[fields], [["7", ["a", "1"]]], [["0", ["b", "2", "a", "1"]]]]
+        ((_, inputs),) = scripted(
+            attempts.activate([attempts.Delivery(HOME, "2", "2-1", "t")], 5), script
+        ).value
+        assert inputs == {"a": "1", "b": "2"}
 
     def test_upkeep_goes_on_where_a_flow_is_gone(self, scripted: Scripted, clock: ManualClock) -> None:
         script: list[Any] = [[0], [["x", "y"]], FlowNotFound("x"), 0, [-1]]

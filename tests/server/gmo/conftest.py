@@ -26,7 +26,7 @@ DOCUMENTED = [
     r"glide:gmo:home:\{f\}",
     QUEUE + r"(id|stream|scheduled|events|completed|failed|ordering|metrics:(completed|failed))",
     QUEUE + r"(job|deps|parents|log):[\w~-]+",
-    QUEUE + r"gmo:flow:f(:(nodes|open|ready|failed|blocked))?",
+    QUEUE + r"gmo:flow:f(:(nodes|open|ready|failed|blocked|telling))?",
     QUEUE + r"gmo:todo",
 ]
 
