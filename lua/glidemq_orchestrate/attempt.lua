@@ -95,14 +95,10 @@ local function finish(keys, args)
   local now = tonumber(args[1])
   local mode, count, age = retention(lease, 'removeOnComplete')
   local flow = lease.in_flow and L.record.of_job(lease.prefix, lease.job_id)
-  local is_unfinished = flow and L.release.dependents(flow, lease.prefix, lease.job_id, now)
   L.finish.complete { prefix = lease.prefix, job_id = lease.job_id, entry_id = lease.entry_id, group = lease.group,
     returnvalue = args[7], now = now, remove_mode = mode, remove_count = count, remove_age = age,
     parent = single_parent(lease, keys[1]), parents_told = flow and true }
-  if flow then
-    L.settle.ended(flow, lease.prefix .. lease.job_id, 'completed', '', now)
-  end
-  return is_unfinished and flow.id or ''
+  return flow and L.settle.job_completed(flow, lease.prefix, lease.job_id, now) or ''
 end
 
 -- gmo_fail: accept the failure of an attempt.

@@ -48,6 +48,14 @@ function L.settle.fail_node(flow, ref, reason, now)
   L.settle.ended(flow, ref, 'failed', reason, now)
 end
 
+-- A node has completed: its dependents are told, and its end is counted. Returns the id of its flow if that needs
+-- gmo_advance_flow, else ''.
+function L.settle.job_completed(flow, prefix, job_id, now)
+  local is_unfinished = L.release.dependents(flow, prefix, job_id, now)
+  L.settle.ended(flow, prefix .. job_id, 'completed', '', now)
+  return is_unfinished and flow.id or ''
+end
+
 -- A job has failed for good. Returns the id of its flow if that needs gmo_advance_flow, else ''.
 function L.settle.job_failed(prefix, job_id, reason, now)
   local flow = L.record.of_job(prefix, job_id)

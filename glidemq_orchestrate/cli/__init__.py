@@ -1,0 +1,27 @@
+"""The command line ``glidemq``: arguments, output, exit codes (0 done, 1 failed, 2 the request is wrong)."""
+
+from __future__ import annotations
+
+import typer
+
+from glidemq_orchestrate.cli import process
+from glidemq_orchestrate.cli.flow import flow_app
+from glidemq_orchestrate.cli.library import library_app
+
+app = typer.Typer(
+    name="glidemq",
+    help="Run DAGs as flows of jobs on Valkey, in the format of glide-mq.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(process.server)
+app.command()(process.worker)
+app.add_typer(flow_app)
+app.add_typer(library_app)
+app.command()(process.demo)
+
+
+def main() -> None:
+    """Entry point of the ``glidemq`` command."""
+    app()

@@ -1,0 +1,58 @@
+"""``glidemq library``: the function libraries of a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from glidemq_orchestrate.cli.shell import AsJson, Url, told
+from glidemq_orchestrate.library import Libraries, LibraryStatus, source
+
+library_app = typer.Typer(
+    name="library", help="Look at the server's function libraries and load them.", no_args_is_help=True
+)
+
+
+@library_app.command("status")
+@told
+def library_status(url: Url = None, as_json: AsJson = False) -> None:
+    """Show which libraries are on the server (on each primary of its cluster) and whether they are ours."""
+    with Libraries(url) as libraries:
+        _show_libraries(libraries.status(), as_json=as_json)
+
+
+@library_app.command("load")
+@told
+def library_load(
+    url: Url = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also replace what somebody else has loaded.")
+    ] = False,
+) -> None:
+    """Load what is missing, on every primary of a cluster. Exit code 1 when a foreign one was left alone."""
+    with Libraries(url) as libraries:
+        _show_libraries(libraries.load(replace=replace), as_json=False)
+
+
+@library_app.command("print")
+@told
+def library_print(
+    name: Annotated[str, typer.Argument(help="glidemq or glidemq_orchestrate.")] = "glidemq",
+) -> None:
+    """Write the source of a library to standard output."""
+    typer.echo(source(name), nl=False)
+
+
+def _show_libraries(found: dict[str, list[LibraryStatus]], *, as_json: bool) -> None:
+    rows = [{"server": server, **asdict(status)} for server, statuses in found.items() for status in statuses]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    words = {True: "ours", False: "not ours"}
+    for row in rows:
+        told = f"{words[row['ours']]}, version {row['version'] or 'unknown'}, sha256 {row['sha256']}"
+        line = f"{row['server']}  {row['name']}: {told if row['loaded'] else 'not loaded'}"
+        typer.echo(line)

@@ -1,0 +1,116 @@
+"""``glidemq server``, ``glidemq worker`` and ``glidemq demo``: what runs in the foreground."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import signal
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glidemq_orchestrate.cli.shell import Prefix, Url, console, told
+from glidemq_orchestrate.embedded import EmbeddedServer
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.handler import Handlers
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.worker import Worker
+
+
+@told
+def server(
+    data: Annotated[Path, typer.Option(help="Directory for the data; made if missing.")] = Path(
+        "glidemq-data"
+    ),
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6379,
+) -> None:
+    """Run an embedded Valkey in the foreground until Ctrl-C. Its data survives a restart."""
+    with EmbeddedServer(data_dir=data, port=port) as running:
+        ended = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: ended.set())
+        console.print(f"Valkey listens on {running.url}, data in {data.resolve()}. Ctrl-C stops it.")
+        console.print(f"In another terminal: export GLIDEMQ_URL={running.url}", highlight=False)
+        ended.wait()
+
+
+@told
+def worker(
+    app_names: Annotated[
+        list[str],
+        typer.Option(
+            "--app", help="Module with handlers: package.module or package.module:name. Repeatable."
+        ),
+    ],
+    queue: Annotated[list[str], typer.Option(help="Queue to serve. Repeatable.")],
+    url: Url = None,
+    concurrency: Annotated[int, typer.Option(help="Jobs at the same time.", min=1)] = 10,
+    lock: Annotated[
+        float, typer.Option(help="Seconds without a sign of life until others take the jobs over.", min=1)
+    ] = 30,
+    stop_after: Annotated[
+        float, typer.Option(help="Seconds to wait for running jobs at a stop.", min=0)
+    ] = 10,
+    prefix: Prefix = DEFAULT_PREFIX,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run jobs until SIGTERM or Ctrl-C; then finish or give back what it holds."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"
+    )
+    handlers = Handlers()
+    for name in app_names:
+        handlers.include(load_handlers(name))
+    Worker(
+        url,
+        queues=queue,
+        concurrency=concurrency,
+        handlers=handlers,
+        prefix=prefix,
+        lock_duration=timedelta(seconds=lock),
+        shutdown_timeout=timedelta(seconds=stop_after),
+    ).run()
+
+
+@told
+def demo(
+    orchestrator: Annotated[str, typer.Option(help="airflow or dagster.")] = "airflow",
+    home: Annotated[Path, typer.Option(help="Where the demo keeps its data.")] = Path(".demo"),
+    project: Annotated[Path, typer.Option(help="The checkout with the example DAGs.")] = Path(),
+) -> None:
+    """Run the flights pipeline: a real orchestrator, a real Valkey, a worker with a warm Spark session."""
+    from glidemq_orchestrate.demo.run import run_demo  # noqa: PLC0415  needs the demo extra
+
+    run_demo(orchestrator, home=home.resolve(), project=project.resolve(), console=console)
+
+
+def load_handlers(name: str) -> Handlers:
+    """The handlers that ``module`` or ``module:name`` holds, directly or in a Worker.
+
+    Raises:
+        ConfigurationError: There is no such module or name, or no handlers in it.
+    """
+    module_name, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and not f"{module_name}.".startswith(f"{exc.name}."):
+            raise ConfigurationError(
+                f"--app {name}: {module_name} needs the module {exc.name}, which is missing"
+            ) from exc
+        raise ConfigurationError(
+            f"--app {name}: there is no module {exc.name}; is it installed or below here?"
+        ) from exc
+    found = [getattr(module, attribute, None)] if attribute else list(vars(module).values())
+    for thing in found:
+        if isinstance(thing, Handlers):
+            return thing
+        if isinstance(thing, Worker):
+            return thing.handlers
+    raise ConfigurationError(f"--app {name} holds no handlers: make a glidemq_orchestrate.Handlers() there")
