@@ -11,7 +11,16 @@ from glidemq_orchestrate.client import AsyncQueue, Queue
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.events import AsyncEventReader, Event, EventReader
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
-from glidemq_orchestrate.handler import Context, Handlers, RetryLater, Unrecoverable
+from glidemq_orchestrate.handler import (
+    BatchError,
+    Context,
+    Handlers,
+    JobEvent,
+    RetryLater,
+    Suspend,
+    Unrecoverable,
+    WaitForChildren,
+)
 from glidemq_orchestrate.job import Job, JobOptions, JobState
 from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
 from glidemq_orchestrate.retry import Backoff
@@ -25,6 +34,7 @@ __all__ = [
     "AsyncFlowProducer",
     "AsyncQueue",
     "Backoff",
+    "BatchError",
     "Context",
     "EmbeddedServer",
     "Event",
@@ -38,12 +48,15 @@ __all__ = [
     "FlowStatus",
     "Handlers",
     "Job",
+    "JobEvent",
     "JobOptions",
     "JobState",
     "NodeStatus",
     "Queue",
     "RetryLater",
+    "Suspend",
     "Unrecoverable",
+    "WaitForChildren",
     "Worker",
 ]
 

@@ -5,18 +5,23 @@ Input is what happened; output is what to do. Nothing here knows of connections,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
+from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import EncodeError
-from glidemq_orchestrate.handler import RetryLater, Unrecoverable
+from glidemq_orchestrate.handler import BackoffStrategy, RetryLater, Suspend, Unrecoverable, WaitForChildren
 from glidemq_orchestrate.job import Attempt, milliseconds
-from glidemq_orchestrate.retry import delay_ms
+from glidemq_orchestrate.retry import MAX_DELAY_MS, delay_ms
 
 MAX_REASON: Final = 4_000
+AHEAD_SECONDS: Final = 0.02
+MOST_AHEAD: Final = 64
 
 
 class Chore(StrEnum):
@@ -53,18 +58,47 @@ class ChoreList:
 
 @dataclass(slots=True)
 class Slots:
-    """How many jobs a worker may hold, and which it holds."""
+    """How many jobs a worker may hold, and which it holds.
+
+    ``concurrency`` runs at the same time. Of short jobs it holds some more, so that the next one need not
+    wait for
+    a round trip: as many as start within 20 ms, at most 64; or ``prefetch`` where that is given.
+
+    Attributes:
+        held: Every attempt in the hands of this worker, begun or not, by token and job.
+        waiting: Those of them that have not begun, in order.
+        running: Runs at work; a batch is one.
+        reserved: Jobs that have been asked for.
+    """
 
     concurrency: int
+    prefetch: int | None = None
+    batch_room: int = 0
     held: dict[tuple[str, str], Attempt] = field(default_factory=dict)
+    waiting: deque[Attempt] = field(default_factory=deque)
+    running: int = 0
+    reserved: int = 0
     stopping: bool = False
+    mean_seconds: float = 1.0
 
-    def room(self, waiting: int) -> int:
-        """How many more jobs to take when ``waiting`` delivered ones have not begun."""
-        return 0 if self.stopping else max(self.concurrency - len(self.held) - waiting, 0)
+    def room(self) -> int:
+        """How many more jobs to ask for."""
+        if self.stopping:
+            return 0
+        return max(self.concurrency + self.batch_room + self.ahead() - len(self.held) - self.reserved, 0)
+
+    def ahead(self) -> int:
+        """How many jobs to hold beyond those at work."""
+        if self.prefetch is not None:
+            return self.prefetch
+        return min(int(self.concurrency * AHEAD_SECONDS / max(self.mean_seconds, 1e-5)), MOST_AHEAD)
+
+    def ran(self, seconds: float) -> None:
+        """Learn from a run how long runs take."""
+        self.mean_seconds += (seconds - self.mean_seconds) / 16
 
     def take(self, attempt: Attempt) -> None:
-        """An attempt has begun."""
+        """An attempt is in the hands of this worker."""
         self.held[attempt.queue, attempt.job_id] = attempt
 
     def free(self, attempt: Attempt) -> None:
@@ -73,45 +107,59 @@ class Slots:
             del self.held[attempt.queue, attempt.job_id]
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Hand in this result."""
-
-    result: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """Hand in this failure."""
-
-    reason: str
-    max_attempts: int
-    backoff_ms: int
-
-
-def judge_result(attempt: Attempt, value: JsonLike, random: float) -> Finish | Fail:
+def judge_result(attempt: Attempt, value: JsonLike, random: float) -> Outcome:
     """What to say about a handler that returned; a value that is not JSON is a failure."""
     try:
-        return Finish(encode(value, where=f"result of job {attempt.name}"))
+        text = "null" if value is None else encode(value, where=f"result of job {attempt.name}")
     except EncodeError as exc:
         return judge_error(attempt, exc, random)
+    return Outcome(attempt, Kind.DONE, text, attempt.options.remove_on_complete)
 
 
-def judge_error(attempt: Attempt, error: BaseException, random: float) -> Fail:
+def judge_error(
+    attempt: Attempt,
+    error: BaseException,
+    random: float,
+    *,
+    now_ms: int = 0,
+    backoffs: Mapping[str, BackoffStrategy] | None = None,
+) -> Outcome:
     """What to say about a handler that raised."""
     options, text = attempt.options, _text(error)
     if isinstance(error, Unrecoverable):
-        return Fail(_told(text or "Unrecoverable"), 0, 0)
+        return _failed(attempt, text or "Unrecoverable", 0, 0)
     if isinstance(error, RetryLater):
-        return Fail(_told(text), options.attempts, milliseconds(error.delay))
+        wait = milliseconds(error.delay)
+        if not error.counts:
+            return Outcome(attempt, Kind.LATER, first=now_ms + wait)
+        return _failed(attempt, text, options.attempts, wait)
+    if isinstance(error, WaitForChildren):
+        return Outcome(attempt, Kind.CHILDREN)
+    if isinstance(error, Suspend):
+        return Outcome(attempt, Kind.SUSPEND, _told(text), first=milliseconds(error.timeout or timedelta(0)))
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Fail(_told(reason), options.attempts, delay_ms(options.backoff, attempt.attempts_made + 1, random))
+    strategy = (backoffs or {}).get(options.backoff_name)
+    failures = attempt.attempts_made + 1
+    try:
+        wait = (
+            min(max(milliseconds(strategy(failures, error)), 0), MAX_DELAY_MS)
+            if strategy
+            else delay_ms(options.backoff, failures, random)
+        )
+    except Exception as exc:  # noqa: BLE001  code of a user, asked about an error of a user
+        wait, reason = 0, f"{reason} (and backoff {options.backoff_name!r} raised {type(exc).__name__})"
+    return _failed(attempt, reason, options.attempts, wait)
 
 
-def unknown_handler(attempt: Attempt, known: list[str]) -> Fail:
+def unknown_handler(attempt: Attempt, known: list[str]) -> Outcome:
     """What to say about a job whose name has no handler here."""
     told = f"no handler for job {attempt.name!r} in this worker (known: {', '.join(known) or 'none'})"
-    return Fail(f"HandlerNotFound: {told}", 0, 0)
+    return _failed(attempt, f"HandlerNotFound: {told}", 0, 0)
+
+
+def refuse(attempt: Attempt, reason: str) -> Outcome:
+    """What to say about a job that no attempt can run."""
+    return _failed(attempt, reason, 0, 0)
 
 
 def reconnect_delays() -> Iterator[float]:
@@ -120,6 +168,10 @@ def reconnect_delays() -> Iterator[float]:
     while True:
         yield delay
         delay = min(delay * 2, 5.0)
+
+
+def _failed(attempt: Attempt, reason: str, attempts: int, backoff_ms: int) -> Outcome:
+    return Outcome(attempt, Kind.FAIL, _told(reason), attempt.options.remove_on_fail, attempts, backoff_ms)
 
 
 def _text(error: BaseException) -> str:

@@ -1,32 +1,26 @@
-"""One job in a worker, from its activation to the acceptance of its outcome."""
+"""The jobs in the hands of a worker, from their start to what is said about them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from glidemq_orchestrate._ops import attempt as ops
-from glidemq_orchestrate._protocol import glidemq, orchestrate
-from glidemq_orchestrate._protocol.call import Call, Op, ask
-from glidemq_orchestrate._worker_core import (
-    Fail,
-    Finish,
-    judge_error,
-    judge_result,
-    reconnect_delays,
-    unknown_handler,
-)
+from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._protocol.exchange import Outcome
+from glidemq_orchestrate._worker_core import Slots, judge_error, judge_result, refuse, unknown_handler
+from glidemq_orchestrate._worker_hooks import Hooks, about
+from glidemq_orchestrate._worker_processes import Processes
+from glidemq_orchestrate._worker_voice import Run, Voice
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, decode, encode
-from glidemq_orchestrate.errors import CodecError, LeaseLost, TransportError
-from glidemq_orchestrate.handler import Context, Handler, Handlers
+from glidemq_orchestrate.errors import CodecError
+from glidemq_orchestrate.handler import BatchError, Context, Handlers, Registered
 from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -34,35 +28,34 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 T = TypeVar("T")
 
 
-class Run(Protocol):
-    """Drives an operation."""
-
-    async def __call__(self, op: Op[T]) -> T:
-        """Run it to its end."""
-
-
 class ThreadsGone(Exception):
     """The interpreter is going down and takes no more work for threads: the job must be given back."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Running:
-    """A handler at work."""
+    """A handler at work on one job or, for a batch, on several."""
 
-    context: Context
-    task: asyncio.Future[JsonLike] | None = None
+    attempts: list[Attempt]
+    contexts: list[Context]
+    started: float
+    revoked: set[str] = field(default_factory=set)
+    task: asyncio.Task[None] | None = None
 
 
 class JobRunner:
-    """Runs handlers and hands in what came of them.
+    """Runs handlers and says what came of them.
 
     Args:
         run: Drives operations.
         queues: Keys by queue name.
         handlers: User code by job name.
+        slots: What the worker holds.
         threads: Where plain functions run.
         clock: The present.
-        on_retry: Told in how many ms a job of this worker runs again.
+        say: Takes an outcome to be handed in.
+        nudge: Told that there is room.
+        stop: Ends the worker.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  the parts of a worker that a job needs
@@ -70,201 +63,314 @@ class JobRunner:
         run: Run,
         queues: Mapping[str, QueueKeys],
         handlers: Handlers,
+        slots: Slots,
         threads: ThreadPoolExecutor,
         clock: Clock,
-        on_retry: Callable[[int], None],
+        say: Callable[[Outcome], None],
+        nudge: Callable[[], None],
+        stop: Callable[[], None],
     ) -> None:
-        self._run, self._queues, self._handlers = run, queues, handlers
-        self._threads, self._clock, self._on_retry = threads, clock, on_retry
-        self._running: dict[str, Running] = {}
-        self._said: set[asyncio.Task[None]] = set()
+        self._run, self._queues, self._handlers, self._slots = run, queues, handlers, slots
+        self._threads, self._clock, self._say, self._stop = threads, clock, say, stop
+        self._nudge = nudge
+        self._running: dict[tuple[str, str], Running] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._collected: dict[str, list[Attempt]] = {}
+        self._full: deque[list[Attempt]] = deque()
+        self._voice = Voice(run, queues, clock)
+        self._hooks = Hooks(handlers)
+        self._processes: Processes | None = None
         self._abandoned = False
         self._loop = asyncio.get_running_loop()
+        if handlers.has_processes:
+            self._processes = Processes(slots.concurrency, self._said_by_process)
 
-    async def work(self, attempt: Attempt, inputs: Mapping[str, str]) -> None:
-        """Run the handler and hand in its outcome. Returns when the server has taken or refused it.
+    # --- taking jobs ---
 
-        Raises:
-            ThreadsGone: The handler was not run; the job is still held.
-        """
+    def begin(self, begun: list[Attempt]) -> None:
+        """Take activated jobs and run as many as there are free places."""
+        for attempt in begun:
+            self._slots.take(attempt)
+            registered = self._handlers.get(attempt.name)
+            if registered is not None and registered.batch_size:
+                self._collect(attempt, registered)
+            else:
+                self._slots.waiting.append(attempt)
+        self.fill()
+
+    def fill(self) -> None:
+        """Start what waits while there are free places."""
+        slots = self._slots
+        while slots.running < slots.concurrency and not slots.stopping:
+            if self._full:
+                self._start(self._full.popleft())
+            elif slots.waiting:
+                self._start([slots.waiting.popleft()])
+            else:
+                return
+
+    def _collect(self, attempt: Attempt, registered: Registered) -> None:
+        batch = self._collected.setdefault(attempt.name, [])
+        batch.append(attempt)
+        if len(batch) >= registered.batch_size:
+            self._close_batch(attempt.name, batch)
+        elif len(batch) == 1:
+            self._loop.call_later(registered.batch_wait, self._close_batch, attempt.name, batch)
+
+    def _close_batch(self, name: str, batch: list[Attempt]) -> None:
+        if self._collected.get(name) is batch:
+            del self._collected[name]
+            if batch:
+                self._full.append(batch)
+            self.fill()
+
+    def _start(self, attempts: list[Attempt]) -> None:
+        self._slots.running += 1
+        running = Running(attempts, [], self._loop.time())
+        for attempt in attempts:
+            self._running[attempt.queue, attempt.job_id] = running
+            self._hooks.tell("active", attempt)
+        running.task = self._loop.create_task(self._work(running))
+        self._tasks.add(running.task)
+        running.task.add_done_callback(self._tasks.discard)
+
+    # --- running them ---
+
+    async def _work(self, running: Running) -> None:
+        outcomes: Sequence[Outcome | None] = ()
         try:
-            verdict = await self._judge(attempt, inputs)
-            await self._hand_in(attempt, verdict)
+            outcomes = await self._judge(running)
+        except ThreadsGone:
+            self._stop()
+            return
+        finally:
+            self._slots.running -= 1
+            seconds = self._loop.time() - running.started
+            for attempt in running.attempts:
+                self._running.pop((attempt.queue, attempt.job_id), None)
+        if self._voice.is_busy:
+            await self._voice.all_said()  # progress of an attempt is refused once its outcome is taken
+        self._slots.ran(seconds)
+        for attempt, outcome in zip(running.attempts, outcomes, strict=True):
+            self._end(attempt, outcome, seconds)
+        self.fill()
+
+    async def _judge(self, running: Running) -> Sequence[Outcome | None]:
+        """One outcome per attempt; None where the lease is gone and there is nothing to hand in."""
+        attempts = running.attempts
+        registered = self._handlers.get(attempts[0].name)
+        if registered is None:
+            return [unknown_handler(attempt, self._handlers.names) for attempt in attempts]
+        try:
+            running.contexts = [self._context(attempt) for attempt in attempts]
+        except CodecError as exc:
+            return await self._judge_readable(running, exc)
+        try:
+            value = await self._limited(registered, running)
         except ThreadsGone:
             raise
-        except Exception:
-            # Whatever it was, the slot becomes free. The lease is not renewed, so another attempt follows.
-            logger.exception(
-                "job %s: its outcome was not taken", attempt.job_id, extra=_about("error", attempt)
+        except asyncio.CancelledError as exc:
+            return self._judge_cancelled(running, exc)
+        except Exception as exc:  # noqa: BLE001  the one place where code of users is caught
+            return self._judge_raised(attempts, exc)
+        if registered.batch_size:
+            return self._judge_batch(attempts, value)
+        return [judge_result(attempts[0], value, random.random())]  # noqa: S311  jitter
+
+    async def _limited(self, registered: Registered, running: Running) -> Any:
+        limits = [attempt.options.timeout for attempt in running.attempts if attempt.options.timeout]
+        if not limits:
+            return await self._call(registered, running)
+        try:
+            async with asyncio.timeout(max(limits).total_seconds()) as timer:
+                return await self._call(registered, running)
+        except TimeoutError:
+            if not timer.expired():
+                raise  # the handler's own
+            for context in running.contexts:
+                context.cancelled.set()
+            raise TimeoutError(f"still running after {max(limits)}") from None
+
+    def _judge_raised(self, attempts: list[Attempt], exc: Exception) -> Sequence[Outcome]:
+        if isinstance(exc, BatchError):
+            return self._judge_batch(attempts, exc.results)
+        logger.info(
+            "job %s: attempt %d raised",
+            attempts[0].job_id,
+            attempts[0].attempts_made + 1,
+            exc_info=exc,
+            extra=about("attempt_failed", attempts[0]),
+        )
+        return [self._judge_error(attempt, exc) for attempt in attempts]
+
+    async def _judge_readable(self, running: Running, exc: CodecError) -> Sequence[Outcome | None]:
+        """A job whose payload is broken fails for good; the others of its batch run without it."""
+        if len(running.attempts) == 1:
+            return [refuse(running.attempts[0], f"{type(exc).__name__}: {exc}")]
+        outcomes: list[Outcome | None] = []
+        for attempt in running.attempts:
+            alone = Running([attempt], [], running.started, task=running.task)
+            outcomes += await self._judge(alone)
+        return outcomes
+
+    def _judge_batch(self, attempts: list[Attempt], results: Any) -> Sequence[Outcome]:
+        if not isinstance(results, list | tuple) or len(results) != len(attempts):
+            exc = TypeError(
+                f"a batch handler must return a list with a result for each of its {len(attempts)} jobs"
             )
-        finally:
-            self._running.pop(attempt.token, None)
+            return [self._judge_error(attempt, exc) for attempt in attempts]
+        return [
+            self._judge_error(attempt, result)
+            if isinstance(result, BaseException)
+            else judge_result(attempt, result, random.random())  # noqa: S311  jitter
+            for attempt, result in zip(attempts, results, strict=True)
+        ]
 
-    def cancel(self, attempt: Attempt) -> None:
-        """Tell the handler to stop: its lease is gone, or it was revoked. Async ones are interrupted."""
-        if running := self._running.get(attempt.token):
-            running.context.cancelled.set()
-            if running.task is not None and _is_async(self._handlers.get(attempt.name)):
-                running.task.cancel()
+    def _judge_cancelled(self, running: Running, exc: asyncio.CancelledError) -> Sequence[Outcome | None]:
+        if self._abandoned:
+            raise exc
+        if all(context.cancelled.is_set() for context in running.contexts):
+            return [
+                refuse(attempt, "revoked") if attempt.job_id in running.revoked else None
+                for attempt in running.attempts
+            ]
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise exc
+        # The handler waited for something that was cancelled.
+        return [self._judge_error(attempt, exc) for attempt in running.attempts]
 
-    def abandon(self) -> None:
-        """Tell every handler to stop and hand in nothing more."""
+    def _judge_error(self, attempt: Attempt, exc: BaseException) -> Outcome:
+        chance = random.random()  # noqa: S311  jitter
+        return judge_error(
+            attempt, exc, chance, now_ms=self._clock.now_ms(), backoffs=self._handlers.backoffs
+        )
+
+    async def _call(self, registered: Registered, running: Running) -> Any:
+        given: Any = running.contexts if registered.batch_size else running.contexts[0]
+        if registered.is_async:
+            return await registered.function(given)
+        if registered.in_process and self._processes is not None:
+            return await self._processes.run(
+                registered.function, _token(running.attempts[0]), _portable(running.contexts[0])
+            )
+        try:
+            future = self._loop.run_in_executor(self._threads, registered.function, given)
+        except RuntimeError as exc:
+            raise ThreadsGone from exc
+        return await future
+
+    # --- ending them early ---
+
+    def cancel(self, attempt: Attempt, *, revoked: bool) -> None:
+        """Tell the handler to stop: it was revoked, or its lease is gone. Async ones are interrupted."""
+        running = self._running.get((attempt.queue, attempt.job_id))
+        if running is None:
+            self._drop(attempt, revoked=revoked)
+            return
+        if revoked:
+            running.revoked.add(attempt.job_id)
+        for held, context in zip(running.attempts, running.contexts, strict=False):
+            if held is attempt:
+                context.cancelled.set()
+        registered = self._handlers.get(attempt.name)
+        is_stoppable = registered is not None and (registered.is_async or registered.in_process)
+        if is_stoppable and running.task and all(context.cancelled.is_set() for context in running.contexts):
+            running.task.cancel()
+
+    def _drop(self, attempt: Attempt, *, revoked: bool) -> None:
+        """Forget a job that has not begun."""
+        for batch in (self._slots.waiting, *self._collected.values(), *self._full):
+            if attempt in batch:
+                batch.remove(attempt)
+                self._end(attempt, refuse(attempt, "revoked") if revoked else None, 0.0)
+
+    def _end(self, attempt: Attempt, outcome: Outcome | None, seconds: float) -> None:
+        self._slots.free(attempt)
+        if outcome is None:
+            self._hooks.tell("lost", attempt, seconds)
+            self._nudge()
+        else:
+            self._say(outcome)
+            self._hooks.tell_outcome(outcome, seconds)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until nothing runs, at most so long."""
+        until = self._loop.time() + seconds
+        while self._tasks and (left := until - self._loop.time()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+    async def abandon(self, seconds: float = 5.0) -> None:
+        """Stop every handler; afterwards nothing more is said. One that will not stop is left behind."""
         self._abandoned = True
         for running in list(self._running.values()):
-            running.context.cancelled.set()
+            for context in running.contexts:
+                context.cancelled.set()
+        for task in list(self._tasks):
+            task.cancel()
+        await self.drain(seconds)
+        await self._voice.all_said()
 
-    async def _judge(  # noqa: PLR0911  one return an outcome
-        self, attempt: Attempt, inputs: Mapping[str, str]
-    ) -> Finish | Fail | None:
-        handler, chance = self._handlers.get(attempt.name), random.random()  # noqa: S311  jitter
-        if handler is None:
-            return unknown_handler(attempt, self._handlers.names)
-        try:
-            running = Running(self._context(attempt, inputs))
-        except CodecError as exc:
-            return Fail(f"{type(exc).__name__}: {exc}", 0, 0)
-        self._running[attempt.token] = running
-        limit = attempt.options.timeout
-        try:
-            async with asyncio.timeout(limit.total_seconds() if limit else None) as timer:
-                value = await self._call(handler, running)
-        except TimeoutError as exc:
-            if not timer.expired():
-                return judge_error(attempt, exc, chance)
-            running.context.cancelled.set()
-            return judge_error(attempt, TimeoutError(f"still running after {limit}"), chance)
-        except asyncio.CancelledError as exc:
-            if self._abandoned or _is_cancelled_from_outside():
-                raise
-            if running.context.cancelled.is_set():
-                return None  # the lease is gone: there is nothing to hand in
-            return judge_error(attempt, exc, chance)  # the handler waited for something that was cancelled
-        except ThreadsGone:
-            raise
-        except Exception as exc:
-            logger.info(
-                "job %s: attempt %d raised", attempt.job_id, attempt.attempts_made + 1,
-                exc_info=exc, extra=_about("attempt_failed", attempt),
-            )  # fmt: skip
-            return judge_error(attempt, exc, chance)
-        return judge_result(attempt, value, chance)
+    def close(self) -> None:
+        """Kill what runs in processes."""
+        if self._processes is not None:
+            self._processes.close()
 
-    async def _call(self, handler: Handler, running: Running) -> JsonLike:
-        if _is_async(handler):
-            running.task = self._loop.create_task(_awaited(handler, running.context))
-        else:
-            try:
-                running.task = self._loop.run_in_executor(self._threads, _called, handler, running.context)
-            except RuntimeError as exc:
-                raise ThreadsGone from exc
-        return await running.task
+    # --- what handlers say meanwhile ---
 
-    async def _hand_in(self, attempt: Attempt, verdict: Finish | Fail | None) -> None:
-        delays = reconnect_delays()
-        while verdict is not None:
-            try:
-                if isinstance(verdict, Finish):
-                    await self._run(
-                        ops.complete(self._queues[attempt.queue], attempt, verdict.result, self._clock)
-                    )
-                    logger.debug("job %s: completed", attempt.job_id, extra=_about("job_completed", attempt))
-                else:
-                    await self._hand_in_failure(attempt, verdict)
-            except LeaseLost as exc:
-                # Also the answer to a repeat whose first reply was lost.
-                logger.warning("outcome not taken: %s", exc, extra=_about("outcome_refused", attempt))
-            except TransportError as exc:
-                logger.warning("outcome not handed in yet: %s", exc, extra=_about("reconnect", attempt))
-                await asyncio.sleep(next(delays))
-                continue
-            return
-
-    async def _hand_in_failure(self, attempt: Attempt, verdict: Fail) -> None:
-        op = ops.fail(
-            self._queues[attempt.queue],
-            attempt,
-            verdict.reason,
-            max_attempts=verdict.max_attempts,
-            backoff_ms=verdict.backoff_ms,
-            clock=self._clock,
-        )
-        if await self._run(op):
-            self._on_retry(verdict.backoff_ms)
-            logger.info(
-                "job %s: runs again in %d ms",
-                attempt.job_id,
-                verdict.backoff_ms,
-                extra=_about("retrying", attempt),
-            )
-        else:
-            logger.error(
-                "job %s: failed: %s", attempt.job_id, verdict.reason, extra=_about("job_failed", attempt)
-            )
-
-    def _context(self, attempt: Attempt, inputs: Mapping[str, str]) -> Context:
-        queue = self._queues[attempt.queue]
+    def _context(self, attempt: Attempt) -> Context:
+        options, index = attempt.options, attempt.fallback_index
 
         def progress(value: JsonLike) -> None:
-            text = encode(value, where=f"progress of job {attempt.name}")
-            self._say(orchestrate.progress(attempt, queue, text, self._clock.now_ms()))
+            self._voice.tell("progress", attempt, encode(value, where=f"progress of job {attempt.name}"))
 
         def log(line: str) -> None:
-            self._say(glidemq.add_log(queue, attempt.job_id, line))
+            self._voice.tell("log", attempt, line)
 
+        signals = decode(attempt.signals, where=f"signals of job {attempt.job_id}") if attempt.signals else ()
         return Context(
-            queue=attempt.queue,
-            job_id=attempt.job_id,
-            name=attempt.name,
-            attempt=attempt.attempts_made + 1,
-            data=decode(attempt.data, where=f"data of job {attempt.name}"),
-            inputs=orchestrate.read_results(inputs),
-            flow_id=attempt.flow_id,
-            node=attempt.node,
-            progress=progress,
-            log=log,
+            attempt.queue,
+            attempt.job_id,
+            attempt.name,
+            attempt.attempts_made + 1,
+            decode(attempt.data, where=f"data of job {attempt.name}"),
+            orchestrate.read_results(attempt.inputs) if attempt.inputs else {},
+            attempt.flow_id,
+            attempt.node,
+            progress,
+            log,
+            signals=_read_signals(signals),
+            fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
         )
 
-    def _say(self, call: Call[Any]) -> None:
-        """Send something that is not part of the outcome, from any thread."""
+    def _said_by_process(self, token: str, kind: str, text: str) -> None:
+        for running in self._running.values():
+            for attempt in running.attempts:
+                if _token(attempt) == token:
+                    self._voice.tell(kind, attempt, text)
+                    return
 
-        async def send() -> None:
-            with contextlib.suppress(TransportError, LeaseLost):
-                await self._run(ask(call))
-
-        def start() -> None:
-            task = self._loop.create_task(send())
-            self._said.add(task)
-            task.add_done_callback(self._said.discard)
-
-        with contextlib.suppress(RuntimeError):  # the loop has ended: a handler that outlived its worker
-            self._loop.call_soon_threadsafe(start)
-
-    async def all_said(self) -> None:
-        """Wait until progress and log lines are on the server."""
-        await asyncio.sleep(0)  # lets what other threads have just asked for start
-        if self._said:
-            await asyncio.wait(set(self._said))
+    def taken(self, outcome: Outcome, verdict: str) -> None:
+        """The server has taken or refused an outcome."""
+        self._hooks.log_verdict(outcome, verdict)
 
 
-def _is_cancelled_from_outside() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _token(attempt: Attempt) -> str:
+    return f"{attempt.token}:{attempt.job_id}"
 
 
-def _is_async(handler: Handler | None) -> bool:
-    return inspect.iscoroutinefunction(handler)
+def _portable(context: Context) -> dict[str, Any]:
+    """What a context in another process is made of."""
+    names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
+    return {name: getattr(context, name) for name in names}
 
 
-def _awaited(handler: Handler, context: Context) -> Coroutine[Any, Any, JsonLike]:
-    made = handler(context)
-    if not inspect.iscoroutine(made):
-        raise TypeError(f"handler {context.name} is async but made no coroutine")
-    return made
-
-
-def _called(handler: Handler, context: Context) -> Any:
-    return handler(context)
-
-
-def _about(action: str, attempt: Attempt) -> dict[str, str | None]:
-    return {"action": action, "queue": attempt.queue, "job_id": attempt.job_id, "flow_id": attempt.flow_id}
+def _read_signals(stored: Any) -> Sequence[Any]:
+    """Signals with their data decoded: glide-mq stores that as a JSON text of its own."""
+    if not isinstance(stored, list):
+        return ()
+    return [
+        {**signal, "data": decode(signal.get("data"), where="data of a signal")}
+        for signal in stored
+        if isinstance(signal, dict)
+    ]

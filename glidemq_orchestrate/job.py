@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, NewType
 
 from glidemq_orchestrate.codec import Json, decode
@@ -94,27 +95,67 @@ _MOST: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a worker obeys of a job's stored options; unknown and broken parts are ignored."""
+    """What a worker obeys of a job's stored options; unknown and broken parts are ignored.
+
+    ``remove_on_complete`` and ``remove_on_fail`` are glide-mq's retention as ``mode count age``, '' for none.
+    """
 
     attempts: int
     backoff: Backoff | None
     timeout: timedelta | None
+    backoff_name: str = ""
+    remove_on_complete: str = ""
+    remove_on_fail: str = ""
+    fallbacks: tuple[Mapping[str, Json], ...] = ()
+    trace: str = ""
 
     @classmethod
     def from_wire(cls, text: str) -> RunOptions:
         """Read the ``opts`` JSON."""
-        try:
-            wire = json.loads(text or "{}")
-        except (ValueError, RecursionError):
-            wire = {}
-        if not isinstance(wire, dict):
-            wire = {}
-        timeout = _number(wire.get("timeout"))
-        return cls(
-            attempts=max(int(_number(wire.get("attempts"))), 1),
-            backoff=_backoff(wire.get("backoff")),
-            timeout=timedelta(milliseconds=timeout) if timeout > 0 else None,
-        )
+        return _run_options(text) if len(text) <= _CACHED else _run_options.__wrapped__(text)
+
+
+_CACHED: Final = 1024
+
+
+@lru_cache(maxsize=1024)  # most jobs of a queue have the same options
+def _run_options(text: str) -> RunOptions:
+    try:
+        wire = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        wire = {}
+    if not isinstance(wire, dict):
+        wire = {}
+    timeout = _number(wire.get("timeout"))
+    backoff = wire.get("backoff")
+    fallbacks = wire.get("fallbacks")
+    return RunOptions(
+        attempts=max(int(_number(wire.get("attempts"))), 1),
+        backoff=_backoff(backoff),
+        timeout=timedelta(milliseconds=timeout) if timeout > 0 else None,
+        backoff_name=_backoff_name(backoff),
+        remove_on_complete=_retention(wire.get("removeOnComplete")),
+        remove_on_fail=_retention(wire.get("removeOnFail")),
+        fallbacks=tuple(item for item in fallbacks if isinstance(item, dict))
+        if isinstance(fallbacks, list)
+        else (),
+        trace=str(wire.get("traceparent", "")),
+    )
+
+
+def _backoff_name(wire: object) -> str:
+    """The name of a backoff that a worker must have been given; '' for the built-in ones."""
+    name = wire.get("type") if isinstance(wire, dict) else None
+    return name if isinstance(name, str) and name not in ("fixed", "exponential") else ""
+
+
+def _retention(wire: object) -> str:
+    if wire is True:
+        return "true 0 0"
+    if isinstance(wire, dict) and (wire.get("age") or wire.get("count")):
+        return f"age_count {int(_number(wire.get('count')))} {int(_number(wire.get('age')))}"
+    count = int(_number(wire))
+    return f"count {count} 0" if count else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +208,12 @@ class Job:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attempt:
-    """An activated job in the hands of a worker, with what proves that the attempt is the worker's."""
+    """An activated job in the hands of a worker, with what proves that the attempt is the worker's.
+
+    ``inputs``: the stored results of the dependencies by node name; None when they have to be read in pages.
+    """
 
     queue: str
     job_id: str
@@ -182,6 +226,11 @@ class Attempt:
     attempts_made: int
     flow_id: str | None
     node: str | None
+    created_ms: int = 0
+    signals: str = ""
+    fallback_index: int = 0
+    budget_key: str = ""
+    inputs: Mapping[str, str] | None = field(default_factory=dict)
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
@@ -198,6 +247,35 @@ class Attempt:
             attempts_made=int(fields.get("attemptsMade") or 0),
             flow_id=fields.get(FIELD_FLOW),
             node=fields.get(FIELD_NODE),
+        )
+
+    @classmethod
+    def from_row(cls, queue: str, token: str, processed_on: str, row: list[Any]) -> Attempt:
+        """Build from a row of ``gmo_finish_and_fetch``."""
+        job_id, entry_id, name, data, opts, made, flow_id, node = row[:8]
+        created, signals, fallback, budget, inputs = row[8:]
+        results: dict[str, str] | None = {}
+        if inputs is not None:
+            results = dict(zip(inputs[::2], inputs[1::2], strict=True))
+        elif flow_id:
+            results = None
+        return cls(
+            queue,
+            job_id,
+            entry_id,
+            token,
+            processed_on,
+            name or "",
+            data or "",
+            RunOptions.from_wire(opts or ""),
+            int(made or 0),
+            flow_id,
+            node,
+            int(created or 0),
+            signals or "",
+            int(fallback or 0),
+            budget or "",
+            results,
         )
 
 

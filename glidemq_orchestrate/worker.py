@@ -1,8 +1,11 @@
-"""The worker: an asyncio shell around ``_worker_core``. It fetches jobs and keeps the queue going.
+"""The worker: an asyncio shell around ``_worker_core``.
+
+A ``Feed`` per queue takes jobs and hands in outcomes, a ``JobRunner`` runs the handlers, and chores keep the
+leases and the queues going.
 
 What a kill -9 leaves behind: jobs in state ``active`` whose lease ends after ``lock_duration``; any other
-worker of the queue then takes them back. A connection that breaks is made again; what was delivered meanwhile
-is read again.
+worker of the queue then takes them back. A connection that breaks is made again; what a lost reply announced
+is asked for again.
 """
 
 from __future__ import annotations
@@ -22,24 +25,26 @@ from typing import Final
 
 from glidemq_orchestrate._facade import AsyncFacade
 from glidemq_orchestrate._ops import attempt as ops
-from glidemq_orchestrate._ops.attempt import Delivery
 from glidemq_orchestrate._ops.workers import OURS
+from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate._worker_core import Chore, ChoreList, Slots, reconnect_delays
-from glidemq_orchestrate._worker_jobs import JobRunner, ThreadsGone
+from glidemq_orchestrate._worker_feed import Feed
+from glidemq_orchestrate._worker_jobs import JobRunner
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, LeaseLost, TransportError
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.handler import H, Handlers
-from glidemq_orchestrate.job import Attempt, milliseconds
+from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
 __all__ = ["Worker"]
 
 logger = logging.getLogger(__name__)
 
-BLOCK_MS: Final = 1_000
 ANNOUNCE_MS: Final = 10_000
 UPKEEP_MS: Final = 2_000
-BEAT_MS: Final = 3_000
+BEAT_MS: Final = 1_000
+SPARE_THREADS: Final = 32
+GIVE_UP_SECONDS: Final = 5.0
 
 
 class Worker(AsyncFacade):
@@ -50,6 +55,11 @@ class Worker(AsyncFacade):
         queues: At least one queue name.
         concurrency: Jobs at the same time, at least 1; handlers that are plain functions run in so many
             threads.
+        prefetch: Jobs to hold beyond those at work, so that the next one starts without a round trip. By
+            default as many as start within 20 ms, judging by how long jobs take: at most 64, none of long
+                jobs.
+        rate_limit: At most so many starts per time, together with all workers of a queue; a limit of the
+            queue itself goes before.
         handlers: Handlers made elsewhere; ``worker.handler`` adds to them.
         prefix: First part of every key.
         lock_duration: After so long without a sign of life, another worker may take the jobs over; at least a
@@ -68,6 +78,8 @@ class Worker(AsyncFacade):
         *,
         queues: Sequence[str],
         concurrency: int = 10,
+        prefetch: int | None = None,
+        rate_limit: tuple[int, timedelta] | None = None,
         handlers: Handlers | None = None,
         prefix: str = DEFAULT_PREFIX,
         lock_duration: timedelta = timedelta(seconds=30),
@@ -80,6 +92,12 @@ class Worker(AsyncFacade):
             raise ConfigurationError("queues must be a list of at least one queue name")
         if concurrency < 1:
             raise ConfigurationError(f"concurrency must be at least 1, got {concurrency}")
+        if prefetch is not None and prefetch < 0:
+            raise ConfigurationError(f"prefetch must not be negative, got {prefetch}")
+        if rate_limit is not None and (rate_limit[0] < 1 or rate_limit[1] < timedelta(milliseconds=1)):
+            raise ConfigurationError(
+                f"rate_limit must be a count and a time, both above zero, got {rate_limit}"
+            )
         if lock_duration < timedelta(seconds=1):
             raise ConfigurationError(f"lock_duration must be at least a second, got {lock_duration}")
         self.handlers = handlers or Handlers()
@@ -88,7 +106,8 @@ class Worker(AsyncFacade):
         self._queues = {name: QueueKeys(prefix, check_queue_name(name)) for name in queues}
         self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
         self._shutdown_seconds = shutdown_timeout.total_seconds()
-        self._slots = Slots(concurrency)
+        self._slots = Slots(concurrency, prefetch)
+        self._limit = (rate_limit[0], milliseconds(rate_limit[1])) if rate_limit else (0, 0)
         self._chores = ChoreList(
             {
                 Chore.BEAT: min(self._lock_ms // 3, BEAT_MS),
@@ -97,14 +116,16 @@ class Worker(AsyncFacade):
                 Chore.RECLAIM: max(self._lock_ms // 2, 500),
             }
         )
-        self._backlog: list[Delivery] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self._asked_to_stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def handler(self, name: str) -> Callable[[H], H]:
-        """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread."""
-        return self.handlers.handler(name)
+    def handler(self, name: str, *, process: bool = False) -> Callable[[H], H]:
+        """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
+
+        With ``process=True`` it runs in a process that a timeout or a cancel kills. See ``Handlers.handler``.
+        """
+        return self.handlers.handler(name, process=process)
 
     def run(self) -> None:
         """Serve until ``stop`` or, in the main thread, SIGTERM or SIGINT. Blocks. Errors as ``serve``."""
@@ -125,16 +146,55 @@ class Worker(AsyncFacade):
             ConnectionFailed: It could not be reached at the start. Later on, the worker waits for it.
         """
         self._loop = asyncio.get_running_loop()
-        self._stop, self._freed = asyncio.Event(), asyncio.Event()
-        threads = ThreadPoolExecutor(max_workers=self._slots.concurrency, thread_name_prefix="glidemq")
-        jobs = JobRunner(self._run, self._queues, self.handlers, threads, self._clock, self._expect_retry)
+        self._stop = asyncio.Event()
+        self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)
+        # More threads than places: a handler that overstayed its timeout keeps its thread until it returns.
+        threads = ThreadPoolExecutor(self._slots.concurrency + SPARE_THREADS, thread_name_prefix="glidemq")
+        jobs = JobRunner(
+            self._run,
+            self._queues,
+            self.handlers,
+            self._slots,
+            threads,
+            self._clock,
+            self._say,
+            self._nudge,
+            self.stop,
+        )
+        self._feeds = {
+            name: Feed(self, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues))
+            for name, keys in self._queues.items()
+        }
         with self._signals(self._loop):
+            tasks: list[asyncio.Task[None]] = []
             try:
                 await self._start()
-                await self._serve_until_stopped(jobs)
+                tasks += [self._loop.create_task(feed.serve()) for feed in self._feeds.values()]
+                tasks.append(self._loop.create_task(self._chores_for_ever(jobs)))
+                await self._until_stopped(tasks)
+                self._slots.stopping = True
+                await jobs.drain(self._shutdown_seconds)
             finally:
-                await self._end(jobs)
+                await self._end(jobs, tasks)
                 threads.shutdown(wait=False, cancel_futures=True)
+        for task in tasks:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _until_stopped(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for the wish to stop, or for a task that cannot go on."""
+        stop = asyncio.create_task(self._stop.wait())
+        if not self._asked_to_stop.is_set():
+            await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+
+    def _say(self, outcome: Outcome) -> None:
+        self._feeds[outcome.attempt.queue].say(outcome)
+        self._nudge()
+
+    def _nudge(self) -> None:
+        for feed in self._feeds.values():
+            feed.nudge()
 
     async def _start(self) -> None:
         await self._run(ops.open_queues(list(self._queues.values())))
@@ -150,34 +210,27 @@ class Worker(AsyncFacade):
         )
         self.ready.set()
 
-    async def _serve_until_stopped(self, jobs: JobRunner) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._fetch_for_ever(jobs))
-            chores = group.create_task(self._chores_for_ever(jobs))
-            if not self._asked_to_stop.is_set():
-                await self._stop.wait()
-            self._slots.stopping = True
-            self._freed.set()
-            if self._tasks:
-                await asyncio.wait(set(self._tasks), timeout=self._shutdown_seconds)
-            chores.cancel()
-
-    async def _end(self, jobs: JobRunner) -> None:
-        jobs.abandon()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
-        await jobs.all_said()
+    async def _end(self, jobs: JobRunner, tasks: Sequence[asyncio.Task[None]]) -> None:
+        self._slots.stopping = True
+        await jobs.abandon()
+        jobs.close()
+        for attempt in list(self._slots.held.values()):
+            self._feeds[attempt.queue].say(Outcome(attempt, Kind.BACK))
+        for feed in self._feeds.values():
+            feed.close()
+        if tasks:
+            *feeds, _ = tasks
+            # A server that cannot be reached is not waited for: the leases end by themselves.
+            await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
         if self._driver is not None:
             try:
-                await self._run(
-                    ops.leave(self._queues, list(self._slots.held.values()), self._backlog, self._clock)
-                )
                 await self._run(ops.withdraw(list(self._queues.values()), self.id))
             except GlideMQError as exc:
                 logger.warning(
-                    "jobs were not given back: %s", exc, extra={"action": "give_back", "worker": self.id}
+                    "the worker is not signed off: %s", exc, extra={"action": "sign_off", "worker": self.id}
                 )
         for hook in self.handlers.stop_hooks:
             await asyncio.to_thread(hook)
@@ -186,76 +239,32 @@ class Worker(AsyncFacade):
 
     def _wake(self) -> None:
         self._stop.set()
-        self._freed.set()
 
     @contextlib.contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         """Stop on SIGTERM and SIGINT while serving in the main thread."""
-        caught = (
-            (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
-        )
-        for number in caught:
-            loop.add_signal_handler(number, self.stop)
+        caught = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._reconnect}
+        if threading.current_thread() is not threading.main_thread():
+            caught = {}
+        for number, react in caught.items():
+            loop.add_signal_handler(number, react)
         try:
             yield
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
 
-    async def _fetch_for_ever(self, jobs: JobRunner) -> None:
-        """Take jobs whenever there is room; after an error, first what was delivered here unseen."""
-        delays, again = reconnect_delays(), False
-        while not self._slots.stopping and not self._asked_to_stop.is_set():
-            room = self._slots.room(len(self._backlog))
-            try:
-                if room:
-                    await self._fetch(room, again=again)
-                await self._begin(jobs)
-                if not self._slots.room(0) and not self._slots.stopping:
-                    await self._freed.wait()
-                    self._freed.clear()
-            except TransportError as exc:
-                await self._pause(exc, next(delays))
-                again = True
-            else:
-                again, delays = False, reconnect_delays()
-
-    async def _fetch(self, room: int, *, again: bool) -> None:
-        queues = list(self._queues.values())
-        # Again: the oldest come first, and those are likely to be the ones at work.
-        count = 2 * self._slots.concurrency if again else max(room // len(queues), 1)
-        found = await self._run(ops.fetch(queues, self.id, count, BLOCK_MS, again=again))
-        # Entries of two queues often have one id: the time of a call that wrote to both.
-        known = {(attempt.queue, attempt.entry_id) for attempt in self._slots.held.values()}
-        known |= {(delivery.queue.queue, delivery.entry_id) for delivery in self._backlog}
-        self._backlog.extend(
-            Delivery(queue, job_id, entry_id, secrets.token_hex(8))
-            for queue, job_id, entry_id in found
-            if (queue.queue, entry_id) not in known
-        )
-
-    async def _begin(self, jobs: JobRunner) -> None:
-        deliveries = self._backlog[: self._slots.room(0)]
-        begun = await self._run(ops.activate(deliveries, self._clock.now_ms()))
-        del self._backlog[: len(deliveries)]
-        for attempt, inputs in begun:
-            self._slots.take(attempt)
-            task = asyncio.create_task(self._work(jobs, attempt, inputs))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _work(self, jobs: JobRunner, attempt: Attempt, inputs: dict[str, str]) -> None:
-        try:
-            await jobs.work(attempt, inputs)
-        except ThreadsGone:
-            self.stop()
-            return
-        self._slots.free(attempt)  # not when cancelled or not run: then the job is still held, and given back
-        self._freed.set()
+    def _reconnect(self) -> None:
+        """Open every connection anew; what was under way is asked for again, and no job is lost by it."""
+        logger.info("SIGHUP: connecting anew", extra={"action": "reconnect", "worker": self.id})
+        if self._driver is not None:
+            task = asyncio.get_running_loop().create_task(self._driver.aclose())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def _chores_for_ever(self, jobs: JobRunner) -> None:
         delays = reconnect_delays()
-        while not self._slots.stopping or self._tasks:  # jobs that still run at a stop keep their leases
+        while True:  # also while stopping: jobs that still run keep their leases
             await asyncio.sleep(max(self._chores.wait_ms(self._clock.now_ms()), 10) / 1000)
             try:
                 for chore in self._chores.take(self._clock.now_ms()):
@@ -295,14 +304,13 @@ class Worker(AsyncFacade):
         await self._run(ops.announce(queues, self.id, description, ANNOUNCE_MS * 3, self._clock.now_ms()))
 
     async def _beat(self, jobs: JobRunner) -> None:
-        held = [(self._queues[attempt.queue], attempt) for attempt in self._slots.held.values()]
-        replies = await self._run(ops.heartbeat(held, self._clock.now_ms()))
-        for (_, attempt), reply in zip(held, replies, strict=True):
-            if reply == 0 or isinstance(reply, LeaseLost):
-                jobs.cancel(attempt)
-
-    def _expect_retry(self, delay_ms: int) -> None:
-        self._chores.bring_forward(Chore.UPKEEP, self._clock.now_ms() + delay_ms)
+        for name, keys in self._queues.items():
+            held = [attempt for attempt in self._slots.held.values() if attempt.queue == name]
+            if held:
+                kept = await self._run(ops.heartbeat(keys, held, self._clock.now_ms()))
+                for attempt, beat in zip(held, kept, strict=True):
+                    if beat < 1:
+                        jobs.cancel(attempt, revoked=beat == 0)
 
     async def _pause(self, exc: GlideMQError, seconds: float) -> None:
         logger.warning(

@@ -3,30 +3,68 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import flow
+from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate._protocol.exchange import Answer, Held, Request
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, LeaseLost, ProtocolError
+from glidemq_orchestrate.errors import FlowNotFound, ProtocolError
 from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 
 TODO_PER_TICK: Final = 10
+_BEATS: Final = 500
+
+
+# What tells an idle worker that a job may be ready; everything else is about jobs that others run.
+READY: Final = frozenset(
+    {
+        "added",
+        "promoted",
+        "active",
+        "resumed",
+        "retrying",
+        "stalled",
+        "retried",
+        "delay-changed",
+        "priority-changed",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """A stream entry that was handed to this worker."""
+class News:
+    """What was heard on the stream and the events of a queue.
 
-    queue: QueueKeys
-    job_id: str
-    entry_id: str
-    token: str
+    The newest entry of each, and the newest event that matters.
+    Ids are '' for none. Nothing heard at all matters too: whoever wrote may write no events.
+    """
+
+    stream: str
+    events: str
+    ready: str
+
+    def beyond(self, positions: tuple[str, str]) -> tuple[str, str]:
+        """The positions after what was heard."""
+        stream, events = positions
+        return max(stream, self.stream, key=_place), max(events, self.events, key=_place)
+
+    def matters(self, known: tuple[str, str]) -> bool:
+        """Whether something that matters came after the positions."""
+        stream, events = known
+        is_silent = not self.stream and not self.events
+        return is_silent or _place(self.stream) > _place(stream) or _place(self.ready) > _place(events)
+
+
+def _place(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds or -1), int(number or 0)
 
 
 def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
@@ -48,18 +86,6 @@ def announce(
     yield from ask_all(calls)
 
 
-def leave(
-    queues: Mapping[str, QueueKeys], held: Sequence[Attempt], backlog: Sequence[Delivery], clock: Clock
-) -> Op[None]:
-    """Give back what is not finished: attempts and deliveries that were never begun."""
-    now_ms = clock.now_ms()
-    calls = [orchestrate.give_back(attempt, queues[attempt.queue], now_ms) for attempt in held]
-    calls += [glidemq.defer(delivery.queue, delivery.job_id, delivery.entry_id) for delivery in backlog]
-    for reply in (yield from ask_each(calls)):
-        if isinstance(reply, GlideMQError) and not isinstance(reply, LeaseLost):
-            raise reply
-
-
 def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
     """Take the worker's traces off every queue; it holds no job any more.
 
@@ -76,86 +102,59 @@ def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
     yield from ask_each([glidemq.drop_consumer(queue, worker_id) for queue in free])
 
 
-def fetch(
-    queues: Sequence[QueueKeys], consumer: str, count: int, block_ms: int, *, again: bool
-) -> Op[list[tuple[QueueKeys, str, str]]]:
-    """Take new stream entries, or ``again`` those delivered before: queue, job id, entry id of each."""
-    try:
-        streams = yield from ask(glidemq.read_group(list(queues), consumer, count, block_ms, again=again))
-    except ProtocolError as exc:
-        if "NOGROUP" not in str(exc):
-            raise
-        yield from open_queues(queues)  # somebody has emptied the database
-        return []
-    by_key = {queue.key("stream"): queue for queue in queues}
-    return [
-        (by_key[key], fields["jobId"], entry_id)
-        for key, entries in streams.items()
-        for entry_id, fields in entries
-        if "jobId" in fields
+def exchange(queue: QueueKeys, consumer: str, request: Request, clock: Clock) -> Op[Answer]:
+    """Hand in outcomes and begin jobs; reads the dependencies' results that did not fit into the answer."""
+    answer = yield from ask(wire.finish_and_fetch(queue, consumer, request, clock.now_ms()))
+    for attempt in answer.begun:
+        if attempt.inputs is None:
+            attempt.inputs = yield from _inputs(queue, attempt.job_id)
+    return answer
+
+
+def _inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:
+    texts: dict[str, str] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(orchestrate.node_inputs(queue, job_id, cursor))
+        texts.update(page)
+        if cursor == "0":
+            return texts
+
+
+def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: Held) -> Op[News]:
+    """Wait for entries of the stream or the events after the positions, and tell whether they matter.
+
+    While the queue holds jobs back because so many run, the end of any job matters.
+    """
+    stream, events = positions
+    found = yield from ask(wire.wake(queue, stream, events, block_ms))
+    entries = found.get(queue.key("stream"), [])
+    told = found.get(queue.key("events"), [])
+    ready = [
+        entry_id for entry_id, fields in told if held is Held.CONCURRENCY or fields.get("event") in READY
     ]
+    return News(*(ids[-1] if ids else "" for ids in ([e for e, _ in entries], [e for e, _ in told], ready)))
 
 
-def activate(deliveries: Sequence[Delivery], now_ms: int) -> Op[list[tuple[Attempt, dict[str, str]]]]:
-    """Begin the attempts that may begin, with the stored results of their dependencies."""
-    answers = yield from ask_all(
-        [orchestrate.activate(d.queue, d.job_id, d.entry_id, d.token, now_ms) for d in deliveries]
-    )
-    begun = [
-        (delivery.queue, answer)
-        for delivery, answer in zip(deliveries, answers, strict=True)
-        if isinstance(answer, Attempt)
-    ]
-    inputs: dict[str, dict[str, str]] = {attempt.job_id: {} for _, attempt in begun}
-    unread = [(queue, attempt.job_id, "0") for queue, attempt in begun if attempt.flow_id is not None]
-    while unread:
-        pages = yield from ask_all([orchestrate.node_inputs(*place) for place in unread])
-        for (_, job_id, _), (_, texts) in zip(unread, pages, strict=True):
-            inputs[job_id].update(texts)
-        unread = [
-            (queue, job_id, cursor)
-            for (queue, job_id, _), (cursor, _) in zip(unread, pages, strict=True)
-            if cursor != "0"
-        ]
-    return [(attempt, inputs[attempt.job_id]) for _, attempt in begun]
-
-
-def complete(queue: QueueKeys, attempt: Attempt, result: str, clock: Clock) -> Op[None]:
-    """Hand in a result."""
-    yield from _advance(
-        queue, (yield from ask(orchestrate.finish(attempt, queue, result, clock.now_ms()))), clock
-    )
-
-
-def fail(  # noqa: PLR0913  what a failure is made of
-    queue: QueueKeys, attempt: Attempt, reason: str, *, max_attempts: int, backoff_ms: int, clock: Clock
-) -> Op[bool]:
-    """Hand in a failure; if it is final, the dependents' failures follow. Answers whether a retry follows."""
-    call = orchestrate.fail(
-        attempt, queue, reason, max_attempts=max_attempts, backoff_ms=backoff_ms, now_ms=clock.now_ms()
-    )
-    word, unsettled = yield from ask(call)
-    yield from _advance(queue, unsettled, clock)
-    return word == "retrying"
-
-
-def _advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
-    """Do what a flow needs after one of its nodes has ended; an empty id needs nothing."""
-    if flow_id:
+def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
+    """Do what a flow needs after one of its nodes has ended."""
+    with suppress(FlowNotFound):
         ref = yield from flow.find(queue.prefix, flow_id)
         yield from flow.advance(ref, clock)
 
 
-def heartbeat(held: Sequence[tuple[QueueKeys, Attempt]], now_ms: int) -> Op[list[int | Exception]]:
-    """Keep the leases: 1 kept, 0 asked to stop, LeaseLost gone."""
-    replies = yield from ask_each([orchestrate.heartbeat(attempt, queue, now_ms) for queue, attempt in held])
-    return list(replies)
+def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
+    """Keep the leases of one queue: 1 kept, 0 asked to stop, -1 gone."""
+    pages = [held[first : first + _BEATS] for first in range(0, len(held), _BEATS)]
+    kept = yield from ask_all([wire.heartbeat(queue, page, now_ms) for page in pages])
+    return [beat for page in kept for beat in page]
 
 
 def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     """Release due delayed jobs and go on with unsettled flows. Answers when the next job is due, or -1."""
     now_ms = clock.now_ms()
-    yield from ask_all([glidemq.promote(queue, now_ms) for queue in queues])
+    steps = (glidemq.promote, glidemq.promote_rate_limited, glidemq.sweep_suspended)
+    yield from ask_all([step(queue, now_ms) for queue in queues for step in steps])
     todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:

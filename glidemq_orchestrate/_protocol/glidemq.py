@@ -46,6 +46,18 @@ def promote(queue: QueueKeys, now_ms: int) -> Call[int]:
     return function("glidemq_promote", keys, (now_ms,), replies.integer)
 
 
+def promote_rate_limited(queue: QueueKeys, now_ms: int) -> Call[int]:
+    """Release parked jobs of groups whose waiting time is over. Repeatable."""
+    keys = [queue.key(k) for k in ("ratelimited", "stream")]
+    return function("glidemq_promoteRateLimited", keys, (now_ms,), replies.integer)
+
+
+def sweep_suspended(queue: QueueKeys, now_ms: int) -> Call[int]:
+    """Fail suspended jobs past their deadline, a page of 100. Repeatable."""
+    keys = [queue.key(k) for k in ("suspended", "events", "failed", "metrics:failed")]
+    return function("glidemq_sweepSuspended", keys, (now_ms, queue.key("")), replies.integer)
+
+
 def next_due(queue: QueueKeys) -> Call[int]:
     """When the next delayed job is due, ms since the epoch; -1 for never."""
     keys = [queue.key(k) for k in ("scheduled", "ratelimited")]
@@ -75,12 +87,6 @@ def read_group(
     return command(
         *words, *keys, *(start for _ in keys), decode=replies.stream_entries, blocks_for=block_ms / 1000
     )
-
-
-def defer(queue: QueueKeys, job_id: str, entry_id: str) -> Call[int]:
-    """Put a job that was delivered but not begun back at the end of the stream."""
-    keys = [queue.key("stream"), queue.job(job_id), queue.key("list-active")]
-    return function("glidemq_deferActive", keys, (job_id, entry_id, GROUP), replies.integer)
 
 
 def register_worker(queue: QueueKeys, worker_id: str, description: str, ttl_ms: int) -> Call[None]:

@@ -12,18 +12,11 @@ local function move_active_to_delayed(keys, args)
   if refusal then
     return refusal
   end
-  local due = math.max(L.numbers.int(args[4], now), now)
-  local delay = L.numbers.text(due - now)
-  L.stream.ack(prefix .. 'stream', args[5], entry_id, L.numbers.flag(args[7]))
-  redis.call('ZADD', keys[3], L.numbers.score(L.numbers.int(job.priority, 0), due), job_id)
-  if (args[6] or '') ~= '' then
-    redis.call('HSET', keys[1], 'data', args[6], 'state', 'delayed', 'delay', delay)
-  else
-    redis.call('HSET', keys[1], 'state', 'delayed', 'delay', delay)
-  end
-  L.park.release_list_slot(prefix, entry_id)
-  L.park.release_unordered(prefix, job, now)
-  L.events.emit(keys[4], 'delay-changed', job_id, 'delay', delay)
+  L.park.postpone({
+    prefix = prefix, job_id = job_id, entry_id = entry_id, group = args[5], now = now,
+    due = math.max(L.numbers.int(args[4], now), now), data = args[6] or '', broadcast = L.numbers.flag(args[7]),
+    scheduled_key = keys[3], events_key = keys[4],
+  }, job)
   return 'ok'
 end
 

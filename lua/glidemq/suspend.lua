@@ -16,7 +16,6 @@
 -- REPLY integer: jobs failed
 -- EVENT failed {failedReason}
 
-local NO_DEADLINE = 9999999999999
 local BATCH = 100
 local REASON = 'Suspend timeout exceeded'
 
@@ -27,20 +26,11 @@ local function suspend(keys, args)
   if refusal then
     return refusal
   end
-  local reason, timeout = args[5] or '', L.numbers.int(args[6], 0)
-  local fields = { 'state', 'suspended', 'suspendedAt', L.numbers.text(now) }
-  if reason ~= '' then
-    fields[#fields + 1], fields[#fields + 2] = 'suspendReason', reason
-  end
-  if timeout > 0 then
-    fields[#fields + 1], fields[#fields + 2] = 'suspendTimeout', L.numbers.text(timeout)
-  end
-  L.stream.ack(prefix .. 'stream', args[3], entry_id, L.numbers.flag(args[7]))
-  redis.call('HSET', keys[1], unpack(fields))
-  redis.call('ZADD', keys[4], timeout > 0 and now + timeout or NO_DEADLINE, job_id)
-  L.park.release_unordered(prefix, job, now)
-  L.park.release_list_slot(prefix, entry_id)
-  L.events.emit(keys[3], 'suspended', job_id)
+  L.park.suspend({
+    prefix = prefix, job_id = job_id, entry_id = entry_id, group = args[3], now = now, reason = args[5] or '',
+    timeout = L.numbers.int(args[6], 0), broadcast = L.numbers.flag(args[7]), events_key = keys[3],
+    suspended_key = keys[4],
+  }, job)
   return 'ok'
 end
 

@@ -11,17 +11,11 @@ local function move_to_waiting_children(keys, args)
   if refusal then
     return refusal
   end
-  L.stream.ack(prefix .. 'stream', args[3], entry_id, L.numbers.flag(args[5]))
-  redis.call('HSET', keys[1], 'state', 'waiting-children')
-  L.park.release_list_slot(prefix, entry_id)
-  L.park.release_unordered(prefix, job, now)
-  local total = redis.call('SCARD', prefix .. 'deps:' .. job_id)
-  if total > 0 and L.numbers.int(redis.call('HGET', keys[1], 'depsCompleted'), 0) >= total then
-    L.parents.wake(keys[1], keys[2], keys[3], job_id, job.name)
-    return 'completed'
-  end
-  L.events.emit(keys[3], 'waiting-children', job_id)
-  return 'ok'
+  local is_ready = L.park.await_children({
+    prefix = prefix, job_id = job_id, entry_id = entry_id, group = args[3], now = now,
+    broadcast = L.numbers.flag(args[5]), stream_key = keys[2], events_key = keys[3],
+  }, job)
+  return is_ready and 'completed' or 'ok'
 end
 
 redis.register_function({

@@ -32,6 +32,24 @@ local function heartbeat(keys, args)
   return lease.revoked and 0 or 1
 end
 
+-- gmo_heartbeats: keep the leases of many attempts of one queue.
+-- KEYS  1 stream            ARGS  1 now_ms, then per attempt (at most 500): job id, token, processedOn
+-- REPLY per attempt: 1 kept, 0 kept but the job was revoked and should stop, -1 not the worker's any more
+local function heartbeats(keys, args)
+  local prefix, kept = L.hashes.prefix(keys[1], 'stream'), {}
+  for at = 2, math.min(#args, 1501) - 2, 3 do
+    local key = prefix .. 'job:' .. args[at]
+    local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'revoked')
+    if v[1] == 'active' and v[2] == args[at + 1] and v[3] == args[at + 2] then
+      redis.call('HSET', key, 'lastActive', args[1])
+      kept[#kept + 1] = v[4] == '1' and 0 or 1
+    else
+      kept[#kept + 1] = -1
+    end
+  end
+  return kept
+end
+
 -- gmo_progress: store progress and tell the readers of events.
 -- KEYS  1 job hash          ARGS  1 now_ms, proof, 7 progress JSON
 -- REPLY integer: 1          ERROR GMO_STALE
@@ -60,5 +78,6 @@ local function give_back(keys, args)
 end
 
 redis.register_function { function_name = 'gmo_heartbeat', callback = heartbeat, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'gmo_heartbeats', callback = heartbeats, flags = { 'allow-oom' } }
 redis.register_function { function_name = 'gmo_progress', callback = progress, flags = { 'allow-oom' } }
 redis.register_function { function_name = 'gmo_give_back', callback = give_back, flags = { 'allow-oom' } }

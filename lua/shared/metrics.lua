@@ -20,14 +20,15 @@ local function purge(metrics_key, oldest)
   end)
 end
 
-function M.record(metrics_key, now, duration)
+-- `jobs` finished jobs (1 when left out) took `duration` together.
+function M.record(metrics_key, now, duration, jobs)
   local bucket = now - now % BUCKET
   local field = 'm:' .. L.numbers.text(bucket)
-  local count = redis.call('HINCRBY', metrics_key, field .. ':c', 1)
+  local count = redis.call('HINCRBY', metrics_key, field .. ':c', jobs or 1)
   if duration >= 1 then
     redis.call('HINCRBY', metrics_key, field .. ':d', L.numbers.text(math.floor(duration)))
   end
-  if count % PURGE_EVERY == 0 then
+  if count % PURGE_EVERY < (jobs or 1) then
     purge(metrics_key, bucket - KEEP)
   end
 end

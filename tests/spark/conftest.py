@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate.handler import Context
+from glidemq_orchestrate.handler import Cancelled, Context
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE, require_java, warm_session
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Run:
 
     ctx: Context
     said: Recorder
-    cancelled: threading.Event
+    cancelled: Cancelled
 
 
 MakeRun = Callable[..., Run]
@@ -76,7 +75,7 @@ def make_run() -> MakeRun:
     def make(
         data: Any = None, inputs: dict[str, Any] | None = None, *, node: str = "step", attempt: int = 1
     ) -> Run:
-        said, cancelled = Recorder(), threading.Event()
+        said, cancelled = Recorder(), Cancelled()
         ctx = Context(
             queue="spark",
             job_id=f"job-{node}",

@@ -113,7 +113,9 @@ def test_wrong_names_in_a_users_module_fail_for_good(module: str, make_run: Make
 
 def test_the_registry_has_the_handler_and_both_hooks() -> None:
     assert handlers.names == ["spark.python"]
-    assert handlers.get("spark.python") is run_python_step
+    registered = handlers.get("spark.python")
+    assert registered is not None
+    assert registered.function is run_python_step
     assert (len(handlers.start_hooks), len(handlers.stop_hooks)) == (1, 1)
 
 

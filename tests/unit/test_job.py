@@ -100,7 +100,7 @@ NOTHING = RunOptions(attempts=1, backoff=None, timeout=None)
         '{"attempts":-3,"timeout":-1}',
         '{"attempts":true,"timeout":true}',
         '{"attempts":NaN,"timeout":NaN}',
-        '{"priority":3,"lifo":true,"removeOnComplete":{"age":1}}',
+        '{"priority":3,"lifo":true,"removeOnComplete":{"ages":1}}',
     ],
     ids=range(11),
 )
@@ -202,3 +202,25 @@ def test_a_moment_may_be_written_like_a_lua_number(text: str, second: int) -> No
 
 def test_milliseconds_are_rounded() -> None:
     assert [milliseconds(timedelta(microseconds=n)) for n in (0, 400, 600, 1_500_000)] == [0, 0, 1, 1500]
+
+
+@pytest.mark.parametrize(
+    ("wire", "stored"),
+    [
+        ("true", "true 0 0"),
+        ("false", ""),
+        ("0", ""),
+        ("7", "count 7 0"),
+        ('{"age":10,"count":5}', "age_count 5 10"),
+        ('{"age":10}', "age_count 0 10"),
+        ('"x"', ""),
+    ],
+)
+def test_retention_is_read_as_the_server_wants_it(wire: str, stored: str) -> None:
+    assert RunOptions.from_wire(f'{{"removeOnFail":{wire}}}').remove_on_fail == stored
+
+
+def test_a_backoff_of_another_name_is_left_to_the_worker() -> None:
+    found = RunOptions.from_wire('{"backoff":{"type":"mine","delay":5}}')
+    assert found.backoff_name == "mine"
+    assert RunOptions.from_wire('{"backoff":{"type":"fixed","delay":5}}').backoff_name == ""

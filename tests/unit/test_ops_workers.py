@@ -14,12 +14,12 @@ from glidemq_orchestrate._ops import attempt as attempts
 from glidemq_orchestrate._ops import flow, queue, workers
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate._protocol.exchange import Held, Request
 from glidemq_orchestrate.errors import (
     FlowNotFound,
     HandlerNotFound,
     InvalidJob,
     JobNotFound,
-    LeaseLost,
     ProtocolError,
     QueueNotServed,
     ServerBusy,
@@ -140,48 +140,44 @@ class TestTheWorkersCalls:
         with pytest.raises(ProtocolError, match="WRONGTYPE"):
             scripted(attempts.open_queues([HOME]), [[ProtocolError("WRONGTYPE x")]])
 
-    def test_entries_without_a_job_are_passed_over(self, scripted: Scripted) -> None:
-        reply = [["glide:{etl}:stream", [["1-1", ["jobId", "7"]], ["1-2", ["x", "y"]], ["1-3", None]]]]
-        found = scripted(attempts.fetch([HOME], "w", 1, 10, again=False), [reply]).value
-        assert found == [(HOME, "7", "1-1")]
-
-    def test_a_lost_group_is_made_again(self, scripted: Scripted) -> None:
-        lost = ProtocolError("NOGROUP No such key 'glide:{etl}:stream' or consumer group")
-        told = scripted(attempts.fetch([HOME], "w", 1, 10, again=False), [lost, ["OK"]])
-        assert told.value == []
-        assert told.names == ["XREADGROUP", "XGROUP"]
-
-    def test_what_is_given_back_twice_or_lost_is_fine(self, scripted: Scripted) -> None:
-        delivery = attempts.Delivery(HOME, "7", "1-1", "t")
-        assert scripted(attempts.leave({}, [], [delivery], ManualNow()), [[LeaseLost("x")]]).value is None
-        with pytest.raises(ServerBusy):
-            scripted(attempts.leave({}, [], [delivery], ManualNow()), [[ServerBusy("x")]])
-
-    def test_only_begun_attempts_are_answered(self, scripted: Scripted) -> None:
-        deliveries = [attempts.Delivery(HOME, job, f"{job}-1", "t") for job in ("1", "2", "3")]
-        fields = ["id", "2", "state", "active", "processedOn", "5", "gmo:flow", "f", "gmo:node", "n"]
-        script: list[Any] = [[["NOT_WAITING"], fields, ["GONE"]], [["0", ["a", "[1]"]]]]
-        ((attempt, inputs),) = scripted(attempts.activate(deliveries, 5), script).value
+    def test_the_inputs_of_a_wide_node_come_in_pages(self, scripted: Scripted, clock: ManualClock) -> None:
+        row = ["2", "2-1", "work", "null", "{}", "0", "f", "n", "1", None, None, None, None]
+        answer: list[Any] = [["ok"], ["f"], [row], "", "", -1, "", []]
+        op = attempts.exchange(HOME, "w", Request([], 1, "t"), clock)
+        told = scripted(op, [answer, ["7", ["a", "1"]], ["0", ["b", "2", "a", "1"]]])
+        assert told.names == ["gmo_finish_and_fetch", "gmo_node_inputs", "gmo_node_inputs"]
+        (attempt,) = told.value.begun
         assert (attempt.job_id, attempt.entry_id, attempt.flow_id) == ("2", "2-1", "f")
-        assert inputs == {"a": "[1]"}
+        assert attempt.inputs == {"a": "1", "b": "2"}
+        assert told.value.positions is None
 
-    def test_the_inputs_of_a_wide_node_come_in_pages(self, scripted: Scripted) -> None:
-        fields = ["id", "2", "state", "active", "processedOn", "5", "gmo:flow", "f", "gmo:node", "n"]
-        script: list[Any] = [[fields], [["7", ["a", "1"]]], [["0", ["b", "2", "a", "1"]]]]
-        ((_, inputs),) = scripted(
-            attempts.activate([attempts.Delivery(HOME, "2", "2-1", "t")], 5), script
-        ).value
-        assert inputs == {"a": "1", "b": "2"}
+    def test_news_matter_when_they_make_a_job_ready(self, scripted: Scripted) -> None:
+        def heard(stream: list[Any], events: list[Any], held: Held = Held.NOTHING) -> attempts.News:
+            reply = [["glide:{etl}:stream", stream], ["glide:{etl}:events", events]]
+            told = scripted(attempts.listen(HOME, ("1-1", "5-0"), 10, held), [reply])
+            news: attempts.News = told.value
+            return news
+
+        at = ("1-1", "5-0")
+        assert heard([["2-1", ["jobId", "7"]]], []).matters(at)
+        assert heard([], [["6-0", ["event", "added"]], ["6-1", ["event", "completed"]]]).matters(at)
+        ended = heard([], [["6-0", ["event", "completed"]]])
+        assert not ended.matters(at)
+        assert ended.beyond(at) == ("1-1", "6-0")
+        assert heard([], [["6-0", ["event", "completed"]]], Held.CONCURRENCY).matters(at)
+        assert heard([], []).matters(at), "somebody may write no events"
+        assert not heard([["2-1", ["jobId", "7"]]], []).matters(("2-1", "5-0")), "it was known already"
+        assert heard([["10-1", ["jobId", "7"]]], []).matters(("9-1", "5-0")), "ids are numbers, not texts"
 
     def test_upkeep_goes_on_where_a_flow_is_gone(self, scripted: Scripted, clock: ManualClock) -> None:
-        script: list[Any] = [[0], [["x", "y"]], FlowNotFound("x"), 0, [-1]]
+        script: list[Any] = [[0, 0, 0], [["x", "y"]], FlowNotFound("x"), 0, [-1]]
         assert scripted(attempts.upkeep([HOME], clock), script).value == -1
 
     def test_upkeep_tells_when_the_first_job_of_all_queues_is_due(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         other = QueueKeys("glide", "other")
-        assert scripted(attempts.upkeep([HOME, other], clock), [[0, 0], [[], []], [700, 500]]).value == 500
+        assert scripted(attempts.upkeep([HOME, other], clock), [[0] * 6, [[], []], [700, 500]]).value == 500
 
     def test_reclaiming_passes_over_queues_without_a_group(
         self, scripted: Scripted, clock: ManualClock
@@ -196,8 +192,3 @@ class TestTheWorkersCalls:
         assert told.names == ["UNLINK", "ZREM", "XPENDING"]
         told = scripted(attempts.withdraw([HOME], "w"), [[1, 1, []], [0]])
         assert told.names == ["UNLINK", "ZREM", "XPENDING", "XGROUP"]
-
-
-class ManualNow:
-    def now_ms(self) -> int:
-        return 0

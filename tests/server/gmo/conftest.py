@@ -27,7 +27,8 @@ DOCUMENTED = [
     QUEUE + r"(id|stream|scheduled|events|completed|failed|ordering|metrics:(completed|failed))",
     QUEUE + r"(job|deps|parents|log):[\w~-]+",
     QUEUE + r"gmo:flow:f(:(nodes|open|ready|failed|blocked|telling))?",
-    QUEUE + r"gmo:todo",
+    QUEUE + r"gmo:(todo|list-held)",
+    QUEUE + r"(meta|rate|lifo|priority|list-active)",
 ]
 
 

@@ -1,0 +1,130 @@
+"""The call that a worker lives by, ``gmo_finish_and_fetch``: the outcomes it takes and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, Word, function
+from glidemq_orchestrate.job import Attempt
+from glidemq_orchestrate.keys import GROUP, QueueKeys
+
+MOST_OUTCOMES: Final = 100
+MOST_WANTED: Final = 100
+
+
+class Kind(StrEnum):
+    """What a worker says about an attempt."""
+
+    DONE = "done"
+    FAIL = "fail"
+    LATER = "later"
+    CHILDREN = "children"
+    SUSPEND = "suspend"
+    BACK = "back"
+
+
+class Outcome(NamedTuple):
+    """One thing to say: see ``lua/glidemq_orchestrate/outcome.lua`` for the columns of each kind."""
+
+    attempt: Attempt
+    kind: Kind
+    text: str = ""
+    retention: str = ""
+    first: int = 0
+    second: int = 0
+
+
+class Held(StrEnum):
+    """What keeps the queue from giving out jobs."""
+
+    NOTHING = ""
+    PAUSED = "paused"
+    CONCURRENCY = "concurrency"
+    RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One exchange. ``limit``: most starts per window, and the window in ms; (0, 0) for none."""
+
+    outcomes: Sequence[Outcome]
+    wanted: int
+    token: str
+    again: bool = False
+    limit: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of it.
+
+    ``positions`` of stream and events: whoever reads on from there misses nothing that makes a job ready.
+    None when the queue may have more jobs right now.
+    """
+
+    verdicts: list[str]
+    flows: list[str]
+    begun: list[Attempt]
+    positions: tuple[str, str] | None
+    due_ms: int
+    held: Held
+    troubles: list[str]
+
+
+def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: int) -> Call[Answer]:
+    """Hand in up to 100 outcomes and begin up to 100 jobs.
+
+    A repeat with ``again`` gives the jobs that a lost reply announced, and refuses the outcomes it took.
+    """
+
+    def decode(reply: Any) -> Answer:
+        verdicts, flows, rows, stream, events, due, held, troubles = reply
+        started = str(now_ms)
+        name, token = queue.queue, request.token
+        return Answer(
+            verdicts,
+            flows,
+            [Attempt.from_row(name, token, started, row) for row in rows],
+            (stream, events) if stream else None,
+            due,
+            Held(held),
+            troubles,
+        )
+
+    words: list[Word] = [
+        now_ms,
+        GROUP,
+        consumer,
+        request.wanted,
+        request.token,
+        "again" if request.again else "",
+    ]
+    words += request.limit
+    for attempt, kind, text, retention, first, second in request.outcomes:
+        words += (
+            kind, attempt.job_id, attempt.entry_id, attempt.token, attempt.processed_on, text, retention,
+            first, second
+        )  # fmt: skip
+    return function("gmo_finish_and_fetch", [queue.key("stream")], words, decode)
+
+
+def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[list[int]]:
+    """Keep the leases of up to 500 attempts: 1 kept, 0 asked to stop, -1 gone."""
+    words: list[Word] = [now_ms]
+    for attempt in held:
+        words += (attempt.job_id, attempt.token, attempt.processed_on)
+    return function("gmo_heartbeats", [queue.key("stream")], words, list)
+
+
+def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]:
+    """Entries of the stream and of the events after the given positions; waits for the first."""
+    keys = (queue.key("stream"), queue.key("events"))
+    return Call(
+        ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *keys, stream, events),
+        replies.stream_entries,
+        block_ms / 1000,
+    )

@@ -1,0 +1,72 @@
+-- scheduled: delayed and prioritised jobs until they are due.
+-- A score is priority * 2^42 + due time, so each priority is a class of its own, ordered by due time.
+
+local M = {}
+L.scheduled = M
+
+-- Calls `visit(class, time of its first member)` from the lowest class up until it returns true.
+local function each_class(scheduled_key, visit)
+  local from = '-inf'
+  while true do
+    local first = redis.call('ZRANGEBYSCORE', scheduled_key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    local score = tonumber(first[2])
+    if not score then
+      return
+    end
+    local class = L.numbers.class_of(score)
+    if visit(class, L.numbers.time_of(score)) then
+      return
+    end
+    from = L.numbers.score(class + 1, 0)
+  end
+end
+
+-- Job id, its fields and the retry group of a member. A custom id may hold the bars that mark a retry group,
+-- so a member that names a job is taken as it is.
+local function resolve(prefix, member)
+  local job = L.jobs.read(prefix, member)
+  if job then
+    return member, job, nil
+  end
+  local job_id, group = string.match(member, '^(.-)||(.*)$')
+  if not job_id then
+    return member, nil, nil
+  end
+  return job_id, L.jobs.read(prefix, job_id), group
+end
+
+local function promote_member(prefix, member, class, now)
+  redis.call('ZREM', prefix .. 'scheduled', member)
+  local job_id, job, group = resolve(prefix, member)
+  if not job or L.expiry.check(prefix, job_id, now, job) then
+    return
+  end
+  L.jobs.make_ready(prefix, job_id, job, class, group)
+  redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'waiting')
+  L.events.emit(prefix .. 'events', 'promoted', job_id)
+end
+
+-- Moves at most `budget` due members to where workers find them; returns how many were taken out.
+function M.promote(prefix, now, budget)
+  local count = 0
+  each_class(prefix .. 'scheduled', function(class)
+    local members = redis.call('ZRANGEBYSCORE', prefix .. 'scheduled', L.numbers.score(class, 0),
+      L.numbers.score(class, now), 'LIMIT', 0, budget - count)
+    for _, member in ipairs(members) do
+      promote_member(prefix, member, class, now)
+    end
+    count = count + #members
+    return count >= budget
+  end)
+  return count
+end
+
+-- When the next job or group becomes due: ms since the epoch (0 = at once), or -1.
+function M.next_due(scheduled_key, ratelimited_key)
+  local due = tonumber(redis.call('ZRANGE', ratelimited_key, 0, 0, 'WITHSCORES')[2])
+  each_class(scheduled_key, function(_, time)
+    due = math.min(due or time, time)
+    return due <= 0
+  end)
+  return due and math.floor(due) or -1
+end

@@ -1,0 +1,312 @@
+"""gmo_finish_and_fetch: what it takes, what it gives, and what a lost reply or a rival leaves behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate._protocol import exchange as wire
+from glidemq_orchestrate._protocol.exchange import Answer, Held, Kind, Outcome, Request
+from glidemq_orchestrate.job import Attempt
+
+if TYPE_CHECKING:
+    from tests.server.gmo.conftest import Bench
+
+P = "glide:{etl}:"
+
+
+class Worker:
+    """A consumer that exchanges with the queue."""
+
+    def __init__(self, bench: Bench, name: str = "w") -> None:
+        self.bench, self.name, self.token = bench, name, 0
+
+    def __call__(self, *outcomes: Outcome, wanted: int = 0, again: bool = False, **kw: Any) -> Answer:
+        self.token += not again
+        request = Request(outcomes, wanted, f"{self.name}{self.token}", again, **kw)
+        call = wire.finish_and_fetch(self.bench.etl, self.name, request, self.bench.now)
+        answer: Answer = self.bench.call(call)
+        return answer
+
+
+def add(bench: Bench, **kw: Any) -> str:
+    keys = [P + key for key in ("id", "stream", "scheduled", "events")]
+    place = (bench.now, kw.get("delay", 0), kw.get("priority", 0), "", 0)
+    order = ("", 0, 0, 0, 0, 0, 0, kw.get("ttl", 0), "", int(kw.get("lifo", False)), "", "", 0)
+    args = ("work", str(kw.get("data", 1)), "{}", *place, *order)
+    job_id: str = bench.client.fcall("glidemq_addJob", 4, *keys, *args)
+    return job_id
+
+
+@pytest.fixture
+def worker(bench: Bench) -> Worker:
+    return Worker(bench)
+
+
+def done(attempt: Attempt, text: str = "1") -> Outcome:
+    return Outcome(attempt, Kind.DONE, text)
+
+
+def fail(attempt: Attempt, attempts: int = 1, backoff: int = 0) -> Outcome:
+    return Outcome(attempt, Kind.FAIL, "broken", "", attempts, backoff)
+
+
+class TestOneCall:
+    def test_it_takes_outcomes_and_gives_jobs(self, bench: Bench, worker: Worker) -> None:
+        ids = [add(bench, data=number) for number in range(5)]
+        first = worker(wanted=3)
+        assert [attempt.job_id for attempt in first.begun] == ids[:3]
+        assert [attempt.data for attempt in first.begun] == ["0", "1", "2"]
+        assert (first.verdicts, first.positions) == ([], None)
+        one, two, three = first.begun
+        second = worker(done(one, '"x"'), fail(two, 3, 500), Outcome(three, Kind.BACK), wanted=9)
+        assert second.verdicts == ["ok", "retrying", "ok"]
+        assert [attempt.job_id for attempt in second.begun] == [*ids[3:], ids[2]]
+        assert second.positions is not None
+        assert second.due_ms == bench.now + 500
+        assert bench.job(ids[0])["returnvalue"] == '"x"'
+        assert bench.job(ids[1])["state"] == "delayed"
+        assert bench.pending() == 3
+
+    def test_it_gives_what_the_library_of_glide_mq_would_leave(self, bench: Bench, worker: Worker) -> None:
+        """The whole keyspace after one job, next to glidemq_moveToActive and glidemq_complete."""
+        add(bench)
+        worker(done(worker(wanted=1).begun[0], "null"))
+        ours = bench.dump()
+        bench.client.flushall()
+        add(bench)
+        keys = [P + "stream", P + "completed", P + "events", P + "job:1", P + "metrics:completed"]
+        bench.client.xgroup_create(P + "stream", "workers", "0")
+        entry = bench.client.xreadgroup("workers", "w", {P + "stream": ">"})[0][1][0][0]
+        bench.client.fcall(
+            "glidemq_moveToActive", 2, P + "job:1", P + "stream", bench.now, entry, "workers", "1"
+        )
+        bench.client.fcall(
+            "glidemq_complete", 5, *keys, "1", entry, "null", bench.now, "workers", 0, 0, 0, "", ""
+        )
+        theirs = bench.dump()
+        for dump in (ours, theirs):
+            dump.pop("glide:{spark}:stream", None)
+            dump[P + "events"] = [fields for _, fields in dump[P + "events"]]
+            for ours_only in ("gmo:token", "gmo:entry"):
+                dump[P + "job:1"].pop(ours_only, None)
+        assert ours == theirs
+
+    def test_a_delayed_job_that_is_due_comes_with_the_next_call(self, bench: Bench, worker: Worker) -> None:
+        job_id = add(bench, delay=1_000)
+        early = worker(wanted=1)
+        assert (early.begun, early.due_ms) == ([], bench.now + 1_000)
+        bench.now += 1_000
+        assert [attempt.job_id for attempt in worker(wanted=1).begun] == [job_id]
+
+    def test_an_expired_and_a_revoked_job_are_ended_and_not_given(self, bench: Bench, worker: Worker) -> None:
+        for kind in ({}, {"lifo": True}):
+            expired, revoked, fine = add(bench, ttl=5, **kind), add(bench, **kind), add(bench, **kind)
+            bench.client.hset(f"{P}job:{revoked}", "revoked", "1")
+            bench.now += 10
+            answer = worker(wanted=5)
+            assert [attempt.job_id for attempt in answer.begun] == [fine]
+            assert bench.job(expired)["failedReason"] == "expired"
+            assert bench.job(revoked)["failedReason"] == "revoked"
+            worker(done(answer.begun[0]))
+        assert bench.client.get(P + "list-active") == "0"
+
+    def test_a_database_that_was_emptied_gets_its_group_again(self, bench: Bench, worker: Worker) -> None:
+        bench.client.flushall()
+        assert worker(wanted=1).begun == []
+        add(bench)
+        assert len(worker(wanted=1).begun) == 1
+
+    @pytest.mark.parametrize(
+        "wrong", [["x"], [1, "workers", "w", 1, "t", "", 0, 0, "done"]], ids=["now", "short"]
+    )
+    def test_a_call_that_cannot_be_meant_changes_nothing(self, bench: Bench, wrong: list[Any]) -> None:
+        add(bench)
+        before = bench.dump()
+        with pytest.raises(Exception, match="GMO_BAD_CALL"):
+            bench.client.fcall("gmo_finish_and_fetch", 1, P + "stream", *wrong)
+        assert bench.dump() == before
+
+
+class TestTheFence:
+    def test_a_second_finish_is_refused_and_changes_nothing(self, bench: Bench, worker: Worker) -> None:
+        add(bench)
+        (attempt,) = worker(wanted=1).begun
+        assert worker(done(attempt)).verdicts == ["ok"]
+        before = bench.dump()
+        (verdict,) = worker(done(attempt, "2")).verdicts
+        assert verdict == "stale this attempt no longer owns job 1, which is completed"
+        assert bench.dump() == before
+
+    @pytest.mark.parametrize("kind", list(Kind))
+    def test_nothing_is_taken_from_a_worker_that_lost_its_lease(
+        self, bench: Bench, worker: Worker, kind: Kind
+    ) -> None:
+        add(bench)
+        (late,) = worker(wanted=1).begun
+        bench.now += 60_000
+        bench.reclaim(lock_ms=1_000)
+        (fresh,) = Worker(bench, "other")(wanted=1).begun
+        assert fresh.job_id == late.job_id
+        before = bench.dump()
+        (verdict,) = worker(Outcome(late, kind, "late")).verdicts
+        assert verdict.startswith("stale ")
+        assert bench.dump() == before
+
+    def test_nothing_is_taken_once_a_node_worker_has_the_job(self, bench: Bench, worker: Worker) -> None:
+        """It rewrites processedOn and leaves our token there: the token alone would let the late one in."""
+        add(bench)
+        (late,) = worker(wanted=1).begun
+        bench.now += 60_000
+        bench.client.fcall(
+            "glidemq_reclaimStalled", 2, P + "stream", P + "events",
+            "workers", "node", 0, 3, bench.now, P + "failed", 0, 1_000,
+        )  # fmt: skip
+        entry = bench.client.xreadgroup("workers", "node", {P + "stream": ">"})[0][1][0][0]
+        bench.client.fcall(
+            "glidemq_moveToActive", 2, P + "job:1", P + "stream", bench.now, entry, "workers", "1"
+        )
+        assert bench.job("1")["gmo:token"] == late.token
+        before = bench.dump()
+        assert worker(done(late)).verdicts[0].startswith("stale ")
+        assert bench.call(wire.heartbeat(bench.etl, [late], bench.now)) == [-1]
+        assert bench.dump() == before
+
+    def test_a_heartbeat_tells_what_became_of_each_attempt(self, bench: Bench, worker: Worker) -> None:
+        for _ in range(3):
+            add(bench)
+        one, two, three = worker(wanted=3).begun
+        worker(done(one))
+        bench.client.hset(P + "job:2", "revoked", "1")
+        bench.now += 5
+        assert bench.call(wire.heartbeat(bench.etl, [one, two, three], bench.now)) == [-1, 0, 1]
+        assert bench.job("3")["lastActive"] == str(bench.now)
+
+
+class TestWhatALostReplyLeaves:
+    @pytest.mark.parametrize("lifo", [False, True])
+    def test_the_jobs_it_announced_are_given_again(self, bench: Bench, worker: Worker, lifo: bool) -> None:  # noqa: FBT001
+        ids = {add(bench, lifo=lifo) for _ in range(3)}
+        held = worker(wanted=1)
+        lost = worker(wanted=5)
+        assert len(lost.begun) == 2
+        bench.now += 50
+        found = worker(wanted=5, again=True)
+        assert {attempt.job_id for attempt in found.begun} == ids - {held.begun[0].job_id}
+        assert found.positions is None
+
+    def test_the_outcomes_it_took_are_refused(self, bench: Bench, worker: Worker) -> None:
+        add(bench)
+        (attempt,) = worker(wanted=1).begun
+        worker(done(attempt))
+        assert worker(done(attempt), again=True).verdicts[0].startswith("stale ")
+
+    @pytest.mark.parametrize("kind", [{}, {"lifo": True}, {"priority": 2}], ids=str)
+    def test_the_jobs_of_a_worker_that_dies_come_back(
+        self, bench: Bench, worker: Worker, kind: dict[str, Any]
+    ) -> None:
+        job_id = add(bench, **kind)
+        assert len(worker(wanted=1).begun) == 1
+        bench.now += 500
+        bench.reclaim(lock_ms=1_000)
+        assert bench.job(job_id)["state"] == "active", "it may still be alive"
+        bench.now += 5_000
+        bench.reclaim(lock_ms=1_000)
+        assert bench.job(job_id)["state"] == "waiting"
+        assert bench.job(job_id)["stalledCount"] == "1"
+        (attempt,) = Worker(bench, "other")(wanted=1).begun
+        assert attempt.job_id == job_id
+        assert Worker(bench, "other")(done(attempt)).verdicts == ["ok"]
+        assert int(bench.client.get(P + "list-active") or 0) == 0
+        assert not bench.client.exists(P + "gmo:list-held")
+
+    def test_a_job_of_a_list_that_lives_on_is_left_alone(self, bench: Bench, worker: Worker) -> None:
+        add(bench, lifo=True)
+        (attempt,) = worker(wanted=1).begun
+        for _ in range(5):
+            bench.now += 900
+            bench.call(wire.heartbeat(bench.etl, [attempt], bench.now))
+            bench.reclaim(lock_ms=1_000)
+        assert worker(done(attempt)).verdicts == ["ok"]
+
+    def test_a_job_of_a_list_that_is_lost_too_often_fails(self, bench: Bench, worker: Worker) -> None:
+        job_id = add(bench, lifo=True)
+        for _ in range(2):
+            worker(wanted=1)
+            bench.now += 5_000
+            bench.reclaim(lock_ms=1_000, max_lost=1)
+        assert bench.job(job_id)["state"] == "failed"
+        assert bench.client.get(P + "list-active") == "0"
+
+
+class TestLimits:
+    def test_a_paused_queue_gives_nothing_and_takes_outcomes(self, bench: Bench, worker: Worker) -> None:
+        add(bench)
+        add(bench)
+        (attempt,) = worker(wanted=1).begun
+        bench.client.hset(P + "meta", "paused", "1")
+        answer = worker(done(attempt), wanted=1)
+        assert (answer.verdicts, answer.begun, answer.held) == (["ok"], [], Held.PAUSED)
+
+    def test_the_queues_concurrency_counts_every_kind_of_active_job(
+        self, bench: Bench, worker: Worker
+    ) -> None:
+        bench.client.hset(P + "meta", "globalConcurrency", "3")
+        for kind in ({}, {"lifo": True}, {"priority": 1}, {}, {}):
+            add(bench, **kind)
+        first = worker(wanted=9)
+        assert (len(first.begun), first.held) == (3, Held.CONCURRENCY)
+        assert worker(wanted=9).begun == []
+        assert len(worker(done(first.begun[0]), wanted=9).begun) == 1
+
+    def test_a_window_lets_so_many_start(self, bench: Bench, worker: Worker) -> None:
+        for _ in range(9):
+            add(bench)
+        first = worker(wanted=9, limit=(4, 1_000))
+        assert (len(first.begun), first.held, first.due_ms) == (4, Held.RATE, bench.now + 1_000)
+        bench.now += 999
+        assert worker(wanted=9, limit=(4, 1_000)).begun == []
+        bench.now += 1
+        assert len(worker(wanted=2, limit=(4, 1_000)).begun) == 2
+        bench.client.hset(P + "meta", mapping={"rateLimitMax": 3, "rateLimitDuration": 1_000})
+        assert len(worker(wanted=9, limit=(4, 1_000)).begun) == 1, "the queue's own limit goes before"
+
+    def test_many_dependents_are_told_in_more_than_one_call(self, bench: Bench, node: Any) -> None:
+        roots = [f"r{number}" for number in range(9)]
+        joins = [node(f"j{number}", *roots) for number in range(50)]
+        bench.submit(*(node(root) for root in roots), *joins)
+        worker = Worker(bench)
+        begun = worker(wanted=9).begun
+        answer = worker(*map(done, begun))
+        assert "again" in answer.verdicts
+        rounds = 1
+        left = [
+            attempt for attempt, verdict in zip(begun, answer.verdicts, strict=True) if verdict == "again"
+        ]
+        while left:
+            verdicts = worker(*map(done, left)).verdicts
+            left = [attempt for attempt, verdict in zip(left, verdicts, strict=True) if verdict == "again"]
+            rounds += 1
+        assert rounds == 3
+        assert len(worker(wanted=99).begun) == 50
+
+
+class TestInputs:
+    def test_results_of_dependencies_come_with_the_job(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("a"), node("b"), node("c", "a", "b"))
+        worker = Worker(bench)
+        begun = worker(wanted=9).begun
+        assert [attempt.inputs for attempt in begun] == [{}, {}]
+        answer = worker(*(done(attempt, f'"{attempt.node}"') for attempt in begun), wanted=1)
+        assert answer.begun[0].inputs == {"a": '"a"', "b": '"b"'}
+
+    def test_results_that_are_many_or_large_are_left_to_be_read(self, bench: Bench, node: Any) -> None:
+        many = [f"n{number}" for number in range(25)]
+        bench.submit(*map(node, many), node("large"), node("join", *many), node("one", "large"))
+        worker = Worker(bench)
+        begun = worker(wanted=99).begun
+        answer = worker(
+            *(done(a, '"' + "x" * (300_000 if a.node == "large" else 1) + '"') for a in begun), wanted=9
+        )
+        assert {attempt.node: attempt.inputs for attempt in answer.begun} == {"join": None, "one": None}
