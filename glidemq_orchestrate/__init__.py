@@ -12,7 +12,17 @@ from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.events import AsyncEventReader, Event, EventReader
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.handler import Context, Handlers, RetryLater, Unrecoverable
-from glidemq_orchestrate.job import Job, JobOptions, JobState
+from glidemq_orchestrate.job import Job, JobState
+from glidemq_orchestrate.options import (
+    Deduplication,
+    Fallback,
+    JobOptions,
+    JobParent,
+    Keep,
+    Ordering,
+    RateLimit,
+    TokenBucket,
+)
 from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
 from glidemq_orchestrate.retry import Backoff
 from glidemq_orchestrate.worker import Worker
@@ -26,9 +36,11 @@ __all__ = [
     "AsyncQueue",
     "Backoff",
     "Context",
+    "Deduplication",
     "EmbeddedServer",
     "Event",
     "EventReader",
+    "Fallback",
     "Flow",
     "FlowNode",
     "FlowOutcome",
@@ -39,10 +51,15 @@ __all__ = [
     "Handlers",
     "Job",
     "JobOptions",
+    "JobParent",
     "JobState",
+    "Keep",
     "NodeStatus",
+    "Ordering",
     "Queue",
+    "RateLimit",
     "RetryLater",
+    "TokenBucket",
     "Unrecoverable",
     "Worker",
 ]

@@ -7,12 +7,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, NewType
+from typing import Final, NewType
 
 from glidemq_orchestrate.codec import Json, decode
-from glidemq_orchestrate.errors import InvalidJob
-from glidemq_orchestrate.keys import check_job_id
+from glidemq_orchestrate.options import (
+    DEFAULT_OPTIONS,
+    Deduplication,
+    Fallback,
+    JobOptions,
+    JobParent,
+    Keep,
+    Ordering,
+    RateLimit,
+    Retention,
+    TokenBucket,
+    milliseconds,
+)
 from glidemq_orchestrate.retry import Backoff
+
+__all__ = [
+    "DEFAULT_OPTIONS",
+    "Attempt",
+    "Deduplication",
+    "Fallback",
+    "Job",
+    "JobId",
+    "JobOptions",
+    "JobParent",
+    "JobState",
+    "Keep",
+    "Ordering",
+    "RateLimit",
+    "Retention",
+    "RunOptions",
+    "TokenBucket",
+    "milliseconds",
+]
 
 JobId = NewType("JobId", str)
 
@@ -40,55 +70,6 @@ class JobState(StrEnum):
         return self in (JobState.COMPLETED, JobState.FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """How one job is run.
-
-    Attributes:
-        attempts: Runs in all, at least 1; a run lost with its worker does not count.
-        backoff: Pause between attempts; none means at once.
-        timeout: Longest time of one run; afterwards the attempt fails. None: no limit.
-        delay: Time before the first run; in a flow counted from the moment the dependencies are done.
-        job_id: Own id, unique in the queue (letters, digits, punctuation but ``{ } :``). A node of a flow has
-            its own.
-    """
-
-    attempts: int = 1
-    backoff: Backoff | None = None
-    timeout: timedelta | None = None
-    delay: timedelta = timedelta(0)
-    job_id: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant; the message names the option."""
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
-            raise InvalidJob(f"attempts must be a whole number of at least 1, got {self.attempts!r}")
-        if self.timeout is not None and milliseconds(self.timeout) < 1:
-            raise InvalidJob(f"timeout must be at least a millisecond, got {self.timeout}")
-        if self.delay < timedelta(0):
-            raise InvalidJob(f"delay must not be negative, got {self.delay}")
-        if self.job_id is not None:
-            check_job_id(self.job_id)
-
-    def to_wire(self) -> str:
-        """The ``opts`` JSON that workers read back; absent options are left out, never null."""
-        wire: dict[str, Any] = {}
-        if self.attempts > 1:
-            wire["attempts"] = self.attempts
-        if self.backoff is not None:
-            wire["backoff"] = {"type": self.backoff.kind, "delay": milliseconds(self.backoff.delay)}
-            if self.backoff.jitter:
-                wire["backoff"]["jitter"] = self.backoff.jitter
-        if self.timeout is not None:
-            wire["timeout"] = milliseconds(self.timeout)
-        if self.delay:
-            wire["delay"] = milliseconds(self.delay)
-        if self.job_id is not None:
-            wire["jobId"] = self.job_id
-        return json.dumps(wire, separators=(",", ":"))
-
-
-DEFAULT_OPTIONS: Final = JobOptions()
 _MOST: Final = 2**53
 
 
@@ -199,11 +180,6 @@ class Attempt:
             flow_id=fields.get(FIELD_FLOW),
             node=fields.get(FIELD_NODE),
         )
-
-
-def milliseconds(duration: timedelta) -> int:
-    """Whole milliseconds of a duration, rounded."""
-    return round(duration / timedelta(milliseconds=1))
 
 
 def moment(text: str | None) -> datetime | None:

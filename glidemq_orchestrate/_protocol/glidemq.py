@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.errors import InvalidJob, ProtocolError
-from glidemq_orchestrate.job import JobOptions, milliseconds
 from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.options import JobOptions, milli, milliseconds
 
 SUPPORTED_VERSION: Final = "93"
 
@@ -30,13 +30,34 @@ def add_job(queue: QueueKeys, name: str, data: str, options: JobOptions, now_ms:
             raise ProtocolError(f"job was refused: {reply}")
         return replies.text(reply)
 
-    args = (name, data, options.to_wire(), now_ms, milliseconds(options.delay), 0, "", options.attempts)
-    tail = ("", 0, 0, 0, 0, 0, 0, 0, options.job_id or "")
-    return function(
-        "glidemq_addJob",
-        [queue.key(k) for k in ("id", "stream", "scheduled", "events")],
-        (*args, *tail),
-        decode,
+    keys = [queue.key(k) for k in ("id", "stream", "scheduled", "events")]
+    return function("glidemq_addJob", keys, job_words(name, data, options, now_ms), decode)
+
+
+def job_words(name: str, data: str, options: JobOptions, now_ms: int) -> tuple[Word, ...]:
+    """Arguments 1 to 19 of ``glidemq_addJob``, which ``glidemq_dedup`` has too."""
+    order, parent = options.ordering, options.parent
+    limit, bucket = (order.rate_limit, order.token_bucket) if order else (None, None)
+    return (
+        name,
+        data,
+        options.to_wire(),
+        now_ms,
+        milliseconds(options.delay),
+        options.priority,
+        parent.id if parent else "",
+        options.attempts,
+        order.key if order else "",
+        order.concurrency if order else 0,
+        limit.max if limit else 0,
+        milliseconds(limit.per) if limit else 0,
+        milli(bucket.capacity) if bucket else 0,
+        milli(bucket.refill_per_second) if bucket else 0,
+        milli(options.cost) if options.cost else 0,
+        milliseconds(options.ttl) if options.ttl else 0,
+        options.job_id or "",
+        int(options.lifo),
+        parent.queue if parent else "",
     )
 
 
