@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from glidemq_orchestrate.client import AsyncQueue, Queue
+from glidemq_orchestrate.client import AsyncQueue, NewJob, Queue
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.events import AsyncEventReader, Event, EventReader
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
@@ -17,7 +17,7 @@ from glidemq_orchestrate.options import (
     Deduplication,
     Fallback,
     JobOptions,
-    JobParent,
+    JobRef,
     Keep,
     Ordering,
     RateLimit,
@@ -51,9 +51,10 @@ __all__ = [
     "Handlers",
     "Job",
     "JobOptions",
-    "JobParent",
+    "JobRef",
     "JobState",
     "Keep",
+    "NewJob",
     "NodeStatus",
     "Ordering",
     "Queue",

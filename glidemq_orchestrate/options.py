@@ -35,7 +35,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """A bucket of ``capacity`` tokens that fills by ``refill_per_second``; a start takes the cost of its job."""
+    """A bucket of ``capacity`` tokens that fills by ``refill_per_second``; a start takes its cost."""
 
     capacity: float
     refill_per_second: float
@@ -143,8 +143,8 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
-class JobParent:
-    """A job that waits for this one: its queue and its id."""
+class JobRef:
+    """A job of any queue under the same prefix."""
 
     queue: str
     id: str
@@ -155,7 +155,7 @@ class JobParent:
             check_queue_name(self.queue)
             check_job_id(self.id)
         except (ConfigurationError, InvalidJob) as exc:
-            raise InvalidJob(f"parent: {exc}") from exc
+            raise InvalidJob(f"no job: {exc}") from exc
 
 
 Retention: TypeAlias = "bool | int | Keep"
@@ -202,7 +202,7 @@ class JobOptions:
     remove_on_complete: Retention = False
     remove_on_fail: Retention = False
     fallbacks: Sequence[Fallback] = ()
-    parent: JobParent | None = None
+    parent: JobRef | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant; the message names the option."""

@@ -12,13 +12,13 @@ from glidemq_orchestrate import (
     Deduplication,
     Fallback,
     JobOptions,
-    JobParent,
+    JobRef,
     Keep,
     Ordering,
     RateLimit,
     TokenBucket,
 )
-from glidemq_orchestrate._protocol.glidemq import job_words
+from glidemq_orchestrate._protocol.glidemq import EncodedJob, job_words
 from glidemq_orchestrate.errors import InvalidJob
 
 SECOND = timedelta(seconds=1)
@@ -41,7 +41,7 @@ BUCKET = TokenBucket(capacity=2.5, refill_per_second=0.5)
             JobOptions(fallbacks=[Fallback("m"), Fallback("n", "p", {"t": 1})]),
             {"fallbacks": [{"model": "m"}, {"model": "n", "provider": "p", "metadata": {"t": 1}}]},
         ),
-        (JobOptions(parent=JobParent("etl", "7")), {"parent": {"queue": "etl", "id": "7"}}),
+        (JobOptions(parent=JobRef("etl", "7")), {"parent": {"queue": "etl", "id": "7"}}),
         (
             JobOptions(ordering=Ordering("k", 2, RateLimit(5, SECOND), BUCKET)),
             {
@@ -65,7 +65,7 @@ def test_the_options_json_is_what_a_node_worker_reads(options: JobOptions, wire:
 
 
 def test_the_words_of_a_plain_job_are_the_defaults_of_the_wire() -> None:
-    words = job_words("n", '"d"', JobOptions(), 5)
+    words = job_words(EncodedJob("n", '"d"', JobOptions()), 5)
     assert words == ("n", '"d"', "{}", 5, 0, 0, "", 1, "", 0, 0, 0, 0, 0, 0, 0, "", 0, "")
 
 
@@ -78,12 +78,12 @@ def test_the_words_of_a_job_with_every_option_stand_in_the_order_of_the_wire() -
         job_id="own",
         cost=1.2345,
         ordering=Ordering("k", 2, RateLimit(5, SECOND), BUCKET),
-        parent=JobParent("up", "7"),
+        parent=JobRef("up", "7"),
     )
-    assert job_words("n", "1", options, 5) == (
-        "n", "1", options.to_wire(), 5, 1500, 9, "7", 4, "k", 2, 5, 1000, 2500, 500, 1235, 2000, "own", 0, "up",
-    )  # fmt: skip
-    assert job_words("n", "1", JobOptions(lifo=True), 5)[17] == 1
+    words = job_words(EncodedJob("n", "1", options), 5)
+    assert words[:8] == ("n", "1", options.to_wire(), 5, 1500, 9, "7", 4)
+    assert words[8:] == ("k", 2, 5, 1000, 2500, 500, 1235, 2000, "own", 0, "up")
+    assert job_words(EncodedJob("n", "1", JobOptions(lifo=True)), 5)[17] == 1
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_an_option_that_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any]
         (Keep, {"age": timedelta(milliseconds=1)}, "keep.age"),
         (Fallback, {"model": ""}, "fallbacks.model"),
         (Fallback, {"model": "m", "metadata": {"a": {1}}}, "fallbacks.metadata"),
-        (JobParent, {"queue": "a:b", "id": "1"}, "parent"),
-        (JobParent, {"queue": "a", "id": "{"}, "parent"),
+        (JobRef, {"queue": "a:b", "id": "1"}, "no job"),
+        (JobRef, {"queue": "a", "id": "{"}, "no job"),
     ],
 )
 def test_a_part_of_an_option_that_cannot_be_meant_is_refused_by_name(
