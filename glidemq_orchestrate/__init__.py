@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from glidemq_orchestrate.client import AsyncQueue, Queue
+from glidemq_orchestrate.client import AsyncQueue, NewJob, Queue
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.events import AsyncEventReader, Event, EventReader
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
@@ -21,7 +21,17 @@ from glidemq_orchestrate.handler import (
     Unrecoverable,
     WaitForChildren,
 )
-from glidemq_orchestrate.job import Job, JobOptions, JobState
+from glidemq_orchestrate.job import Job, JobState
+from glidemq_orchestrate.options import (
+    Deduplication,
+    Fallback,
+    JobOptions,
+    JobRef,
+    Keep,
+    Ordering,
+    RateLimit,
+    TokenBucket,
+)
 from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
 from glidemq_orchestrate.retry import Backoff
 from glidemq_orchestrate.worker import Worker
@@ -36,9 +46,11 @@ __all__ = [
     "Backoff",
     "BatchError",
     "Context",
+    "Deduplication",
     "EmbeddedServer",
     "Event",
     "EventReader",
+    "Fallback",
     "Flow",
     "FlowNode",
     "FlowOutcome",
@@ -50,11 +62,17 @@ __all__ = [
     "Job",
     "JobEvent",
     "JobOptions",
+    "JobRef",
     "JobState",
+    "Keep",
+    "NewJob",
     "NodeStatus",
+    "Ordering",
     "Queue",
+    "RateLimit",
     "RetryLater",
     "Suspend",
+    "TokenBucket",
     "Unrecoverable",
     "WaitForChildren",
     "Worker",

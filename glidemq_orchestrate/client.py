@@ -1,15 +1,24 @@
-"""Queue and AsyncQueue: add and read single jobs."""
+"""Queue and AsyncQueue: add jobs, wait for one, read one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final, Literal
+
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate._ops import queue as ops
+from glidemq_orchestrate._ops.queue import NewJob
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import JsonLike
-from glidemq_orchestrate.job import DEFAULT_OPTIONS, Job, JobId, JobOptions
+from glidemq_orchestrate.codec import Json, JsonLike
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.job import DEFAULT_OPTIONS, Job, JobId, JobOptions, milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
-__all__ = ["AsyncQueue", "Queue"]
+__all__ = ["AsyncQueue", "NewJob", "Queue"]
+
+Compression = Literal["none", "gzip"]
+WAIT: Final = timedelta(seconds=30)
 
 
 class Queue(SyncFacade):
@@ -19,39 +28,92 @@ class Queue(SyncFacade):
         name: 1 to 256 characters, none of ``{ } :``.
         url: The server; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
+        compression: ``gzip`` packs the data of the jobs that are added; every reader unpacks it.
         clock: For tests.
 
     Raises:
-        ConfigurationError: The name, the URL or the prefix is not usable. Nothing is opened before the first
-            call.
+        ConfigurationError: The name, the URL, the prefix or the compression is not usable. Nothing is opened
+            before the first call.
     """
 
     def __init__(
-        self, name: str, url: str | None = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+        self,
+        name: str,
+        url: str | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        compression: Compression = "none",
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(prefix, check_queue_name(name))
+        self._packed = _is_packed(compression)
 
     def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
         """Add one job; it is durable and visible to workers when this returns.
 
         Args:
             name: The handler that runs it.
-            data: JSON, at most 1 MiB encoded.
-            options: Attempts, backoff, timeout, delay, own id.
+            data: JSON, at most 1 MiB encoded, before it is packed.
+            options: Attempts, delay, priority, own id, and so on.
 
         Raises:
             EncodeError, PayloadTooLarge: The data does not fit; nothing was sent.
             InvalidJob: The name is empty, or the id in the options is taken; nothing was added.
+            JobSkipped: The deduplication in the options kept it out; nothing was added.
             OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
         """
-        return self._run(ops.add_job(self._keys, name, data, options, self._clock.now_ms()))
+        new = NewJob(name, data, options)
+        return self._run(ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
+
+    def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
+        """Add many jobs in order, in few round trips; all are checked before the first is sent.
+
+        Not all or nothing: calls of up to 100 jobs follow one another, and workers begin with the first.
+
+        Returns:
+            The id of each job, in the order given; None for one that was not added because its own id is
+            taken or its deduplication kept it out.
+
+        Raises:
+            EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
+            ServerBusy: The server refused a part, such as when it is out of memory; the rest was added.
+            OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
+        """
+        return self._run(ops.add_many(self._keys, jobs, self._clock.now_ms(), packed=self._packed))
+
+    def add_and_wait(
+        self,
+        name: str,
+        data: JsonLike = None,
+        *,
+        options: JobOptions = DEFAULT_OPTIONS,
+        timeout: timedelta = WAIT,
+    ) -> Json:
+        """Add one job and wait until it has ended; returns its result.
+
+        Args:
+            name: The handler that runs it.
+            data: JSON, at most 1 MiB encoded, before it is packed.
+            options: As for ``add``, but the job must stay to be read: nothing that removes it.
+            timeout: Longest time to wait, to the millisecond. The job goes on after a time-out.
+
+        Raises:
+            JobFailed: It has failed for good, was revoked, or has expired; ``exc.reason`` says which.
+            WaitTimeout: It has not ended in time; it may still.
+            JobNotFound: Somebody removed it.
+            InvalidJob: The options remove the job; and as for ``add``. Nothing was added.
+        """
+        new = NewJob(name, data, options)
+        limit = milliseconds(timeout)
+        return self._run(ops.add_and_wait(self._keys, new, limit, self._clock, packed=self._packed))
 
     def get_job(self, job_id: str) -> Job:
         """Read one job as it is now.
 
         Raises:
             JobNotFound: There is none with this id.
+            DecodeError: Its data or result is not JSON.
         """
         return self._run(ops.get_job(self._keys, job_id))
 
@@ -60,15 +122,46 @@ class AsyncQueue(AsyncFacade):
     """``Queue`` with awaitable calls; same arguments, same errors."""
 
     def __init__(
-        self, name: str, url: str | None = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+        self,
+        name: str,
+        url: str | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        compression: Compression = "none",
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(prefix, check_queue_name(name))
+        self._packed = _is_packed(compression)
 
     async def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
         """See ``Queue.add``."""
-        return await self._run(ops.add_job(self._keys, name, data, options, self._clock.now_ms()))
+        new = NewJob(name, data, options)
+        return await self._run(ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
+
+    async def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
+        """See ``Queue.add_many``."""
+        return await self._run(ops.add_many(self._keys, jobs, self._clock.now_ms(), packed=self._packed))
+
+    async def add_and_wait(
+        self,
+        name: str,
+        data: JsonLike = None,
+        *,
+        options: JobOptions = DEFAULT_OPTIONS,
+        timeout: timedelta = WAIT,  # noqa: ASYNC109  the server waits
+    ) -> Json:
+        """See ``Queue.add_and_wait``."""
+        new = NewJob(name, data, options)
+        limit = milliseconds(timeout)
+        return await self._run(ops.add_and_wait(self._keys, new, limit, self._clock, packed=self._packed))
 
     async def get_job(self, job_id: str) -> Job:
         """See ``Queue.get_job``."""
         return await self._run(ops.get_job(self._keys, job_id))
+
+
+def _is_packed(compression: str) -> bool:
+    if compression not in ("none", "gzip"):
+        raise ConfigurationError(f"compression {compression!r} is unknown; use 'none' or 'gzip'")
+    return compression == "gzip"

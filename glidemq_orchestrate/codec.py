@@ -18,6 +18,8 @@ JsonLike: TypeAlias = "None | bool | int | float | str | Sequence[JsonLike] | Ma
 
 MAX_PAYLOAD_BYTES = 1_048_576
 _GZIP_MARK = "gz:"
+# json.dumps makes an encoder for each call that differs from its defaults.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def encode(value: JsonLike, *, where: str) -> str:
@@ -32,9 +34,10 @@ def encode(value: JsonLike, *, where: str) -> str:
         PayloadTooLarge: More than 1,048,576 bytes of UTF-8 once encoded.
     """
     try:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        _check_keys(value)
-        size = len(text.encode())
+        text = _ENCODER.encode(value)
+        if isinstance(value, dict | list | tuple):
+            _check_keys(value)
+        size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as exc:
         raise EncodeError(f"{where} is not JSON: {_told(exc)}", where=where) from exc
     if size > MAX_PAYLOAD_BYTES:

@@ -29,12 +29,16 @@ succeed later without a change; ``code`` is the server's error code, where one e
       ProtocolError
       StateError
         JobNotFound
+        JobSkipped
+        JobStateConflict
+        QueueInUse
         FlowNotFound
         FlowConflict
         LeaseLost
       WorkersMissing
         QueueNotServed
         HandlerNotFound
+      JobFailed
       FlowFailed
       FlowCancelled
       WaitTimeout
@@ -180,6 +184,35 @@ class JobNotFound(StateError):
     """No job with this id in this queue."""
 
 
+class JobSkipped(StateError):
+    """The deduplication id kept the job from being added; ``existing`` is the job that was added before."""
+
+    def __init__(self, queue: str, deduplication_id: str, existing: str | None) -> None:
+        self.deduplication_id, self.existing = deduplication_id, existing
+        super().__init__(
+            f"nothing was added to queue {queue}: job {existing or 'of another producer'} "
+            f"has deduplication id {deduplication_id!r}"
+        )
+
+
+class JobStateConflict(StateError):
+    """The job is in a state in which the call means nothing: ``actual``."""
+
+    def __init__(self, job_id: str, actual: str, told: str) -> None:
+        self.job_id, self.actual = job_id, actual
+        super().__init__(f"job {job_id} {told}; nothing was changed")
+
+
+class QueueInUse(StateError):
+    """Workers are running jobs of the queue: ``active`` of them."""
+
+    def __init__(self, queue: str, active: int) -> None:
+        self.active = active
+        super().__init__(
+            f"{active} jobs of queue {queue} are active; nothing was removed. Stop its workers, or force it"
+        )
+
+
 class FlowNotFound(StateError):
     """No flow with this id on this server."""
 
@@ -222,6 +255,14 @@ class HandlerNotFound(WorkersMissing):
             for queue, jobs in self.missing.items()
         )
         super().__init__(f"{told}. Register it with @handlers.handler(NAME) in the worker's --app module")
+
+
+class JobFailed(GlideMQError):
+    """The job that was waited for has failed for good; ``reason`` says why: also ``revoked``, ``expired``."""
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        self.job_id, self.reason = job_id, reason
+        super().__init__(f"job {job_id} failed: {reason}")
 
 
 @dataclass(frozen=True, slots=True)

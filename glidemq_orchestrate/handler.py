@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.options import Fallback
 
 MAX_BATCH: Final = 1_000
 
@@ -130,7 +131,7 @@ class Context:
     log: Callable[[str], None]
     cancelled: Cancelled = field(default_factory=Cancelled)
     signals: Sequence[Json] = ()
-    fallback: Mapping[str, Json] | None = None
+    fallback: Fallback | None = None
 
 
 Handler = Callable[[Context], "JsonLike | Awaitable[JsonLike]"]

@@ -11,15 +11,54 @@ from functools import lru_cache
 from typing import Any, Final, NewType
 
 from glidemq_orchestrate.codec import Json, decode
-from glidemq_orchestrate.errors import InvalidJob
-from glidemq_orchestrate.keys import check_job_id
+from glidemq_orchestrate.errors import DecodeError, InvalidJob
+from glidemq_orchestrate.options import (
+    DEFAULT_OPTIONS,
+    Deduplication,
+    Fallback,
+    JobOptions,
+    JobRef,
+    Keep,
+    Ordering,
+    RateLimit,
+    Retention,
+    TokenBucket,
+    milliseconds,
+)
 from glidemq_orchestrate.retry import Backoff
+
+__all__ = [
+    "DEFAULT_OPTIONS",
+    "Attempt",
+    "Deduplication",
+    "Fallback",
+    "Job",
+    "JobId",
+    "JobOptions",
+    "JobRef",
+    "JobState",
+    "Keep",
+    "Ordering",
+    "RateLimit",
+    "Retention",
+    "RunOptions",
+    "TokenBucket",
+    "milliseconds",
+]
 
 JobId = NewType("JobId", str)
 
 FIELD_FLOW: Final = "gmo:flow"
 FIELD_HOME: Final = "gmo:home"
 FIELD_NODE: Final = "gmo:node"
+# Named one by one: other fields of a job hash may hold bytes that are no text.
+JOB_FIELDS_WITHOUT_PAYLOAD: Final = (
+    *("id", "name", "opts", "timestamp", "attemptsMade", "state", "delay", "priority", "maxAttempts"),
+    *("processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey"),
+    *("cost", "expireAt", "lifo", "progress", "revoked", "stalledCount", "schedulerName", "tpmTokens"),
+    *("fallbackIndex", FIELD_FLOW, FIELD_HOME, FIELD_NODE),
+)
+JOB_FIELDS: Final = (*JOB_FIELDS_WITHOUT_PAYLOAD, "data", "returnvalue")
 
 
 class JobState(StrEnum):
@@ -41,55 +80,6 @@ class JobState(StrEnum):
         return self in (JobState.COMPLETED, JobState.FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """How one job is run.
-
-    Attributes:
-        attempts: Runs in all, at least 1; a run lost with its worker does not count.
-        backoff: Pause between attempts; none means at once.
-        timeout: Longest time of one run; afterwards the attempt fails. None: no limit.
-        delay: Time before the first run; in a flow counted from the moment the dependencies are done.
-        job_id: Own id, unique in the queue (letters, digits, punctuation but ``{ } :``). A node of a flow has
-            its own.
-    """
-
-    attempts: int = 1
-    backoff: Backoff | None = None
-    timeout: timedelta | None = None
-    delay: timedelta = timedelta(0)
-    job_id: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant; the message names the option."""
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
-            raise InvalidJob(f"attempts must be a whole number of at least 1, got {self.attempts!r}")
-        if self.timeout is not None and milliseconds(self.timeout) < 1:
-            raise InvalidJob(f"timeout must be at least a millisecond, got {self.timeout}")
-        if self.delay < timedelta(0):
-            raise InvalidJob(f"delay must not be negative, got {self.delay}")
-        if self.job_id is not None:
-            check_job_id(self.job_id)
-
-    def to_wire(self) -> str:
-        """The ``opts`` JSON that workers read back; absent options are left out, never null."""
-        wire: dict[str, Any] = {}
-        if self.attempts > 1:
-            wire["attempts"] = self.attempts
-        if self.backoff is not None:
-            wire["backoff"] = {"type": self.backoff.kind, "delay": milliseconds(self.backoff.delay)}
-            if self.backoff.jitter:
-                wire["backoff"]["jitter"] = self.backoff.jitter
-        if self.timeout is not None:
-            wire["timeout"] = milliseconds(self.timeout)
-        if self.delay:
-            wire["delay"] = milliseconds(self.delay)
-        if self.job_id is not None:
-            wire["jobId"] = self.job_id
-        return json.dumps(wire, separators=(",", ":"))
-
-
-DEFAULT_OPTIONS: Final = JobOptions()
 _MOST: Final = 2**53
 
 
@@ -106,7 +96,8 @@ class RunOptions:
     backoff_name: str = ""
     remove_on_complete: str = ""
     remove_on_fail: str = ""
-    fallbacks: tuple[Mapping[str, Json], ...] = ()
+    lock_duration: timedelta | None = None
+    fallbacks: tuple[Fallback, ...] = ()
     trace: str = ""
 
     @classmethod
@@ -126,9 +117,8 @@ def _run_options(text: str) -> RunOptions:
         wire = {}
     if not isinstance(wire, dict):
         wire = {}
-    timeout = _number(wire.get("timeout"))
+    timeout, lock = _number(wire.get("timeout")), _number(wire.get("lockDuration"))
     backoff = wire.get("backoff")
-    fallbacks = wire.get("fallbacks")
     return RunOptions(
         attempts=max(int(_number(wire.get("attempts"))), 1),
         backoff=_backoff(backoff),
@@ -136,9 +126,8 @@ def _run_options(text: str) -> RunOptions:
         backoff_name=_backoff_name(backoff),
         remove_on_complete=_retention(wire.get("removeOnComplete")),
         remove_on_fail=_retention(wire.get("removeOnFail")),
-        fallbacks=tuple(item for item in fallbacks if isinstance(item, dict))
-        if isinstance(fallbacks, list)
-        else (),
+        lock_duration=timedelta(milliseconds=lock) if 1000 <= lock <= 86_400_000 else None,
+        fallbacks=_fallbacks(wire.get("fallbacks")),
         trace=str(wire.get("traceparent", "")),
     )
 
@@ -163,6 +152,19 @@ class Job:
     """One job as it was when it was read. Times are UTC; a time is None until it happened.
 
     ``result`` is what the handler returned; ``failed_reason`` stays after a later success.
+
+    Attributes:
+        delay: What it was added with, or was given since; not the pause before a retry.
+        ordering_key: The key whose jobs run in order.
+        cost: Tokens of the bucket of its key; None where the default of 1 holds.
+        expires_at: It is not started any more after this.
+        revoked: It was revoked; an active job may complete all the same.
+        lost_runs: How often a worker was lost with it.
+        parent: The job that waits for it; ``Queue.parents`` knows all.
+        scheduler: The scheduler that repeats it after its end.
+        tokens: What was reported for the rate limit by tokens.
+        fallback_index: 0 for the first attempt, then counting on, also past the end of the fallbacks.
+        broken: Data or result is not JSON, or unpacks to more than 1 MiB; both are None then.
     """
 
     id: JobId
@@ -180,31 +182,77 @@ class Job:
     finished_at: datetime | None
     flow_id: str | None
     node: str | None
+    options: RunOptions
+    delay: timedelta
+    priority: int
+    lifo: bool
+    ordering_key: str | None
+    cost: float | None
+    expires_at: datetime | None
+    revoked: bool
+    lost_runs: int
+    parent: JobRef | None
+    scheduler: str | None
+    tokens: int
+    fallback_index: int
+    broken: bool = False
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """What the attempts after the first use instead."""
+        return self.options.fallbacks
+
+    @property
+    def current_fallback(self) -> Fallback | None:
+        """What the next or running attempt uses instead; None for the original and past the end."""
+        at = self.fallback_index - 1
+        return self.fallbacks[at] if 0 <= at < len(self.fallbacks) else None
 
     @classmethod
-    def from_wire(cls, queue: str, fields: Mapping[str, str]) -> Job:
+    def from_wire(cls, queue: str, fields: Mapping[str, str], *, lenient: bool = False) -> Job:
         """Build from the fields of a job hash.
 
         Raises:
-            DecodeError: The stored data or result is not JSON.
+            DecodeError: The stored data or result is not JSON; not when ``lenient``.
         """
-        job_id = fields.get("id", "")
+        job_id, broken = fields.get("id", ""), False
+        try:
+            data = decode(fields.get("data"), where=f"data of job {job_id}")
+            result = decode(fields.get("returnvalue"), where=f"result of job {job_id}")
+        except DecodeError:
+            if not lenient:
+                raise
+            data, result, broken = None, None, True
         return cls(
             id=JobId(job_id),
             queue=queue,
             name=fields.get("name", ""),
             state=JobState(fields["state"]),
-            data=decode(fields.get("data"), where=f"data of job {job_id}"),
-            result=decode(fields.get("returnvalue"), where=f"result of job {job_id}"),
+            data=data,
+            result=result,
             failed_reason=fields.get("failedReason") or None,
-            attempts_made=int(fields.get("attemptsMade") or 0),
-            max_attempts=max(int(fields.get("maxAttempts") or 0), 1),
+            attempts_made=_count(fields, "attemptsMade"),
+            max_attempts=max(_count(fields, "maxAttempts"), 1),
             progress=read_progress(fields.get("progress")),
             created_at=moment(fields.get("timestamp")),
             started_at=moment(fields.get("processedOn")),
             finished_at=moment(fields.get("finishedOn")),
             flow_id=fields.get(FIELD_FLOW),
             node=fields.get(FIELD_NODE),
+            options=RunOptions.from_wire(fields.get("opts", "")),
+            delay=timedelta(milliseconds=_count(fields, "delay")),
+            priority=_count(fields, "priority"),
+            lifo=fields.get("lifo") == "1",
+            ordering_key=fields.get("groupKey") or fields.get("orderingKey") or None,
+            cost=_count(fields, "cost") / 1000 if fields.get("cost") else None,
+            expires_at=moment(fields.get("expireAt")),
+            revoked=fields.get("revoked") == "1",
+            lost_runs=_count(fields, "stalledCount"),
+            parent=_single_parent(fields),
+            scheduler=fields.get("schedulerName") or None,
+            tokens=_count(fields, "tpmTokens"),
+            fallback_index=_count(fields, "fallbackIndex"),
+            broken=broken,
         )
 
 
@@ -279,11 +327,6 @@ class Attempt:
         )
 
 
-def milliseconds(duration: timedelta) -> int:
-    """Whole milliseconds of a duration, rounded."""
-    return round(duration / timedelta(milliseconds=1))
-
-
 def moment(text: str | None) -> datetime | None:
     """A stored time in ms since the epoch, as an aware datetime; absent and empty are None."""
     return datetime.fromtimestamp(int(float(text)) / 1000, UTC) if text else None
@@ -315,3 +358,33 @@ def _backoff(wire: object) -> Backoff | None:
         delay=timedelta(milliseconds=_number(wire.get("delay"))),
         jitter=min(_number(wire.get("jitter")), 1.0),
     )
+
+
+def _fallbacks(wire: object) -> tuple[Fallback, ...]:
+    if not isinstance(wire, list):
+        return ()
+    found = []
+    for part in wire:
+        fields = part if isinstance(part, dict) else {}
+        try:
+            found.append(Fallback(fields.get("model", ""), fields.get("provider"), fields.get("metadata")))
+        except InvalidJob:
+            return ()  # a hole would shift the others
+    return tuple(found)
+
+
+def _single_parent(fields: Mapping[str, str]) -> JobRef | None:
+    queue, job_id = fields.get("parentQueue"), fields.get("parentId")
+    if not queue or not job_id:
+        return None
+    try:
+        return JobRef(queue, job_id)
+    except InvalidJob:
+        return None
+
+
+def _count(fields: Mapping[str, str], name: str) -> int:
+    try:
+        return int(float(fields.get(name) or 0))
+    except (ValueError, OverflowError):
+        return 0

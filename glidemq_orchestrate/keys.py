@@ -45,6 +45,14 @@ class QueueKeys:
         """The list of log lines of one job."""
         return f"{self.base}:log:{job_id}"
 
+    def deps(self, job_id: str) -> str:
+        """The set of the jobs that one job waits for."""
+        return f"{self.base}:deps:{job_id}"
+
+    def parents(self, job_id: str) -> str:
+        """The set of further jobs that wait for one job."""
+        return f"{self.base}:parents:{job_id}"
+
     def worker(self, worker_id: str) -> str:
         """The registration of one worker, with a time to live."""
         return f"{self.base}:w:{worker_id}"

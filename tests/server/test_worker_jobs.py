@@ -419,7 +419,7 @@ class TestWhatIsToldOnTheWay:
         used: list[Any] = []
 
         def work(ctx: Context) -> None:
-            used.append(ctx.fallback and ctx.fallback["model"])
+            used.append(ctx.fallback and ctx.fallback.model)
             raise ValueError
 
         add(client, opts='{"attempts":4,"fallbacks":[{"model":"m1"},{"model":"m2"}]}')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import JobOptions
+from glidemq_orchestrate import JobOptions, NewJob
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate._ops import attempt as attempts
 from glidemq_orchestrate._ops import flow, queue, workers
@@ -24,6 +24,7 @@ from glidemq_orchestrate.errors import (
     QueueNotServed,
     ServerBusy,
 )
+from glidemq_orchestrate.job import JOB_FIELDS
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -119,19 +120,19 @@ class TestRequiringWorkers:
 class TestQueues:
     def test_a_job_without_a_name_is_refused(self, scripted: Scripted) -> None:
         with pytest.raises(InvalidJob, match="needs a name"):
-            scripted(queue.add_job(HOME, "", None, JobOptions(), 0), [])
+            scripted(queue.add_job(HOME, NewJob(""), 0), [])
 
     def test_a_taken_id_is_told(self, scripted: Scripted) -> None:
         with pytest.raises(InvalidJob, match="'own' exists already in queue etl"):
-            scripted(queue.add_job(HOME, "work", None, JobOptions(job_id="own"), 0), ["duplicate"])
+            scripted(queue.add_job(HOME, NewJob("work", None, JobOptions(job_id="own")), 0), ["duplicate"])
 
     def test_a_refusal_by_the_library_is_told(self, scripted: Scripted) -> None:
         with pytest.raises(ProtocolError, match="ERR:ID_EXHAUSTED"):
-            scripted(queue.add_job(HOME, "work", None, JobOptions(), 0), ["ERR:ID_EXHAUSTED"])
+            scripted(queue.add_job(HOME, NewJob("work"), 0), ["ERR:ID_EXHAUSTED"])
 
     def test_a_job_that_is_gone_is_not_found(self, scripted: Scripted) -> None:
         with pytest.raises(JobNotFound, match="no job 7 in queue etl"):
-            scripted(queue.get_job(HOME, "7"), [[]])
+            scripted(queue.get_job(HOME, "7"), [[None] * len(JOB_FIELDS)])
 
 
 class TestTheWorkersCalls:
