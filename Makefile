@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test unit server providers system spark lint type fmt lua wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test unit server interop providers system spark lint type fmt lua wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -44,6 +44,9 @@ unit: setup  ## Run the tests that need no server.
 
 server: setup  ## Run the tests against a real Valkey.
 	$(PYTEST) tests/server
+
+interop: setup  ## Run the facts that a queue shared with Node workers rests on.
+	$(PYTEST) tests/interop
 
 providers: setup  ## Run the tests of the Airflow and Dagster packages.
 	$(PYTEST) tests/providers

@@ -1,0 +1,107 @@
+"""Facts 28 to 33 of the client specification: parents, diamonds, failures."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
+from tests.interop.conftest import Node
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
+
+
+def test_fact_28_a_parent_of_node_is_queued_once_by_our_workers(
+    node: Node, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    parent = node.add_parent("parent")
+    children = [node.add(opts={"parent": {"id": parent, "queue": "q"}}) for _ in range(2)]
+    run_worker(["q"], {"work": lambda ctx: ctx.job_id, "parent": lambda ctx: sorted(ctx.inputs)})
+    eventually(lambda: node.job(parent)["state"] == "completed")
+    assert set(node.children_values(parent)) == {f"glide:{{q}}:{child}" for child in children}
+    assert [event["jobId"] for event in node.events() if event["event"] == "completed"].count(parent) == 1
+
+
+def test_fact_29_a_parent_in_another_queue_is_released(
+    node: Node, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    parent = node.add_parent("parent")
+    other = Node(node.client, "q2")
+    child = other.add(opts={"parent": {"id": parent, "queue": "q"}})
+    node.client.sadd(f"glide:{{q}}:deps:{parent}", f"glide:{{q2}}:{child}")
+    run_worker(["q2"], {"work": lambda ctx: 1})
+    eventually(lambda: node.job(parent)["state"] == "waiting")
+    assert node.children_values(parent) == {f"glide:{{q2}}:{child}": "1"}
+
+
+def test_fact_30_a_diamond_of_node_runs_in_order_on_our_workers(
+    node: Node, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    ids, order = node.diamond(), list[str]()
+
+    def work(ctx: Any) -> str:
+        order.append(ctx.name)
+        return str(ctx.name)
+
+    run_worker(["q"], dict.fromkeys("ABCD", work))
+    eventually(lambda: node.job(ids["D"])["state"] == "completed")
+    assert (order[0], set(order[1:3]), order[3]) == ("A", {"B", "C"}, "D")
+    assert node.children_values(ids["D"]) == {f"glide:{{q}}:{ids[name]}": f'"{name}"' for name in "BC"}
+
+
+def test_fact_31_a_diamond_of_ours_runs_in_order_on_node_workers(node: Node, url: str) -> None:
+    spec = FlowSpec(
+        "diamond",
+        [
+            FlowNode("A", "q", "A"),
+            FlowNode("B", "q", "B", after=["A"]),
+            FlowNode("C", "q", "C", after=["A"]),
+            FlowNode("D", "q", "D", after=["B", "C"]),
+        ],
+    )
+    with FlowProducer(url) as flows:
+        ids = {found.name: found.job_id for found in flows.submit(spec, flow_id="f").nodes()}
+    names = {job_id: name for name, job_id in ids.items()}
+    order = [names[job_id] for job_id in node.run(lambda taken: json.dumps(taken.fields["name"]))]
+    assert (order[0], set(order[1:3]), order[3]) == ("A", {"B", "C"}, "D")
+    assert sorted(node.children_values(ids["D"]).values()) == ['"B"', '"C"']
+
+
+def test_fact_32_a_failed_dependency_of_node_blocks_until_it_is_retried(
+    node: Node, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    b = node.add_parent("B")
+    a = node.add("A")
+    node.link(a, (node, b))
+    broken = [True]
+
+    def work(ctx: Any) -> None:
+        if broken[0]:
+            raise ValueError
+
+    run_worker(["q"], {"A": work, "B": lambda ctx: 1})
+    eventually(lambda: node.job(a)["state"] == "failed")
+    assert node.job(b)["state"] == "waiting-children"
+    broken[0] = False
+    keys = node.key("failed", "scheduled", "events", "id")
+    assert node.fcall("glidemq_retryJobs", keys, 0, node.now()) == 1
+    eventually(lambda: node.job(b)["state"] == "completed")
+
+
+def test_fact_33_edges_across_queues_are_kept_by_our_flows(
+    node: Node, url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    """Node leaves C in waiting-children here: B has dependencies, and C is in another queue."""
+    spec = FlowSpec(
+        "across",
+        [
+            FlowNode("A", "q", "w"),
+            FlowNode("B", "q", "w", after=["A"]),
+            FlowNode("C", "q2", "w", after=["B"]),
+        ],
+    )
+    with FlowProducer(url) as flows:
+        flow = flows.submit(spec, flow_id="f")
+        run_worker(["q", "q2"], {"w": lambda ctx: sorted(ctx.inputs)})
+        assert flow.wait().results == {"A": [], "B": ["A"], "C": ["B"]}
