@@ -45,7 +45,8 @@ class AdminCalls(QueueBase):
     def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that wait to be run, by priority and ordering key too; returns how many.
 
-        Jobs that wait for other jobs or for a signal stay, and so do nodes of flows that have not ended.
+        Jobs that wait for other jobs or for a signal stay, and so do nodes of flows that have not ended. A
+        job that waited for nothing but deleted ones waits to be run then, and is deleted too.
 
         Args:
             delayed: Delayed jobs too, also those that wait for another attempt.
