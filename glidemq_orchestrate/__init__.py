@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from glidemq_orchestrate.client import AsyncQueue, NewJob, Queue
+from glidemq_orchestrate.client import AsyncQueue, AsyncQueues, NewJob, Queue, Queues, Usage
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.events import AsyncEventReader, Event, EventReader
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
@@ -43,6 +43,7 @@ __all__ = [
     "AsyncFlow",
     "AsyncFlowProducer",
     "AsyncQueue",
+    "AsyncQueues",
     "Backoff",
     "BatchError",
     "Context",
@@ -69,11 +70,13 @@ __all__ = [
     "NodeStatus",
     "Ordering",
     "Queue",
+    "Queues",
     "RateLimit",
     "RetryLater",
     "Suspend",
     "TokenBucket",
     "Unrecoverable",
+    "Usage",
     "WaitForChildren",
     "Worker",
 ]

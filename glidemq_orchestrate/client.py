@@ -1,27 +1,51 @@
-"""Queue and AsyncQueue: add jobs, wait for one, read one."""
+"""Queue and AsyncQueue: add jobs, wait for one, read one; and every call of their parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final
 
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate._ops import queue as ops
+from glidemq_orchestrate._ops.dead_letters import DeadLetter
+from glidemq_orchestrate._ops.jobs import JobLogs, OutputChunk, Signal, SuspendInfo
 from glidemq_orchestrate._ops.queue import NewJob
-from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate._ops.queue_admin import GroupInfo, MetricPoint, queue_names
+from glidemq_orchestrate._ops.queue_listing import JobPage
+from glidemq_orchestrate._ops.usage import FlowBudget, Usage, UsageSummary
+from glidemq_orchestrate._ops.workers import WorkerInfo
+from glidemq_orchestrate._queue_admin import AdminCalls, AsyncAdminCalls
+from glidemq_orchestrate._queue_jobs import AsyncJobCalls, JobCalls
+from glidemq_orchestrate._queue_listing import AsyncListingCalls, ListingCalls
+from glidemq_orchestrate._queue_usage import AsyncUsageCalls, UsageCalls
 from glidemq_orchestrate.codec import Json, JsonLike
-from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.job import DEFAULT_OPTIONS, Job, JobId, JobOptions, milliseconds
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 
-__all__ = ["AsyncQueue", "NewJob", "Queue"]
+__all__ = [
+    "AsyncQueue",
+    "AsyncQueues",
+    "DeadLetter",
+    "FlowBudget",
+    "GroupInfo",
+    "JobLogs",
+    "JobPage",
+    "MetricPoint",
+    "NewJob",
+    "OutputChunk",
+    "Queue",
+    "Queues",
+    "Signal",
+    "SuspendInfo",
+    "Usage",
+    "UsageSummary",
+    "WorkerInfo",
+]
 
-Compression = Literal["none", "gzip"]
 WAIT: Final = timedelta(seconds=30)
 
 
-class Queue(SyncFacade):
+class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
     """One queue on one server.
 
     Args:
@@ -35,19 +59,6 @@ class Queue(SyncFacade):
         ConfigurationError: The name, the URL, the prefix or the compression is not usable. Nothing is opened
             before the first call.
     """
-
-    def __init__(
-        self,
-        name: str,
-        url: str | None = None,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        compression: Compression = "none",
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(url, prefix=prefix, clock=clock)
-        self._keys = QueueKeys(prefix, check_queue_name(name))
-        self._packed = _is_packed(compression)
 
     def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
         """Add one job; it is durable and visible to workers when this returns.
@@ -118,21 +129,8 @@ class Queue(SyncFacade):
         return self._run(ops.get_job(self._keys, job_id))
 
 
-class AsyncQueue(AsyncFacade):
+class AsyncQueue(AsyncJobCalls, AsyncListingCalls, AsyncAdminCalls, AsyncUsageCalls):
     """``Queue`` with awaitable calls; same arguments, same errors."""
-
-    def __init__(
-        self,
-        name: str,
-        url: str | None = None,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        compression: Compression = "none",
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(url, prefix=prefix, clock=clock)
-        self._keys = QueueKeys(prefix, check_queue_name(name))
-        self._packed = _is_packed(compression)
 
     async def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
         """See ``Queue.add``."""
@@ -161,7 +159,23 @@ class AsyncQueue(AsyncFacade):
         return await self._run(ops.get_job(self._keys, job_id))
 
 
-def _is_packed(compression: str) -> bool:
-    if compression not in ("none", "gzip"):
-        raise ConfigurationError(f"compression {compression!r} is unknown; use 'none' or 'gzip'")
-    return compression == "gzip"
+class Queues(SyncFacade):
+    """The queues of one server under one prefix.
+
+    Args:
+        url: The server; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    def names(self) -> list[str]:
+        """The queues that have keys, sorted. Goes through all keys of the server, a page at a time."""
+        return self._run(queue_names(self._prefix))
+
+
+class AsyncQueues(AsyncFacade):
+    """``Queues`` with awaitable calls; same arguments, same errors."""
+
+    async def names(self) -> list[str]:
+        """See ``Queues.names``."""
+        return await self._run(queue_names(self._prefix))

@@ -298,10 +298,10 @@ class Attempt:
         )
 
     @classmethod
-    def from_row(cls, queue: str, token: str, processed_on: str, row: list[Any]) -> Attempt:
+    def from_row(cls, queue: str, token: str, row: list[Any]) -> Attempt:
         """Build from a row of ``gmo_finish_and_fetch``."""
-        job_id, entry_id, name, data, opts, made, flow_id, node = row[:8]
-        created, signals, fallback, budget, inputs = row[8:]
+        job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
+        created, signals, fallback, budget, inputs = row[9:]
         results: dict[str, str] | None = {}
         if inputs is not None:
             results = dict(zip(inputs[::2], inputs[1::2], strict=True))

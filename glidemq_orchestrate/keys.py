@@ -45,6 +45,10 @@ class QueueKeys:
         """The list of log lines of one job."""
         return f"{self.base}:log:{job_id}"
 
+    def output(self, job_id: str) -> str:
+        """The stream of what one job puts out while it runs."""
+        return f"{self.base}:jstream:{job_id}"
+
     def deps(self, job_id: str) -> str:
         """The set of the jobs that one job waits for."""
         return f"{self.base}:deps:{job_id}"
@@ -69,6 +73,11 @@ class QueueKeys:
 def flow_home(prefix: str, flow_id: str) -> str:
     """The key that says which queue is the home of a flow; it outlives the flow."""
     return f"{prefix}:gmo:home:{{{flow_id}}}"
+
+
+def queues_with_usage(prefix: str) -> str:
+    """The set of the names of the queues that have usage."""
+    return f"{prefix}:usage:queues"
 
 
 def check_queue_name(name: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from glidemq_orchestrate._protocol import glidemq, orchestrate
@@ -37,6 +39,47 @@ def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op
         raise QueueNotServed(unserved)
     if missing:
         raise HandlerNotFound(missing, known)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A live worker as it registered itself; ``handlers`` is None for one that does not tell (Node's)."""
+
+    id: str
+    host: str
+    pid: int
+    started_at: datetime
+    active_jobs: int
+    handlers: tuple[str, ...] | None
+
+
+def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
+    """The live workers of a queue and of its broadcast subscriptions, the oldest first."""
+    names = dict.fromkeys((yield from ask(orchestrate.live_workers(queue, now_ms))))
+    try:
+        groups = yield from ask(glidemq.groups(queue))
+    except ProtocolError:
+        groups = []  # the queue never had a worker
+    for group in groups:
+        for consumer in (yield from ask(glidemq.consumers(queue, group))):
+            names[str(consumer["name"])] = None
+    if not names:
+        return []
+    texts = yield from ask(glidemq.worker_descriptions(queue, list(names)))
+    found = [_worker(name, text) for name, text in zip(names, texts, strict=True) if text]
+    return sorted((worker for worker in found if worker), key=lambda worker: worker.started_at)
+
+
+def _worker(name: str, text: str) -> WorkerInfo | None:
+    try:
+        wire = json.loads(text)
+        started = datetime.fromtimestamp(float(wire["startedAt"]) / 1000, UTC)
+        handlers = wire.get("handlers")
+        active = int(wire.get("activeJobs") or 0)
+        told = tuple(map(str, handlers)) if isinstance(handlers, list) else None
+        return WorkerInfo(name, str(wire["addr"]), int(wire["pid"]), started, active, told)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return None
 
 
 def _handlers(queue: QueueKeys, now_ms: int) -> Op[set[str] | None]:

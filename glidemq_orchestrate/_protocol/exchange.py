@@ -83,12 +83,11 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
 
     def decode(reply: Any) -> Answer:
         verdicts, flows, rows, stream, events, due, held, troubles = reply
-        started = str(now_ms)
         name, token = queue.queue, request.token
         return Answer(
             verdicts,
             flows,
-            [Attempt.from_row(name, token, started, row) for row in rows],
+            [Attempt.from_row(name, token, row) for row in rows],
             (stream, events) if stream else None,
             due,
             Held(held),

@@ -167,10 +167,17 @@ def worker_descriptions(queue: QueueKeys, worker_ids: list[str]) -> Call[list[st
     return command("MGET", *(queue.worker(worker) for worker in worker_ids), decode=list)
 
 
-def consumers(queue: QueueKeys) -> Call[list[dict[str, Any]]]:
-    """The consumers of the workers' group with their idle times; refused when there is no group."""
+def consumers(queue: QueueKeys, group: str = GROUP) -> Call[list[dict[str, Any]]]:
+    """The consumers of a group with their idle times; refused when there is no group."""
     return command(
-        "XINFO", "CONSUMERS", queue.key("stream"), GROUP, decode=lambda reply: [_map(c) for c in reply]
+        "XINFO", "CONSUMERS", queue.key("stream"), group, decode=lambda reply: [_map(c) for c in reply]
+    )
+
+
+def groups(queue: QueueKeys) -> Call[list[str]]:
+    """The consumer groups of the stream; refused when there is no stream."""
+    return command(
+        "XINFO", "GROUPS", queue.key("stream"), decode=lambda reply: [str(_map(g)["name"]) for g in reply]
     )
 
 

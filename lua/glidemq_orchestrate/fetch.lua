@@ -5,14 +5,14 @@ L.fetch = {}
 
 local TRIES, MAX_INPUTS, MAX_INPUT_BYTES = 3, 20, 262144
 
--- What a row of the reply holds after job id and entry id, in this order.
+-- What a row of the reply holds after job id, entry id and processedOn, in this order.
 local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node', 'timestamp', 'signals',
   'fallbackIndex', 'budgetKey' }
 local SHOWN = #COLUMNS
 -- What decides, after those.
 local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
-  'gmo:entry' }
-local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY = 1, 2, 3, 4, 5, 6, 7, 8, 9
+  'gmo:entry', 'processedOn' }
+local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 
 local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
@@ -41,12 +41,12 @@ local function inputs(prefix, job_id)
   return found
 end
 
-local function hand_out(x, job_id, entry_id, v)
-  local row = { job_id, entry_id }
+local function hand_out(x, job_id, entry_id, v, started)
+  local row = { job_id, entry_id, started }
   for i = 1, SHOWN do
-    row[i + 2] = v[i]
+    row[i + 3] = v[i]
   end
-  row[SHOWN + 3] = v[5] and inputs(x.prefix, job_id) or false
+  row[SHOWN + 4] = v[5] and inputs(x.prefix, job_id) or false
   x.jobs[#x.jobs + 1] = row
 end
 
@@ -109,7 +109,7 @@ local function begin(x, job_id, entry_id)
     end
   end
   mark(x, key, job_id, entry_id, v, at)
-  return hand_out(x, job_id, entry_id, v)
+  return hand_out(x, job_id, entry_id, v, x.now_text)
 end
 
 -- One job that cannot be begun, because its hash is not a hash, say, must not hold up the others.
@@ -167,7 +167,7 @@ function L.fetch.again(x)
   local function look(job_id, entry_id)
     local v = read(x.prefix .. 'job:' .. job_id)
     if v[SHOWN + STATE] == 'active' and v[SHOWN + TOKEN] == x.token and v[SHOWN + ENTRY] == entry_id then
-      hand_out(x, job_id, entry_id, v)
+      hand_out(x, job_id, entry_id, v, v[SHOWN + STARTED])
     end
   end
   for _, entry in ipairs(redis.call('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)) do

@@ -15,9 +15,11 @@ from glidemq_orchestrate import (
     AsyncEventReader,
     AsyncFlowProducer,
     AsyncQueue,
+    AsyncQueues,
     EventReader,
     FlowProducer,
     Queue,
+    Queues,
 )
 from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._ops.library import ensure_libraries
@@ -112,6 +114,9 @@ class Clients:
 
     def queue(self, name: str = "etl", **kw: Any) -> Any:
         return self.keep((Queue if self.runner is None else AsyncQueue)(name, kw.pop("url", self.url), **kw))
+
+    def queues(self, **kw: Any) -> Any:
+        return self.keep((Queues if self.runner is None else AsyncQueues)(self.url, **kw))
 
     def flows(self, **kw: Any) -> Any:
         kind = FlowProducer if self.runner is None else AsyncFlowProducer

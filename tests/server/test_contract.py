@@ -16,6 +16,7 @@ from glidemq_orchestrate import (
     AsyncFlow,
     AsyncFlowProducer,
     AsyncQueue,
+    AsyncQueues,
     EventReader,
     Flow,
     FlowNode,
@@ -25,6 +26,7 @@ from glidemq_orchestrate import (
     JobOptions,
     JobState,
     Queue,
+    Queues,
 )
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -49,6 +51,7 @@ LONG = timedelta(seconds=30)
 PAIRS = [
     (Queue, AsyncQueue),
     (FlowProducer, AsyncFlowProducer),
+    (Queues, AsyncQueues),
     (Flow, AsyncFlow),
     (EventReader, AsyncEventReader),
 ]

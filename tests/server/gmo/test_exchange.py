@@ -195,6 +195,7 @@ class TestWhatALostReplyLeaves:
         found = worker(wanted=5, again=True)
         assert {attempt.job_id for attempt in found.begun} == ids - {held.begun[0].job_id}
         assert found.positions is None
+        assert worker(*map(done, found.begun)).verdicts == ["ok", "ok"]
 
     def test_the_outcomes_it_took_are_refused(self, bench: Bench, worker: Worker) -> None:
         add(bench)

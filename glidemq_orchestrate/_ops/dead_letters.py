@@ -1,0 +1,149 @@
+"""Dead letters: copies of failed jobs in another queue, in the form that glide-mq's workers write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from glidemq_orchestrate._ops import jobs, queue_listing
+from glidemq_orchestrate._ops.queue import NewJob, add_job, get_job
+from glidemq_orchestrate._ops.queue_listing import Wanted
+from glidemq_orchestrate._protocol import glidemq, glidemq_admin, queue_reads
+from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate.codec import Json, decode
+from glidemq_orchestrate.errors import ConfigurationError, DecodeError, JobNotFound, PayloadTooLarge
+from glidemq_orchestrate.job import Job, JobId, JobState
+from glidemq_orchestrate.keys import QueueKeys, check_queue_name
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A failed job as it lies in the dead-letter queue.
+
+    Attributes:
+        id: The id of the letter, in the dead-letter queue.
+        job_id: The id of the job that failed, in its own queue.
+        name: The handler that ran it.
+        data: What it was given.
+        failed_reason: Why it failed.
+        attempts_made: How often it was tried; one less when a Node worker wrote the letter.
+        buried_at: When the letter was written.
+    """
+
+    id: JobId
+    job_id: JobId
+    name: str
+    data: Json
+    failed_reason: str
+    attempts_made: int
+    buried_at: datetime | None
+
+
+def set_queue(queue: QueueKeys, name: str | None) -> Op[None]:
+    """Say where the dead letters of a queue go."""
+    if name is None:
+        yield from ask(glidemq_admin.drop_meta(queue, "deadLetterQueueName"))
+        return
+    if check_queue_name(name) == queue.queue:
+        raise ConfigurationError("the dead-letter queue must be another queue")
+    yield from ask(glidemq_admin.set_meta(queue, "deadLetterQueueName", name))
+
+
+def queue_of(queue: QueueKeys) -> Op[str | None]:
+    """Where the dead letters of a queue go; None: there are none."""
+    (name,) = yield from ask(queue_reads.meta(queue, "deadLetterQueueName"))
+    return name or None
+
+
+def bury(queue: QueueKeys, job_id: str, now_ms: int) -> Op[JobId | None]:
+    """Write the dead letter of a job that has failed for good; None when the queue has no dead letters.
+
+    Data that does not fit with what is written around it is left out; the failed job still has it.
+    """
+    name = yield from queue_of(queue)
+    if name is None:
+        return None
+    fields = yield from ask(glidemq.job_fields(queue, job_id))
+    if fields.get("state") != JobState.FAILED:
+        return None
+    try:
+        data = decode(fields.get("data"), where="data")
+    except DecodeError:
+        data = None
+    envelope: dict[str, Json] = {
+        "originalQueue": queue.queue,
+        "originalJobId": job_id,
+        "data": data,
+        "failedReason": fields.get("failedReason", ""),
+        "attemptsMade": int(fields.get("attemptsMade") or 0),
+    }
+    target = QueueKeys(queue.prefix, name)
+    try:
+        return (yield from add_job(target, NewJob(fields.get("name", ""), envelope), now_ms))
+    except PayloadTooLarge:
+        small = NewJob(fields.get("name", ""), envelope | {"data": None})
+        return (yield from add_job(target, small, now_ms))
+
+
+def dead_letters(queue: QueueKeys, offset: int, limit: int) -> Op[list[DeadLetter]]:
+    """The dead letters of a queue, oldest first."""
+    name = yield from queue_of(queue)
+    if name is None:
+        return []
+    wanted = Wanted(JobState.WAITING, data={"originalQueue": queue.queue})
+    found = yield from queue_listing.get_jobs(
+        QueueKeys(queue.prefix, name), wanted, range(offset, offset + limit)
+    )
+    return [letter for job in found if (letter := _letter(queue, job))]
+
+
+def get(queue: QueueKeys, letter_id: str) -> Op[DeadLetter]:
+    """Read one dead letter."""
+    target = yield from _target(queue)
+    letter = _letter(queue, (yield from get_job(target, letter_id)))
+    if letter is None:
+        raise JobNotFound(f"job {letter_id} of queue {target.queue} is no dead letter of queue {queue.queue}")
+    return letter
+
+
+def remove(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[None]:
+    """Throw a dead letter away; the failed job stays."""
+    yield from get(queue, letter_id)
+    yield from jobs.remove((yield from _target(queue)), letter_id, now_ms)
+
+
+def replay(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[JobId]:
+    """Run the failed job again, or a copy of it when it is gone; then throw the letter away."""
+    letter = yield from get(queue, letter_id)
+    try:
+        yield from jobs.retry(queue, letter.job_id, now_ms)
+        job_id = letter.job_id
+    except JobNotFound:
+        job_id = yield from add_job(queue, NewJob(letter.name, letter.data), now_ms)
+    yield from jobs.remove((yield from _target(queue)), letter_id, now_ms)
+    return job_id
+
+
+def _target(queue: QueueKeys) -> Op[QueueKeys]:
+    name = yield from queue_of(queue)
+    if name is None:
+        raise JobNotFound(f"queue {queue.queue} has no dead-letter queue")
+    return QueueKeys(queue.prefix, name)
+
+
+def _letter(queue: QueueKeys, job: Job) -> DeadLetter | None:
+    envelope: Mapping[str, Any] = job.data if isinstance(job.data, dict) else {}
+    if envelope.get("originalQueue") != queue.queue:
+        return None
+    attempts = envelope.get("attemptsMade")
+    return DeadLetter(
+        id=job.id,
+        job_id=JobId(str(envelope.get("originalJobId", ""))),
+        name=job.name,
+        data=envelope.get("data"),
+        failed_reason=str(envelope.get("failedReason", "")),
+        attempts_made=attempts if isinstance(attempts, int) else 0,
+        buried_at=job.created_at,
+    )

@@ -1,0 +1,113 @@
+"""Builders for our own functions that remove, retry, revoke and change jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate.keys import QueueKeys, queues_with_usage
+
+MOST: Final = 100
+Removal = tuple[list[str], list[tuple[str, str]]]
+
+
+def remove_jobs(queue: QueueKeys, jobs: Iterable[tuple[str, str]], event: str, now_ms: int) -> Call[Removal]:
+    """Delete jobs, given with the ids of their stream entries (empty: not known).
+
+    Answers a word for each job, and pairs of a removed job and one of another queue that waits for it.
+    """
+
+    def decode(reply: Any) -> Removal:
+        words, elsewhere = reply
+        return words, list(zip(elsewhere[::2], elsewhere[1::2], strict=True))
+
+    args: list[Word] = [now_ms, event]
+    args += chain.from_iterable(jobs)
+    return function("gmo_remove_jobs", [queue.key("id")], args, decode)
+
+
+def retry_jobs(queue: QueueKeys, job_ids: Sequence[str], now_ms: int) -> Call[list[str]]:
+    """Run failed jobs again; answers a word for each."""
+    return function("gmo_retry_jobs", [queue.key("id")], (now_ms, *job_ids), list)
+
+
+def revoke_job(queue: QueueKeys, job_id: str, now_ms: int) -> Call[tuple[str, str]]:
+    """End a job that does not run, flag one that does; answers that word and a flow to be advanced."""
+    return function("gmo_revoke_job", [queue.job(job_id)], (now_ms, job_id), tuple)
+
+
+def update_job(queue: QueueKeys, job_id: str, field: str, value: str | int, now_ms: int) -> Call[int]:
+    """Change data, progress or reported tokens of a job that is there. Repeatable."""
+    return function("gmo_update_job", [queue.job(job_id)], (now_ms, job_id, field, value), replies.integer)
+
+
+def report_usage(
+    queue: QueueKeys, job_id: str, usage: str, fields: Mapping[str, str], now_ms: int
+) -> Call[int]:
+    """Write what a job used; 0 when a Node client is doing so now. Repeatable."""
+    args: list[Word] = [now_ms, job_id, usage]
+    args += chain.from_iterable(fields.items())
+    return function("gmo_report_usage", [queue.job(job_id)], args, replies.integer)
+
+
+def job_exists(queue: QueueKeys, job_id: str) -> Call[bool]:
+    """Whether there is such a job."""
+    return command("EXISTS", queue.job(job_id), decode=bool)
+
+
+def log_lines(queue: QueueKeys, job_id: str, first: int, last: int) -> Call[list[str]]:
+    """Log lines by place."""
+    return command("LRANGE", queue.log(job_id), first, last, decode=list)
+
+
+def log_length(queue: QueueKeys, job_id: str) -> Call[int]:
+    """How many log lines a job has."""
+    return command("LLEN", queue.log(job_id), decode=replies.integer)
+
+
+def members(key: str) -> Call[list[str]]:
+    """The members of a set, in a fixed order."""
+    return command("SMEMBERS", key, decode=sorted)
+
+
+def fields_of(key: str, *fields: str) -> Call[list[str | None]]:
+    """Some fields of a hash."""
+    return command("HMGET", key, *fields, decode=list)
+
+
+def whole_hash(key: str) -> Call[dict[str, str]]:
+    """A hash whose values are texts."""
+    return command("HGETALL", key, decode=replies.pairs)
+
+
+def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Call[str]:
+    """Append to the output stream of a job; answers the entry's id."""
+    words = chain.from_iterable(fields.items())
+    return command("XADD", queue.output(job_id), "*", *words, decode=replies.text)
+
+
+def read_output(
+    queue: QueueKeys, job_id: str, after: str, count: int, block_ms: int | None
+) -> Call[list[tuple[str, dict[str, str]]]]:
+    """Entries of the output stream after an id; waits for one at most ``block_ms``."""
+    key = queue.output(job_id)
+    block: tuple[str | int, ...] = () if block_ms is None else ("BLOCK", block_ms)
+
+    def decode(reply: Any) -> list[tuple[str, dict[str, str]]]:
+        return replies.stream_entries(reply).get(key, [])
+
+    words = ("XREAD", "COUNT", count, *block, "STREAMS", key, after)
+    return command(*words, decode=decode, blocks_for=None if block_ms is None else block_ms / 1000)
+
+
+def remember_usage(queue: QueueKeys) -> Call[None]:
+    """Note that the queue has usage. Repeatable."""
+    return command("SADD", queues_with_usage(queue.prefix), queue.queue, decode=replies.anything)
+
+
+def forget_usage(queue: QueueKeys) -> Call[None]:
+    """Take that note back. Repeatable."""
+    return command("SREM", queues_with_usage(queue.prefix), queue.queue, decode=replies.anything)

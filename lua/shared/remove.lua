@@ -1,0 +1,50 @@
+-- remove: taking one job out of a queue.
+
+local M = {}
+L.remove = M
+
+-- The search for a stream entry ends after 5000 entries: one removal must not hold up the server.
+local MAX_ENTRIES = 5000
+local GROUP = 'workers'
+
+local function take_out_waiting(prefix, job_id, job, entry_id)
+  if entry_id then
+    L.stream.ack(prefix .. 'stream', GROUP, entry_id, false)
+    return true
+  end
+  local list = job.lifo == '1' and 'lifo' or L.numbers.int(job.priority, 0) > 0 and 'priority'
+  if list and redis.call('LREM', prefix .. list, 1, job_id) > 0 then
+    return true
+  end
+  return L.stream.remove_job(prefix .. 'stream', GROUP, job_id, job.timestamp, MAX_ENTRIES)
+end
+
+-- Takes a job out of whatever could start it; `entry_id`: its stream entry, where it is known.
+-- False when the entry of a waiting job was not found near enough.
+function M.take_out(prefix, job_id, job, entry_id)
+  local is_found = true
+  if job.state == 'waiting' then
+    is_found = take_out_waiting(prefix, job_id, job, entry_id)
+  elseif job.state == 'group-waiting' and job.groupKey then
+    redis.call('ZREM', prefix .. 'groupq:' .. job.groupKey, job_id)
+  elseif job.state == 'active' then
+    L.stream.ack(prefix .. 'stream', GROUP, entry_id, false)
+    if L.list_active.is_source(job) then
+      L.list_active.release(prefix .. 'list-active')
+    end
+  end
+  redis.call('ZREM', prefix .. 'scheduled', job_id)
+  redis.call('ZREM', prefix .. 'suspended', job_id)
+  return is_found
+end
+
+-- Deletes a job with everything that belongs to it; tells nobody.
+function M.job(prefix, job_id, job, entry_id, now)
+  local is_found = M.take_out(prefix, job_id, job, entry_id)
+  redis.call('ZREM', prefix .. 'completed', job_id)
+  redis.call('ZREM', prefix .. 'failed', job_id)
+  L.ordering.mark_done(prefix, job.orderingKey, job.orderingSeq)
+  L.jobs.unlink(prefix, job_id)
+  L.groups.leave(prefix, job, now)
+  return is_found
+end

@@ -1,0 +1,41 @@
+-- retry: a failed job gets a new life.
+
+local M = {}
+L.retry = M
+
+-- A failed job holds no slot. When its number is past, it will come back as returning: say that it must take
+-- a slot. When it is not, the number arrives after all and is no longer to be skipped.
+local function rejoin_group(prefix, key, job)
+  local seq = L.numbers.int(job.orderingSeq, 0)
+  if not job.groupKey or seq <= 0 then
+    return
+  end
+  local hash_key = prefix .. 'group:' .. job.groupKey
+  if seq < L.numbers.int(redis.call('HGET', hash_key, 'nextSeq'), 0) then
+    redis.call('HSET', key, 'groupSlot', '0')
+  else
+    redis.call('HDEL', hash_key, 'skip:' .. L.numbers.text(seq))
+  end
+end
+
+-- A job that was revoked in a list is still there, to be dropped when it is popped. It must not be found there
+-- once it may run again.
+local function take_out_of_lists(prefix, job_id, job)
+  if job.revoked then
+    redis.call('LREM', prefix .. 'lifo', 0, job_id)
+    redis.call('LREM', prefix .. 'priority', 0, job_id)
+  end
+end
+
+-- The time to live starts again, revocation and stalls are forgotten. The caller puts the job in its place.
+function M.reset(prefix, job_id, job, now, state)
+  local key, int = prefix .. 'job:' .. job_id, L.numbers.int
+  redis.call('HSET', key, 'state', state, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
+  take_out_of_lists(prefix, job_id, job)
+  redis.call('HDEL', key, 'revoked', 'stalledCount')
+  local expire_at = int(job.expireAt, 0)
+  if expire_at > 0 then
+    redis.call('HSET', key, 'expireAt', L.numbers.text(now + expire_at - int(job.timestamp, expire_at)))
+  end
+  rejoin_group(prefix, key, job)
+end

@@ -1,0 +1,168 @@
+"""Finding and counting jobs, in every state that glide-mq knows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import JobOptions, JobState, NewJob, Ordering, Queue
+from glidemq_orchestrate.errors import ConfigurationError
+from tests.server.node import Node
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Clients
+
+HOUR = timedelta(hours=1)
+P = "glide:{etl}:"
+
+
+@pytest.fixture
+def node(queue: Queue, redis_client: Any) -> Node:
+    """The workers of somebody else, by raw calls; the libraries are loaded."""
+    queue.is_paused()
+    return Node(redis_client)
+
+
+def in_every_state(queue: Queue, node: Node) -> dict[JobState, list[str]]:
+    """One job or two in each state."""
+    node.suspend(node.begin(queue.add("a")))
+    node.finish(node.begin(queue.add("a", {"n": 1})))
+    node.finish(node.begin(queue.add("b", {"n": 2})))
+    node.fail(node.begin(queue.add("a")))
+    queue.add_many([NewJob("o", n, JobOptions(ordering=Ordering("k"))) for n in (1, 2)])
+    node.begin("5")
+    node.park("6")
+    lifo = queue.add("a", options=JobOptions(lifo=True))
+    node.begin_listed()
+    node.flow(parent="up", children=["down"])
+    node.begin("9")
+    prioritized = queue.add("a", options=JobOptions(priority=2))
+    node.promote()
+    queue.add_many([NewJob("a", {"n": 3}), NewJob("b"), NewJob("l", None, JobOptions(lifo=True))])
+    queue.add("late", options=JobOptions(delay=HOUR))
+    queue.add("late", options=JobOptions(delay=HOUR, priority=5))
+    queue.add("p", options=JobOptions(priority=5))
+    assert lifo == "7"
+    return {
+        JobState.SUSPENDED: ["1"],
+        JobState.COMPLETED: ["2", "3"],
+        JobState.FAILED: ["4"],
+        JobState.ACTIVE: ["5", "7", "9"],
+        JobState.GROUP_WAITING: ["6"],
+        JobState.WAITING_CHILDREN: ["8"],
+        JobState.WAITING: [prioritized, "13", "11", "12"],
+        JobState.DELAYED: ["14", "15"],
+        JobState.PRIORITIZED: ["16"],
+    }
+
+
+def test_every_state_is_listed_counted_and_told_from_the_others(
+    clients: Clients, queue: Queue, node: Node
+) -> None:
+    expected = in_every_state(queue, node)
+    mine = clients.queue()
+    for state, ids in expected.items():
+        found = clients.do(mine.get_jobs(state))
+        assert [job.state for job in found] == [state] * len(ids), state
+        assert [job.id for job in found] == ids or sorted(job.id for job in found) == sorted(ids), state
+    waiting = clients.do(mine.get_jobs(JobState.WAITING))
+    assert [job.id for job in waiting] == expected[JobState.WAITING], "in the order of workers"
+    assert clients.do(mine.counts()) == {state: len(ids) for state, ids in expected.items()}
+    cheap = clients.do(mine.counts(indexed_only=True))
+    assert set(expected) - set(cheap) == {JobState.WAITING_CHILDREN, JobState.GROUP_WAITING}
+
+
+def test_an_empty_queue_has_nothing(clients: Clients) -> None:
+    queue = clients.queue()
+    assert clients.do(queue.counts()) == dict.fromkeys(JobState, 0)
+    assert [clients.do(queue.get_jobs(state)) for state in JobState] == [[]] * len(JobState)
+
+
+def test_a_part_of_a_state_is_listed(queue: Queue, node: Node) -> None:
+    for n in range(5):
+        node.finish(node.begin(queue.add("a", n)))
+    queue.add_many([NewJob("w", n) for n in range(1200)])
+    data = [job.data for job in queue.get_jobs(JobState.COMPLETED, offset=1, limit=2)]
+    assert data == [1, 2]
+    newest = queue.get_jobs(JobState.COMPLETED, limit=2, newest_first=True)
+    assert [job.data for job in newest] == [4, 3]
+    waiting = queue.get_jobs(JobState.WAITING, offset=1100, limit=200, exclude_data=True)
+    assert [job.id for job in waiting] == [str(n) for n in range(1106, 1206)]
+    assert {job.data for job in waiting} == {None}
+    assert queue.get_jobs(JobState.WAITING, limit=0) == []
+
+
+@pytest.mark.parametrize("wrong", [{"offset": -1}, {"limit": -1}, {"newest_first": True}])
+def test_a_part_that_cannot_be_meant_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        queue.get_jobs(JobState.WAITING, **wrong)
+
+
+def test_jobs_are_found_by_state_name_and_data(clients: Clients, queue: Queue, node: Node) -> None:
+    in_every_state(queue, node)
+    mine = clients.queue()
+
+    def ids(**wanted: Any) -> list[str]:
+        return sorted((job.id for job in clients.do(mine.search(**wanted))), key=int)
+
+    assert ids(state=JobState.COMPLETED, name="b") == ["3"]
+    assert ids(state=JobState.WAITING, name="a") == ["10", "11"]
+    assert ids(name="b") == ["3", "12"]
+    assert ids(data={"n": 3}) == ["11"]
+    assert ids(data={"n": 4}) == []
+    assert ids(name="a", data={"n": 1}) == ["2"]
+    assert len(ids()) == 16
+    assert len(ids(limit=3)) == 3
+
+
+def test_all_keys_can_be_gone_through_in_pages(clients: Clients, queue: Queue) -> None:
+    queue.add_many([NewJob("a" if n % 2 else "b", n) for n in range(1500)])
+    mine, found, cursor, pages = clients.queue(), set[str](), "0", 0
+    while True:
+        page = clients.do(mine.scan_jobs(cursor, name="a", exclude_data=True))
+        found |= {job.id for job in page.jobs}
+        cursor, pages = page.cursor, pages + 1
+        if cursor == "0":
+            break
+    assert len(found) == 750
+    assert pages > 1
+    with pytest.raises(ConfigurationError, match="cursor"):
+        clients.do(mine.scan_jobs("x"))
+
+
+def test_a_queue_whose_name_is_a_pattern_finds_its_own_jobs_only(url: str, queue: Queue) -> None:
+    queue.add("a")
+    with Queue("e[t]*", url) as strange:
+        job_id = strange.add("b")
+        assert [job.id for job in strange.search()] == [job_id]
+        strange.obliterate()
+    assert len(queue.search()) == 1
+
+
+def test_a_job_with_strange_data_is_listed_as_broken(queue: Queue, redis_client: Any) -> None:
+    job_id = queue.add("a", {"n": 1})
+    redis_client.hset(f"{P}job:{job_id}", "data", "<xml/>")
+    (job,) = queue.get_jobs(JobState.WAITING)
+    assert (job.broken, job.data, job.name) == (True, None, "a")
+    assert queue.search(data={"n": 1}) == []
+
+
+def test_what_is_no_job_is_passed_over(queue: Queue, redis_client: Any) -> None:
+    queue.add("a")
+    redis_client.set(f"{P}job:1:usage-lock", "x")
+    redis_client.hset(f"{P}job:1:sub:s", "a", "1")
+    redis_client.hset(f"{P}job:phantom", "lastActive", "1")
+    redis_client.set(f"{P}job:wrong", "text")
+    redis_client.zadd(f"{P}completed", {"gone": 1})
+    assert [job.id for job in queue.search()] == ["1"]
+    assert queue.get_jobs(JobState.COMPLETED) == []
+
+
+def test_the_queues_of_a_server_are_told_by_name(clients: Clients, url: str) -> None:
+    for name in ("etl", "spark"):
+        clients.do(clients.queue(name).add("a"))
+    clients.do(clients.queue("other", prefix="mine").add("a"))
+    assert clients.do(clients.queues().names()) == ["etl", "spark"]
+    assert clients.do(clients.queues(prefix="mine").names()) == ["other"]
