@@ -81,7 +81,9 @@ def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
     if flow_id:
         ref = yield from flow_ops.find(queue.prefix, flow_id)
         yield from flow_ops.advance(ref, clock)
-    if word == "revoked":
+    if word == "left":
+        yield from _drop_entry(queue, job_id)
+    if word in ("revoked", "left"):
         return "revoked"
     if word == "flagged":
         return "flagged"
