@@ -278,6 +278,10 @@ class TestRemove:
             place.remove(children[1])
         assert queue.get_job("1").state == JobState.WAITING
 
+    def test_a_parent_elsewhere_that_is_gone_is_not_made(self, queue: Queue, redis_client: Any) -> None:
+        queue.remove(queue.add("a", options=JobOptions(parent=JobRef("up", "7"))))
+        assert not redis_client.exists("glide:{up}:job:7")
+
     def test_a_node_of_a_running_flow_stays(self, queue: Queue, flow: Any, dump: Dump) -> None:
         before = dump()
         with pytest.raises(JobStateConflict, match="cancel the flow"):
