@@ -81,7 +81,9 @@ def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
     if flow_id:
         ref = yield from flow_ops.find(queue.prefix, flow_id)
         yield from flow_ops.advance(ref, clock)
-    if word == "revoked":
+    if word == "left":
+        yield from _drop_entry(queue, job_id)
+    if word in ("revoked", "left"):
         return "revoked"
     if word == "flagged":
         return "flagged"
@@ -100,12 +102,10 @@ def remove(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
 def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, now_ms: int) -> Op[list[str]]:
     """Delete at most a hundred jobs, given with their stream entries; answers a word for each."""
     words, elsewhere = yield from ask(job_changes.remove_jobs(queue, jobs, event, now_ms))
-    yield from ask_all(
-        [
-            glidemq_admin.complete_child(parent, parent_id, member)
-            for member, parent, parent_id in _foreign(elsewhere)
-        ]
-    )
+    for member, parent, parent_id in _foreign(elsewhere):
+        # Some glidemq libraries would make a hash of a parent that is gone.
+        if (yield from ask(job_changes.job_exists(parent, parent_id))):
+            yield from ask(glidemq_admin.complete_child(parent, parent_id, member))
     for (job_id, _), word in zip(jobs, words, strict=True):
         if word == "left":
             yield from _drop_entry(queue, job_id)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol import glidemq, job_changes
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ServerBusy
 from glidemq_orchestrate.keys import QueueKeys, queues_with_usage
@@ -127,7 +127,8 @@ def report(queue: QueueKeys, job_id: str, usage: Usage, clock: Clock) -> Op[None
     for _ in range(TRIES):
         call = job_changes.report_usage(queue, job_id, text, fields, clock.now_ms())
         if (yield from ask(call)):
-            yield from ask(job_changes.remember_usage(queue))
+            # In a cluster that set is elsewhere; the report itself is written.
+            yield from ask_each([job_changes.remember_usage(queue)])
             return
         yield from ask(glidemq.read_events(queue, "$", 1, PAUSE_MS))  # a pause that the server keeps
     raise ServerBusy(f"the usage of job {job_id} is locked by another client")

@@ -6,7 +6,9 @@ import typer
 
 from glidemq_orchestrate.cli import process
 from glidemq_orchestrate.cli.flow import flow_app
+from glidemq_orchestrate.cli.job import job_app
 from glidemq_orchestrate.cli.library import library_app
+from glidemq_orchestrate.cli.queue import queue_app
 
 app = typer.Typer(
     name="glidemq",
@@ -18,6 +20,8 @@ app = typer.Typer(
 app.command()(process.server)
 app.command()(process.worker)
 app.add_typer(flow_app)
+app.add_typer(queue_app)
+app.add_typer(job_app)
 app.add_typer(library_app)
 app.command()(process.demo)
 

@@ -4,6 +4,9 @@
 -- REPLY 1, or 0 when there is no such job
 -- EVENT removed
 
+-- The search for a stream entry ends after 5000 entries: one removal must not hold up the server.
+local MAX_ENTRIES = 5000
+
 local function remove_job(keys, args)
   local job_id = args[1]
   local prefix = L.hashes.prefix(keys[1], 'job:' .. job_id)
@@ -11,7 +14,7 @@ local function remove_job(keys, args)
   if not job then
     return 0
   end
-  L.remove.job(prefix, job_id, job, nil, 0)
+  L.remove.job(prefix, job_id, job, nil, MAX_ENTRIES, 0)
   L.events.emit(keys[6], 'removed', job_id)
   return 1
 end

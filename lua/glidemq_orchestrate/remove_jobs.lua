@@ -2,8 +2,8 @@
 -- KEYS  1 id counter
 -- ARGS  1 now_ms  2 event: removed (one for each job), or a name for one event with the count as its job id
 --       then for each job, at most 200: job id, id of its stream entry ('' = not known)
--- REPLY {{a word for each job}, {member, parent, ...}}; the words: removed; left = removed, but its stream entry was
---       not found near enough; missing; flow = it is a node of a flow that has not ended, and was not removed. The
+-- REPLY {{a word for each job}, {member, parent, ...}}; the words: removed; left = removed, but its stream entry is
+--       not known and, for a single job, not where it should be; missing; flow = it is a node of a flow that has not ended, and was not removed. The
 --       members are unfinished jobs that were removed, each with a job of another queue that waits for it.
 -- ERROR GMO_BAD_CALL. Nothing was changed.
 -- EFFECTS the traces of a missing job in the sorted sets go too. A job of this queue that waited for a removed one
@@ -46,7 +46,7 @@ local function tell(prefix, job_id, refs, elsewhere)
   end
 end
 
-local function remove(prefix, job_id, entry_id, now, elsewhere)
+local function remove(prefix, job_id, entry_id, limit, now, elsewhere)
   local job = L.jobs.read(prefix, job_id)
   if not job then
     for _, name in ipairs({ 'completed', 'failed', 'scheduled', 'suspended' }) do
@@ -60,7 +60,7 @@ local function remove(prefix, job_id, entry_id, now, elsewhere)
     entry_id = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:entry') or ''
   end
   local refs = ENDED[job.state] and {} or parents_of(prefix, job_id)
-  local is_clean = L.remove.job(prefix, job_id, job, entry_id ~= '' and entry_id or nil, now)
+  local is_clean = L.remove.job(prefix, job_id, job, entry_id ~= '' and entry_id or nil, limit, now)
   tell(prefix, job_id, refs, elsewhere)
   return is_clean and 'removed' or 'left'
 end
@@ -70,9 +70,9 @@ local function remove_jobs(keys, args)
   if not now or #args % 2 == 1 or #args > 2 + 2 * MAX_JOBS then
     return redis.error_reply('GMO_BAD_CALL gmo_remove_jobs: these arguments are no jobs')
   end
-  local words, elsewhere, count = {}, {}, 0
+  local words, elsewhere, count, limit = {}, {}, 0, #args == 4 and 0 or -1
   for i = 3, #args, 2 do
-    local word = remove(prefix, args[i], args[i + 1], now, elsewhere)
+    local word = remove(prefix, args[i], args[i + 1], limit, now, elsewhere)
     words[#words + 1] = word
     if word == 'removed' or word == 'left' then
       count = count + 1

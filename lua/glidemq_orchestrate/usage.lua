@@ -54,9 +54,28 @@ local function take_back(prefix, old)
   end
 end
 
+local function are_numbers(parts)
+  if type(parts) ~= 'table' then
+    return parts == nil
+  end
+  for category, value in pairs(parts) do
+    if type(category) ~= 'string' or type(value) ~= 'number' then
+      return false
+    end
+  end
+  return true
+end
+
+local function is_usage(usage)
+  return type(usage) == 'table' and are_numbers(usage.tokens) and are_numbers(usage.costs)
+    and are_numbers({ total = usage.totalTokens, cost = usage.totalCost })
+    and (usage.model == nil or type(usage.model) == 'string')
+    and (usage.costUnit == nil or type(usage.costUnit) == 'string')
+end
+
 local function report_usage(keys, args)
   local now, job_id, ok, usage = tonumber(args[1]), args[2], pcall(cjson.decode, args[3])
-  if not now or not ok or type(usage) ~= 'table' or #args % 2 == 0 then
+  if not now or not ok or not is_usage(usage) or #args % 2 == 0 then
     return redis.error_reply('GMO_BAD_CALL gmo_report_usage: this is no usage')
   elseif redis.call('HEXISTS', keys[1], 'state') == 0 then
     return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id)

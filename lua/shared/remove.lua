@@ -3,28 +3,28 @@
 local M = {}
 L.remove = M
 
--- The search for a stream entry ends after 5000 entries: one removal must not hold up the server.
-local MAX_ENTRIES = 5000
 local GROUP = 'workers'
 
-local function take_out_waiting(prefix, job_id, job, entry_id)
+local function take_out_waiting(prefix, job_id, job, entry_id, limit)
   if entry_id then
     L.stream.ack(prefix .. 'stream', GROUP, entry_id, false)
     return true
   end
   local list = job.lifo == '1' and 'lifo' or L.numbers.int(job.priority, 0) > 0 and 'priority'
-  if list and redis.call('LREM', prefix .. list, 1, job_id) > 0 then
+  -- From the right, where those are that come next: a list is drained from there.
+  if list and redis.call('LREM', prefix .. list, -1, job_id) > 0 then
     return true
   end
-  return L.stream.remove_job(prefix .. 'stream', GROUP, job_id, job.timestamp, MAX_ENTRIES)
+  return limit >= 0 and L.stream.remove_job(prefix .. 'stream', GROUP, job_id, job.timestamp, limit)
 end
 
--- Takes a job out of whatever could start it; `entry_id`: its stream entry, where it is known.
--- False when the entry of a waiting job was not found near enough.
-function M.take_out(prefix, job_id, job, entry_id)
+-- Takes a job out of whatever could start it. `entry_id`: its stream entry, where it is known. `limit`: how many
+-- entries are looked at for it, beyond those near its place; -1: none at all.
+-- False when the entry of a waiting job was not found.
+function M.take_out(prefix, job_id, job, entry_id, limit)
   local is_found = true
   if job.state == 'waiting' then
-    is_found = take_out_waiting(prefix, job_id, job, entry_id)
+    is_found = take_out_waiting(prefix, job_id, job, entry_id, limit)
   elseif job.state == 'group-waiting' and job.groupKey then
     redis.call('ZREM', prefix .. 'groupq:' .. job.groupKey, job_id)
   elseif job.state == 'active' then
@@ -39,8 +39,8 @@ function M.take_out(prefix, job_id, job, entry_id)
 end
 
 -- Deletes a job with everything that belongs to it; tells nobody.
-function M.job(prefix, job_id, job, entry_id, now)
-  local is_found = M.take_out(prefix, job_id, job, entry_id)
+function M.job(prefix, job_id, job, entry_id, limit, now)
+  local is_found = M.take_out(prefix, job_id, job, entry_id, limit)
   redis.call('ZREM', prefix .. 'completed', job_id)
   redis.call('ZREM', prefix .. 'failed', job_id)
   L.ordering.mark_done(prefix, job.orderingKey, job.orderingSeq)

@@ -181,6 +181,14 @@ class TestRevoke:
         assert queue.revoke(queue.add("a", options=options)) == "revoked"
         assert not redis_client.exists(f"{P}scheduled", f"{P}lifo", f"{P}priority")
 
+    def test_an_entry_far_from_its_place_is_found(self, queue: Queue, redis_client: Any, node: Node) -> None:
+        queue.add_many([NewJob("w")] * 3000)
+        redis_client.hset(f"{P}job:2900", "timestamp", "1")
+        queue.revoke("2900")
+        entries = {fields["jobId"] for _, fields in redis_client.xrange(f"{P}stream")}
+        assert len(entries) == 2999
+        assert "2900" not in entries
+
     def test_a_parked_job_fails_and_the_next_of_its_key_goes_on(self, queue: Queue, node: Node) -> None:
         first, second, third = queue.add_many(
             [NewJob("o", n, JobOptions(ordering=Ordering("k"))) for n in range(3)]
@@ -244,12 +252,12 @@ class TestRemove:
         assert set(dump(events=False)) == {f"{P}id"}
 
     def test_an_entry_far_from_its_place_is_found(self, queue: Queue, redis_client: Any, node: Node) -> None:
-        queue.add_many([NewJob("w")] * 7000)
-        redis_client.hset(f"{P}job:6900", "timestamp", "1")
-        queue.remove("6900")
+        queue.add_many([NewJob("w")] * 3000)
+        redis_client.hset(f"{P}job:2900", "timestamp", "1")
+        queue.remove("2900")
         entries = {fields["jobId"] for _, fields in redis_client.xrange(f"{P}stream")}
-        assert len(entries) == 6999
-        assert "6900" not in entries
+        assert len(entries) == 2999
+        assert "2900" not in entries
 
     def test_a_running_job_is_gone_and_what_its_worker_sends_changes_nothing(
         self, queue: Queue, node: Node, redis_client: Any
@@ -269,6 +277,10 @@ class TestRemove:
             assert queue.get_job("1").state == JobState.WAITING_CHILDREN
             place.remove(children[1])
         assert queue.get_job("1").state == JobState.WAITING
+
+    def test_a_parent_elsewhere_that_is_gone_is_not_made(self, queue: Queue, redis_client: Any) -> None:
+        queue.remove(queue.add("a", options=JobOptions(parent=JobRef("up", "7"))))
+        assert not redis_client.exists("glide:{up}:job:7")
 
     def test_a_node_of_a_running_flow_stays(self, queue: Queue, flow: Any, dump: Dump) -> None:
         before = dump()

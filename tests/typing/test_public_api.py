@@ -28,6 +28,7 @@ from glidemq_orchestrate import (
     Job,
     JobOptions,
     JobState,
+    NewJob,
     NodeStatus,
     Queue,
     RetryLater,
@@ -84,6 +85,11 @@ def blocking(url: str) -> None:
         job_id = queue.add("clean", counts, options=JobOptions(delay=timedelta(minutes=1)))
         assert_type(job_id, JobId)
         job = queue.get_job(job_id)
+        assert_type(queue.add_many([NewJob("clean", counts)]), "list[JobId | None]")
+        assert_type(queue.add_and_wait("clean", timeout=timedelta(seconds=1)), Json)
+        assert_type(queue.get_jobs(JobState.WAITING), list[Job])
+        assert_type(queue.counts(), dict[JobState, int])
+        assert_type(queue.clean(JobState.FAILED), list[JobId])
         assert_type(job, Job)
         assert_type(job.state, JobState)
     with FlowProducer(url=url) as flows:

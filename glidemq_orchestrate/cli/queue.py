@@ -1,0 +1,202 @@
+"""``glidemq queue``: look at queues and steer them."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from glidemq_orchestrate._ops.queue_admin import EndedState
+from glidemq_orchestrate.cli.job import as_json_value, job_row
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, told
+from glidemq_orchestrate.client import Queue, Queues
+from glidemq_orchestrate.job import JobState
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+queue_app = typer.Typer(name="queue", help="Look at queues and steer them.", no_args_is_help=True)
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+SHOWN = [state for state in JobState if state not in (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING)]
+
+
+@queue_app.command("list")
+@told
+def queue_list(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False) -> None:
+    """List the queues with their numbers of jobs. Goes through all keys of the server, a page at a time."""
+    with Queues(url, prefix=prefix) as queues:
+        names = queues.names()
+    rows = [_described(name, url, prefix, indexed_only=True) for name in names]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, default=as_json_value))
+        return
+    table = Table("queue", "paused", *SHOWN, "workers", box=None, padding=(0, 2, 0, 0))
+    for row in rows:
+        numbers = [str(row["counts"][state]) for state in SHOWN]
+        table.add_row(Text(row["queue"]), "yes" if row["paused"] else "", *numbers, str(len(row["workers"])))
+    console.print(table)
+
+
+@queue_app.command("show")
+@told
+def queue_show(
+    queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """Show a queue: its jobs by state, its limits and its workers."""
+    found = _described(queue, url, prefix, indexed_only=False)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, default=as_json_value))
+        return
+    lines = {
+        "paused": "yes" if found["paused"] else "no",
+        **{str(state): str(count) for state, count in found["counts"].items()},
+        "global concurrency": str(found["global_concurrency"] or "no limit"),
+        "dead letters to": found["dead_letter_queue"] or "nowhere",
+    }
+    table = Table(title=Text(queue), show_header=False, box=None, padding=(0, 2, 0, 0), title_justify="left")
+    for name, value in lines.items():
+        table.add_row(name, Text(value))
+    for worker in found["workers"]:
+        table.add_row("worker", Text(f"{worker.host} {worker.pid}, {worker.active_jobs} jobs"))
+    console.print(table)
+
+
+@queue_app.command("jobs")
+@told
+def queue_jobs(
+    queue: QueueName,
+    state: Annotated[JobState, typer.Option(help="Which jobs.")] = JobState.WAITING,
+    name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
+    limit: Annotated[int, typer.Option(help="How many at most.")] = 20,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """List the jobs of one state."""
+    with Queue(queue, url, prefix=prefix) as client:
+        jobs = client.search(state=state, name=name, limit=limit, exclude_data=True)
+    if as_json:
+        typer.echo(json.dumps([job_row(job) for job in jobs], indent=2, default=as_json_value))
+        return
+    table = Table("id", "name", "state", "tries", "reason", box=None, padding=(0, 2, 0, 0))
+    for job in jobs:
+        cells = (
+            job.id,
+            job.name,
+            job.state,
+            f"{job.attempts_made}/{job.max_attempts}",
+            job.failed_reason or "",
+        )
+        table.add_row(*map(Text, cells))
+    console.print(table)
+
+
+@queue_app.command("pause")
+@told
+def queue_pause(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX) -> None:
+    """Let workers begin no job of a queue until it is resumed."""
+    with Queue(queue, url, prefix=prefix) as client:
+        client.pause()
+    typer.echo(f"{queue} is paused")
+
+
+@queue_app.command("resume")
+@told
+def queue_resume(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX) -> None:
+    """Let workers begin jobs again."""
+    with Queue(queue, url, prefix=prefix) as client:
+        client.resume()
+    typer.echo(f"{queue} is resumed")
+
+
+@queue_app.command("drain")
+@told
+def queue_drain(
+    queue: QueueName,
+    delayed: Annotated[bool, typer.Option("--delayed", help="Delayed jobs too.")] = False,
+    yes: Yes = False,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the jobs that wait to be run. Nodes of flows stay."""
+    _ask(f"Delete the waiting jobs of queue {queue}?", yes=yes)
+    with Queue(queue, url, prefix=prefix) as client:
+        _tell("deleted", client.drain(delayed=delayed), as_json=as_json)
+
+
+@queue_app.command("clean")
+@told
+def queue_clean(
+    queue: QueueName,
+    state: Annotated[str, typer.Option(help="completed or failed.")] = "completed",
+    older: Annotated[float, typer.Option(metavar="SECONDS", help="Ended at least so long ago.")] = 0,
+    limit: Annotated[int, typer.Option(help="How many at most.")] = 1000,
+    yes: Yes = False,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Delete ended jobs, the oldest first. Nodes of flows that have not ended stay."""
+    if state not in ("completed", "failed"):
+        raise typer.BadParameter("completed or failed", param_hint="--state")
+    _ask(f"Delete up to {limit} {state} jobs of queue {queue}?", yes=yes)
+    ended: EndedState = JobState.COMPLETED if state == "completed" else JobState.FAILED
+    with Queue(queue, url, prefix=prefix) as client:
+        gone = client.clean(ended, grace=timedelta(seconds=older), limit=limit)
+    _tell("deleted", len(gone), as_json=as_json)
+
+
+@queue_app.command("retry")
+@told
+def queue_retry(
+    queue: QueueName,
+    limit: Annotated[int | None, typer.Option(help="How many at most.")] = None,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Run failed jobs again, the oldest first. Nodes of flows stay failed: retry the flow."""
+    with Queue(queue, url, prefix=prefix) as client:
+        _tell("retried", client.retry_failed(limit), as_json=as_json)
+
+
+@queue_app.command("obliterate")
+@told
+def queue_obliterate(
+    queue: QueueName,
+    force: Annotated[bool, typer.Option("--force", help="Also when jobs are active.")] = False,
+    yes: Yes = False,
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+) -> None:
+    """Delete everything about a queue. Stop its workers first."""
+    _ask(f"Delete everything about queue {queue}?", yes=yes)
+    with Queue(queue, url, prefix=prefix) as client:
+        client.obliterate(force=force)
+    typer.echo(f"{queue} is gone")
+
+
+def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) -> dict[str, Any]:
+    with Queue(queue, url, prefix=prefix) as client:
+        return {
+            "queue": queue,
+            "paused": client.is_paused(),
+            "counts": client.counts(indexed_only=indexed_only),
+            "global_concurrency": client.global_concurrency(),
+            "dead_letter_queue": client.dead_letter_queue(),
+            "workers": client.workers(),
+        }
+
+
+def _ask(question: str, *, yes: bool) -> None:
+    if not yes:
+        typer.confirm(question, abort=True)
+
+
+def _tell(word: str, count: int, *, as_json: bool) -> None:
+    typer.echo(json.dumps({word: count}) if as_json else f"{count} jobs {word}")

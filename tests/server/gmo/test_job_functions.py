@@ -1,0 +1,77 @@
+"""Our functions about jobs: what they refuse, with nothing changed, and how long the largest slice takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import JobOptions
+from glidemq_orchestrate._protocol import glidemq, job_changes
+from glidemq_orchestrate._protocol.call import function
+
+if TYPE_CHECKING:
+    from tests.server.gmo.conftest import Bench
+
+ID, JOB = "glide:{etl}:id", "glide:{etl}:job:1"
+
+WRONG: list[tuple[str, str, list[Any], str]] = [
+    ("gmo_add_jobs", ID, ["x"], "GMO_BAD_CALL"),
+    ("gmo_add_jobs", ID, [5, "n"], "GMO_BAD_CALL"),
+    ("gmo_add_jobs", JOB, [5, "n", "{}", 1, 0, 0, 0, 0, 0, "", 1, "1"], "GMO_BAD_CALL"),
+    ("gmo_remove_jobs", ID, [], "GMO_BAD_CALL"),
+    ("gmo_remove_jobs", ID, ["x", "removed", "1", ""], "GMO_BAD_CALL"),
+    ("gmo_remove_jobs", ID, [5, "removed", "1"], "GMO_BAD_CALL"),
+    ("gmo_remove_jobs", ID, [5, "removed", *["1", ""] * 201], "GMO_BAD_CALL"),
+    ("gmo_retry_jobs", ID, ["x", "1"], "GMO_BAD_CALL"),
+    ("gmo_retry_jobs", ID, [5, *["1"] * 201], "GMO_BAD_CALL"),
+    ("gmo_revoke_job", "glide:{etl}:job:99", [5, "99"], "GMO_JOB_NOT_FOUND"),
+    ("gmo_update_job", "glide:{etl}:job:99", [5, "99", "data", "1"], "GMO_JOB_NOT_FOUND"),
+    ("gmo_update_job", JOB, [5, "1", "state", "x"], "GMO_BAD_CALL"),
+    ("gmo_update_job", JOB, [5, "1", "data"], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, ["x", "1", "{}"], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", "{"], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", "5"], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", "{}", "usage:model"], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", '{"tokens":5}'], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", '{"costs":{"a":"x"}}'], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", '{"totalTokens":null}'], "GMO_BAD_CALL"),
+    ("gmo_report_usage", JOB, [5, "1", '{"model":5}'], "GMO_BAD_CALL"),
+    ("gmo_report_usage", "glide:{etl}:job:99", [5, "99", "{}"], "GMO_JOB_NOT_FOUND"),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "args", "code"), WRONG, ids=range(len(WRONG)))
+def test_a_call_that_cannot_be_meant_changes_nothing(
+    bench: Bench, name: str, key: str, args: list[Any], code: str
+) -> None:
+    bench.call(glidemq.add_job(bench.etl, "work", "1", JobOptions(), bench.now))
+    assert bench.refused(function(name, [key], args, lambda reply: reply)) == code
+
+
+def test_a_hundred_removals_tell_each_job(bench: Bench) -> None:
+    ids = [bench.call(glidemq.add_job(bench.etl, "work", "1", JobOptions(), bench.now)) for _ in range(100)]
+    entries = bench.client.xrange("glide:{etl}:stream")
+    pairs = [(fields["jobId"], entry_id) for entry_id, fields in entries[:98]]
+    unknown = [(ids[98], ""), ("nobody", "")]
+    words, elsewhere = bench.call(
+        job_changes.remove_jobs(bench.etl, [*pairs, *unknown], "removed", bench.now)
+    )
+    assert (words, elsewhere) == (["removed"] * 98 + ["left", "missing"], [])
+    assert bench.job(ids[99])["state"] == "waiting"
+
+
+def test_the_traces_of_a_missing_job_go(bench: Bench) -> None:
+    for name in ("completed", "failed", "scheduled"):
+        bench.client.zadd(f"glide:{{etl}}:{name}", {"gone": 1, "other": 2})
+    bench.call(job_changes.remove_jobs(bench.etl, [("gone", "")], "removed", bench.now))
+    for name in ("completed", "failed", "scheduled"):
+        assert bench.client.zrange(f"glide:{{etl}}:{name}", 0, -1) == ["other"]
+
+
+def test_an_attempt_of_a_job_that_was_retried_is_stale(bench: Bench) -> None:
+    job_id = bench.call(glidemq.add_job(bench.etl, "work", "1", JobOptions(), bench.now))
+    bench.begin()
+    bench.client.hset(f"glide:{{etl}}:job:{job_id}", "state", "failed")
+    assert bench.call(job_changes.retry_jobs(bench.etl, [job_id], bench.now)) == ["retried"]
+    assert "gmo:token" not in bench.job(job_id)

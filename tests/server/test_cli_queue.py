@@ -1,0 +1,115 @@
+"""``glidemq queue`` and ``glidemq job`` against a real server."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from glidemq_orchestrate import JobOptions, JobState, NewJob, Queue
+from glidemq_orchestrate.cli import app
+
+
+class Shell:
+    """Types commands and keeps what they print."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, *words: str, code: int = 0, typed: str | None = None) -> str:
+        done = CliRunner().invoke(app, [*words], env={"GLIDEMQ_URL": self.url}, input=typed)
+        assert done.exit_code == code, done.output
+        return done.output
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self(*words, "--json"))
+
+
+@pytest.fixture
+def shell(url: str) -> Shell:
+    return Shell(url)
+
+
+def test_queues_are_listed_and_shown(shell: Shell, queue: Queue) -> None:
+    assert shell.json("queue", "list") == []
+    queue.add_many([NewJob("a"), NewJob("b", None, JobOptions(delay=timedelta(hours=1)))])
+    (row,) = shell.json("queue", "list")
+    assert (row["queue"], row["counts"]["waiting"], row["counts"]["delayed"]) == ("etl", 1, 1)
+    shown = shell.json("queue", "show", "etl")
+    assert (shown["paused"], shown["counts"]["waiting-children"], shown["workers"]) == (False, 0, [])
+    assert "etl" in shell("queue", "list")
+    assert "no limit" in shell("queue", "show", "etl")
+
+
+def test_the_jobs_of_a_state_are_listed(shell: Shell, queue: Queue) -> None:
+    queue.add_many([NewJob("clean"), NewJob("report")])
+    assert [job["id"] for job in shell.json("queue", "jobs", "etl")] == ["1", "2"]
+    assert [job["id"] for job in shell.json("queue", "jobs", "etl", "--name", "report")] == ["2"]
+    assert "clean" in shell("queue", "jobs", "etl")
+    assert shell.json("queue", "jobs", "etl", "--state", "failed") == []
+
+
+def test_a_queue_is_paused_and_resumed(shell: Shell, queue: Queue) -> None:
+    shell("queue", "pause", "etl")
+    assert queue.is_paused()
+    shell("queue", "resume", "etl")
+    assert not queue.is_paused()
+
+
+def test_nothing_is_deleted_without_a_yes(shell: Shell, queue: Queue) -> None:
+    queue.add("a")
+    for words in (("drain",), ("clean",), ("obliterate",)):
+        shell("queue", *words, "etl", code=1, typed="n\n")
+    assert len(queue.search()) == 1
+    assert "1 jobs deleted" in shell("queue", "drain", "etl", typed="y\n")
+
+
+def test_a_queue_is_drained_cleaned_retried_and_obliterated(shell: Shell, queue: Queue, url: str) -> None:
+    queue.add_many([NewJob("a"), NewJob("b", None, JobOptions(delay=timedelta(hours=1))), NewJob("c")])
+    queue.revoke("3")
+    assert shell.json("queue", "drain", "etl", "--delayed", "--yes") == {"deleted": 2}
+    assert shell.json("queue", "retry", "etl") == {"retried": 1}
+    queue.revoke("3")
+    assert shell.json("queue", "clean", "etl", "--state", "failed", "--older", "3600", "--yes") == {
+        "deleted": 0
+    }
+    assert shell.json("queue", "clean", "etl", "--state", "failed", "--yes") == {"deleted": 1}
+    shell("queue", "clean", "etl", "--state", "waiting", "--yes", code=2)
+    shell("queue", "obliterate", "etl", "--yes")
+    assert shell.json("queue", "list") == []
+
+
+def test_a_job_is_added_and_shown(shell: Shell, queue: Queue) -> None:
+    words = ("job", "add", "etl", "clean", "--data", '{"month":1}', "--priority", "3", "--id", "own")
+    assert shell(*words).strip() == "own"
+    queue.add_log("own", "one line")
+    shown = shell.json("job", "show", "etl", "own")
+    assert (shown["data"], shown["priority"], shown["state"]) == ({"month": 1}, 3, "prioritized")
+    assert (shown["logs"], shown["delay"]) == (["one line"], 0)
+    assert '{"month": 1}' in shell("job", "show", "etl", "own")
+
+
+def test_a_job_is_promoted_revoked_retried_and_removed(shell: Shell, queue: Queue) -> None:
+    job_id = shell("job", "add", "etl", "clean", "--delay", "60").strip()
+    shell("job", "promote", "etl", job_id)
+    assert queue.get_job(job_id).state == JobState.WAITING
+    assert "has failed" in shell("job", "revoke", "etl", job_id)
+    shell("job", "retry", "etl", job_id)
+    assert queue.get_job(job_id).state == JobState.WAITING
+    shell("job", "remove", "etl", job_id)
+    assert "no job" in shell("job", "show", "etl", job_id, code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("add", "etl", "clean", "--data", "{"), "--data is not JSON"),
+        (("add", "etl", "clean", "--priority", "5000"), "priority"),
+        (("add", "a:b", "clean"), "queue name"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_code_2(shell: Shell, words: tuple[str, ...], told: str) -> None:
+    assert told in shell("job", *words, code=2)
