@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from glidemq_orchestrate._facade import AsyncFacade
 from glidemq_orchestrate._ops import attempt as ops
+from glidemq_orchestrate._ops.dead_letters import bury_all
 from glidemq_orchestrate._protocol.exchange import MOST_OUTCOMES, MOST_WANTED, Answer, Held, Outcome, Request
 from glidemq_orchestrate._worker_core import Slots, reconnect_delays
 from glidemq_orchestrate.clock import Clock
@@ -132,6 +133,9 @@ class Feed:
                 self._outbox.append(outcome)
             else:
                 self._crew.taken(outcome, verdict)
+        told = zip(outcomes, answer.verdicts, strict=True)
+        if failed := [outcome.attempt.job_id for outcome, verdict in told if verdict == "failed"]:
+            await self._bury(failed)
         for trouble in answer.troubles:
             logger.error("queue %s: job %s", self.keys.queue, trouble, extra={"action": "broken_job"})
         if wanted:
@@ -157,6 +161,12 @@ class Feed:
                 request = Request(
                     request.outcomes, request.wanted, request.token, again=True, limit=request.limit
                 )
+
+    async def _bury(self, failed: list[str]) -> None:
+        try:
+            await self._worker._run(bury_all(self.keys, failed, self._clock.now_ms()))  # noqa: SLF001
+        except GlideMQError as exc:
+            logger.warning("no dead letters written: %s", exc, extra={"action": "dead_letter"})
 
     async def _advance(self, flow_id: str) -> None:
         try:

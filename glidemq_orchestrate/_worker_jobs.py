@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
+import functools
 import logging
 import random
 from collections import deque
@@ -11,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from glidemq_orchestrate import _telemetry
 from glidemq_orchestrate._protocol import orchestrate
 from glidemq_orchestrate._protocol.exchange import Outcome
 from glidemq_orchestrate._worker_core import Slots, judge_error, judge_result, refuse, unknown_handler
@@ -166,7 +170,8 @@ class JobRunner:
         except CodecError as exc:
             return await self._judge_readable(running, exc)
         try:
-            value = await self._limited(registered, running)
+            with _telemetry.running(attempts[0]) if _telemetry.is_on() else contextlib.nullcontext():
+                value = await self._limited(registered, running)
         except ThreadsGone:
             raise
         except asyncio.CancelledError as exc:
@@ -255,7 +260,9 @@ class JobRunner:
                 registered.function, _token(running.attempts[0]), _portable(running.contexts[0])
             )
         try:
-            future = self._loop.run_in_executor(self._threads, registered.function, given)
+            # With the context, as asyncio.to_thread does: a span of the handler belongs to the one around it.
+            call = functools.partial(contextvars.copy_context().run, registered.function, given)
+            future = self._loop.run_in_executor(self._threads, call)
         except RuntimeError as exc:
             raise ThreadsGone from exc
         return await future

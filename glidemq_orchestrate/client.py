@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
+from glidemq_orchestrate import _telemetry
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate._ops import queue as ops
 from glidemq_orchestrate._ops.dead_letters import DeadLetter
 from glidemq_orchestrate._ops.jobs import JobLogs, OutputChunk, Signal, SuspendInfo
-from glidemq_orchestrate._ops.queue import NewJob
+from glidemq_orchestrate._ops.queue import NewJob, traced
 from glidemq_orchestrate._ops.queue_admin import GroupInfo, MetricPoint, queue_names
 from glidemq_orchestrate._ops.queue_listing import JobPage
 from glidemq_orchestrate._ops.usage import FlowBudget, Usage, UsageSummary
@@ -74,8 +75,9 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
             JobSkipped: The deduplication in the options kept it out; nothing was added.
             OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
         """
-        new = NewJob(name, data, options)
-        return self._run(ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
+        with _telemetry.adding(self._keys.queue, name) as trace:
+            new = traced(NewJob(name, data, options), trace)
+            return self._run(ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
 
     def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """Add many jobs in order, in few round trips; all are checked before the first is sent.
@@ -91,7 +93,9 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
             ServerBusy: The server refused a part, such as when it is out of memory; the rest was added.
             OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
         """
-        return self._run(ops.add_many(self._keys, jobs, self._clock.now_ms(), packed=self._packed))
+        with _telemetry.adding(self._keys.queue, "") as trace:
+            new = [traced(job, trace) for job in jobs] if trace else jobs
+            return self._run(ops.add_many(self._keys, new, self._clock.now_ms(), packed=self._packed))
 
     def add_and_wait(
         self,
@@ -134,12 +138,15 @@ class AsyncQueue(AsyncJobCalls, AsyncListingCalls, AsyncAdminCalls, AsyncUsageCa
 
     async def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
         """See ``Queue.add``."""
-        new = NewJob(name, data, options)
-        return await self._run(ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
+        with _telemetry.adding(self._keys.queue, name) as trace:
+            new = traced(NewJob(name, data, options), trace)
+            return await self._run(ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
 
     async def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """See ``Queue.add_many``."""
-        return await self._run(ops.add_many(self._keys, jobs, self._clock.now_ms(), packed=self._packed))
+        with _telemetry.adding(self._keys.queue, "") as trace:
+            new = [traced(job, trace) for job in jobs] if trace else jobs
+            return await self._run(ops.add_many(self._keys, new, self._clock.now_ms(), packed=self._packed))
 
     async def add_and_wait(
         self,

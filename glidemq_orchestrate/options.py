@@ -185,6 +185,8 @@ class JobOptions:
         remove_on_fail: Whether and when the failed job is removed.
         fallbacks: What the attempts after the first use instead.
         parent: A job that waits for this one; made by hand, a flow does it for its nodes.
+        traceparent: The W3C trace context that the span of a run links to. ``Queue.add`` fills it in where
+            OpenTelemetry is set up.
     """
 
     attempts: int = 1
@@ -203,6 +205,7 @@ class JobOptions:
     remove_on_fail: Retention = False
     fallbacks: Sequence[Fallback] = ()
     parent: JobRef | None = None
+    traceparent: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant; the message names the option."""
@@ -255,6 +258,8 @@ class JobOptions:
                 wire[name] = milliseconds(value)
         if self.fallbacks:
             wire["fallbacks"] = [fallback.to_wire() for fallback in self.fallbacks]
+        if self.traceparent is not None:
+            wire["traceparent"] = self.traceparent
         return wire
 
     def _place_wire(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -57,14 +57,27 @@ def queue_of(queue: QueueKeys) -> Op[str | None]:
     return name or None
 
 
-def bury(queue: QueueKeys, job_id: str, now_ms: int) -> Op[JobId | None]:
-    """Write the dead letter of a job that has failed for good; None when the queue has no dead letters.
+def bury_all(queue: QueueKeys, job_ids: Sequence[str], now_ms: int) -> Op[list[JobId]]:
+    """Write the dead letters of jobs that have failed for good; none when the queue has no dead letters.
 
-    Data that does not fit with what is written around it is left out; the failed job still has it.
+    A worker that dies between the failure and this leaves the failed job without a letter.
     """
     name = yield from queue_of(queue)
-    if name is None:
-        return None
+    letters = []
+    for job_id in job_ids if name else ():
+        letter = yield from _bury(queue, job_id, QueueKeys(queue.prefix, name or ""), now_ms)
+        letters += [letter] if letter else []
+    return letters
+
+
+def bury(queue: QueueKeys, job_id: str, now_ms: int) -> Op[JobId | None]:
+    """Write the dead letter of one job; None when the queue has no dead letters."""
+    letters = yield from bury_all(queue, [job_id], now_ms)
+    return letters[0] if letters else None
+
+
+def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[JobId | None]:
+    """Data that does not fit with what is written around it is left out; the failed job still has it."""
     fields = yield from ask(glidemq.job_fields(queue, job_id))
     if fields.get("state") != JobState.FAILED:
         return None
@@ -79,7 +92,6 @@ def bury(queue: QueueKeys, job_id: str, now_ms: int) -> Op[JobId | None]:
         "failedReason": fields.get("failedReason", ""),
         "attemptsMade": int(fields.get("attemptsMade") or 0),
     }
-    target = QueueKeys(queue.prefix, name)
     try:
         return (yield from add_job(target, NewJob(fields.get("name", ""), envelope), now_ms))
     except PayloadTooLarge:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import events
@@ -31,6 +31,13 @@ class NewJob:
     name: str
     data: JsonLike = None
     options: JobOptions = DEFAULT_OPTIONS
+
+
+def traced(new: NewJob, traceparent: str) -> NewJob:
+    """The job with the trace context of whoever adds it, unless it has one or there is none."""
+    if not traceparent or new.options.traceparent:
+        return new
+    return replace(new, options=replace(new.options, traceparent=traceparent))
 
 
 def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False) -> Op[JobId]:

@@ -1,11 +1,11 @@
-"""Facts 28 to 33 of the client specification: parents, diamonds, failures."""
+"""Facts 28 to 33 and 38 of the client specification: parents, diamonds, failures, signals."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Queue
 from tests.interop.conftest import Node
 
 if TYPE_CHECKING:
@@ -105,3 +105,17 @@ def test_fact_33_edges_across_queues_are_kept_by_our_flows(
         flow = flows.submit(spec, flow_id="f")
         run_worker(["q", "q2"], {"w": lambda ctx: sorted(ctx.inputs)})
         assert flow.wait().results == {"A": [], "B": ["A"], "C": ["B"]}
+
+
+def test_fact_38_a_signal_of_ours_is_what_node_expects(node: Node, queue: Queue) -> None:
+    job_id = node.add()
+    taken = node.take()
+    assert taken is not None
+    keys = node.key(f"job:{job_id}", "stream", "events", "suspended")
+    assert node.fcall("glidemq_suspend", keys, job_id, taken.entry, "workers", node.now(), "", 0) == "ok"
+    assert queue.signal(job_id, "approved", {"by": "me"})
+    again = node.take()
+    assert again is not None
+    (signal,) = json.loads(again.fields["signals"])
+    assert signal["name"] == "approved"
+    assert json.loads(signal["data"]) == {"by": "me"}, "the data is a text of its own"

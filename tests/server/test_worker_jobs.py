@@ -359,6 +359,19 @@ def _is_alive(pid: int) -> bool:
 
 
 class TestWhatIsToldOnTheWay:
+    def test_a_job_that_fails_for_good_leaves_a_dead_letter(
+        self, client: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually
+    ) -> None:
+        def work(ctx: Context) -> None:
+            raise ValueError("broken")
+
+        queue.set_dead_letter_queue("dead")
+        job_id = add(client, data='{"x":1}', opts='{"attempts":2}')
+        run_worker(["etl"], {"work": work})
+        (letter,) = eventually(queue.dead_letters)
+        assert (letter.job_id, letter.data, letter.attempts_made) == (job_id, {"x": 1}, 2)
+        assert letter.failed_reason == "ValueError: broken"
+
     def test_hooks_are_told_what_happens_to_jobs(
         self, client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
