@@ -18,6 +18,8 @@ JsonLike: TypeAlias = "None | bool | int | float | str | Sequence[JsonLike] | Ma
 
 MAX_PAYLOAD_BYTES = 1_048_576
 _GZIP_MARK = "gz:"
+# Made once: json.dumps with options makes a new one each time.
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def encode(value: JsonLike, *, where: str) -> str:
@@ -32,7 +34,7 @@ def encode(value: JsonLike, *, where: str) -> str:
         PayloadTooLarge: More than 1,048,576 bytes of UTF-8 once encoded.
     """
     try:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text = _ENCODER.encode(value)
         _check_keys(value)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as exc:
