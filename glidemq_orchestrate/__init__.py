@@ -13,6 +13,7 @@ from glidemq_orchestrate.events import AsyncEventReader, Event, EventReader
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.handler import Context, Handlers, RetryLater, Unrecoverable
 from glidemq_orchestrate.job import Job, JobOptions, JobState
+from glidemq_orchestrate.pattern import chain, chord, group, map_over, nested
 from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
 from glidemq_orchestrate.retry import Backoff
 from glidemq_orchestrate.worker import Worker
@@ -45,6 +46,11 @@ __all__ = [
     "RetryLater",
     "Unrecoverable",
     "Worker",
+    "chain",
+    "chord",
+    "group",
+    "map_over",
+    "nested",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

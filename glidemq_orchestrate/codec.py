@@ -7,7 +7,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
 

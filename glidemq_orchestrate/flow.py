@@ -156,7 +156,7 @@ class FlowSpec:
 class CheckedNode:
     """A node ready to be sent: payloads encoded, relations known in both directions."""
 
-    rank: int
+    rank: float
     name: str
     queue: str
     job: str

@@ -61,6 +61,10 @@ class QueueKeys:
         """The index of the flows whose home is this queue; those by state and by label are below it."""
         return f"{self.base}:gmo:flows"
 
+    def growth(self, growth_id: str) -> str:
+        """What is staged to be added to a flow whose home is this queue."""
+        return f"{self.base}:gmo:grow:{growth_id}"
+
 
 def flow_home(prefix: str, flow_id: str) -> str:
     """The key that says which queue is the home of a flow; it outlives the flow."""

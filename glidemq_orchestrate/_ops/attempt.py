@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate._ops import flow
+from glidemq_orchestrate._ops import flow, flow_index
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.clock import Clock
@@ -155,6 +155,7 @@ def heartbeat(held: Sequence[tuple[QueueKeys, Attempt]], now_ms: int) -> Op[list
 def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     """Release due delayed jobs and go on with unsettled flows. Answers when the next job is due, or -1."""
     now_ms = clock.now_ms()
+    yield from flow_index.sweep(queues, clock)
     yield from ask_all([glidemq.promote(queue, now_ms) for queue in queues])
     todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):

@@ -7,7 +7,7 @@
 -- Whether the flow has this node from the same growth already: a repeat, or a node that runs again.
 local function is_same(s, node, row)
   return redis.call('HGET', node.prefix .. 'job:' .. node.id, 'gmo:grown') == s.header.growth
-    and row:match('^%[[^,]*(,.*)$') == node.row:match('^%[[^,]*(,.*)$')
+    and (node.row == '' or row:match('^%[[^,]*(,.*)$') == node.row:match('^%[[^,]*(,.*)$'))
 end
 
 -- Sorts out what is new. Returns nil and an error when a name is taken.
