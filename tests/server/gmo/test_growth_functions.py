@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate._ops import flow as flow_ops
 from glidemq_orchestrate._ops import flow_growth as ops
 from glidemq_orchestrate._ops import flow_index
 from glidemq_orchestrate._protocol import growth as calls
 from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     CycleError,
     DuplicateNode,
@@ -27,8 +30,8 @@ from glidemq_orchestrate.growth import check_growth
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate import FlowNode
     from glidemq_orchestrate.job import Attempt
+    from tests.server.conftest import Hand
     from tests.server.gmo.conftest import Bench
 
 ETL, SPARK = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")
@@ -410,3 +413,17 @@ class TestExtending:
         *_, last = calls.extend(ETL, "f", growth, {}, bench.now)
         assert bench.hand.answer(last).code == "GMO_FLOW_INCOMPLETE"
         assert status(bench)[1] == 1
+
+
+@pytest.mark.parametrize("queue", ['a"b', "a\\b", "a\nb", "a,b]", "ü"])
+def test_queues_of_any_name_grow_and_are_swept(hand: Hand, redis_client: Any, queue: str) -> None:
+    clock = SystemClock()
+    place, ref = QueueKeys("glide", queue), flow_ops.FlowRef(QueueKeys("glide", queue), "f")
+    spec = FlowSpec("n", [FlowNode("a", queue, "work")], retention=timedelta(0))
+    hand.run(flow_ops.submit("glide", spec.check(), "f", "attach", clock))
+    hand.run(ops.extend(ref, [FlowNode("b", queue, "work", after=["a"])], clock))
+    assert [node.name for node in hand.run(flow_ops.nodes(ref))] == ["a", "b"]
+    hand.run(flow_ops.cancel(ref, "why", clock))
+    assert hand.run(flow_ops.status(ref)).failed == 2
+    hand.run(flow_index.sweep([place], clock))
+    assert redis_client.keys("*:job:*") == []
