@@ -83,7 +83,8 @@ class FlowSpec:
     def from_dict(cls, wire: Mapping[str, Any]) -> FlowSpec:
         """Build from the form of a flow file.
 
-        That is ``{"name", "labels", "nodes": [{"name", "queue", "job", "data", "after", "options"}]}``.
+        That is ``{"name", "labels", "retention", "nodes": [{"name", "queue", "job", "data", "after",
+        "options"}]}``.
         Durations are seconds or ISO 8601 (``PT5M``); ``options`` has the fields of ``JobOptions``.
 
         Raises:
@@ -95,6 +96,7 @@ class FlowSpec:
         return cls(
             file.name,
             labels=file.labels,
+            retention=file.retention,
             nodes=[
                 FlowNode(
                     name=node.name,
