@@ -32,6 +32,7 @@ from glidemq_orchestrate.options import (
     RateLimit,
     TokenBucket,
 )
+from glidemq_orchestrate.pattern import chain, chord, group, map_over, nested
 from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
 from glidemq_orchestrate.retry import Backoff
 from glidemq_orchestrate.worker import Worker
@@ -79,6 +80,11 @@ __all__ = [
     "Usage",
     "WaitForChildren",
     "Worker",
+    "chain",
+    "chord",
+    "group",
+    "map_over",
+    "nested",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -18,6 +18,7 @@ from glidemq_orchestrate import _telemetry
 from glidemq_orchestrate._protocol import orchestrate
 from glidemq_orchestrate._protocol.exchange import Outcome
 from glidemq_orchestrate._worker_core import Slots, judge_error, judge_result, refuse, unknown_handler
+from glidemq_orchestrate._worker_flow import RunningFlow
 from glidemq_orchestrate._worker_hooks import Hooks, about
 from glidemq_orchestrate._worker_processes import Processes
 from glidemq_orchestrate._worker_voice import Run, Voice
@@ -347,8 +348,14 @@ class JobRunner:
             progress,
             log,
             signals=_read_signals(signals),
+            flow=self._flow_of(attempt),
             fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
         )
+
+    def _flow_of(self, attempt: Attempt) -> RunningFlow | None:
+        if attempt.flow_id is None:
+            return None
+        return RunningFlow(self._run, self._loop, self._queues[attempt.queue].prefix, attempt, self._clock)
 
     def _said_by_process(self, token: str, kind: str, text: str) -> None:
         for running in self._running.values():

@@ -34,6 +34,10 @@ succeed later without a change; ``code`` is the server's error code, where one e
         QueueInUse
         FlowNotFound
         FlowConflict
+        FlowExpired
+        FlowEnded
+        FlowIncomplete
+        NodeExists
         LeaseLost
       WorkersMissing
         QueueNotServed
@@ -219,6 +223,24 @@ class FlowNotFound(StateError):
 
 class FlowConflict(StateError):
     """Another flow lives under this id. Nothing was changed."""
+
+
+class FlowExpired(StateError):
+    """The jobs and results of the flow were removed after its retention; its status can still be read."""
+
+
+class FlowEnded(StateError):
+    """The flow has failed or was cancelled, and nothing can be added to it. Retry it first."""
+
+
+class FlowIncomplete(StateError):
+    """Nodes that were staged are gone before they could start: somebody swept them. Submit again."""
+
+    retryable = True
+
+
+class NodeExists(StateError):
+    """The flow has another node of this name already. Nothing was added."""
 
 
 class LeaseLost(StateError):

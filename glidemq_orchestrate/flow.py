@@ -1,25 +1,25 @@
 """Flows as users write and read them: specification, checks, order, and the values a status is made of.
 
-Knows no key, no server and no clock. networkx is used here only, and imported where it is needed: it costs
-half a second that a DAG file must not pay.
+Knows no key, no server and no clock.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NewType
 
+from glidemq_orchestrate._order import topological_order
 from glidemq_orchestrate.codec import Json, JsonLike, encode
 from glidemq_orchestrate.errors import (
     ConfigurationError,
-    CycleError,
     DuplicateNode,
     FailedNode,
     FlowTooLarge,
@@ -32,12 +32,12 @@ from glidemq_orchestrate.keys import MAX_NAME, check_queue_name
 from glidemq_orchestrate.retry import Backoff
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from glidemq_orchestrate._flow_file import OptionsFile
 
 FlowId = NewType("FlowId", str)
-MAX_NODES: Final = 10_000
+MAX_NODES: Final = 100_000
+MAX_LABELS: Final = 16
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +67,24 @@ class FlowSpec:
 
     Attributes:
         name: What the flow is called in lists; not its id.
-        nodes: 1 to 10,000 nodes.
-        labels: Small texts to find the flow again, such as the DAG and run it came from.
+        nodes: 1 to 100,000 nodes.
+        labels: Small texts to find the flow again, such as the DAG and run it came from: at most 16, keys and
+            values of 1 to 256 characters.
+        retention: How long after its end the jobs and results of the flow are kept; None: for ever. Its
+            verdict stays longer, under its id.
     """
 
     name: str
     nodes: Sequence[FlowNode]
     labels: Mapping[str, str] = field(default_factory=dict)
+    retention: timedelta | None = None
 
     @classmethod
     def from_dict(cls, wire: Mapping[str, Any]) -> FlowSpec:
         """Build from the form of a flow file.
 
-        That is ``{"name", "labels", "nodes": [{"name", "queue", "job", "data", "after", "options"}]}``.
+        That is ``{"name", "labels", "retention", "nodes": [{"name", "queue", "job", "data", "after",
+        "options"}]}``.
         Durations are seconds or ISO 8601 (``PT5M``); ``options`` has the fields of ``JobOptions``.
 
         Raises:
@@ -91,6 +96,7 @@ class FlowSpec:
         return cls(
             file.name,
             labels=file.labels,
+            retention=file.retention,
             nodes=[
                 FlowNode(
                     name=node.name,
@@ -135,20 +141,20 @@ class FlowSpec:
         """
         _check_names(self)
         nodes = {node.name: node for node in self.nodes}
-        order = _topological_order(nodes)
+        order = topological_order({name: node.after for name, node in nodes.items()})
         dependents: dict[str, list[str]] = {name: [] for name in order}
         for name in order:
             for dependency in dict.fromkeys(nodes[name].after):
                 dependents[dependency].append(name)
         checked = tuple(_checked(nodes[name], dependents[name], rank) for rank, name in enumerate(order))
-        return CheckedFlow.of(self.name, dict(self.labels), checked)
+        return CheckedFlow.of(self.name, dict(self.labels), checked, retention_ms(self.retention))
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedNode:
     """A node ready to be sent: payloads encoded, relations known in both directions."""
 
-    rank: int
+    rank: float
     name: str
     queue: str
     job: str
@@ -169,6 +175,7 @@ class CheckedFlow:
         queue_of: The queue of each node by name.
         home: The queue that keeps the record: the one with most nodes, the first of them in doubt.
         digest: A fingerprint of what would run; the order of writing does not matter.
+        retention_ms: How long after the end the jobs are kept, or None.
     """
 
     name: str
@@ -177,9 +184,16 @@ class CheckedFlow:
     queue_of: Mapping[str, str]
     home: str
     digest: str
+    retention_ms: int | None = None
 
     @classmethod
-    def of(cls, name: str, labels: Mapping[str, str], nodes: tuple[CheckedNode, ...]) -> CheckedFlow:
+    def of(
+        cls,
+        name: str,
+        labels: Mapping[str, str],
+        nodes: tuple[CheckedNode, ...],
+        retention_ms: int | None = None,
+    ) -> CheckedFlow:
         """Derive what depends on all nodes, once."""
         parts = sorted(
             json.dumps([n.name, n.queue, n.job, _canonical(n.data), n.options, sorted(n.after)])
@@ -192,6 +206,7 @@ class CheckedFlow:
             queue_of={node.name: node.queue for node in nodes},
             home=Counter(node.queue for node in nodes).most_common(1)[0][0],
             digest=hashlib.sha256("\n".join([name, *parts]).encode()).hexdigest(),
+            retention_ms=retention_ms,
         )
 
     @property
@@ -292,10 +307,13 @@ def _check_names(spec: FlowSpec) -> None:
         raise InvalidFlow("a flow needs a name")
     if not spec.nodes:
         raise InvalidFlow(f"flow {spec.name} has no nodes")
+    _check_labels(spec)
     if len(spec.nodes) > MAX_NODES:
         raise FlowTooLarge(f"flow {spec.name} has {len(spec.nodes):,} nodes; the limit is {MAX_NODES:,}")
     for node in spec.nodes:
         _check_node(node)
+    for queue in {node.queue for node in spec.nodes}:
+        check_queue_name(queue)
     counts = Counter(node.name for node in spec.nodes)
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise DuplicateNode(repeated)
@@ -304,8 +322,27 @@ def _check_names(spec: FlowSpec) -> None:
         raise UnknownDependency({name: names for name, names in missing.items() if names})
 
 
+def _check_labels(spec: FlowSpec) -> None:
+    if len(spec.labels) > MAX_LABELS:
+        raise InvalidFlow(f"flow {spec.name} has {len(spec.labels)} labels; the limit is {MAX_LABELS}")
+    for text in (text for label in spec.labels.items() for text in label):
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_NAME:
+            raise InvalidFlow(f"flow {spec.name}: labels are texts of 1 to {MAX_NAME} characters")
+
+
+def retention_ms(retention: timedelta | None) -> int | None:
+    """A retention in ms.
+
+    Raises:
+        InvalidFlow: It is negative.
+    """
+    if retention is not None and retention < timedelta(0):
+        raise InvalidFlow(f"retention must not be negative, got {retention}")
+    return None if retention is None else milliseconds(retention)
+
+
 def _check_node(node: FlowNode) -> None:
-    if not node.name or len(node.name) > MAX_NAME or any(ord(c) < 32 or ord(c) == 127 for c in node.name):
+    if not node.name or len(node.name) > MAX_NAME or _CONTROL.search(node.name):
         raise InvalidFlow(f"node name {node.name!r}: 1 to {MAX_NAME} characters, no control characters")
     if isinstance(node.after, str):
         raise InvalidFlow(
@@ -315,27 +352,11 @@ def _check_node(node: FlowNode) -> None:
         raise InvalidFlow(f"node {node.name} has no job: the name of the handler that runs it")
     if node.options.job_id is not None:
         raise InvalidFlow(f"node {node.name}: options.job_id is set by the flow, leave it out")
-    check_queue_name(node.queue)
-
-
-def _topological_order(nodes: Mapping[str, FlowNode]) -> list[str]:
-    """Names with every dependency before its dependents; among equals in the order of writing."""
-    import networkx as nx
-
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(nodes)
-    graph.add_edges_from((dependency, node.name) for node in nodes.values() for dependency in node.after)
-    try:
-        ranks = {name: rank for rank, name in enumerate(nodes)}
-        return list(nx.lexicographical_topological_sort(graph, key=ranks.__getitem__))
-    except nx.NetworkXUnfeasible:
-        cycle = [edge[0] for edge in nx.find_cycle(graph)]
-        raise CycleError(cycle) from None
 
 
 def _canonical(data: str) -> str:
-    # A YAML file and a dict may differ in the order of keys and in nothing else.
-    return json.dumps(json.loads(data), sort_keys=True) if data.startswith(("{", "[")) else data
+    # A YAML file and a dict may differ in the order of keys and in nothing else. One key has no order.
+    return json.dumps(json.loads(data), sort_keys=True) if data.count('":') > 1 else data
 
 
 def _checked(node: FlowNode, dependents: Sequence[str], rank: int) -> CheckedNode:
@@ -345,7 +366,7 @@ def _checked(node: FlowNode, dependents: Sequence[str], rank: int) -> CheckedNod
         queue=node.queue,
         job=node.job,
         data=encode(node.data, where=f"data of node {node.name}"),
-        options=node.options.to_wire(),
+        options="{}" if node.options is DEFAULT_OPTIONS else node.options.to_wire(),
         attempts=node.options.attempts,
         delay_ms=milliseconds(node.options.delay),
         after=tuple(dict.fromkeys(node.after)),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flow import FlowNode
 from glidemq_orchestrate.options import Fallback
 
 MAX_BATCH: Final = 1_000
@@ -98,6 +99,36 @@ class Cancelled:
         return self._event.wait(timeout)
 
 
+class FlowOfNode(Protocol):
+    """The flow of a running node: what its handler may add to it. See ``_worker_flow.RunningFlow``."""
+
+    def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        """Add nodes, from a plain handler; they join the flow when the handler has returned."""
+
+    async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        """Add nodes, from an async handler."""
+
+    def map_over(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """Add a node an item, and one that collects them."""
+
+    async def map_over_async(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """See ``map_over``, from an async handler."""
+
+
 @dataclass(slots=True, eq=False)
 class Context:
     """What a handler gets: its input, and ways to talk about the run. Usable from any thread.
@@ -115,6 +146,7 @@ class Context:
         progress: Call with any JSON value; readers see the newest.
         log: Call with a line of text; it is kept with the job.
         signals: What a suspended job was sent: ``{"name", "data", "receivedAt"}`` each, oldest first.
+        flow: Adds nodes to the flow; None outside a flow, and for handlers in processes.
         fallback: The entry of the job's ``fallbacks`` that this attempt should use; None for the first
             attempt.
     """
@@ -132,6 +164,7 @@ class Context:
     cancelled: Cancelled = field(default_factory=Cancelled)
     signals: Sequence[Json] = ()
     fallback: Fallback | None = None
+    flow: FlowOfNode | None = None
 
 
 Handler = Callable[[Context], "JsonLike | Awaitable[JsonLike]"]

@@ -18,7 +18,7 @@ MAX_NAME = 256
 
 _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f{}:]")
-_NO_FLOW_ID = re.compile(r"[\x00-\x1f\x7f{}]|:(nodes|open|ready|failed|blocked|telling)\Z")
+_NO_FLOW_ID = re.compile(r"[\x00-\x1f\x7f{}]|:(nodes|open|ready|failed|blocked|telling|growing)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,14 @@ class QueueKeys:
         """The record of one flow whose home is this queue; its tables are below it."""
         return f"{self.base}:gmo:flow:{flow_id}"
 
+    def flows(self) -> str:
+        """The index of the flows whose home is this queue; those by state and by label are below it."""
+        return f"{self.base}:gmo:flows"
+
+    def growth(self, growth_id: str) -> str:
+        """What is staged to be added to a flow whose home is this queue."""
+        return f"{self.base}:gmo:grow:{growth_id}"
+
 
 def flow_home(prefix: str, flow_id: str) -> str:
     """The key that says which queue is the home of a flow; it outlives the flow."""
@@ -78,6 +86,11 @@ def flow_home(prefix: str, flow_id: str) -> str:
 def queues_with_usage(prefix: str) -> str:
     """The set of the names of the queues that have usage."""
     return f"{prefix}:usage:queues"
+
+
+def flow_homes(prefix: str) -> str:
+    """The set of the queues that are the home of a flow."""
+    return f"{prefix}:gmo:homes"
 
 
 def check_queue_name(name: str) -> str:
@@ -120,7 +133,8 @@ def check_flow_id(flow_id: str) -> str:
     if not flow_id or len(flow_id) > MAX_NAME or _NO_FLOW_ID.search(flow_id):
         raise ConfigurationError(
             f"flow id {flow_id!r} is not usable: 1 to {MAX_NAME} characters, "
-            "no control characters, none of { }, not ending in :nodes :open :ready :failed :blocked :telling"
+            "no control characters, none of { }, not ending in "
+            ":nodes :open :ready :failed :blocked :telling :growing"
         )
     return flow_id
 

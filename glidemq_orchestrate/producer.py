@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate._ops import flow as ops
+from glidemq_orchestrate._ops import flow_growth as growth
+from glidemq_orchestrate._ops import flow_index as index
 from glidemq_orchestrate._ops import workers
 from glidemq_orchestrate._ops.flow import FlowRef, OnExisting
+from glidemq_orchestrate._ops.flow_index import Label
 from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.flow import CheckedFlow, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flow import (
+    CheckedFlow,
+    FlowNode,
+    FlowOutcome,
+    FlowSpec,
+    FlowState,
+    FlowStatus,
+    NodeStatus,
+)
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import check_flow_id
 
@@ -39,7 +50,7 @@ class FlowProducer(SyncFacade):
         """Submit a flow: afterwards every job exists and those without dependencies may run, or none does.
 
         Args:
-            spec: 1 to 10,000 nodes.
+            spec: 1 to 100,000 nodes.
             flow_id: Who the flow is. The same id and an equal flow attach to what is there, also while
                 another submission is half-way; so a repeat is always safe. Left out: a new id.
             on_existing: What to do with an equal flow that has failed: ``attach`` to its failure, or
@@ -65,6 +76,31 @@ class FlowProducer(SyncFacade):
             FlowNotFound: There is none with this id.
         """
         return Flow(self, self._run(ops.find(self._prefix, check_flow_id(flow_id))))
+
+    def list(
+        self,
+        *,
+        state: FlowState | str | None = None,
+        label: Label | None = None,
+        since: datetime | None = None,
+        before: FlowStatus | None = None,
+        limit: int = 100,
+    ) -> Sequence[FlowStatus]:
+        """The newest flows that pass all filters, newest first. A flow is listed until its retention is over.
+
+        Args:
+            state: Only flows in this state.
+            label: Only flows with this label: key and value.
+            since: Only flows submitted at this time or later; with a time zone.
+            before: Go on after this flow, the last of the page before.
+            limit: Most flows to list, 1 to 10,000.
+
+        Raises:
+            ConfigurationError: A filter cannot be meant; nothing was sent.
+        """
+        return self._run(
+            index.list_flows(self._prefix, state=state, label=label, since=since, before=before, limit=limit)
+        )
 
 
 class Flow:
@@ -140,6 +176,23 @@ class Flow:
         """
         return self._run(ops.retry_failed(self._ref, self._clock))
 
+    def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
+        """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.
+
+        The same nodes again change nothing, so a repeat is safe. Returns the state afterwards.
+
+        Args:
+            nodes: They may wait for nodes of the flow and for each other.
+
+        Raises:
+            InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
+            EncodeError, PayloadTooLarge: They cannot be added as written; nothing was.
+            NodeExists: The flow has another node of that name; nothing was added.
+            FlowEnded: The flow has failed or was cancelled; nothing was added.
+            FlowNotFound, FlowExpired: The flow is gone.
+        """
+        return self._run(growth.extend(self._ref, nodes, self._clock))
+
 
 class AsyncFlowProducer(AsyncFacade):
     """``FlowProducer`` with awaitable calls; same arguments, same errors."""
@@ -163,6 +216,20 @@ class AsyncFlowProducer(AsyncFacade):
     async def get(self, flow_id: str) -> AsyncFlow:
         """See ``FlowProducer.get``."""
         return AsyncFlow(self, await self._run(ops.find(self._prefix, check_flow_id(flow_id))))
+
+    async def list(
+        self,
+        *,
+        state: FlowState | str | None = None,
+        label: Label | None = None,
+        since: datetime | None = None,
+        before: FlowStatus | None = None,
+        limit: int = 100,
+    ) -> Sequence[FlowStatus]:
+        """See ``FlowProducer.list``."""
+        return await self._run(
+            index.list_flows(self._prefix, state=state, label=label, since=since, before=before, limit=limit)
+        )
 
 
 class AsyncFlow:
@@ -216,6 +283,10 @@ class AsyncFlow:
     async def retry_failed(self) -> FlowState:
         """See ``Flow.retry_failed``."""
         return await self._run(ops.retry_failed(self._ref, self._clock))
+
+    async def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
+        """See ``Flow.extend``."""
+        return await self._run(growth.extend(self._ref, nodes, self._clock))
 
 
 def _jobs(flow: CheckedFlow) -> dict[str, set[str]]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate._ops import flow
+from glidemq_orchestrate._ops import flow, flow_index
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
@@ -153,6 +153,7 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list
 def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     """Release due delayed jobs and go on with unsettled flows. Answers when the next job is due, or -1."""
     now_ms = clock.now_ms()
+    yield from flow_index.sweep(queues, clock)
     steps = (glidemq.promote, glidemq.promote_rate_limited, glidemq.sweep_suspended)
     yield from ask_all([step(queue, now_ms) for queue in queues for step in steps])
     todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])

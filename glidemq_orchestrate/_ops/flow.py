@@ -7,18 +7,20 @@ same id, and it goes on where it stopped), or a flow whose record says what is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, count, islice
 from typing import Any, Final, Literal
 
 from glidemq_orchestrate._ops import events
-from glidemq_orchestrate._protocol import orchestrate
-from glidemq_orchestrate._protocol.call import Op, ask, ask_each
+from glidemq_orchestrate._protocol import orchestrate, staging
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowCancelled,
     FlowFailed,
+    FlowIncomplete,
     FlowNotFound,
     GlideMQError,
     TransportError,
@@ -26,7 +28,6 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flow import (
     CheckedFlow,
-    CheckedNode,
     FlowOutcome,
     FlowState,
     FlowStatus,
@@ -37,8 +38,10 @@ from glidemq_orchestrate.keys import QueueKeys
 OnExisting = Literal["attach", "retry_failed"]
 
 REREAD_MS: Final = 5_000
-_CHUNKS_PER_TRIP: Final = 20
-_CHUNK_BYTES: Final = 1_048_576
+SLICE: Final = 50
+MAX_SLICES: Final = 20
+CALLS_PER_TRIP: Final = 256
+MAX_STAGINGS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +59,59 @@ def submit(
     if on_existing not in ("attach", "retry_failed"):
         raise ConfigurationError(f"on_existing must be 'attach' or 'retry_failed', got {on_existing!r}")
     ref = FlowRef(QueueKeys(prefix, flow.home), flow_id)
-    stages = orchestrate.stage_flow(prefix, flow_id, flow, _chunks(flow.nodes), clock.now_ms())
-    calls = [*stages, orchestrate.start_flow(ref.home, flow_id, flow.digest, clock.now_ms())]
-    state = FlowState.STAGING
-    for first in range(0, len(calls), _CHUNKS_PER_TRIP):
-        replies = yield from ask_each(calls[first : first + _CHUNKS_PER_TRIP])
-        for reply in replies:
-            if isinstance(reply, GlideMQError):
-                yield from _discard(ref, flow.digest, reply)
-                raise reply
-            state = reply
+    state = yield from _stage(ref, flow, clock)
     if state in (FlowState.FAILED, FlowState.CANCELLED) and on_existing == "retry_failed":
-        yield from retry_failed(ref, clock)
-    elif state is FlowState.RUNNING:
+        state = yield from retry_failed(ref, clock)
+        if state is FlowState.CANCELLED:
+            # It was cancelled while it was being staged: nothing of it ever ran, so it begins anew.
+            yield from _discard(ref, flow.digest)
+            state = yield from _stage(ref, flow, clock)
+    if state is FlowState.RUNNING:
         yield from advance(ref, clock)
     return ref
 
 
-def _chunks(nodes: Sequence[CheckedNode]) -> Iterator[list[CheckedNode]]:
-    chunk: list[CheckedNode] = []
-    size = 0
-    for node in nodes:
-        length = len(node.data) + 100 * (len(node.after) + len(node.dependents))
-        if chunk and (len(chunk) == orchestrate.STAGE_CHUNK or size + length > _CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(node)
-        size += length
-    yield chunk
+def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[FlowState]:
+    """Write all nodes and start the flow. Begins again when a sweep took what lay there for abandoned."""
+    for stagings in count(1):
+        answer = yield from _stage_once(ref, flow, clock)
+        if isinstance(answer, FlowState):
+            return answer
+        if isinstance(answer, FlowIncomplete) and stagings < MAX_STAGINGS:
+            continue
+        try:
+            yield from _discard(ref, flow.digest)
+        except TransportError as exc:
+            raise answer from exc
+        raise answer
+    raise AssertionError
 
 
-def _discard(ref: FlowRef, digest: str, refused: GlideMQError) -> Op[None]:
-    """Take back what a refused submission has staged; only a staged flow with our digest is touched."""
-    try:
-        while (yield from ask(orchestrate.discard_flow(ref.home, ref.flow_id, digest))):
-            pass
-    except TransportError as exc:
-        raise refused from exc
+def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[FlowState | GlideMQError]:
+    """Answers the state; or the first refusal, with whatever else was sent in place."""
+    now_ms = clock.now_ms()
+    chunks = staging.chunks(flow.nodes)
+    roots = sum(1 for node in flow.nodes if not node.after)
+    slices = min(max(roots - 1, 0) // SLICE, MAX_SLICES)
+    calls: Iterator[Call[Any]] = chain(
+        orchestrate.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms),
+        [orchestrate.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)],
+        [orchestrate.advance_flow(ref.home, ref.flow_id, now_ms)] * slices,
+    )
+    state = FlowState.STAGING
+    while state is FlowState.STAGING and (trip := list(islice(calls, CALLS_PER_TRIP))):
+        for reply in (yield from ask_each(trip)):
+            if isinstance(reply, GlideMQError):
+                return reply
+            if isinstance(reply, FlowState):
+                state = reply
+    return state
+
+
+def _discard(ref: FlowRef, digest: str) -> Op[None]:
+    """Remove what a submission has staged; only a flow with our digest that never started is touched."""
+    while (yield from ask(orchestrate.discard_flow(ref.home, ref.flow_id, digest))):
+        pass
 
 
 def find(prefix: str, flow_id: str) -> Op[FlowRef]:
@@ -194,6 +213,9 @@ def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
 
 
 def advance(ref: FlowRef, clock: Clock) -> Op[None]:
-    """Do everything the flow still needs, slice by slice."""
-    while (yield from ask(orchestrate.advance_flow(ref.home, ref.flow_id, clock.now_ms()))):
-        pass
+    """Do everything the flow still needs, slice by slice, several of them a trip when there is much to do."""
+    left = 1
+    while left:
+        slices = min(max(left // SLICE, 1), MAX_SLICES)
+        call = orchestrate.advance_flow(ref.home, ref.flow_id, clock.now_ms())
+        left = (yield from ask_all([call] * slices))[-1] if slices > 1 else (yield from ask(call))

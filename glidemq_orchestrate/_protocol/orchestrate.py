@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.staging import JobNames, Piece, staged
 from glidemq_orchestrate.codec import decode as decode_json
 from glidemq_orchestrate.errors import FailedNode, ProtocolError
-from glidemq_orchestrate.flow import CheckedFlow, CheckedNode, FlowId, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flow import CheckedFlow, FlowId, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.job import Attempt, JobState, moment, read_progress
-from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home, node_job_id
+from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home
 
-STAGE_CHUNK: Final = 50
 PAGE: Final = 200
 _NODE_COLUMNS: Final = 8
 
@@ -31,45 +31,30 @@ def version() -> Call[tuple[str, str]]:
 
 
 def stage_flow(
-    prefix: str, flow_id: str, flow: CheckedFlow, chunks: Iterable[Sequence[CheckedNode]], now_ms: int
+    prefix: str, flow_id: str, flow: CheckedFlow, chunks: Iterable[Sequence[Piece]], now_ms: int
 ) -> Iterator[Call[FlowState]]:
     """Write a flow's nodes, a call a chunk; nothing runs yet. Repeatable. Each answers the flow's state."""
-    header = json.dumps(
-        {
-            "id": flow_id,
-            "name": flow.name,
-            "digest": flow.digest,
-            "total": len(flow.nodes),
-            "home": flow.home,
-            "labels": json.dumps(dict(flow.labels)),
-        }
-    )
+    header = {
+        "id": flow_id,
+        "name": flow.name,
+        "digest": flow.digest,
+        "total": len(flow.nodes),
+        "home": flow.home,
+        "labels": json.dumps(dict(flow.labels)),
+    }
+    if flow.retention_ms is not None:
+        header["retention"] = flow.retention_ms
+    head, names = json.dumps(header), JobNames(prefix, flow_id, flow.queue_of)
     places = [QueueKeys(prefix, queue) for queue in flow.queues]
     numbers = {place.queue: number for number, place in enumerate(places, start=1)}
     home = QueueKeys(prefix, flow.home)
     keys = [flow_home(prefix, flow_id), home.flow(flow_id), *(place.key("id") for place in places)]
     for chunk in chunks:
-        args: list[Word] = [now_ms, header]
-        for node in chunk:
-            args.append(numbers[node.queue])
-            args.extend(_staged(prefix, flow_id, flow, node))
+        args: list[Word] = [now_ms, head]
+        for piece in chunk:
+            args.append(numbers[piece.node.queue])
+            args.extend(staged(piece, names))
         yield function("gmo_stage_flow", keys, args, FlowState)
-
-
-def _staged(prefix: str, flow_id: str, flow: CheckedFlow, node: CheckedNode) -> Iterator[Word]:
-    def ref(name: str) -> str:
-        return f"{QueueKeys(prefix, flow.queue_of[name]).base}:{node_job_id(flow_id, name)}"
-
-    job_id = node_job_id(flow_id, node.name)
-    table = [node.rank, node.queue, job_id, node.job, *node.after]
-    yield from (job_id, node.name, node.job, node.data, node.options, node.attempts, node.delay_ms)
-    yield json.dumps(table, separators=(",", ":"), ensure_ascii=False)
-    yield json.dumps([node_job_id(flow_id, name) for name in node.dependents])
-    yield json.dumps([flow.queue_of[name] for name in node.dependents])
-    yield len(node.after)
-    yield from map(ref, node.after)
-    yield len(node.dependents)
-    yield from map(ref, node.dependents)
 
 
 def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call[FlowState]:
@@ -112,22 +97,26 @@ def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
     """The record of a flow, in constant time."""
 
     def decode(reply: Any) -> FlowStatus:
-        fields = replies.pairs(reply)
-        return FlowStatus(
-            id=FlowId(flow_id),
-            name=fields["name"],
-            state=FlowState(fields["state"]),
-            home=queue.queue,
-            total=int(fields["total"]),
-            completed=int(fields.get("completed", 0)),
-            failed=int(fields.get("failed", 0)),
-            reason=fields.get("reason", ""),
-            labels=json.loads(fields.get("labels", "{}")),
-            created_at=moment(fields.get("created_at")),
-            finished_at=moment(fields.get("finished_at")),
-        )
+        return read_status(queue, flow_id, replies.pairs(reply))
 
     return function("gmo_flow_status", [queue.flow(flow_id)], (0, flow_id), decode)
+
+
+def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
+    """A status from the fields of the record."""
+    return FlowStatus(
+        id=FlowId(flow_id),
+        name=fields["name"],
+        state=FlowState(fields["state"]),
+        home=queue.queue,
+        total=int(fields["total"]),
+        completed=int(fields.get("completed", 0)),
+        failed=int(fields.get("failed", 0)),
+        reason=fields.get("reason", ""),
+        labels=json.loads(fields.get("labels", "{}")),
+        created_at=moment(fields.get("created_at")),
+        finished_at=moment(fields.get("finished_at")),
+    )
 
 
 def flow_nodes(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[tuple[int, NodeStatus]]]]:

@@ -7,11 +7,15 @@ from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.errors import (
     FlowConflict,
+    FlowEnded,
+    FlowExpired,
+    FlowIncomplete,
     FlowNotFound,
     GlideMQError,
     JobNotFound,
     LeaseLost,
     LibraryMissing,
+    NodeExists,
     ProtocolError,
     ServerBusy,
     ServerTooOld,
@@ -23,6 +27,10 @@ T = TypeVar("T")
 _CODES: Final[dict[str, type[GlideMQError]]] = {
     "GMO_FLOW_NOT_FOUND": FlowNotFound,
     "GMO_FLOW_CONFLICT": FlowConflict,
+    "GMO_FLOW_EXPIRED": FlowExpired,
+    "GMO_FLOW_ENDED": FlowEnded,
+    "GMO_FLOW_INCOMPLETE": FlowIncomplete,
+    "GMO_NODE_EXISTS": NodeExists,
     "GMO_JOB_NOT_FOUND": JobNotFound,
     "GMO_STALE": LeaseLost,
     "LOADING": ServerBusy,

@@ -67,6 +67,10 @@ local function release_ready(key, now)
 end
 
 local function work(flow, key, now)
+  local growing = L.grow.go_on(flow, key, now)
+  if growing > 0 then
+    return growing
+  end
   local marks = redis.call('HMGET', key, 'cancel', 'retry')
   if marks[1] then
     return abort_open(flow, key, now)

@@ -16,8 +16,8 @@ local function each_node(keys, args, visit)
   local start = keys[1]:match('^(.*:){[^{}]*}:gmo:flow:')
   local page = redis.call('HSCAN', keys[1] .. ':nodes', args[3], 'COUNT', args[4])
   for i = 1, #page[2], 2 do
-    local row = cjson.decode(page[2][i + 1])
-    visit(page[2][i], page[2][i + 1], start .. '{' .. row[2] .. '}:job:' .. row[3])
+    local queue, job_id = L.stage.place(page[2][i + 1])
+    visit(page[2][i], page[2][i + 1], start .. '{' .. queue .. '}:job:' .. job_id)
   end
   return page[1]
 end
@@ -25,10 +25,11 @@ end
 -- gmo_flow_nodes: a page of nodes.
 -- KEYS  1 flow hash          ARGS  1 now_ms (unused)  2 flow id  3 cursor ('0' first)  4 page size
 -- REPLY {next cursor ('0' = done), then per node: name, table JSON, state, attempts, started, finished, reason, progress}
--- ERROR GMO_FLOW_NOT_FOUND
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED (only its tombstone is left)
 local function flow_nodes(keys, args)
-  if redis.call('EXISTS', keys[1]) == 0 then
-    return L.record.not_found(args[2])
+  local gone = L.retain.refusal(keys[1], args[2])
+  if gone then
+    return gone
   end
   local reply = { '0' }
   reply[1] = each_node(keys, args, function(name, row, job_key)
@@ -44,10 +45,11 @@ end
 
 -- gmo_flow_results: a page of the results of completed nodes.
 -- KEYS and ARGS as gmo_flow_nodes
--- REPLY {next cursor, flat array of node name, stored result}      ERROR GMO_FLOW_NOT_FOUND
+-- REPLY {next cursor, flat array of node name, stored result}      ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED
 local function flow_results(keys, args)
-  if redis.call('EXISTS', keys[1]) == 0 then
-    return L.record.not_found(args[2])
+  local gone = L.retain.refusal(keys[1], args[2])
+  if gone then
+    return gone
   end
   local results = {}
   local cursor = each_node(keys, args, function(name, _, job_key)

@@ -1,12 +1,14 @@
 -- The record of a flow and the names of its keys. Everything lives in the slot of the home queue:
 --   <home>gmo:flow:<id>           hash: id name digest total home labels state completed failed reason
---                                 created_at started_at finished_at, and the marks cancel and retry
+--                                 created_at started_at finished_at retention (ms) expired_at listed (the state it
+--                                 is listed under), and the marks cancel and retry
 --   <home>gmo:flow:<id>:nodes     hash: node name -> JSON [rank, queue, job id, job, dependency...]
 --   <home>gmo:flow:<id>:open      set of refs: nodes that have not ended
 --   <home>gmo:flow:<id>:ready     set of refs: nodes to be released
 --   <home>gmo:flow:<id>:failed    set of refs: nodes that ended as failed
 --   <home>gmo:flow:<id>:blocked   set of "<ref>\n<cause>": nodes to be failed because the node <cause> failed
 --   <home>gmo:flow:<id>:telling   hash: ref of an ended node with many dependents -> "<scan cursor>\n<cause or nothing>"
+--   <home>gmo:flow:<id>:growing   set: see grow.lua
 --   <home>gmo:todo                set of flow ids that need gmo_advance_flow
 -- A ref is "<queue prefix><job id>", the form of glide-mq's dependency members.
 L.record = {}

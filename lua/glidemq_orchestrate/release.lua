@@ -45,6 +45,8 @@ local function tell(key, ref, dependent, cause, now)
   end
 end
 
+L.release.tell = tell
+
 -- Tells the dependents of a job, whichever queue they are in, that it completed; or, with a cause, that the failure
 -- of the node <cause> blocks them. Returns true when they are so many that gmo_advance_flow has to go on.
 function L.release.dependents(flow, prefix, job_id, now, cause)

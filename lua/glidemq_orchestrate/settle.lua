@@ -13,7 +13,15 @@ local function close(home, flow, key, now)
   redis.call('HSET', key, 'state', state, 'finished_at', now)
   redis.call('UNLINK', key .. ':ready', key .. ':blocked')
   redis.call('SREM', home .. 'gmo:todo', flow)
+  L.index.moved(home, flow, 'running', state, now)
   L.events.emit(home .. 'events', 'flow.' .. state, '', 'flowId', flow)
+end
+
+-- Ends the flow when all its nodes have ended and none are about to join it.
+function L.settle.end_if_over(flow, key, now)
+  if redis.call('SCARD', key .. ':open') == 0 and L.grow.is_over(key) then
+    close(flow.home, flow.id, key, now)
+  end
 end
 
 -- Counts the end of one node once, however often it is reported.
@@ -27,9 +35,7 @@ function L.settle.ended(flow, ref, outcome, reason, now)
     redis.call('SADD', key .. ':failed', ref)
     redis.call('HSETNX', key, 'reason', flow.node .. ': ' .. reason)
   end
-  if redis.call('SCARD', key .. ':open') == 0 then
-    close(flow.home, flow.id, key, now)
-  end
+  L.settle.end_if_over(flow, key, now)
 end
 
 -- Ends a node that is not running (any more) as failed: out of every place that could start it.
@@ -51,7 +57,7 @@ end
 -- A node has completed: its dependents are told, and its end is counted. Returns the id of its flow if that needs
 -- gmo_advance_flow, else ''.
 function L.settle.job_completed(flow, prefix, job_id, now)
-  local is_unfinished = L.release.dependents(flow, prefix, job_id, now)
+  local is_unfinished = L.grow.commit(flow, prefix, job_id, now) or L.release.dependents(flow, prefix, job_id, now)
   L.settle.ended(flow, prefix .. job_id, 'completed', '', now)
   return is_unfinished and flow.id or ''
 end
@@ -62,6 +68,7 @@ function L.settle.job_failed(prefix, job_id, reason, now)
   if not flow then
     return ''
   end
+  L.grow.abandon(flow, job_id)
   L.release.dependents(flow, prefix, job_id, now, flow.node)
   L.settle.ended(flow, prefix .. job_id, 'failed', reason, now)
   return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''

@@ -1,28 +1,38 @@
 -- gmo_stage_flow: write a chunk of the nodes of a flow. Nothing runs before gmo_start_flow.
 -- KEYS  1 home key of the flow id   2 flow hash   3.. id key of each queue of the flow
--- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels}   then for each node:
+-- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention}   then for each node:
 --       queue number, job id, node name, job name, data, opts, max attempts, delay_ms, table JSON,
 --       dependents' ids JSON, dependents' queues JSON, n, n dependency refs, m, m dependent refs
+--       A node with more edges than a call should carry comes in pieces: all but the last have an empty table JSON
+--       and bring edges only. The last makes it a node, so that nothing starts without all edges.
 -- REPLY state of the flow: staging; or what it is already, and then nothing was changed
 -- ERROR GMO_FLOW_CONFLICT: another flow has the id, or a job of a node exists outside this flow. Nothing was changed.
--- EFFECTS first chunk: home key, record. Each node once: job hash (waiting-children), deps and parents sets, table,
---   open set, ready set (without dependencies). Repeatable: nodes that are there already are passed over.
+-- EFFECTS first chunk: home key, record, index. Each node once: job hash (waiting-children), deps and parents sets,
+--   table, open set, ready set (without dependencies). Repeatable: nodes that are there already are passed over.
 -- EVENT added {name} for each new node, in its queue
+L.stage = {}
 
 local NODE_FIELDS = 11
 
-local function conflict(told)
-  return redis.error_reply('GMO_FLOW_CONFLICT ' .. told)
+-- Queue and job id of a table row. Decoding a row with thousands of dependencies would take many milliseconds.
+function L.stage.place(row)
+  local queue, job_id = row:match('^%[[^,]*,"([^"\\]*)","([^"\\]*)"')
+  if queue then
+    return queue, job_id
+  end
+  local parts = cjson.decode(row)
+  return parts[2], parts[3]
 end
 
--- Reads the variable part of the arguments into a list of nodes.
-local function read_nodes(keys, args)
-  local nodes, at = {}, 3
+-- Reads the nodes that begin at args[at]; their queue numbers count from keys[first_queue].
+function L.stage.read_nodes(keys, first_queue, args, at)
+  local nodes = {}
   while args[at] do
-    local prefix = keys[2 + tonumber(args[at])]:sub(1, -3)
+    local prefix = keys[first_queue - 1 + tonumber(args[at])]:sub(1, -3)
     local node = { prefix = prefix, id = args[at + 1], name = args[at + 2], job = args[at + 3], data = args[at + 4],
       opts = args[at + 5], attempts = args[at + 6], delay = args[at + 7], row = args[at + 8],
-      parent_ids = args[at + 9], parent_queues = args[at + 10], after = {}, dependents = {} }
+      parent_ids = args[at + 9], parent_queues = args[at + 10], after = {}, dependents = {},
+      ref = prefix .. args[at + 1] }
     at = at + NODE_FIELDS
     for _, list in ipairs({ node.after, node.dependents }) do
       local count = tonumber(args[at])
@@ -36,7 +46,12 @@ local function read_nodes(keys, args)
   return nodes
 end
 
--- Says why the flow cannot be staged here: an error, or the state of an equal flow that is past staging.
+local function conflict(told)
+  return redis.error_reply('GMO_FLOW_CONFLICT ' .. told)
+end
+
+-- Says why the flow cannot be staged here: an error, or the state of an equal flow that is past staging. The second
+-- result says whether it has a record already.
 local function refusal(keys, header)
   local home = redis.call('GET', keys[1])
   local found = redis.call('HMGET', keys[2], 'digest', 'state')
@@ -46,6 +61,7 @@ local function refusal(keys, header)
   if found[2] and found[2] ~= 'staging' then
     return found[2]
   end
+  return nil, found[2] and true or false
 end
 
 local function add_all(key, members)
@@ -54,34 +70,56 @@ local function add_all(key, members)
   end
 end
 
-local function write_node(node, key, header, now)
-  local ref, job_key = node.prefix .. node.id, node.prefix .. 'job:' .. node.id
-  local home = L.record.home(key, header.id)
+-- Adds the edges that came with a node or a piece of one.
+function L.stage.write_edges(node)
+  add_all(node.prefix .. 'parents:' .. node.id, node.dependents)
+  add_all(node.prefix .. 'deps:' .. node.id, node.after)
+end
+
+-- Writes the job of a node with its edges; nothing refers to it yet. Extra pairs for the hash may follow.
+function L.stage.write_job(node, home, flow_id, now, ...)
+  local job_key = node.prefix .. 'job:' .. node.id
   redis.call('HSET', job_key, 'id', node.id, 'name', node.job, 'data', node.data, 'opts', node.opts,
     'timestamp', now, 'attemptsMade', '0', 'delay', node.delay, 'priority', '0', 'maxAttempts', node.attempts,
-    'state', 'waiting-children', 'gmo:flow', header.id, 'gmo:home', home, 'gmo:node', node.name)
-  if #node.dependents > 0 then
+    'state', 'waiting-children', 'gmo:flow', flow_id, 'gmo:home', home, 'gmo:node', node.name, ...)
+  if node.parent_ids ~= '' then
     redis.call('HSET', job_key, 'parentIds', node.parent_ids, 'parentQueues', node.parent_queues)
-    add_all(node.prefix .. 'parents:' .. node.id, node.dependents)
   end
-  if #node.after > 0 then
-    add_all(node.prefix .. 'deps:' .. node.id, node.after)
-  else
-    redis.call('SADD', key .. ':ready', ref)
-  end
-  redis.call('SADD', key .. ':open', ref)
-  redis.call('HSET', key .. ':nodes', node.name, node.row)
+  L.stage.write_edges(node)
   L.events.emit(node.prefix .. 'events', 'added', node.id, 'name', node.job)
 end
 
+local function write_node(node, key, home, flow_id, now)
+  redis.call('SADD', key .. ':open', node.ref)
+  if node.row == '' then
+    L.stage.write_edges(node)
+    return
+  end
+  L.stage.write_job(node, home, flow_id, now)
+  if #node.after == 0 and redis.call('EXISTS', node.prefix .. 'deps:' .. node.id) == 0 then
+    redis.call('SADD', key .. ':ready', node.ref)
+  end
+  redis.call('HSET', key .. ':nodes', node.name, node.row)
+end
+
+local function write_record(keys, header, home, now)
+  redis.call('SET', keys[1], header.home)
+  redis.call('HSET', keys[2], 'id', header.id, 'name', header.name, 'digest', header.digest, 'total', header.total,
+    'home', header.home, 'labels', header.labels, 'state', 'staging', 'created_at', now)
+  if header.retention then
+    redis.call('HSET', keys[2], 'retention', L.numbers.text(header.retention))
+  end
+  L.index.added(home, header.id, header.labels, now)
+end
+
 local function stage_flow(keys, args)
-  local header = cjson.decode(args[2])
-  local refused = refusal(keys, header)
+  local header, now = cjson.decode(args[2]), args[1]
+  local refused, is_known = refusal(keys, header)
   if refused then
     return refused
   end
   local fresh = {}
-  for _, node in ipairs(read_nodes(keys, args)) do
+  for _, node in ipairs(L.stage.read_nodes(keys, 3, args, 3)) do
     if redis.call('HEXISTS', keys[2] .. ':nodes', node.name) == 0 then
       if redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
         return conflict('job ' .. node.id .. ' of node ' .. node.name .. ' exists already outside this flow')
@@ -89,11 +127,13 @@ local function stage_flow(keys, args)
       fresh[#fresh + 1] = node
     end
   end
-  redis.call('SET', keys[1], header.home)
-  redis.call('HSET', keys[2], 'id', header.id, 'name', header.name, 'digest', header.digest, 'total', header.total,
-    'home', header.home, 'labels', header.labels, 'state', 'staging', 'created_at', args[1])
+  local home = L.record.home(keys[2], header.id)
+  if not is_known then
+    write_record(keys, header, home, now)
+  end
+  redis.call('ZADD', home .. 'gmo:staging', now, header.id)
   for _, node in ipairs(fresh) do
-    write_node(node, keys[2], header, args[1])
+    write_node(node, keys[2], home, header.id, now)
   end
   return 'staging'
 end

@@ -16,6 +16,7 @@ local function cancel_flow(keys, args)
   if redis.call('HSETNX', keys[1], 'cancel', '1') == 1 then
     redis.call('HSET', keys[1], 'state', 'running', 'reason', args[3])
     redis.call('HDEL', keys[1], 'retry')
+    L.index.moved(home, args[2], state, 'running', tonumber(args[1]))
     redis.call('SADD', home .. 'gmo:todo', args[2])
   end
   L.advance.slice(home, args[2], tonumber(args[1]))
@@ -26,7 +27,7 @@ end
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms   2 flow id
 -- REPLY state of the flow afterwards (running, or completed where there was nothing to repair)
--- ERROR GMO_FLOW_NOT_FOUND
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED (only its tombstone is left)
 -- EFFECTS on a failed or cancelled flow: running, mark, a first slice of the work. Else nothing; nor where nodes
 --   are missing because it was cancelled while it was being staged.
 -- EVENT flow.retried {flowId} on the events stream of the home queue
@@ -38,6 +39,10 @@ local function retry_flow(keys, args)
   if state ~= 'failed' and state ~= 'cancelled' then
     return state
   end
+  local gone = L.retain.refusal(keys[1], args[2])
+  if gone then
+    return gone
+  end
   -- Cancelled while it was being staged: what is missing cannot be run again, and the rest is not the flow.
   if redis.call('HLEN', keys[1] .. ':nodes') < tonumber(redis.call('HGET', keys[1], 'total')) then
     return state
@@ -45,6 +50,7 @@ local function retry_flow(keys, args)
   local home = L.record.home(keys[1], args[2])
   redis.call('HDEL', keys[1], 'cancel', 'reason', 'finished_at')
   redis.call('HSET', keys[1], 'state', 'running', 'retry', '1')
+  L.index.moved(home, args[2], state, 'running', tonumber(args[1]))
   redis.call('SADD', home .. 'gmo:todo', args[2])
   L.events.emit(home .. 'events', 'flow.retried', '', 'flowId', args[2])
   L.advance.slice(home, args[2], tonumber(args[1]))

@@ -24,7 +24,7 @@ from glidemq_orchestrate import (
     Queue,
 )
 from glidemq_orchestrate._ops import flow as ops
-from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._protocol import orchestrate, staging
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -92,7 +92,8 @@ def test_nothing_can_be_taken_before_the_flow_starts(hand: Hand, redis_client: A
     for request in hand.steps(submission(chain(130))):
         if any(call.words[1] == "gmo_start_flow" for call in getattr(request, "calls", ())):
             break
-    for stage in orchestrate.stage_flow("glide", "g", (spec := chain(130).check()), [spec.nodes], 0):
+    spec = chain(130).check()
+    for stage in orchestrate.stage_flow("glide", "g", spec, staging.chunks(spec.nodes), 0):
         hand.answer(stage)
     assert {job for job in waiting(redis_client) if job.startswith("g~")} == set()
     assert {state for job, state in states(redis_client).items() if job.startswith("g~")} == {
@@ -151,7 +152,11 @@ def one_by_one(hand: Hand, spec: FlowSpec) -> Iterator[str]:
     checked = spec.check()
     chunks = [checked.nodes[first : first + 40] for first in range(0, len(checked.nodes), 40)]
     calls = [
-        *orchestrate.stage_flow("glide", "f", checked, chunks, 1),
+        *(
+            call
+            for chunk in chunks
+            for call in orchestrate.stage_flow("glide", "f", checked, staging.chunks(chunk), 1)
+        ),
         orchestrate.start_flow(QueueKeys("glide", checked.home), "f", checked.digest, 1),
     ]
     for call in calls:
@@ -240,10 +245,23 @@ def test_a_half_submitted_flow_that_was_cancelled_is_never_called_completed(
     hand.run_until(submission(chain(130)), 2)
     flows.get("f").cancel("killed")
     before = dump()
-    again = flows.submit(chain(130), flow_id="f", on_existing="retry_failed")
+    again = flows.submit(chain(130), flow_id="f")
     assert again.status().state is FlowState.CANCELLED
     assert again.retry_failed() is FlowState.CANCELLED
     assert dump() == before
+
+
+@pytest.mark.parametrize("died_after", range(9))
+def test_a_half_submitted_flow_that_was_cancelled_can_be_repaired(
+    hand: Hand, flows: FlowProducer, run_worker: RunWorker, died_after: int
+) -> None:
+    hand.run_until(submission(chain(130)), 2)
+    flows.get("f").cancel("killed")
+    repair = ops.submit("glide", chain(130).check(), "f", "retry_failed", CLOCK)
+    hand.run_until(repair, died_after)  # also when the repair dies after any call
+    run_worker(["etl"], {"work": lambda ctx: 1})
+    outcome = flows.submit(chain(130), flow_id="f", on_existing="retry_failed").wait(timeout=LONG)
+    assert (outcome.status.state, outcome.status.completed) == (FlowState.COMPLETED, 130)
 
 
 def test_a_failed_flow_is_attached_to_or_retried_as_asked(flows: FlowProducer, run_worker: RunWorker) -> None:

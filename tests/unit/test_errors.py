@@ -62,6 +62,7 @@ def test_what_may_succeed_later_says_so() -> None:
         "ConnectionFailed",
         "OutcomeUnknown",
         "ServerBusy",
+        "FlowIncomplete",
         "LibraryMissing",
         "WorkersMissing",
         "QueueNotServed",

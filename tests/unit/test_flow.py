@@ -106,10 +106,10 @@ def test_unknown_dependencies_are_all_listed() -> None:
     assert refused.value.missing == {"b": ["x", "y"]}
 
 
-def test_ten_thousand_nodes_are_a_flow_and_one_more_is_too_many() -> None:
+def test_a_hundred_thousand_nodes_are_a_flow_and_one_more_is_too_many() -> None:
     nodes = [node(f"n{n}") for n in range(MAX_NODES + 1)]
-    assert len(flow(*nodes[:-1]).check().nodes) == 10_000
-    with pytest.raises(FlowTooLarge, match="10,001"):
+    assert len(flow(*nodes[:-1]).check().nodes) == 100_000
+    with pytest.raises(FlowTooLarge, match="100,001"):
         flow(*nodes).check()
 
 
@@ -333,3 +333,9 @@ def test_the_seconds_of_a_node_are_those_of_its_last_run(
         "a", "q", "j", "w", (), JobState.COMPLETED, 1, "", None, moment(started), moment(finished)
     )
     assert one.seconds == seconds
+
+
+def test_a_flow_file_says_how_long_the_flow_is_kept() -> None:
+    wire = {"name": "n", "retention": "P7D", "nodes": [{"name": "a", "queue": "etl", "job": "work"}]}
+    assert FlowSpec.from_dict(wire).check().retention_ms == 7 * 86_400_000
+    assert FlowSpec.from_dict(wire | {"retention": 60}).check().retention_ms == 60_000

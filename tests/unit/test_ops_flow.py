@@ -17,9 +17,9 @@ from glidemq_orchestrate.errors import (
     FlowCancelled,
     FlowConflict,
     FlowFailed,
+    FlowIncomplete,
     FlowNotFound,
     OutcomeUnknown,
-    ProtocolError,
     WaitTimeout,
 )
 from glidemq_orchestrate.keys import QueueKeys
@@ -52,29 +52,53 @@ class TestSubmitting:
         assert told.value == REF
 
     def test_chunks_hold_fifty_nodes(self, scripted: Scripted, clock: ManualClock) -> None:
-        told = scripted(self.submit(clock, 250), [["staging"] * 5 + ["running"], 1, 0])
-        assert told.names == ["gmo_stage_flow"] * 5 + ["gmo_start_flow"] + ["gmo_advance_flow"] * 2
+        told = scripted(self.submit(clock, 250), [["staging"] * 5 + ["running"] + [0] * 4, 1, 0])
+        assert told.names == ["gmo_stage_flow"] * 5 + ["gmo_start_flow"] + ["gmo_advance_flow"] * 6
 
     def test_chunks_hold_a_mebibyte(self, scripted: Scripted, clock: ManualClock) -> None:
         told = scripted(self.submit(clock, 3, 600_000), [["staging"] * 3 + ["running"], 0])
         assert told.names.count("gmo_stage_flow") == 3
 
-    def test_a_trip_holds_twenty_calls(self, scripted: Scripted, clock: ManualClock) -> None:
-        told = scripted(self.submit(clock, 1250), [["staging"] * 20, ["staging"] * 5 + ["running"], 0])
-        assert [len(request.calls) for request in told.requests[:2] if isinstance(request, Batch)] == [20, 6]
+    def test_a_trip_holds_256_calls(self, scripted: Scripted, clock: ManualClock) -> None:
+        script = [["staging"] * 256, ["staging"] * 44 + ["running"] + [0] * 20, 0]
+        told = scripted(self.submit(clock, 15_000), script)
+        trips = [len(request.calls) for request in told.requests[:2] if isinstance(request, Batch)]
+        assert trips == [256, 65]
+
+    def test_nothing_more_is_sent_of_a_flow_that_is_there(
+        self, scripted: Scripted, clock: ManualClock
+    ) -> None:
+        told = scripted(self.submit(clock, 15_000), [["completed"] * 256])
+        assert told.value == REF
+
+    def test_nodes_that_a_sweep_took_are_staged_again(self, scripted: Scripted, clock: ManualClock) -> None:
+        told = scripted(self.submit(clock), [["staging", FlowIncomplete("x")], ["staging", "running"], 0])
+        assert told.names == ["gmo_stage_flow", "gmo_start_flow"] * 2 + ["gmo_advance_flow"]
+
+    def test_what_stays_incomplete_is_told(self, scripted: Scripted, clock: ManualClock) -> None:
+        with pytest.raises(FlowIncomplete):
+            scripted(self.submit(clock), [["staging", FlowIncomplete("x")]] * 3 + [0])
+
+    def test_a_node_with_many_edges_travels_in_pieces(self, scripted: Scripted, clock: ManualClock) -> None:
+        nodes = [FlowNode(f"n{n}", "etl", "work") for n in range(2500)]
+        nodes.append(FlowNode("all", "etl", "work", after=[node.name for node in nodes]))
+        checked = FlowSpec("n", nodes).check()
+        script = [["staging"] * 53 + ["running"] + [0] * 20, 0]
+        told = scripted(flow.submit("glide", checked, "f", "attach", clock), script)
+        assert told.names.count("gmo_stage_flow") == 53
 
     def test_a_refused_chunk_is_told_after_everything_staged_is_discarded(
         self, scripted: Scripted, clock: ManualClock, make_told: type[Told]
     ) -> None:
         script: list[Any] = [
-            ["staging", FlowConflict("job exists"), ProtocolError("GMO_FLOW_INCOMPLETE x")],
+            ["staging", FlowConflict("job exists"), FlowIncomplete("x"), 0],
             7,
             0,
         ]
         told = make_told()
         with pytest.raises(FlowConflict, match="job exists"):
             scripted(self.submit(clock, 100), script, told)
-        assert told.names[3:] == ["gmo_discard_flow"] * 2
+        assert told.names[4:] == ["gmo_discard_flow"] * 2
 
     def test_a_refusal_stands_even_when_the_server_is_gone_for_the_discard(
         self, scripted: Scripted, clock: ManualClock
@@ -96,8 +120,8 @@ class TestSubmitting:
     def test_a_failed_flow_is_retried_on_request(
         self, scripted: Scripted, clock: ManualClock, state: str
     ) -> None:
-        told = scripted(self.submit(clock, on_existing="retry_failed"), [[state, state], "running", 1, 0])
-        assert told.names[2:] == ["gmo_retry_flow", "gmo_advance_flow", "gmo_advance_flow"]
+        told = scripted(self.submit(clock, on_existing="retry_failed"), [[state, state], "running", 1, 0, 0])
+        assert told.names[2:] == ["gmo_retry_flow", *["gmo_advance_flow"] * 3]
 
     def test_a_completed_flow_is_not_retried(self, scripted: Scripted, clock: ManualClock) -> None:
         assert scripted(self.submit(clock, on_existing="retry_failed"), [["completed"] * 2]).value == REF

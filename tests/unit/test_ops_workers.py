@@ -171,14 +171,17 @@ class TestTheWorkersCalls:
         assert heard([["10-1", ["jobId", "7"]]], []).matters(("9-1", "5-0")), "ids are numbers, not texts"
 
     def test_upkeep_goes_on_where_a_flow_is_gone(self, scripted: Scripted, clock: ManualClock) -> None:
-        script: list[Any] = [[0, 0, 0], [["x", "y"]], FlowNotFound("x"), 0, [-1]]
+        script: list[Any] = [[0], [0, 0, 0], [["x", "y"]], FlowNotFound("x"), 0, [-1]]
         assert scripted(attempts.upkeep([HOME], clock), script).value == -1
 
     def test_upkeep_tells_when_the_first_job_of_all_queues_is_due(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         other = QueueKeys("glide", "other")
-        assert scripted(attempts.upkeep([HOME, other], clock), [[0] * 6, [[], []], [700, 500]]).value == 500
+        assert (
+            scripted(attempts.upkeep([HOME, other], clock), [[0, 0], [0] * 6, [[], []], [700, 500]]).value
+            == 500
+        )
 
     def test_reclaiming_passes_over_queues_without_a_group(
         self, scripted: Scripted, clock: ManualClock

@@ -10,7 +10,7 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate._ops import attempt as attempt_ops
 from glidemq_orchestrate._ops import flow as flow_ops
-from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate._protocol import glidemq, orchestrate, staging
 from glidemq_orchestrate._protocol.call import Call, ask, function
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.keys import GROUP, QueueKeys
@@ -26,8 +26,11 @@ DOCUMENTED = [
     r"glide:gmo:home:\{f\}",
     QUEUE + r"(id|stream|scheduled|events|completed|failed|ordering|metrics:(completed|failed))",
     QUEUE + r"(job|deps|parents|log):[\w~-]+",
-    QUEUE + r"gmo:flow:f(:(nodes|open|ready|failed|blocked|telling))?",
-    QUEUE + r"gmo:(todo|list-held)",
+    QUEUE + r"gmo:flow:f(:(nodes|open|ready|failed|blocked|telling|growing))?",
+    QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
+    QUEUE + r"gmo:(staging|expiring|growing|todo|list-held)",
+    QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
+    r"glide:gmo:homes",
     QUEUE + r"(meta|rate|lifo|priority|list-active)",
 ]
 
@@ -71,9 +74,8 @@ class Bench:
 
     def stage(self, *nodes: FlowNode) -> Any:
         checked = FlowSpec("n", nodes).check()
-        for call in orchestrate.stage_flow("glide", "f", checked, [checked.nodes], self.now):
-            return call
-        raise AssertionError("no chunk")
+        pieces = [piece for node in checked.nodes for piece in staging.pieces(node)]
+        return next(orchestrate.stage_flow("glide", "f", checked, [pieces], self.now))
 
     def digest(self, *nodes: FlowNode) -> str:
         return FlowSpec("n", nodes).check().digest

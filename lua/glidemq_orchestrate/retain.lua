@@ -1,0 +1,140 @@
+-- What is left of flows in the end. A flow with a retention loses its jobs and tables that long after its end; a
+-- tombstone stays: its record with the field expired_at, for as long as the sweep says. Flows that were staged and
+-- never started are removed without a trace, and so is what attempts staged that did not finish.
+L.retain = {}
+
+local SLICE = 50
+local TABLES = { 'nodes', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
+
+-- An error reply when the flow is gone or only its tombstone is left, else nil.
+function L.retain.refusal(key, flow_id)
+  local found = redis.call('HMGET', key, 'id', 'expired_at')
+  if not found[1] then
+    return L.record.not_found(flow_id)
+  end
+  if found[2] then
+    return redis.error_reply('GMO_FLOW_EXPIRED the jobs of flow ' .. flow_id .. ' were removed after its retention')
+  end
+end
+
+local function remove_job(ref, flow_id)
+  local prefix, job_id = L.record.split(ref)
+  local owner = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:flow')
+  if owner and owner ~= flow_id then
+    return
+  end
+  L.jobs.unlink(prefix, job_id)
+  redis.call('ZREM', prefix .. 'completed', job_id)
+  redis.call('ZREM', prefix .. 'failed', job_id)
+end
+
+-- Removes the jobs of a slice of the nodes, and them from the tables; returns how many nodes are left.
+local function remove_nodes(key, flow_id)
+  local start = key:match('^(.*):{[^{}]*}:gmo:flow:')
+  local page = redis.call('HRANDFIELD', key .. ':nodes', SLICE, 'WITHVALUES')
+  for i = 1, #page, 2 do
+    local queue, job_id = L.stage.place(page[i + 1])
+    local ref = start .. ':{' .. queue .. '}:' .. job_id
+    remove_job(ref, flow_id)
+    -- Out of the tables too: a submission that comes before the last slice must stage the node again.
+    redis.call('HDEL', key .. ':nodes', page[i])
+    redis.call('SREM', key .. ':open', ref)
+    redis.call('SREM', key .. ':ready', ref)
+  end
+  if #page == 0 then -- nodes of which only some edges were staged
+    for _, ref in ipairs(redis.call('SPOP', key .. ':open', SLICE)) do
+      remove_job(ref, flow_id)
+    end
+  end
+  return math.max(redis.call('HLEN', key .. ':nodes'), redis.call('SCARD', key .. ':open'))
+end
+
+local function unlink_tables(key)
+  for _, name in ipairs(TABLES) do
+    redis.call('UNLINK', key .. ':' .. name)
+  end
+end
+
+-- Whether nothing of the flow ever ran: it is being staged, or was cancelled meanwhile.
+local function never_started(key)
+  local record = redis.call('HMGET', key, 'state', 'total', 'started_at')
+  return record[1] == 'staging' or (record[1] == 'cancelled' and not record[3]
+    and redis.call('HLEN', key .. ':nodes') < tonumber(record[2]))
+end
+
+-- Deletes a slice of a flow that never started; returns the nodes that are left.
+local function discard(home_key, key, home, flow_id)
+  local left = remove_nodes(key, flow_id)
+  if left == 0 then
+    L.index.removed(home, flow_id)
+    unlink_tables(key)
+    redis.call('SREM', home .. 'gmo:todo', flow_id)
+    redis.call('UNLINK', home_key, key)
+  end
+  return left
+end
+
+-- gmo_discard_flow: delete a slice of a flow that never started.
+-- KEYS  1 home key of the flow id   2 flow hash
+-- ARGS  1 now_ms (unused)   2 flow id   3 digest
+-- REPLY integer: nodes left (0 = gone, or it was no such flow with this digest)
+-- EFFECTS on a staged flow, or one that was cancelled while it was being staged: at most 50 jobs with their sets;
+--   with the last one the record, the index entries and the home key.
+local function discard_flow(keys, args)
+  if redis.call('HGET', keys[2], 'digest') ~= args[3] or not never_started(keys[2]) then
+    return 0
+  end
+  return discard(keys[1], keys[2], L.record.home(keys[2], args[2]), args[2])
+end
+
+local function home_key(home, flow_id)
+  return home:match('^(.*):{[^{}]*}:$') .. ':gmo:home:{' .. flow_id .. '}'
+end
+
+local function discard_abandoned(home, before)
+  local flow_id = redis.call('ZRANGEBYSCORE', home .. 'gmo:staging', '-inf', before, 'LIMIT', 0, 1)[1]
+  if not flow_id then
+    return false
+  end
+  local key = L.record.key(home, flow_id)
+  if redis.call('HGET', key, 'state') == 'staging' then
+    discard(home_key(home, flow_id), key, home, flow_id)
+  else
+    redis.call('ZREM', home .. 'gmo:staging', flow_id)
+  end
+  return true
+end
+
+local function expire(home, now, tombstone_ms)
+  local flow_id = redis.call('ZRANGEBYSCORE', home .. 'gmo:expiring', '-inf', now, 'LIMIT', 0, 1)[1]
+  if not flow_id then
+    return false
+  end
+  local key = L.record.key(home, flow_id)
+  -- From the first slice on: what is read in between would be half a flow.
+  if redis.call('EXISTS', key) == 1 then
+    redis.call('HSETNX', key, 'expired_at', now)
+  end
+  if remove_nodes(key, flow_id) == 0 then
+    unlink_tables(key)
+    L.index.removed(home, flow_id)
+    redis.call('PEXPIRE', key, tombstone_ms)
+    redis.call('PEXPIRE', home_key(home, flow_id), tombstone_ms)
+  end
+  return true
+end
+
+-- gmo_sweep: remove a slice of what is due in a home queue: half-submitted flows, jobs after their retention, what
+--   attempts staged and did not finish.
+-- KEYS  1 <home>gmo:flows
+-- ARGS  1 now_ms   2 staged things that nobody touched since then are abandoned   3 how many ms tombstones live
+-- REPLY integer: 1 when something was removed and there may be more, 0 when nothing is due
+-- EFFECTS at most 50 jobs. Repeatable by anybody at any time.
+local function sweep(keys, args)
+  local home, now = keys[1]:sub(1, -#'gmo:flows' - 1), tonumber(args[1])
+  local is_busy = discard_abandoned(home, args[2]) or expire(home, now, args[3]) or L.grow.sweep(home, args[2])
+  return is_busy and 1 or 0
+end
+
+redis.register_function { function_name = 'gmo_discard_flow', callback = discard_flow, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'gmo_sweep', callback = sweep, flags = { 'allow-oom' } }

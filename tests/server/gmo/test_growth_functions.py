@@ -1,0 +1,303 @@
+"""Growth by its functions: what is staged is nobody's until its attempt is accepted, then the flow's."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate._ops import flow as flow_ops
+from glidemq_orchestrate._ops import flow_growth as ops
+from glidemq_orchestrate._ops import flow_index
+from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.errors import (
+    CycleError,
+    DuplicateNode,
+    FlowTooLarge,
+    GlideMQError,
+    InvalidFlow,
+    LeaseLost,
+    NodeExists,
+    UnknownDependency,
+)
+from glidemq_orchestrate.keys import QueueKeys
+from tests.server.gmo.flow_runs import ETL, REF, SPARK, finish, leftovers, run_all, status
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.job import Attempt
+    from tests.server.conftest import Hand
+    from tests.server.gmo.conftest import Bench
+
+
+def grow(bench: Bench, attempt: Attempt, *nodes: FlowNode, before: tuple[str, ...] = ()) -> None:
+    bench.hand.run(ops.add_nodes("glide", attempt, nodes, before, bench))
+
+
+class TestStaged:
+    def test_nobody_sees_what_is_staged(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"), node("join", "split"))
+        attempt = bench.begin()
+        before = bench.dump()
+        grow(bench, attempt, node("a"), node("b", "a", queue="spark"))
+        now = bench.dump()
+        for key in ("glide:{etl}:gmo:flow:f", "glide:{etl}:gmo:flow:f:nodes", "glide:{etl}:gmo:flow:f:open"):
+            assert now[key] == before[key]
+        assert now["glide:{etl}:stream"] == before["glide:{etl}:stream"]
+        assert bench.job("f~a")["state"] == "waiting-children"
+        assert status(bench) == ("running", 2, 0, 0)
+
+    def test_a_repeat_changes_nothing(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"))
+        attempt = bench.begin()
+        grow(bench, attempt, node("a"))
+        before = bench.dump()
+        grow(bench, attempt, node("a"))
+        assert bench.dump() == before
+
+    def test_it_runs_after_the_node_and_before_the_named_dependent(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"), node("join", "split"), node("other", "split"))
+        attempt = bench.begin()
+        grow(bench, attempt, node("a"), node("b", "a", queue="spark"), node("c", "a"), before=("join",))
+        finish(bench, attempt)
+        assert status(bench)[1:3] == (6, 1)
+        assert bench.client.smembers("glide:{etl}:deps:f~join") == {
+            "glide:{etl}:f~split", "glide:{spark}:f~b", "glide:{etl}:f~c",
+        }  # fmt: skip
+        ran = run_all(bench)
+        assert sorted(ran) == ["a", "b", "c", "join", "other"]
+        assert ran[-1] == "join"
+        assert ran.index("a") < min(ran.index("b"), ran.index("c"))
+        assert status(bench) == ("completed", 6, 6, 0)
+        assert leftovers(bench) == []
+        nodes = {found.name: found for found in bench.hand.run(flow_ops.nodes(REF))}
+        assert nodes["a"].after == ("split",)
+        assert set(nodes["join"].after) == {"split", "b", "c"}
+        inputs = bench.call(orchestrate.node_inputs(ETL, "f~join", "0"))[1]
+        assert inputs == {name: f'"{name}!"' for name in ("split", "b", "c")}
+
+    def test_the_last_node_of_a_flow_can_add_more(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("only"))
+        attempt = bench.begin()
+        grow(bench, attempt, node("a"))
+        grow(bench, attempt, node("b", "a"))  # a later call may name nodes of an earlier one
+        finish(bench, attempt)
+        assert status(bench)[0] == "running"
+        assert run_all(bench) == ["a", "b"]
+        assert status(bench) == ("completed", 3, 3, 0)
+
+    def test_added_nodes_may_wait_for_nodes_in_any_state(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("done"), node("grower", "done"), node("slow", queue="spark"))
+        finish(bench, bench.begin())
+        attempt = bench.begin()
+        grow(bench, attempt, node("a", "done"), node("b", "slow"), node("c", "done", "slow", "a"))
+        finish(bench, attempt)
+        assert run_all(bench) == ["a", "slow", "b", "c"]
+        assert status(bench) == ("completed", 6, 6, 0)
+
+    def test_a_node_added_after_a_failed_one_fails(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("bad"), node("grower", queue="spark"))
+        bench.call(orchestrate.fail(
+            bench.begin(), ETL, "boom", max_attempts=1, backoff_ms=0, now_ms=bench.now
+        ))  # fmt: skip
+        attempt = bench.begin(SPARK)
+        grow(bench, attempt, node("a", "bad"), node("b", "a"))
+        finish(bench, attempt)
+        assert bench.job("f~a")["failedReason"] == "upstream failed: bad"
+        assert bench.job("f~b")["failedReason"] == "upstream failed: bad"
+        assert status(bench) == ("failed", 4, 1, 3)
+
+    def test_a_growing_node_that_is_added_grows_too(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("n"))
+        name = "n"
+        for _ in range(3):
+            attempt = bench.begin()
+            assert attempt.node == name
+            grow(bench, attempt, node(name := name + "n"))
+            finish(bench, attempt)
+        assert run_all(bench) == ["nnnn"]
+        assert [found.name for found in bench.hand.run(flow_ops.nodes(REF))] == ["n", "nn", "nnn", "nnnn"]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("nodes", "before", "error"),
+        [
+            ([("a", "nowhere")], (), UnknownDependency),
+            ([("a",), ("a",)], (), DuplicateNode),
+            ([("split",)], (), DuplicateNode),
+            ([("other",)], (), NodeExists),
+            ([("a", "b"), ("b", "a")], (), CycleError),
+            ([("a",)], ("other",), InvalidFlow),
+            ([("a",)], ("nowhere",), InvalidFlow),
+            ([("a", "other")], ("join",), InvalidFlow),
+            ([], (), InvalidFlow),
+        ],
+    )
+    def test_what_cannot_be_added_is_told(
+        self, bench: Bench, node: Any, nodes: Any, before: Any, error: type[GlideMQError]
+    ) -> None:
+        bench.submit(node("split"), node("join", "split"), node("other", queue="spark"))
+        attempt = bench.begin()
+        jobs = set(bench.client.keys("*:job:*"))
+        with pytest.raises(error):
+            grow(bench, attempt, *(node(*names) for names in nodes), before=before)
+        finish(bench, attempt)
+        assert set(bench.client.keys("*:job:*")) == jobs
+        assert sorted(run_all(bench)) == ["join", "other"]
+        bench.hand.run(flow_index.sweep([ETL], bench))
+        assert leftovers(bench) == []
+
+    def test_a_refused_call_adds_nothing_and_the_others_do(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"), node("taken", "split"))
+        attempt = bench.begin()
+        grow(bench, attempt, node("a"))
+        with pytest.raises(NodeExists, match="taken"):
+            grow(bench, attempt, *(node(f"x{n}") for n in range(60)), node("taken"))
+        grow(bench, attempt, node("x3"))  # the name was not taken by the call that failed
+        finish(bench, attempt)
+        assert sorted(run_all(bench)) == ["a", "taken", "x3"]
+        assert status(bench) == ("completed", 4, 4, 0)
+        assert len(bench.client.keys("*:job:*")) == 4
+
+    def test_a_lost_attempt_adds_nothing(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"))
+        attempt = bench.begin()
+        bench.call(orchestrate.cancel_flow(ETL, "f", "why", bench.now))
+        with pytest.raises(LeaseLost):
+            grow(bench, attempt, node("a"))
+
+    def test_a_flow_that_is_full_is_told(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"))
+        bench.client.hset("glide:{etl}:gmo:flow:f", "total", 100_000)
+        with pytest.raises(FlowTooLarge, match="100,000"):
+            grow(bench, bench.begin(), node("a"))
+
+
+class TestLost:
+    def test_what_a_failed_attempt_staged_is_swept(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"))
+        attempt = bench.begin()
+        grow(bench, attempt, *(node(f"a{n}") for n in range(120)))
+        bench.call(orchestrate.fail(attempt, ETL, "boom", max_attempts=1, backoff_ms=0, now_ms=bench.now))
+        assert status(bench) == ("failed", 1, 0, 1)
+        assert bench.hand.run(flow_index.sweep([ETL], bench)) is False
+        assert leftovers(bench) == []
+        assert bench.client.keys("*:job:*") == ["glide:{etl}:job:f~split"]
+
+    def test_the_next_attempt_begins_anew(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"))
+        first = bench.begin()
+        grow(bench, first, *(node(f"a{n}") for n in range(120)))
+        bench.call(orchestrate.fail(first, ETL, "boom", max_attempts=2, backoff_ms=0, now_ms=bench.now))
+        bench.raw("glidemq_promote", [ETL.key("scheduled"), ETL.key("stream"), ETL.key("events")], bench.now)
+        second = bench.begin()
+        with pytest.raises(LeaseLost):
+            grow(bench, first, node("b"))
+        grow(bench, second, *(node(f"a{n}") for n in range(2)))
+        finish(bench, second)
+        assert sorted(run_all(bench)) == ["a0", "a1"]
+        assert status(bench) == ("completed", 3, 3, 0)
+        assert len(bench.client.keys("*:job:*")) == 3
+
+    def test_an_attempt_that_stages_nothing_drops_what_an_earlier_one_staged(
+        self, bench: Bench, node: Any
+    ) -> None:
+        bench.submit(node("split"))
+        first = bench.begin()
+        grow(bench, first, node("a"))
+        bench.call(orchestrate.fail(first, ETL, "boom", max_attempts=2, backoff_ms=0, now_ms=bench.now))
+        bench.raw("glidemq_promote", [ETL.key("scheduled"), ETL.key("stream"), ETL.key("events")], bench.now)
+        finish(bench, bench.begin())
+        assert status(bench) == ("completed", 1, 1, 0)
+        bench.hand.run(flow_index.sweep([ETL], bench))
+        assert leftovers(bench) == []
+        assert bench.client.keys("*:job:*") == ["glide:{etl}:job:f~split"]
+
+    def test_a_long_attempt_keeps_what_it_staged(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"))
+        attempt = bench.begin()
+        grow(bench, attempt, node("a"))
+        bench.now += 3_600_000
+        bench.hand.run(flow_index.sweep([ETL], bench))
+        finish(bench, attempt)
+        assert run_all(bench) == ["a"]
+
+
+class TestMany:
+    @pytest.mark.parametrize("died_after", range(12))
+    def test_many_nodes_join_together_whoever_dies(self, bench: Bench, node: Any, died_after: int) -> None:
+        bench.submit(node("split"), node("join", "split"))
+        attempt = bench.begin()
+        many = [node(f"a{n}", queue="spark" if n % 2 else "etl") for n in range(130)]
+        grow(bench, attempt, *many, before=("join",))
+        bench.call(orchestrate.finish(attempt, ETL, "1", bench.now))
+        bench.hand.run_until(flow_ops.advance(REF, bench), died_after)
+        assert status(bench)[0] == "running"
+        bench.hand.run(flow_ops.advance(REF, bench))
+        ran = run_all(bench)
+        assert len(ran) == 131
+        assert ran[-1] == "join"
+        assert status(bench) == ("completed", 132, 132, 0)
+        assert leftovers(bench) == []
+
+    @pytest.mark.parametrize("died_after", range(13))
+    def test_staging_that_died_is_repeated(self, bench: Bench, node: Any, died_after: int) -> None:
+        bench.submit(node("split"), node("join", "split"))
+        attempt = bench.begin()
+        many = [node(f"a{n}") for n in range(130)]
+        bench.hand.run_until(ops.add_nodes("glide", attempt, many, ("join",), bench), died_after)
+        grow(bench, attempt, *many, before=("join",))
+        finish(bench, attempt)
+        assert run_all(bench)[-1] == "join"
+        assert status(bench) == ("completed", 132, 132, 0)
+
+    @pytest.mark.parametrize("died_after", range(13))
+    def test_half_of_a_growth_is_none(self, bench: Bench, node: Any, died_after: int) -> None:
+        bench.submit(node("split"), node("join", "split"))
+        attempt = bench.begin()
+        many = [node(f"a{n}") for n in range(130)]
+        bench.hand.run_until(ops.add_nodes("glide", attempt, many, ("join",), bench), died_after)
+        finish(bench, attempt)
+        total = 132 if died_after >= 12 else 2  # the lookups are six calls, the chunks too
+        run_all(bench)
+        assert status(bench) == ("completed", total, total, 0)
+        bench.hand.run(flow_index.sweep([ETL], bench))
+        assert leftovers(bench) == []
+        assert len(bench.client.keys("*:job:*")) == total
+
+    def test_a_cancel_reaches_nodes_that_are_joining(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"))
+        attempt = bench.begin()
+        grow(bench, attempt, *(node(f"a{n}") for n in range(130)))
+        bench.call(orchestrate.finish(attempt, ETL, "1", bench.now))
+        bench.hand.run(flow_ops.cancel(REF, "why", bench))
+        assert status(bench) == ("cancelled", 131, 1, 130)
+        assert leftovers(bench) == []
+        assert bench.client.xlen(ETL.key("stream")) == 0
+
+    def test_a_node_with_thousands_of_edges_joins(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"))
+        attempt = bench.begin()
+        many = [node(f"a{n}") for n in range(1_200)]
+        grow(bench, attempt, *many, node("all", *(made.name for made in many)))
+        finish(bench, attempt)
+        assert status(bench)[1] == 1_202
+        assert bench.client.scard("glide:{etl}:deps:f~all") == 1_200
+        assert bench.client.xlen(ETL.key("stream")) == 1_200
+
+
+@pytest.mark.parametrize("queue", ['a"b', "a\\b", "a\nb", "a,b]", "ü"])
+def test_queues_of_any_name_grow_and_are_swept(hand: Hand, redis_client: Any, queue: str) -> None:
+    clock = SystemClock()
+    place, ref = QueueKeys("glide", queue), flow_ops.FlowRef(QueueKeys("glide", queue), "f")
+    spec = FlowSpec("n", [FlowNode("a", queue, "work")], retention=timedelta(0))
+    hand.run(flow_ops.submit("glide", spec.check(), "f", "attach", clock))
+    hand.run(ops.extend(ref, [FlowNode("b", queue, "work", after=["a"])], clock))
+    assert [node.name for node in hand.run(flow_ops.nodes(ref))] == ["a", "b"]
+    hand.run(flow_ops.cancel(ref, "why", clock))
+    assert hand.run(flow_ops.status(ref)).failed == 2
+    hand.run(flow_index.sweep([place], clock))
+    assert redis_client.keys("*:job:*") == []
