@@ -68,8 +68,8 @@ function L.grow.sweep(home, before)
   if meta[1] and meta[2] then
     local prefix, job_id = L.record.split(meta[1])
     local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:token')
-    if job[1] == 'active' and job[2] == meta[2] then -- a long attempt; look again when others have had their turn
-      redis.call('ZADD', home .. 'gmo:growing', before + 1, member)
+    if job[1] == 'active' and job[2] == meta[2] then -- a long attempt; look again in a minute
+      redis.call('ZADD', home .. 'gmo:growing', tonumber(before) + 60000, member)
       return true
     end
   end

@@ -221,7 +221,7 @@ class TestLost:
         attempt = bench.begin()
         grow(bench, attempt, node("a"))
         bench.now += 3_600_000
-        bench.hand.run(flow_index.sweep([ETL], bench))
+        assert bench.hand.run(flow_index.sweep([ETL], bench)) is False
         finish(bench, attempt)
         assert run_all(bench) == ["a"]
 
