@@ -7,6 +7,7 @@ import typer
 from glidemq_orchestrate.cli import process
 from glidemq_orchestrate.cli.flow import flow_app
 from glidemq_orchestrate.cli.library import library_app
+from glidemq_orchestrate.cli.supervise import supervise
 
 app = typer.Typer(
     name="glidemq",
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(process.server)
 app.command()(process.worker)
+app.command()(supervise)
 app.add_typer(flow_app)
 app.add_typer(library_app)
 app.command()(process.demo)
