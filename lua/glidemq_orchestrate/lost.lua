@@ -1,6 +1,4 @@
 -- Open nodes that nothing will ever end: their job was removed, or nothing leads to it any more.
-L.lost = {}
-
 local PUT_BACK, REVOKED, LIST_SEARCH = 5, 50, 10000
 
 -- Changes with every step of the life of a job; empty for a job that is gone, or of which a worker that came too late
@@ -17,6 +15,36 @@ local function trace(job_key)
   return table.concat(fields, '|', 1, 7), fields
 end
 
+local function parts(entry_id)
+  local ms, seq = entry_id:match('^(%d+)-(%d+)$')
+  return tonumber(ms), tonumber(seq)
+end
+
+-- The entry up to which the group of the workers has come. One that is made later begins at the start.
+local function delivered(stream)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  for _, group in ipairs(groups.err and {} or groups) do
+    local info = {}
+    for i = 1, #group, 2 do
+      info[group[i]] = group[i + 1]
+    end
+    if info.name == 'workers' then
+      return { parts(info['last-delivered-id']) }
+    end
+  end
+  return { 0, 0 }
+end
+
+local seen_groups = {} -- of one call: nothing is delivered meanwhile
+
+-- Whether the group has not come to the entry yet.
+local function is_ahead(stream, entry_id)
+  seen_groups[stream] = seen_groups[stream] or delivered(stream)
+  local ms, seq = parts(entry_id)
+  local last = seen_groups[stream]
+  return ms > last[1] or (ms == last[1] and seq > last[2])
+end
+
 -- Whether the entry that the job names will be delivered, or is held by a worker.
 local function is_led_to(prefix, job_id, entry_id)
   if entry_id == '' then
@@ -28,29 +56,9 @@ local function is_led_to(prefix, job_id, entry_id)
     return false
   end
   local held = redis.pcall('XPENDING', stream, 'workers', entry_id, entry_id, 1)
-  return held.err or #held == 1 or L.lost.is_ahead(stream, entry_id)
+  return held.err or #held == 1 or is_ahead(stream, entry_id)
 end
 
--- Whether the group has not come to the entry yet.
-function L.lost.is_ahead(stream, entry_id)
-  local groups = redis.pcall('XINFO', 'GROUPS', stream)
-  for _, group in ipairs(groups.err and {} or groups) do
-    local info = {}
-    for i = 1, #group, 2 do
-      info[group[i]] = group[i + 1]
-    end
-    if info.name == 'workers' then
-      local function parts(id)
-        local ms, seq = id:match('^(%d+)-(%d+)$')
-        return tonumber(ms), tonumber(seq)
-      end
-      local ms, seq = parts(entry_id)
-      local last_ms, last_seq = parts(info['last-delivered-id'])
-      return ms > last_ms or (ms == last_ms and seq > last_seq)
-    end
-  end
-  return true -- a group that is made later begins at the start of the stream
-end
 
 local function is_scheduled(prefix, job_id)
   return redis.call('ZSCORE', prefix .. 'scheduled', job_id)
@@ -96,6 +104,7 @@ end
 --   nodes that wait for dependencies fail. A suspect waits or runs and is in no place that can be seen at once.
 local function check_open(keys, args)
   local now, limit, silent = tonumber(args[1]), tonumber(args[4]), tonumber(args[5])
+  seen_groups = {}
   if redis.call('HGET', keys[1], 'state') ~= 'running' then
     return { '0' }
   end

@@ -12,8 +12,16 @@ GROUP = "workers"
 class NodeWorker:
     """Takes jobs of one queue and ends them by the plain functions."""
 
-    def __init__(self, client: Any, queue: str = "etl", now: int = 0, consumer: str = "node-1") -> None:
-        self.client, self.base, self.consumer, self.now = client, f"glide:{{{queue}}}:", consumer, now
+    def __init__(
+        self,
+        client: Any,
+        queue: str = "etl",
+        now: int = 0,
+        consumer: str = "node-1",
+        *,
+        prefix: str = "glide",
+    ) -> None:
+        self.client, self.base, self.consumer, self.now = client, f"{prefix}:{{{queue}}}:", consumer, now
         if not client.function_list(library=GLIDEMQ):
             client.function_load(library(GLIDEMQ).source)
         if "workers" not in [
