@@ -2,8 +2,8 @@
 
 No call touches two slots and none needs a function of ours. What a kill between two calls leaves behind:
 nodes that gates hold back (submit again, or the sweep removes them), or a record that says the flow runs, and
-then ``advance`` by anybody at any time does what is missing: it opens gates, tells dependents in whatever queue of
-what ended, and counts. Nothing else moves a portable flow across queues, so somebody must call it.
+then ``advance`` by anybody at any time does what is missing: it opens gates, tells dependents in whatever
+queue of what ended, and counts. Nothing else moves a portable flow across queues, so somebody must call it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,37 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flow import FlowRef
 from glidemq_orchestrate._protocol import portable as calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
-from glidemq_orchestrate._protocol.orchestrate import flow_home_queue, read_results, read_status
+from glidemq_orchestrate._protocol.orchestrate import failed_node, flow_home_queue, read_results, read_status
 from glidemq_orchestrate._protocol.supervision import node_table
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
-from glidemq_orchestrate.flow import CheckedFlow, CheckedNode, FlowState, FlowStatus
+from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, WaitTimeout
+from glidemq_orchestrate.flow import (
+    CheckedFlow,
+    CheckedNode,
+    FlowOutcome,
+    FlowState,
+    FlowStatus,
+    NodeStatus,
+)
 from glidemq_orchestrate.keys import QueueKeys, node_job_id
 
 T = TypeVar("T")
 
 PER_TRIP: Final = 200
+POLL_MS: Final = 500
 ABANDONED_MS: Final = 15 * 60_000
 UPSTREAM: Final = "upstream failed: "
+
+
+class PortableRef(FlowRef):
+    """Where a portable flow is."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)
@@ -40,6 +55,7 @@ class Node:
     queue: QueueKeys
     job_id: str
     after: tuple[str, ...]
+    row: str
     state: str = ""
     reason: str = ""
     result: str = "null"
@@ -55,13 +71,13 @@ class Node:
         return self.state in ("failed", "")
 
 
-def submit(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> Op[FlowRef]:
+def submit(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> Op[PortableRef]:
     """Write a flow node by node and let it run; or go on with the equal flow that is there. Repeatable.
 
     Raises:
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
     """
-    ref = FlowRef(QueueKeys(prefix, flow.home), flow_id)
+    ref = PortableRef(QueueKeys(prefix, flow.home), flow_id)
     yield from ask(calls.claim(ref.home, flow_id))
     home = yield from ask(flow_home_queue(prefix, flow_id))
     if home == flow.home:
@@ -143,12 +159,9 @@ def discard(ref: FlowRef) -> Op[None]:
         yield from ask(call)
 
 
-def find(prefix: str, flow_id: str) -> Op[FlowRef]:
-    """Find a flow by its id."""
-    home = yield from ask(flow_home_queue(prefix, flow_id))
-    if home is None:
-        raise FlowNotFound(f"no flow {flow_id} on this server")
-    return FlowRef(QueueKeys(prefix, home), flow_id)
+def is_portable(ref: FlowRef) -> Op[bool]:
+    """Whether the flow was submitted by this path."""
+    return (yield from ask(calls.record(ref.home, ref.flow_id))).get("path") == calls.PATH
 
 
 def status(ref: FlowRef) -> Op[FlowStatus]:
@@ -163,6 +176,40 @@ def results(ref: FlowRef) -> Op[dict[str, Json]]:
     """The result of every completed node by name."""
     nodes = yield from _nodes(ref)
     return read_results({node.name: node.result for node in nodes if node.state == "completed"})
+
+
+def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
+    """Every node, dependencies before dependents."""
+    found: list[NodeStatus] = []
+    for part in _parts((yield from _nodes(ref))):
+        told = [calls.node_status(node.queue, node.job_id, node.name, node.row) for node in part]
+        found += yield from ask_all(told)
+    return found
+
+
+def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
+    """Results and failures, causes first."""
+    broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
+    broken.sort(key=lambda node: node.reason.startswith(UPSTREAM))
+    values = yield from results(ref)
+    return FlowOutcome(status=ended, results=values, failed=[failed_node(node) for node in broken])
+
+
+def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+    """Move the flow on until it has ended: at each event of its home queue, and every half second.
+
+    Raises:
+        WaitTimeout: It has not ended in time.
+    """
+    deadline = None if timeout_ms is None else clock.now_ms() + timeout_ms
+    position = yield from events.tail(ref.home)
+    while not (yield from advance(ref, clock)).is_terminal:
+        left = POLL_MS if deadline is None else min(POLL_MS, deadline - clock.now_ms())
+        if left <= 0:
+            raise WaitTimeout(f"flow {ref.flow_id} is still running after {timeout_ms} ms")
+        for event in (yield from events.read(ref.home, position, left)):
+            position = event.id
+    return (yield from outcome(ref, (yield from status(ref))))
 
 
 def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
@@ -302,8 +349,10 @@ def _nodes(ref: FlowRef) -> Op[list[Node]]:
     cursor = "0"
     while True:
         cursor, page = yield from ask(node_table(ref.home, ref.flow_id, cursor))
-        for name, (rank, queue, job_id, _job, *after) in page.items():
-            found[name] = (rank, Node(name, QueueKeys(ref.home.prefix, queue), job_id, tuple(after)))
+        for name, row in page.items():
+            rank, queue, job_id, _job, *after = row
+            place = QueueKeys(ref.home.prefix, queue)
+            found[name] = (rank, Node(name, place, job_id, tuple(after), json.dumps(row)))
         if cursor == "0":
             break
     nodes = [node for _, node in sorted(found.values(), key=lambda pair: pair[0])]

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate._protocol.orchestrate import read_node
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.flow import CheckedNode
+from glidemq_orchestrate.flow import CheckedNode, NodeStatus
 from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home
 
 NO_ENTRY: Final = "0-1"
@@ -124,6 +125,13 @@ def job(queue: QueueKeys, job_id: str) -> Call[tuple[str, str, str]]:
     """State ('' = gone), reason of the failure, and stored result."""
     words = ("HMGET", queue.job(job_id), "state", "failedReason", "returnvalue")
     return command(*words, decode=lambda reply: (reply[0] or "", reply[1] or "", reply[2] or "null"))
+
+
+def node_status(queue: QueueKeys, job_id: str, name: str, row: str) -> Call[NodeStatus]:
+    """A node as its job has it."""
+    fields = ("state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress")
+    words = ("HMGET", queue.job(job_id), *fields)
+    return command(*words, decode=lambda reply: read_node((name, row, *(field or "" for field in reply)))[1])
 
 
 def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:

@@ -12,6 +12,7 @@ import redis
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
+from glidemq_orchestrate._ops import flow_path
 from glidemq_orchestrate._ops import flow_portable as ops
 from glidemq_orchestrate._ops.flow import FlowRef
 from glidemq_orchestrate._protocol.call import Batch, Call, Op
@@ -95,8 +96,8 @@ class Slots:
         return self.run(ops.submit("glide", spec.check(), flow_id, self), calls)
 
     def ref(self) -> FlowRef:
-        ref, _ = self.run(ops.find("glide", "f"))
-        assert isinstance(ref, FlowRef)
+        ref, _ = self.run(flow_path.find("glide", "f"))
+        assert isinstance(ref, ops.PortableRef)
         return ref
 
     def advance(self) -> FlowState:
@@ -230,9 +231,33 @@ def test_ids_that_are_taken_are_refused_and_nothing_is_left(slots: Slots) -> Non
         slots.submit()
     assert slots.stored() == before
     with pytest.raises(FlowNotFound):
-        slots.run(ops.find("glide", "f"))
+        slots.run(flow_path.find("glide", "f"))
     slots.client("{q}").delete("glide:{q}:job:f~n")
     slots.submit()
     with pytest.raises(FlowConflict):
         slots.submit(FlowSpec("n", [node("other")]))
     assert slots.status() == ("running", 0, 0)
+
+
+def test_the_path_is_chosen_by_itself_and_every_way_to_look_and_steer_follows_it(slots: Slots) -> None:
+    ref, _ = slots.run(flow_path.submit("glide", FLOW.check(), "f", "attach", slots))
+    assert isinstance(ref, ops.PortableRef)
+    slots.run_jobs("~m")
+    outcome, _ = slots.run(flow_path.wait(ref, 20_000, slots))
+    assert outcome.status.state is FlowState.FAILED
+    reasons = [(failed.name, failed.reason) for failed in outcome.failed]
+    assert reasons == [("m", "boom"), ("end", "upstream failed: m")]
+    nodes, _ = slots.run(flow_path.nodes(ref))
+    assert {node.name: node.state.value for node in nodes} == {
+        "a": "completed",
+        "side": "completed",
+        "m": "failed",
+        "n": "completed",
+        "end": "failed",
+    }
+    again, _ = slots.run(flow_path.submit("glide", FLOW.check(), "f", "retry_failed", slots))
+    assert slots.run_jobs() == ["m", "end"]
+    assert slots.run(flow_path.status(again))[0].state is FlowState.COMPLETED
+    assert set(slots.run(flow_path.results(again))[0]) == {"a", "m", "n", "end", "side"}
+    assert slots.run(flow_path.cancel(again, "late", slots))[0] is FlowState.COMPLETED
+    assert slots.run(flow_path.retry_failed(again, slots))[0] is FlowState.COMPLETED
