@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from glidemq_orchestrate._io.sync import SyncDriver
 
 T = TypeVar("T")
+
+# A worker's thread and a producer's that begin to import redis from two ends wait for each other, and Python
+# then gives one of them half a module.
+_IMPORTING = threading.Lock()
 
 
 class SyncFacade:
@@ -34,7 +39,8 @@ class SyncFacade:
     def _run(self, op: Op[T]) -> T:
         driver = self._driver
         if driver is None or self._pid != os.getpid():
-            from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  the driver takes 0.3 s to import
+            with _IMPORTING:
+                from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
             driver = SyncDriver(self._settings)
             try:
@@ -79,7 +85,8 @@ class AsyncFacade:
     async def _run(self, op: Op[T]) -> T:
         driver = self._driver
         if driver is None:
-            from glidemq_orchestrate._io.aio import AsyncDriver  # noqa: PLC0415  the driver takes 0.3 s to import
+            with _IMPORTING:
+                from glidemq_orchestrate._io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
             driver = AsyncDriver(self._settings)
             try:

@@ -49,6 +49,7 @@ class FlowFile(_Strict):
     name: str
     nodes: list[NodeFile]
     labels: dict[str, str] = {}
+    retention: timedelta | None = None
 
 
 def read(wire: Mapping[str, Any]) -> FlowFile:

@@ -1,7 +1,6 @@
 """Flows as users write and read them: specification, checks, order, and the values a status is made of.
 
-Knows no key, no server and no clock. networkx is used here only, and imported where it is needed: it costs
-half a second that a DAG file must not pay.
+Knows no key, no server and no clock.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NewType
 
+from glidemq_orchestrate._order import topological_order
 from glidemq_orchestrate.codec import Json, JsonLike, encode
 from glidemq_orchestrate.errors import (
     ConfigurationError,
-    CycleError,
     DuplicateNode,
     FailedNode,
     FlowTooLarge,
@@ -34,8 +32,6 @@ from glidemq_orchestrate.keys import MAX_NAME, check_queue_name
 from glidemq_orchestrate.retry import Backoff
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from glidemq_orchestrate._flow_file import OptionsFile
 
 FlowId = NewType("FlowId", str)
@@ -87,7 +83,8 @@ class FlowSpec:
     def from_dict(cls, wire: Mapping[str, Any]) -> FlowSpec:
         """Build from the form of a flow file.
 
-        That is ``{"name", "labels", "nodes": [{"name", "queue", "job", "data", "after", "options"}]}``.
+        That is ``{"name", "labels", "retention", "nodes": [{"name", "queue", "job", "data", "after",
+        "options"}]}``.
         Durations are seconds or ISO 8601 (``PT5M``); ``options`` has the fields of ``JobOptions``.
 
         Raises:
@@ -99,6 +96,7 @@ class FlowSpec:
         return cls(
             file.name,
             labels=file.labels,
+            retention=file.retention,
             nodes=[
                 FlowNode(
                     name=node.name,
@@ -143,7 +141,7 @@ class FlowSpec:
         """
         _check_names(self)
         nodes = {node.name: node for node in self.nodes}
-        order = _topological_order(nodes)
+        order = topological_order({name: node.after for name, node in nodes.items()})
         dependents: dict[str, list[str]] = {name: [] for name in order}
         for name in order:
             for dependency in dict.fromkeys(nodes[name].after):
@@ -354,39 +352,6 @@ def _check_node(node: FlowNode) -> None:
         raise InvalidFlow(f"node {node.name} has no job: the name of the handler that runs it")
     if node.options.job_id is not None:
         raise InvalidFlow(f"node {node.name}: options.job_id is set by the flow, leave it out")
-
-
-def _topological_order(nodes: Mapping[str, FlowNode]) -> list[str]:
-    """Names with every dependency before its dependents; among equals in the order of writing."""
-    names = list(nodes)
-    ranks = {name: rank for rank, name in enumerate(names)}
-    dependents: list[list[int]] = [[] for _ in names]
-    missing = []
-    for rank, node in enumerate(nodes.values()):
-        dependencies = set(node.after)
-        missing.append(len(dependencies))
-        for dependency in dependencies:
-            dependents[ranks[dependency]].append(rank)
-    ready = [rank for rank, count in enumerate(missing) if not count]
-    order = []
-    while ready:
-        rank = heappop(ready)
-        order.append(names[rank])
-        for dependent in dependents[rank]:
-            missing[dependent] -= 1
-            if not missing[dependent]:
-                heappush(ready, dependent)
-    if len(order) < len(names):
-        raise CycleError(_cycle(nodes))
-    return order
-
-
-def _cycle(nodes: Mapping[str, FlowNode]) -> list[str]:
-    import networkx as nx
-
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_edges_from((dependency, node.name) for node in nodes.values() for dependency in node.after)
-    return [edge[0] for edge in nx.find_cycle(graph)]
 
 
 def _canonical(data: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
-from glidemq_orchestrate._protocol.staging import JobNames, Piece, chunks, staged
+from glidemq_orchestrate._protocol.staging import GROWTH_NODES, JobNames, Piece, chunks, staged
 from glidemq_orchestrate.flow import FlowState
 from glidemq_orchestrate.growth import CheckedGrowth, KnownNode
 from glidemq_orchestrate.job import Attempt
@@ -72,7 +72,7 @@ def _chunks(  # noqa: PLR0913, PLR0917  what a growth is made of
     queues = list(dict.fromkeys(node.queue for node in growth.nodes))
     numbers = {queue: number for number, queue in enumerate(queues, start=1)}
     places = [QueueKeys(home.prefix, queue).key("id") for queue in queues]
-    parts = list(chunks(growth.nodes))
+    parts = list(chunks(growth.nodes, GROWTH_NODES))
     for at, chunk in enumerate(parts, start=1):
         header: dict[str, Any] = {"id": flow_id, "growth": growth_id, "batch": growth.digest, "chunk": at}
         header |= _outer_edges(chunk, growth, names)
@@ -88,7 +88,7 @@ def _outer_edges(chunk: Iterable[Piece], growth: CheckedGrowth, names: JobNames)
     for piece in chunk:
         ref = names.ref(piece.node.name)
         after += [[names.ref(name), ref] for name in piece.after if name in growth.outside]
-        before += [[ref, names.ref(name)] for name in piece.dependents if name in held]
+        before += [[ref, names.ref(name), piece.node.name] for name in piece.dependents if name in held]
     return {key: edges for key, edges in (("after", after), ("before", before)) if edges}
 
 

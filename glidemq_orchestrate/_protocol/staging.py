@@ -12,6 +12,7 @@ from glidemq_orchestrate.flow import CheckedNode
 from glidemq_orchestrate.keys import QueueKeys, node_job_id
 
 CHUNK_NODES: Final = 50
+GROWTH_NODES: Final = 25
 CHUNK_EDGES: Final = 1_000
 CHUNK_BYTES: Final = 1_048_576
 # More dependents than these are in the set of parents only, not in glide-mq's two lists for people to read.
@@ -59,14 +60,14 @@ def pieces(node: CheckedNode) -> Iterator[Piece]:
     yield Piece(node, after, dependents, is_last=True)
 
 
-def chunks(nodes: Iterable[CheckedNode]) -> Iterator[list[Piece]]:
+def chunks(nodes: Iterable[CheckedNode], most: int = CHUNK_NODES) -> Iterator[list[Piece]]:
     """The nodes as one call after the other takes them."""
     chunk: list[Piece] = []
     edges = size = 0
     for piece in (piece for node in nodes for piece in pieces(node)):
         more = len(piece.after) + len(piece.dependents)
         length = len(piece.node.data) if piece.is_last else 0
-        if chunk and (len(chunk) == CHUNK_NODES or edges + more > CHUNK_EDGES or size + length > CHUNK_BYTES):
+        if chunk and (len(chunk) == most or edges + more > CHUNK_EDGES or size + length > CHUNK_BYTES):
             yield chunk
             chunk, edges, size = [], 0, 0
         chunk.append(piece)

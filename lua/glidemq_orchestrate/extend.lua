@@ -1,6 +1,6 @@
 -- Staging what is added to a flow. Nodes come as in gmo_stage_flow; edges to nodes that are in the flow already come
--- in the header: after = [[old ref, new ref], ...] (the new one waits), before = [[new ref, old ref], ...] (the old one
--- waits too).
+-- in the header: after = [[old ref, new ref], ...] (the new one waits), before = [[new ref, old ref, name], ...] (the
+-- old one waits too for the new one of that name).
 -- Header JSON {id, growth, batch, chunk, chunks, after, before}: a batch is all or nothing. Its last chunk, or any
 -- later one, has `chunks`, the number of all, and seals it when they are all there.
 
@@ -52,7 +52,7 @@ local function write_edges(s)
     redis.call('RPUSH', s.table .. ':edges', cjson.encode { s.header.batch, edge[1], edge[2] })
   end
   for _, edge in ipairs(s.header.before or {}) do
-    redis.call('LPUSH', s.table .. ':edges', cjson.encode { s.header.batch, edge[1], edge[2], true })
+    redis.call('RPUSH', s.table .. ':held', cjson.encode { s.header.batch, edge[1], edge[2], edge[3] })
   end
 end
 

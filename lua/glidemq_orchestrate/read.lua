@@ -16,8 +16,8 @@ local function each_node(keys, args, visit)
   local start = keys[1]:match('^(.*:){[^{}]*}:gmo:flow:')
   local page = redis.call('HSCAN', keys[1] .. ':nodes', args[3], 'COUNT', args[4])
   for i = 1, #page[2], 2 do
-    local row = cjson.decode(page[2][i + 1])
-    visit(page[2][i], page[2][i + 1], start .. '{' .. row[2] .. '}:job:' .. row[3])
+    local queue, job_id = L.stage.place(page[2][i + 1])
+    visit(page[2][i], page[2][i + 1], start .. '{' .. queue .. '}:job:' .. job_id)
   end
   return page[1]
 end

@@ -3,7 +3,7 @@
 -- never started are removed without a trace, and so is what attempts staged that did not finish.
 L.retain = {}
 
-local SLICE = 100
+local SLICE = 50
 local TABLES = { 'nodes', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
 
 -- An error reply when the flow is gone or only its tombstone is left, else nil.
@@ -33,8 +33,8 @@ local function remove_nodes(key, flow_id)
   local start = key:match('^(.*):{[^{}]*}:gmo:flow:')
   local page = redis.call('HRANDFIELD', key .. ':nodes', SLICE, 'WITHVALUES')
   for i = 1, #page, 2 do
-    local row = cjson.decode(page[i + 1])
-    local ref = start .. ':{' .. row[2] .. '}:' .. row[3]
+    local queue, job_id = L.stage.place(page[i + 1])
+    local ref = start .. ':{' .. queue .. '}:' .. job_id
     remove_job(ref, flow_id)
     -- Out of the tables too: a submission that comes before the last slice must stage the node again.
     redis.call('HDEL', key .. ':nodes', page[i])
@@ -78,7 +78,7 @@ end
 -- KEYS  1 home key of the flow id   2 flow hash
 -- ARGS  1 now_ms (unused)   2 flow id   3 digest
 -- REPLY integer: nodes left (0 = gone, or it was no such flow with this digest)
--- EFFECTS on a staged flow, or one that was cancelled while it was being staged: at most 100 jobs with their sets;
+-- EFFECTS on a staged flow, or one that was cancelled while it was being staged: at most 50 jobs with their sets;
 --   with the last one the record, the index entries and the home key.
 local function discard_flow(keys, args)
   if redis.call('HGET', keys[2], 'digest') ~= args[3] or not never_started(keys[2]) then
@@ -129,7 +129,7 @@ end
 -- KEYS  1 <home>gmo:flows
 -- ARGS  1 now_ms   2 staged things that nobody touched since then are abandoned   3 how many ms tombstones live
 -- REPLY integer: 1 when something was removed and there may be more, 0 when nothing is due
--- EFFECTS at most 100 jobs. Repeatable by anybody at any time.
+-- EFFECTS at most 50 jobs. Repeatable by anybody at any time.
 local function sweep(keys, args)
   local home, now = keys[1]:sub(1, -#'gmo:flows' - 1), tonumber(args[1])
   local is_busy = discard_abandoned(home, args[2]) or expire(home, now, args[3]) or L.grow.sweep(home, args[2])

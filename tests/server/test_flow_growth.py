@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, chain, map_over, nested
+from glidemq_orchestrate._io.aio import AsyncDriver
 from glidemq_orchestrate._ops import attempt as attempts
 from glidemq_orchestrate._ops import flow_growth
+from glidemq_orchestrate._worker_flow import RunningFlow
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import FlowEnded, NodeExists
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.job import Attempt
@@ -76,6 +80,46 @@ class TestByANode:
         flow.retry_failed()
         assert flow.wait(timeout=LONG).status.state is FlowState.COMPLETED
         assert record.calls == {"a": 1, "b": 2, "end": 1}
+
+
+class TestFromAHandler:
+    def handle(self, driver: AsyncDriver, attempt: Attempt) -> RunningFlow:
+        return RunningFlow(driver.run, asyncio.get_running_loop(), "glide", attempt, CLOCK)
+
+    async def test_a_plain_handler_adds_from_its_thread(
+        self, url: str, hand: Hand, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record]
+    ) -> None:
+        run_worker(["etl"], {"work": (record := recorder())})
+        record.ended.append("split")
+        spec = FlowSpec("n", [node("split", queue="growing"), node("end", "split")])
+        flow = await asyncio.to_thread(flows.submit, spec, flow_id="f")
+        attempt = await asyncio.to_thread(begin, hand)
+        driver = AsyncDriver(ConnectionSettings.resolve(url))
+        running = self.handle(driver, attempt)
+        await asyncio.to_thread(running.map_over, node("n"), [1, 2], before=["end"])
+        await asyncio.to_thread(running.map_over, node("m"), [])
+        with pytest.raises(NodeExists):
+            await asyncio.to_thread(running.add_nodes, [node("end")])
+        await driver.run(attempts.complete(GROWING, attempt, "1", CLOCK))
+        await driver.aclose()
+        outcome = await asyncio.to_thread(flow.wait, timeout=LONG)
+        assert set(outcome.results) == {"split", "n[0]", "n[1]", "end"}
+
+    async def test_an_async_handler_awaits(
+        self, url: str, hand: Hand, flows: FlowProducer, redis_client: Any
+    ) -> None:
+        spec = FlowSpec("n", [node("split", queue="growing")])
+        await asyncio.to_thread(flows.submit, spec, flow_id="f")
+        attempt = await asyncio.to_thread(begin, hand)
+        driver = AsyncDriver(ConnectionSettings.resolve(url))
+        running = self.handle(driver, attempt)
+        with pytest.raises(RuntimeError, match="add_nodes_async"):
+            running.add_nodes([node("a")])
+        await running.add_nodes_async([node("a")])
+        await running.map_over_async(node("n"), [1], collect=node("sum"))
+        await driver.run(attempts.complete(GROWING, attempt, "1", CLOCK))
+        await driver.aclose()
+        assert redis_client.hget("glide:{growing}:gmo:flow:f", "total") == "4"
 
 
 class TestFromOutside:

@@ -333,3 +333,9 @@ def test_the_seconds_of_a_node_are_those_of_its_last_run(
         "a", "q", "j", "w", (), JobState.COMPLETED, 1, "", None, moment(started), moment(finished)
     )
     assert one.seconds == seconds
+
+
+def test_a_flow_file_says_how_long_the_flow_is_kept() -> None:
+    wire = {"name": "n", "retention": "P7D", "nodes": [{"name": "a", "queue": "etl", "job": "work"}]}
+    assert FlowSpec.from_dict(wire).check().retention_ms == 7 * 86_400_000
+    assert FlowSpec.from_dict(wire | {"retention": 60}).check().retention_ms == 60_000

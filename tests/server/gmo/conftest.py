@@ -29,7 +29,7 @@ DOCUMENTED = [
     QUEUE + r"gmo:flow:f(:(nodes|open|ready|failed|blocked|telling|growing))?",
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
     QUEUE + r"gmo:(staging|expiring|growing)",
-    QUEUE + r"gmo:grow:[\w~-]+(:edges|:meta)?",
+    QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
     r"glide:gmo:homes",
     QUEUE + r"gmo:todo",
 ]

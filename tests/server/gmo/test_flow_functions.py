@@ -115,8 +115,7 @@ class TestDiscarding:
         nodes = [node("a"), *(node(f"b{n}", "a", queue="spark") for n in range(120))]
         bench.call(bench.stage(*nodes))
         call = orchestrate.discard_flow(QueueKeys("glide", "spark"), "f", bench.digest(*nodes))
-        assert bench.call(call) == 21
-        assert bench.call(call) == 0
+        assert [bench.call(call) for _ in range(3)] == [71, 21, 0]
         assert bench.dump(events=False) == before
         assert bench.unchanged(call) == 0
 
