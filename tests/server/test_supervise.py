@@ -86,7 +86,7 @@ def scene(hand: Hand, redis_client: Any, flows: FlowProducer) -> Scene:
 
 def test_a_flow_that_only_node_workers_run_completes(scene: Scene) -> None:
     found, worker = scene.flows.submit(DIAMOND, flow_id="f"), scene.node_worker()
-    assert worker.run_all() == ["f~a", "f~b", "f~c", "f~d"]
+    assert sorted(worker.run_all()) == ["f~a", "f~b", "f~c", "f~d"]
     scene.trim()
     assert scene.ended() == ("running", 0, 0)
     scene.tick()
@@ -359,7 +359,7 @@ def test_a_leader_that_dies_at_any_step_leaves_the_rest_to_the_next(scene: Scene
             scene.lap()
             scene.lap(SPARK)
             worker.now = spark.now = scene.now
-            worker.run_all()
+            worker.run_all("~bad")  # which of the roots ran before is the server's choice
             spark.run_all()
         scene.lap()
         assert scene.ended() == ("failed", 4, 5), cut
