@@ -31,6 +31,7 @@ class Chore(StrEnum):
     ANNOUNCE = "announce"
     UPKEEP = "upkeep"
     RECLAIM = "reclaim"
+    SUPERVISE = "supervise"
 
 
 class ChoreList:

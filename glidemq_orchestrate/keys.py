@@ -77,6 +77,14 @@ class QueueKeys:
         """What is staged to be added to a flow whose home is this queue."""
         return f"{self.base}:gmo:grow:{growth_id}"
 
+    def supervisor(self) -> str:
+        """The lock of the supervisor of this queue: a token, with a time to live."""
+        return f"{self.base}:gmo:supervisor"
+
+    def supervised(self) -> str:
+        """How far the supervisors of this queue have come: a hash."""
+        return f"{self.base}:gmo:supervised"
+
 
 def flow_home(prefix: str, flow_id: str) -> str:
     """The key that says which queue is the home of a flow; it outlives the flow."""

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from uuid import uuid4
 
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
-from glidemq_orchestrate._ops import flow as ops
 from glidemq_orchestrate._ops import flow_growth as growth
 from glidemq_orchestrate._ops import flow_index as index
+from glidemq_orchestrate._ops import flow_path as ops
 from glidemq_orchestrate._ops import workers
 from glidemq_orchestrate._ops.flow import FlowRef, OnExisting
 from glidemq_orchestrate._ops.flow_index import Label

@@ -25,6 +25,8 @@ from typing import Final
 
 from glidemq_orchestrate._facade import AsyncFacade
 from glidemq_orchestrate._ops import attempt as ops
+from glidemq_orchestrate._ops import supervise
+from glidemq_orchestrate._ops.supervise import Watch
 from glidemq_orchestrate._ops.workers import OURS
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate._worker_core import Chore, ChoreList, Slots, reconnect_delays
@@ -114,6 +116,7 @@ class Worker(AsyncFacade):
                 Chore.ANNOUNCE: ANNOUNCE_MS,
                 Chore.UPKEEP: UPKEEP_MS,
                 Chore.RECLAIM: max(self._lock_ms // 2, 500),
+                Chore.SUPERVISE: UPKEEP_MS,
             }
         )
         self._closing: set[asyncio.Task[None]] = set()
@@ -227,6 +230,8 @@ class Worker(AsyncFacade):
             await asyncio.wait(tasks)
         if self._driver is not None:
             try:
+                for watch in self._watches():
+                    await self._run(supervise.resign(watch))
                 await self._run(ops.withdraw(list(self._queues.values()), self.id))
             except GlideMQError as exc:
                 logger.warning(
@@ -271,6 +276,8 @@ class Worker(AsyncFacade):
                     await self._do(chore, jobs)
             except TransportError as exc:
                 await self._pause(exc, next(delays))
+            except GlideMQError:  # the upkeep of a queue must not end the jobs of a worker
+                logger.exception("upkeep refused", extra={"action": "error", "worker": self.id})
             else:
                 delays = reconnect_delays()
 
@@ -291,6 +298,14 @@ class Worker(AsyncFacade):
                         queues, self.id, lock_ms=self._lock_ms, max_lost=self._max_lost, clock=self._clock
                     )
                 )
+
+            case Chore.SUPERVISE:
+                for watch in self._watches():
+                    await self._run(supervise.tick(watch, self._clock))
+
+    def _watches(self) -> list[Watch]:
+        queues = self._queues.values()
+        return [Watch(queue, self.id, self._lock_ms, self._max_lost) for queue in queues]
 
     async def _announce(self) -> None:
         description = {

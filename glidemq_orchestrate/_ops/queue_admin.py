@@ -10,7 +10,7 @@ from typing import Final, Literal
 from glidemq_orchestrate._ops import queue_listing as listing
 from glidemq_orchestrate._ops.jobs import remove_some
 from glidemq_orchestrate._ops.queue_listing import Wanted
-from glidemq_orchestrate._protocol import glidemq_admin, job_changes, queue_reads
+from glidemq_orchestrate._protocol import flow_index, glidemq_admin, job_changes, queue_reads
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ProtocolError, QueueInUse
 from glidemq_orchestrate.job import JobId, JobState
@@ -131,6 +131,7 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
         [
             *(glidemq_admin.unlink([flow_home(queue.prefix, flow_id)]) for flow_id in flows),
             job_changes.forget_usage(queue),
+            flow_index.forget_home(queue),
         ]
     )
 

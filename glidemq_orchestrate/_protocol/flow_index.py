@@ -65,3 +65,8 @@ def sweep(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int, now_m
     """Remove a slice of what is due: answers 1, or 0 when nothing is. Repeatable."""
     args = (now_ms, abandoned_before_ms, tombstone_ms)
     return function("gmo_sweep", [home.flows()], args, replies.integer)
+
+
+def forget_home(queue: QueueKeys) -> Call[None]:
+    """Take a queue off the list of homes. Repeatable."""
+    return command("SREM", flow_homes(queue.prefix), queue.queue, decode=replies.anything)

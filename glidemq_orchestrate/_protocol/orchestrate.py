@@ -123,12 +123,13 @@ def flow_nodes(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, l
     """A page of nodes: the next cursor (``0`` at the end) and rank and status of each node."""
 
     def decode(reply: Any) -> tuple[str, list[tuple[int, NodeStatus]]]:
-        return reply[0], [_node_status(row) for row in replies.rows(_NODE_COLUMNS)(reply[1:])]
+        return reply[0], [read_node(row) for row in replies.rows(_NODE_COLUMNS)(reply[1:])]
 
     return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE), decode)
 
 
-def _node_status(row: tuple[str, ...]) -> tuple[int, NodeStatus]:
+def read_node(row: tuple[str, ...]) -> tuple[int, NodeStatus]:
+    """Rank and status of a node from the columns that ``gmo_flow_nodes`` answers."""
     name, table, state, attempts, started, finished, reason, progress = row
     rank, queue, job_id, job, *after = json.loads(table)
     # A job that retention removed has no state; only completed jobs are removed.

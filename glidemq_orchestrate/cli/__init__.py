@@ -9,6 +9,7 @@ from glidemq_orchestrate.cli.flow import flow_app
 from glidemq_orchestrate.cli.job import job_app
 from glidemq_orchestrate.cli.library import library_app
 from glidemq_orchestrate.cli.queue import queue_app
+from glidemq_orchestrate.cli.supervise import supervise
 
 app = typer.Typer(
     name="glidemq",
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(process.server)
 app.command()(process.worker)
+app.command()(supervise)
 app.add_typer(flow_app)
 app.add_typer(queue_app)
 app.add_typer(job_app)

@@ -29,10 +29,10 @@ def server(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6379,
 ) -> None:
     """Run an embedded Valkey in the foreground until Ctrl-C. Its data survives a restart."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # before it starts: a stop must never leave it behind
+        signal.signal(number, lambda *_: ended.set())
     with EmbeddedServer(data_dir=data, port=port) as running:
-        ended = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: ended.set())
         console.print(f"Valkey listens on {running.url}, data in {data.resolve()}. Ctrl-C stops it.")
         console.print(f"In another terminal: export GLIDEMQ_URL={running.url}", highlight=False)
         ended.wait()

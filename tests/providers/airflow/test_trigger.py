@@ -15,6 +15,7 @@ from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, Worker
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain
+from tests.server.node_worker import NodeWorker
 
 CLASS_PATH = "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger"
 
@@ -126,6 +127,13 @@ async def test_a_state_that_no_event_told_of_is_seen_at_the_next_poll(
     submit(valkey, chain("wait"), "f")
     threading.Timer(0.5, valkey.gate.set).start()
     assert (await fired(GlideMQFlowTrigger(flow_id="f", poll_interval=0.3)))["status"] == "completed"
+
+
+async def test_a_flow_that_only_node_workers_run_ends_although_nobody_supervises_it(valkey: Valkey) -> None:
+    submit(valkey, chain(), "f")
+    with redis.Redis.from_url(valkey.url.replace("valkey", "redis"), decode_responses=True) as client:
+        NodeWorker(client, QUEUE, time.time_ns() // 1_000_000, prefix=valkey.prefix).run_all()
+    assert (await fired(GlideMQFlowTrigger(flow_id="f")))["status"] == "completed"
 
 
 async def test_progress_is_told_when_it_changes(

@@ -12,7 +12,7 @@ import contextvars
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -20,14 +20,16 @@ from weakref import WeakKeyDictionary
 
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, FlowStatus
-from glidemq_orchestrate.errors import FlowNotFound, TransportError
+from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, TransportError
 from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
 LINGER_SECONDS: Final = 5.0
 BLOCK: Final = timedelta(seconds=2)
 CONCURRENT_READS: Final = 8
+SUPERVISE_SECONDS: Final = 2.0
 _FLOW_EVENTS: Final = "flow."
 _PROGRESS_EVENTS: Final = frozenset({"completed", "failed"})
 
@@ -59,12 +61,14 @@ class QueueEvents:
     """Reads the events of one queue, once, and wakes who watches the flows they are about.
 
     ``activity`` grows whenever jobs of the queue have ended, so that a watcher knows if a look is worth it.
+    Meanwhile it looks after the queue where nobody else does: Node workers alone would leave flows unsettled.
     """
 
     def __init__(self, settings: ConnectionSettings, queue: str) -> None:
         self.activity = 0
         self.task: asyncio.Task[None] | None = None
         self._reader = AsyncEventReader(queue, settings.url, prefix=settings.prefix)
+        self._supervisor = Supervisor(settings.url, queues=[queue], prefix=settings.prefix)
         self._subscriptions: dict[str, set[Subscription]] = defaultdict(set)
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -93,9 +97,11 @@ class QueueEvents:
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
+        ended, supervision = asyncio.Event(), None
         try:
             await self._reader.start()
             self._started.set_result(None)
+            supervision = _start(self._supervise(ended))
             used = loop.time()
             while loop.time() - used < LINGER_SECONDS:
                 for event in await self._reader.read(BLOCK):
@@ -105,7 +111,25 @@ class QueueEvents:
         except Exception as exc:  # noqa: BLE001  whatever it is, the watchers must hear of it
             self._fail(exc)
         finally:
+            ended.set()
             await self._reader.close()
+            if supervision is not None:
+                await supervision
+
+    async def _supervise(self, ended: asyncio.Event) -> None:
+        try:
+            while not ended.is_set():
+                try:
+                    await self._supervisor.tick()
+                except GlideMQError as exc:
+                    logger.debug("the queue was not looked after: %s", exc)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SUPERVISE_SECONDS):
+                        await ended.wait()
+        finally:
+            with suppress(GlideMQError):  # the lead lapses by itself
+                await self._supervisor.resign()
+            await self._supervisor.close()
 
     def _tell(self, kind: str, flow_id: str) -> None:
         if kind in _PROGRESS_EVENTS:

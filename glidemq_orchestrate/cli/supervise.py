@@ -1,0 +1,34 @@
+"""``glidemq supervise``: keeps the flows of queues moving that no worker of ours serves."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from glidemq_orchestrate.cli.shell import Prefix, Url, told
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.supervisor import Supervisor
+
+
+@told
+def supervise(
+    queue: Annotated[
+        list[str],
+        typer.Option(help="Queue to look after: homes of flows, queues of Node workers. Repeatable."),
+    ],
+    url: Url = None,
+    lock: Annotated[
+        float,
+        typer.Option(help="Seconds without a sign of life until a worker's jobs are taken back.", min=1),
+    ] = 30,
+    prefix: Prefix = DEFAULT_PREFIX,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Look after queues until SIGTERM or Ctrl-C. Any number may run: one leads each queue."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"
+    )
+    Supervisor(url, queues=queue, prefix=prefix, lock_duration=timedelta(seconds=lock)).run()

@@ -1,0 +1,158 @@
+-- Open nodes that nothing will ever end: their job was removed, or nothing leads to it any more.
+local PUT_BACK, REVOKED, LIST_SEARCH = 5, 50, 10000
+
+-- Changes with every step of the life of a job; empty for a job that is gone, or of which a worker that came too late
+-- has left some fields.
+local function trace(job_key)
+  local fields = redis.call('HMGET', job_key, 'state', 'processedOn', 'lastActive', 'attemptsMade', 'stalledCount',
+    'gmo:entry', 'gmo:token', 'gmo:flow', 'activeSource')
+  if not fields[8] then
+    return ''
+  end
+  for i = 1, #fields do
+    fields[i] = fields[i] or ''
+  end
+  return table.concat(fields, '|', 1, 7), fields
+end
+
+local function parts(entry_id)
+  local ms, seq = entry_id:match('^(%d+)-(%d+)$')
+  return tonumber(ms), tonumber(seq)
+end
+
+-- The entry up to which the group of the workers has come. One that is made later begins at the start.
+local function delivered(stream)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  for _, group in ipairs(groups.err and {} or groups) do
+    local info = {}
+    for i = 1, #group, 2 do
+      info[group[i]] = group[i + 1]
+    end
+    if info.name == 'workers' then
+      return { parts(info['last-delivered-id']) }
+    end
+  end
+  return { 0, 0 }
+end
+
+local seen_groups = {} -- of one call: nothing is delivered meanwhile
+
+-- Whether the group has not come to the entry yet.
+local function is_ahead(stream, entry_id)
+  seen_groups[stream] = seen_groups[stream] or delivered(stream)
+  local ms, seq = parts(entry_id)
+  local last = seen_groups[stream]
+  return ms > last[1] or (ms == last[1] and seq > last[2])
+end
+
+-- Whether the entry that the job names will be delivered, or is held by a worker.
+local function is_led_to(prefix, job_id, entry_id)
+  if entry_id == '' then
+    return false
+  end
+  local stream = prefix .. 'stream'
+  local entry = redis.call('XRANGE', stream, entry_id, entry_id)[1]
+  if not entry or L.stream.job_id(entry[2]) ~= job_id then
+    return false
+  end
+  local held = redis.pcall('XPENDING', stream, 'workers', entry_id, entry_id, 1)
+  return held.err or #held == 1 or is_ahead(stream, entry_id)
+end
+
+
+local function is_scheduled(prefix, job_id)
+  return redis.call('ZSCORE', prefix .. 'scheduled', job_id)
+end
+
+-- Whether the place where a job in this state belongs holds it; nil where that cannot be seen from here.
+local function is_in_place(prefix, job_id, fields, now, silent)
+  local state = fields[1]
+  if state == 'delayed' or state == 'prioritized' then
+    return is_scheduled(prefix, job_id) and true or false
+  elseif state == 'active' and fields[9] == '' then -- glidemq_reclaimStalledListJobs sees to those of the lists
+    local last = tonumber(fields[3]) or tonumber(fields[2]) or 0
+    return now - last < silent or is_led_to(prefix, job_id, fields[6]) or nil
+  elseif state == 'waiting' then
+    return is_led_to(prefix, job_id, fields[6]) and true or nil
+  end
+  return true
+end
+
+local function put_back(prefix, job_id)
+  local job_key = prefix .. 'job:' .. job_id
+  local entry = L.stream.append(prefix .. 'stream', job_id, redis.call('HGET', job_key, 'name'))
+  redis.call('HDEL', job_key, 'gmo:token', 'processedOn', 'lastActive')
+  redis.call('HSET', job_key, 'state', 'waiting', 'gmo:entry', entry)
+end
+
+-- A blocked node that was revoked waits for nothing any more.
+local function fail_revoked(prefix, job_id, now)
+  local flow = L.record.of_job(prefix, job_id)
+  if not flow or redis.call('HGET', prefix .. 'job:' .. job_id, 'revoked') ~= '1' then
+    return 0
+  end
+  L.release.dependents(flow, prefix, job_id, now, flow.node)
+  L.settle.fail_node(flow, prefix .. job_id, 'revoked', now)
+  return REVOKED
+end
+
+-- gmo_check_open: look after a page of the open nodes of a running flow.
+-- KEYS  1 flow hash
+-- ARGS  1 now_ms  2 flow id  3 cursor ('0' first)  4 limit  5 silent_ms: longest silence of a worker
+-- REPLY {next cursor ('0' = end), then for each suspect: ref, trace ('' = the job is gone)}
+-- EFFECTS nodes that others have ended are settled; delayed nodes that are in no schedule go to the stream; revoked
+--   nodes that wait for dependencies fail. A suspect waits or runs and is in no place that can be seen at once.
+local function check_open(keys, args)
+  local now, limit, silent = tonumber(args[1]), tonumber(args[4]), tonumber(args[5])
+  seen_groups = {}
+  if redis.call('HGET', keys[1], 'state') ~= 'running' then
+    return { '0' }
+  end
+  local page, reply, spent = redis.call('SSCAN', keys[1] .. ':open', args[3], 'COUNT', limit), {}, 0
+  reply[1] = page[1]
+  for _, ref in ipairs(page[2]) do
+    if spent >= 2 * limit then
+      reply[1] = args[3] -- the same page again: it has fewer nodes now
+      break
+    end
+    local prefix, job_id = L.record.split(ref)
+    local seen, fields = trace(prefix .. 'job:' .. job_id)
+    spent = spent + 1 + L.foreign.settle(prefix, job_id, now)
+    if fields and fields[1] == 'waiting-children' then
+      spent = spent + fail_revoked(prefix, job_id, now)
+    elseif not fields then
+      reply[#reply + 1], reply[#reply + 2] = ref, ''
+    elseif fields[1] ~= 'completed' and fields[1] ~= 'failed' then
+      local is_found = is_in_place(prefix, job_id, fields, now, silent)
+      if is_found == nil then
+        reply[#reply + 1], reply[#reply + 2] = ref, seen
+      elseif not is_found then
+        put_back(prefix, job_id)
+        spent = spent + PUT_BACK
+      end
+    end
+  end
+  return reply
+end
+
+-- gmo_put_back: bring a node back to the stream that was found nowhere else.
+-- KEYS  1 job hash  2 stream
+-- ARGS  1 now_ms (unused)  2 job id  3 trace that gmo_check_open saw  4 entry id that nobody will deliver, or ''
+-- REPLY 1, or 0 when the job has moved since, or is in one of the lists: then nothing was changed
+local function put_back_lost(keys, args)
+  local prefix = keys[1]:sub(1, #keys[1] - #('job:' .. args[2]))
+  if trace(keys[1]) ~= args[3] then
+    return 0
+  end
+  for _, list in ipairs({ 'lifo', 'priority' }) do
+    if redis.call('LPOS', prefix .. list, args[2], 'MAXLEN', LIST_SEARCH) then
+      return 0
+    end
+  end
+  L.stream.ack(keys[2], 'workers', args[4], false)
+  put_back(prefix, args[2])
+  return 1
+end
+
+redis.register_function { function_name = 'gmo_check_open', callback = check_open, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'gmo_put_back', callback = put_back_lost, flags = { 'allow-oom' } }
