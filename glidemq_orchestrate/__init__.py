@@ -15,6 +15,14 @@ from glidemq_orchestrate.handler import Context, Handlers, RetryLater, Unrecover
 from glidemq_orchestrate.job import Job, JobOptions, JobState
 from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
 from glidemq_orchestrate.retry import Backoff
+from glidemq_orchestrate.schedulers import (
+    AsyncSchedulers,
+    CatchUp,
+    JobTemplate,
+    Schedule,
+    SchedulerEntry,
+    Schedulers,
+)
 from glidemq_orchestrate.worker import Worker
 
 __version__ = "0.1.0"
@@ -24,7 +32,9 @@ __all__ = [
     "AsyncFlow",
     "AsyncFlowProducer",
     "AsyncQueue",
+    "AsyncSchedulers",
     "Backoff",
+    "CatchUp",
     "Context",
     "EmbeddedServer",
     "Event",
@@ -40,9 +50,13 @@ __all__ = [
     "Job",
     "JobOptions",
     "JobState",
+    "JobTemplate",
     "NodeStatus",
     "Queue",
     "RetryLater",
+    "Schedule",
+    "SchedulerEntry",
+    "Schedulers",
     "Unrecoverable",
     "Worker",
 ]

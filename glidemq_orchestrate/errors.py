@@ -32,6 +32,8 @@ succeed later without a change; ``code`` is the server's error code, where one e
         FlowNotFound
         FlowConflict
         LeaseLost
+        SchedulerNotFound
+        SchedulerBusy
       WorkersMissing
         QueueNotServed
         HandlerNotFound
@@ -190,6 +192,16 @@ class FlowConflict(StateError):
 
 class LeaseLost(StateError):
     """The attempt no longer owns its job: somebody else took it over, or it was cancelled."""
+
+
+class SchedulerNotFound(StateError):
+    """No scheduler with this name in this queue."""
+
+
+class SchedulerBusy(StateError):
+    """Workers were firing or changing the scheduler all the time. A repeat may succeed."""
+
+    retryable = True
 
 
 class WorkersMissing(GlideMQError):

@@ -7,6 +7,7 @@ import typer
 from glidemq_orchestrate.cli import process
 from glidemq_orchestrate.cli.flow import flow_app
 from glidemq_orchestrate.cli.library import library_app
+from glidemq_orchestrate.cli.scheduler import scheduler_app
 
 app = typer.Typer(
     name="glidemq",
@@ -19,6 +20,7 @@ app.command()(process.server)
 app.command()(process.worker)
 app.add_typer(flow_app)
 app.add_typer(library_app)
+app.add_typer(scheduler_app)
 app.command()(process.demo)
 
 

@@ -67,6 +67,7 @@ def test_what_may_succeed_later_says_so() -> None:
         "QueueNotServed",
         "HandlerNotFound",
         "WaitTimeout",
+        "SchedulerBusy",
     }
 
 
