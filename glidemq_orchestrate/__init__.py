@@ -9,7 +9,7 @@ import logging
 
 from glidemq_orchestrate.client import AsyncQueue, Queue
 from glidemq_orchestrate.embedded import EmbeddedServer
-from glidemq_orchestrate.events import AsyncEventReader, Event, EventReader
+from glidemq_orchestrate.events import AsyncEventReader, Event, EventFilter, EventKind, EventReader
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.handler import Context, Handlers, RetryLater, Unrecoverable
 from glidemq_orchestrate.job import Job, JobOptions, JobState
@@ -38,6 +38,8 @@ __all__ = [
     "Context",
     "EmbeddedServer",
     "Event",
+    "EventFilter",
+    "EventKind",
     "EventReader",
     "Flow",
     "FlowNode",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from glidemq_orchestrate.cli import process
+from glidemq_orchestrate.cli.events import events
 from glidemq_orchestrate.cli.flow import flow_app
 from glidemq_orchestrate.cli.library import library_app
 from glidemq_orchestrate.cli.scheduler import scheduler_app
@@ -21,6 +22,7 @@ app.command()(process.worker)
 app.add_typer(flow_app)
 app.add_typer(library_app)
 app.add_typer(scheduler_app)
+app.command()(events)
 app.command()(process.demo)
 
 
