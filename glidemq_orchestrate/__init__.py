@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 
+from glidemq_orchestrate.broadcast import AsyncBroadcast, Broadcast
+from glidemq_orchestrate.broadcast_worker import BroadcastWorker
 from glidemq_orchestrate.client import AsyncQueue, Queue
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.events import AsyncEventReader, Event, EventFilter, EventKind, EventReader
@@ -28,12 +30,15 @@ from glidemq_orchestrate.worker import Worker
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncBroadcast",
     "AsyncEventReader",
     "AsyncFlow",
     "AsyncFlowProducer",
     "AsyncQueue",
     "AsyncSchedulers",
     "Backoff",
+    "Broadcast",
+    "BroadcastWorker",
     "CatchUp",
     "Context",
     "EmbeddedServer",

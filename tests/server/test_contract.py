@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import (
+    AsyncBroadcast,
     AsyncEventReader,
     AsyncFlow,
     AsyncFlowProducer,
     AsyncQueue,
+    AsyncSchedulers,
+    Broadcast,
     EventReader,
     Flow,
     FlowNode,
@@ -25,6 +28,7 @@ from glidemq_orchestrate import (
     JobOptions,
     JobState,
     Queue,
+    Schedulers,
 )
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -51,6 +55,8 @@ PAIRS = [
     (FlowProducer, AsyncFlowProducer),
     (Flow, AsyncFlow),
     (EventReader, AsyncEventReader),
+    (Schedulers, AsyncSchedulers),
+    (Broadcast, AsyncBroadcast),
 ]
 
 
