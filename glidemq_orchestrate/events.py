@@ -65,7 +65,7 @@ class EventReader(SyncFacade):
 
     def read(self, timeout: timedelta = timedelta(0)) -> list[Event]:
         """Return what is wanted of up to 100 new events; waits at most ``timeout`` for the first."""
-        events = self._run(ops.read(self._keys, self.start(), milliseconds(timeout) or None))
+        events = self._run(ops.read_with_gap(self._keys, self.start(), milliseconds(timeout) or None))
         if events:
             self.position = events[-1].id
         return [event for event in events if self._where.takes(event)]
@@ -74,7 +74,9 @@ class EventReader(SyncFacade):
         """Wanted events one by one, until none came for ``patience``."""
         heard = time.monotonic()
         while self._patience is None or time.monotonic() - heard < self._patience.total_seconds():
-            events = self._run(ops.read(self._keys, self.start(), milliseconds(_step(self._patience))))
+            events = self._run(
+                ops.read_with_gap(self._keys, self.start(), milliseconds(_step(self._patience)))
+            )
             for event in events:
                 self.position = event.id
                 if self._where.takes(event):
@@ -109,7 +111,9 @@ class AsyncEventReader(AsyncFacade):
 
     async def read(self, timeout: timedelta = timedelta(0)) -> list[Event]:  # noqa: ASYNC109  the server waits
         """See ``EventReader.read``."""
-        events = await self._run(ops.read(self._keys, await self.start(), milliseconds(timeout) or None))
+        events = await self._run(
+            ops.read_with_gap(self._keys, await self.start(), milliseconds(timeout) or None)
+        )
         if events:
             self.position = events[-1].id
         return [event for event in events if self._where.takes(event)]
@@ -119,7 +123,7 @@ class AsyncEventReader(AsyncFacade):
         heard = time.monotonic()
         while self._patience is None or time.monotonic() - heard < self._patience.total_seconds():
             step = milliseconds(_step(self._patience))
-            for event in await self._run(ops.read(self._keys, await self.start(), step)):
+            for event in await self._run(ops.read_with_gap(self._keys, await self.start(), step)):
                 self.position = event.id
                 if self._where.takes(event):
                     yield event

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from glidemq_orchestrate._protocol import glidemq
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate.codec import Json, decode
 from glidemq_orchestrate.job import read_progress
 from glidemq_orchestrate.keys import QueueKeys
@@ -146,20 +146,28 @@ def tail(queue: QueueKeys) -> Op[str]:
 
 
 def read(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:
-    """Up to 100 events after a position; waits at most ``block_ms`` for the first (None: not at all).
+    """Up to 100 events after a position; waits at most ``block_ms`` for the first (None: not at all)."""
+    return _events((yield from ask(_reading(queue, position, block_ms))))
 
-    When events after the position were trimmed away, the first one told is a gap.
-    """
-    wait = None if block_ms is None else max(block_ms, 1)  # BLOCK 0 would wait for ever
+
+def read_with_gap(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:
+    """``read``; where events after the position were trimmed away, the first one told is a gap."""
     # What is trimmed between the two calls may be told as lost though it was read; never the other way round.
-    streams, first = yield from ask_all(
-        [glidemq.read_events(queue, position, READ_COUNT, wait), glidemq.first_event(queue)]
-    )
-    events = [_event(entry_id, fields) for entries in streams.values() for entry_id, fields in entries]
+    streams, first = yield from ask_all([_reading(queue, position, block_ms), glidemq.first_event(queue)])
+    events = _events(streams)
     is_gap = bool(events) and _order(first or "0-0") > _order(position)
     if is_gap and _order(position) == (0, 0):  # no entry has this position: the server's count tells
         is_gap = yield from ask(glidemq.has_lost_events(queue))
     return [Event(position, EventKind.EVENTS_LOST, "", "", {}), *events] if is_gap else events
+
+
+def _reading(queue: QueueKeys, position: str, block_ms: int | None) -> Call[Any]:
+    wait = None if block_ms is None else max(block_ms, 1)  # BLOCK 0 would wait for ever
+    return glidemq.read_events(queue, position, READ_COUNT, wait)
+
+
+def _events(streams: Mapping[str, list[tuple[str, dict[str, str]]]]) -> list[Event]:
+    return [_event(entry_id, fields) for entries in streams.values() for entry_id, fields in entries]
 
 
 def _order(entry_id: str) -> tuple[int, int]:
