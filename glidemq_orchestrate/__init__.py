@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 
+from glidemq_orchestrate.broadcast import AsyncBroadcast, Broadcast
+from glidemq_orchestrate.broadcast_worker import BroadcastWorker
 from glidemq_orchestrate.client import AsyncQueue, AsyncQueues, NewJob, Queue, Queues, Usage
 from glidemq_orchestrate.embedded import EmbeddedServer
-from glidemq_orchestrate.events import AsyncEventReader, Event, EventReader
+from glidemq_orchestrate.events import AsyncEventReader, Event, EventFilter, EventKind, EventReader
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.handler import (
     BatchError,
@@ -35,22 +37,37 @@ from glidemq_orchestrate.options import (
 from glidemq_orchestrate.pattern import chain, chord, group, map_over, nested
 from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
 from glidemq_orchestrate.retry import Backoff
+from glidemq_orchestrate.schedulers import (
+    AsyncSchedulers,
+    CatchUp,
+    JobTemplate,
+    Schedule,
+    SchedulerEntry,
+    Schedulers,
+)
 from glidemq_orchestrate.worker import Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncBroadcast",
     "AsyncEventReader",
     "AsyncFlow",
     "AsyncFlowProducer",
     "AsyncQueue",
     "AsyncQueues",
+    "AsyncSchedulers",
     "Backoff",
     "BatchError",
+    "Broadcast",
+    "BroadcastWorker",
+    "CatchUp",
     "Context",
     "Deduplication",
     "EmbeddedServer",
     "Event",
+    "EventFilter",
+    "EventKind",
     "EventReader",
     "Fallback",
     "Flow",
@@ -66,6 +83,7 @@ __all__ = [
     "JobOptions",
     "JobRef",
     "JobState",
+    "JobTemplate",
     "Keep",
     "NewJob",
     "NodeStatus",
@@ -74,6 +92,9 @@ __all__ = [
     "Queues",
     "RateLimit",
     "RetryLater",
+    "Schedule",
+    "SchedulerEntry",
+    "Schedulers",
     "Suspend",
     "TokenBucket",
     "Unrecoverable",

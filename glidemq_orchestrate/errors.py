@@ -39,6 +39,8 @@ succeed later without a change; ``code`` is the server's error code, where one e
         FlowIncomplete
         NodeExists
         LeaseLost
+        SchedulerNotFound
+        SchedulerBusy
       WorkersMissing
         QueueNotServed
         HandlerNotFound
@@ -245,6 +247,16 @@ class NodeExists(StateError):
 
 class LeaseLost(StateError):
     """The attempt no longer owns its job: somebody else took it over, or it was cancelled."""
+
+
+class SchedulerNotFound(StateError):
+    """No scheduler with this name in this queue."""
+
+
+class SchedulerBusy(StateError):
+    """Workers were firing or changing the scheduler all the time. A repeat may succeed."""
+
+    retryable = True
 
 
 class WorkersMissing(GlideMQError):

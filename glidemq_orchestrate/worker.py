@@ -25,7 +25,7 @@ from typing import Final
 
 from glidemq_orchestrate._facade import AsyncFacade
 from glidemq_orchestrate._ops import attempt as ops
-from glidemq_orchestrate._ops import supervise
+from glidemq_orchestrate._ops import scheduler, supervise
 from glidemq_orchestrate._ops.supervise import Watch
 from glidemq_orchestrate._ops.workers import OURS
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
@@ -289,9 +289,10 @@ class Worker(AsyncFacade):
             case Chore.ANNOUNCE:
                 await self._announce()
             case Chore.UPKEEP:
-                due = await self._run(ops.upkeep(queues, self._clock))
-                if due >= 0:
-                    self._chores.bring_forward(Chore.UPKEEP, max(due, self._clock.now_ms() + 20))
+                due = [await self._run(ops.upkeep(queues, self._clock))]
+                due += [await self._run(scheduler.tick(queue, self._clock)) for queue in queues]
+                if soon := [at for at in due if at >= 0]:
+                    self._chores.bring_forward(Chore.UPKEEP, max(min(soon), self._clock.now_ms() + 20))
             case Chore.RECLAIM:
                 await self._run(
                     ops.reclaim(

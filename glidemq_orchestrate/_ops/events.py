@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
 
 from glidemq_orchestrate._protocol import glidemq
-from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.codec import Json, decode
+from glidemq_orchestrate.job import read_progress
 from glidemq_orchestrate.keys import QueueKeys
 
 READ_COUNT = 100
+
+
+class EventKind(StrEnum):
+    """The events that glide-mq and this package write. Others may appear as plain texts."""
+
+    ADDED = "added"
+    PROMOTED = "promoted"
+    ACTIVE = "active"
+    PROGRESS = "progress"
+    USAGE = "usage"
+    COMPLETED = "completed"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    STALLED = "stalled"
+    REVOKED = "revoked"
+    REMOVED = "removed"
+    PRIORITY_CHANGED = "priority-changed"
+    DELAY_CHANGED = "delay-changed"
+    WAITING_CHILDREN = "waiting-children"
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
+    PAUSED = "paused"
+    CLEANED = "cleaned"
+    DRAINED = "drained"
+    RETRIED = "retried"
+    GROUP_RATE_LIMITED = "group-rate-limited"
+    FLOW_COMPLETED = "flow.completed"
+    FLOW_FAILED = "flow.failed"
+    FLOW_CANCELLED = "flow.cancelled"
+    EVENTS_LOST = "gmo.events-lost"
+    """Made by the reader: events after its position were trimmed away before they were read."""
+
+
+_COUNTS: Final = frozenset({EventKind.CLEANED, EventKind.DRAINED, EventKind.RETRIED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +58,8 @@ class Event:
 
     Attributes:
         id: Its position; reading goes on after it.
-        kind: ``added``, ``active``, ``completed``, ``failed``, ``retrying``, ``progress``,
-            ``flow.completed``, ...
-        job_id: The job; empty for events about a flow.
+        kind: A value of ``EventKind``, or another text.
+        job_id: The job; empty for events about a flow. As stored: see ``job`` and ``count``.
         flow_id: The flow, for ``flow.*`` events; else empty.
         fields: The other fields, all texts as stored.
     """
@@ -37,6 +75,70 @@ class Event:
         """When the server stored it."""
         return datetime.fromtimestamp(int(self.id.split("-", 1)[0]) / 1000, UTC)
 
+    @property
+    def is_gap(self) -> bool:
+        """Whether events before this place were lost: read the state of jobs and flows anew."""
+        return self.kind == EventKind.EVENTS_LOST
+
+    @property
+    def job(self) -> str | None:
+        """The job it is about; None where the id on the wire is a count, or the whole queue is meant."""
+        is_queue = self.kind in (EventKind.PAUSED, EventKind.RESUMED) and self.job_id == "0"
+        return None if self.kind in _COUNTS or is_queue else self.job_id or None
+
+    @property
+    def count(self) -> int | None:
+        """Of ``cleaned``, ``drained`` and ``retried``: how many jobs."""
+        return _whole(self.job_id) if self.kind in _COUNTS else None
+
+    @property
+    def result(self) -> Json:
+        """Of ``completed``: what the handler returned. Raises DecodeError when it is not JSON."""
+        return decode(self.fields.get("returnvalue"), where=f"result of job {self.job_id}")
+
+    @property
+    def progress(self) -> Json:
+        """Of ``progress`` and ``usage``: what was told."""
+        return read_progress(self.fields.get("data"))
+
+    @property
+    def failed_reason(self) -> str | None:
+        """Of ``failed`` and ``retrying``: why."""
+        return self.fields.get("failedReason")
+
+    @property
+    def attempts_made(self) -> int | None:
+        """Of ``retrying``: runs so far."""
+        return _whole(self.fields.get("attemptsMade"))
+
+    @property
+    def delay(self) -> timedelta | None:
+        """Of ``retrying`` and ``delay-changed``: the pause before the next run."""
+        delay_ms = _whole(self.fields.get("delay"))
+        return None if delay_ms is None else timedelta(milliseconds=delay_ms)
+
+    @property
+    def priority(self) -> int | None:
+        """Of ``priority-changed``: the new one."""
+        return _whole(self.fields.get("priority"))
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events a reader returns; left out means all. What is lost is always told."""
+
+    kinds: Collection[str] | None = None
+    jobs: Collection[str] | None = None
+    flows: Collection[str] | None = None
+
+    def takes(self, event: Event) -> bool:
+        """Whether the event is wanted."""
+        return event.is_gap or (
+            (self.kinds is None or event.kind in self.kinds)
+            and (self.jobs is None or event.job in self.jobs)
+            and (self.flows is None or event.flow_id in self.flows)
+        )
+
 
 def tail(queue: QueueKeys) -> Op[str]:
     """The position after the newest event."""
@@ -45,9 +147,39 @@ def tail(queue: QueueKeys) -> Op[str]:
 
 def read(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:
     """Up to 100 events after a position; waits at most ``block_ms`` for the first (None: not at all)."""
+    return _events((yield from ask(_reading(queue, position, block_ms))))
+
+
+def read_with_gap(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:
+    """``read``; where events after the position were trimmed away, the first one told is a gap."""
+    # What is trimmed between the two calls may be told as lost though it was read; never the other way round.
+    streams, first = yield from ask_all([_reading(queue, position, block_ms), glidemq.first_event(queue)])
+    events = _events(streams)
+    is_gap = bool(events) and _order(first or "0-0") > _order(position)
+    if is_gap and _order(position) == (0, 0):  # no entry has this position: the server's count tells
+        is_gap = yield from ask(glidemq.has_lost_events(queue))
+    return [Event(position, EventKind.EVENTS_LOST, "", "", {}), *events] if is_gap else events
+
+
+def _reading(queue: QueueKeys, position: str, block_ms: int | None) -> Call[Any]:
     wait = None if block_ms is None else max(block_ms, 1)  # BLOCK 0 would wait for ever
-    streams = yield from ask(glidemq.read_events(queue, position, READ_COUNT, wait))
+    return glidemq.read_events(queue, position, READ_COUNT, wait)
+
+
+def _events(streams: Mapping[str, list[tuple[str, dict[str, str]]]]) -> list[Event]:
     return [_event(entry_id, fields) for entries in streams.values() for entry_id, fields in entries]
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
+def _whole(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(float(text))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _event(entry_id: str, fields: Mapping[str, str]) -> Event:

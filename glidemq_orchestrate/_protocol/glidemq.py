@@ -205,6 +205,22 @@ def last_event(queue: QueueKeys) -> Call[str]:
     )
 
 
+def first_event(queue: QueueKeys) -> Call[str | None]:
+    """The id of the oldest event that is left; None for none."""
+    words = ("XRANGE", queue.key("events"), "-", "+", "COUNT", 1)
+    return command(*words, decode=lambda reply: reply[0][0] if reply else None)
+
+
+def has_lost_events(queue: QueueKeys) -> Call[bool]:
+    """Whether events were ever trimmed away; refused when there are none."""
+
+    def decode(reply: Any) -> bool:
+        told = _map(reply)
+        return int(told["entries-added"]) > int(told["length"])
+
+    return command("XINFO", "STREAM", queue.key("events"), decode=decode)
+
+
 def read_events(queue: QueueKeys, position: str, count: int, block_ms: int | None) -> Call[Any]:
     """Events after ``position``; waits for one at most ``block_ms``, not at all for None."""
     block: tuple[str | int, ...] = () if block_ms is None else ("BLOCK", block_ms)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import typer
 
 from glidemq_orchestrate.cli import process
+from glidemq_orchestrate.cli.events import events
 from glidemq_orchestrate.cli.flow import flow_app
 from glidemq_orchestrate.cli.job import job_app
 from glidemq_orchestrate.cli.library import library_app
 from glidemq_orchestrate.cli.queue import queue_app
+from glidemq_orchestrate.cli.scheduler import scheduler_app
 from glidemq_orchestrate.cli.supervise import supervise
 
 app = typer.Typer(
@@ -25,6 +27,8 @@ app.add_typer(flow_app)
 app.add_typer(queue_app)
 app.add_typer(job_app)
 app.add_typer(library_app)
+app.add_typer(scheduler_app)
+app.command()(events)
 app.command()(process.demo)
 
 

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import (
+    AsyncBroadcast,
     AsyncEventReader,
     AsyncFlow,
     AsyncFlowProducer,
     AsyncQueue,
     AsyncQueues,
+    AsyncSchedulers,
+    Broadcast,
     EventReader,
     Flow,
     FlowNode,
@@ -27,6 +30,7 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
     Queues,
+    Schedulers,
 )
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -54,6 +58,8 @@ PAIRS = [
     (Queues, AsyncQueues),
     (Flow, AsyncFlow),
     (EventReader, AsyncEventReader),
+    (Schedulers, AsyncSchedulers),
+    (Broadcast, AsyncBroadcast),
 ]
 
 

@@ -68,6 +68,7 @@ def test_what_may_succeed_later_says_so() -> None:
         "QueueNotServed",
         "HandlerNotFound",
         "WaitTimeout",
+        "SchedulerBusy",
     }
 
 

@@ -1,0 +1,111 @@
+"""Publishing to all subscriptions, and what a subscription does with its entries."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from glidemq_orchestrate._ops import queue as queue_ops
+from glidemq_orchestrate._protocol import broadcasting as calls
+from glidemq_orchestrate._protocol import glidemq
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.errors import InvalidJob, ProtocolError
+from glidemq_orchestrate.job import Attempt, JobId, JobOptions
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.subjects import matches
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A consumer group of a queue, and which subjects it wants."""
+
+    queue: QueueKeys
+    group: str
+    start: str
+    patterns: tuple[str, ...]
+
+
+def publish(  # noqa: PLR0913, PLR0917  a message
+    queue: QueueKeys, subject: str, data: JsonLike, options: JobOptions, now_ms: int, most: int | None
+) -> Op[JobId]:
+    """Add a message for all subscriptions."""
+    for option in ("priority", "lifo"):
+        if getattr(options, option):
+            raise InvalidJob(f"{option} is not for broadcasts: subscriptions never see such messages")
+    job_id = yield from queue_ops.add_job(queue, queue_ops.NewJob(subject, data, options), now_ms)
+    if most is not None:
+        yield from ask(calls.trim(queue, most))
+    return job_id
+
+
+def open_subscription(subscription: Subscription) -> Op[None]:
+    """Make it where it is missing."""
+    try:
+        yield from ask(calls.subscribe(subscription.queue, subscription.group, subscription.start))
+    except ProtocolError as exc:
+        if "BUSYGROUP" not in str(exc):
+            raise
+
+
+def take(  # noqa: PLR0913  what to take
+    subscription: Subscription,
+    consumer: str,
+    *,
+    count: int,
+    block_ms: int,
+    again: bool,
+    held: set[str],
+    clock: Clock,
+) -> Op[list[Attempt]]:
+    """Begin runs of up to ``count`` messages; acknowledge what is not for this subscription."""
+    queue, group = subscription.queue, subscription.group
+    start = "0" if again else ">"
+    try:
+        streams = yield from ask(
+            calls.read(queue, group, consumer, count=count, block_ms=block_ms, start=start)
+        )
+    except ProtocolError as exc:
+        if "NOGROUP" not in str(exc):
+            raise
+        # Somebody emptied the database: what was published since must not be missed.
+        yield from open_subscription(replace(subscription, start="0"))
+        return []
+    begun: list[Attempt] = []
+    for entry_id, fields in (entry for entries in streams.values() for entry in entries):
+        if entry_id in held:
+            continue
+        is_ours = fields.get("retryGroup", group) == group
+        if "jobId" not in fields or not is_ours or not matches(fields.get("name", ""), subscription.patterns):
+            yield from ask(calls.acknowledge(queue, group, entry_id))
+            continue
+        job_id = fields["jobId"]
+        found = yield from ask(calls.activate(queue, job_id, entry_id, group, clock.now_ms()))
+        if isinstance(found, str):  # gone, revoked or expired: for all subscriptions
+            yield from ask(calls.acknowledge(queue, group, entry_id))
+            continue
+        failures = yield from ask(calls.attempts(queue, job_id, group))
+        begun.append(
+            replace(Attempt.from_wire(queue.queue, entry_id, entry_id, found), attempts_made=failures)
+        )
+    return begun
+
+
+def upkeep(subscription: Subscription, consumer: str, lock_ms: int, max_lost: int, clock: Clock) -> Op[int]:
+    """Release due messages and retries, take over what dead consumers hold. Answers how many were taken."""
+    yield from ask(glidemq.promote(subscription.queue, clock.now_ms()))
+    with suppress(ProtocolError):  # no group: the next read makes it
+        return (
+            yield from ask(
+                calls.reclaim(
+                    subscription.queue, subscription.group, consumer, lock_ms, max_lost, clock.now_ms()
+                )
+            )
+        )
+    return 0
+
+
+def beat(subscription: Subscription, held: list[str], clock: Clock) -> Op[None]:
+    """Keep the messages in work from being taken over."""
+    yield from ask_all([calls.beat(subscription.queue, job_id, clock.now_ms()) for job_id in held])

@@ -1,0 +1,48 @@
+"""``glidemq events``: what happens in a queue, as it happens."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from glidemq_orchestrate.cli.shell import Prefix, Url, told
+from glidemq_orchestrate.events import Event, EventFilter, EventReader
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+
+@told
+def events(
+    queue: Annotated[str, typer.Option("--queue", "-q", help="The queue.")],
+    url: Url = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Position to go on after; 0-0 for all that is left.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for further events.")] = True,
+    kind: Annotated[list[str] | None, typer.Option(help="Only events of this kind; repeatable.")] = None,
+    job: Annotated[list[str] | None, typer.Option(help="Only events of this job; repeatable.")] = None,
+    flow: Annotated[list[str] | None, typer.Option(help="Only events of this flow; repeatable.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Print the events of a queue, the oldest first; lost ones are told in their place."""
+    where = EventFilter(kinds=kind or None, jobs=job or None, flows=flow or None)
+    patience = None if follow else timedelta(milliseconds=100)
+    with EventReader(queue, url, prefix=prefix, position=start, where=where, patience=patience) as reader:
+        for event in reader:
+            typer.echo(_json(event) if as_json else _line(event))
+
+
+def _json(event: Event) -> str:
+    about = {"id": event.id, "kind": event.kind, "job": event.job_id, "flow": event.flow_id}
+    return json.dumps(about | {"fields": dict(event.fields)}, ensure_ascii=False)
+
+
+def _line(event: Event) -> str:
+    if event.is_gap:
+        return f"{event.id}  events after this position were lost"
+    # Payloads are for --json: a terminal log may be kept by others.
+    about = event.flow_id or event.job_id
+    return f"{event.id}  {event.kind}  {about}  {event.fields.get('name', '')}".rstrip()

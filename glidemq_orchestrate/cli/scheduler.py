@@ -1,0 +1,79 @@
+"""``glidemq scheduler``: the repeating jobs of a queue."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, told
+from glidemq_orchestrate.errors import SchedulerNotFound
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.schedulers import SchedulerEntry, Schedulers
+
+scheduler_app = typer.Typer(
+    name="scheduler", help="Look at repeating jobs and remove them.", no_args_is_help=True
+)
+
+Queue = Annotated[str, typer.Option("--queue", "-q", help="The queue.")]
+Name = Annotated[str, typer.Argument(help="Name of the scheduler.")]
+
+
+@scheduler_app.command("list")
+@told
+def scheduler_list(
+    queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """List the schedulers of a queue, those that Node made too."""
+    with Schedulers(queue, url, prefix=prefix) as schedulers:
+        rows = [_row(entry) for entry in schedulers.list()]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        typer.echo(f"{row['name']}  next run {row['next_run'] or 'unknown'}  runs {row['iterations']}")
+
+
+@scheduler_app.command("show")
+@told
+def scheduler_show(
+    name: Name, queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """Show one scheduler. Exit code 1 when there is none of this name."""
+    with Schedulers(queue, url, prefix=prefix) as schedulers:
+        row = _row(schedulers.get(name))
+    if as_json:
+        typer.echo(json.dumps(row, indent=2))
+        return
+    for field, value in row.items():
+        typer.echo(f"{field}: {value if isinstance(value, str) else json.dumps(value)}")
+
+
+@scheduler_app.command("remove")
+@told
+def scheduler_remove(
+    name: Name, queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """Remove a scheduler; jobs that it has added stay. Exit code 1 when there is none of this name."""
+    with Schedulers(queue, url, prefix=prefix) as schedulers:
+        if not schedulers.remove(name):
+            raise SchedulerNotFound(f"no scheduler {name} in queue {queue}")
+    typer.echo(json.dumps({"removed": name}) if as_json else f"removed {name}")
+
+
+def _row(entry: SchedulerEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "schedule": None if entry.schedule is None else entry.schedule.to_wire(),
+        "job": entry.job,
+        "iterations": entry.iterations,
+        "last_run": _told(entry.last_run),
+        "next_run": _told(entry.next_run),
+        "python_only": entry.python_only,
+    }
+
+
+def _told(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="milliseconds")

@@ -1,0 +1,126 @@
+"""Readers of events: kept positions, lost events that are told, typed fields, filters, iteration."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from glidemq_orchestrate import Event, EventFilter, EventKind
+from glidemq_orchestrate.cli import app
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Clients
+
+EVENTS = "glide:{etl}:events"
+SHORT = timedelta(milliseconds=50)
+
+
+def tell(client: Any, count: int, start: int = 0) -> list[str]:
+    return [
+        client.xadd(EVENTS, {"event": "added", "jobId": str(n), "name": "n"})
+        for n in range(start, start + count)
+    ]
+
+
+class TestGaps:
+    def test_lost_events_are_told_in_their_place(self, clients: Clients, redis_client: Any) -> None:
+        ids = tell(redis_client, 20)
+        redis_client.xtrim(EVENTS, maxlen=5, approximate=False)
+        reader = clients.events(position=ids[3])
+        gap, *rest = clients.do(reader.read())
+        assert (gap.is_gap, gap.kind, gap.id) == (True, EventKind.EVENTS_LOST, ids[3])
+        assert [event.id for event in rest] == ids[15:]
+        tell(redis_client, 1)
+        assert [event.is_gap for event in clients.do(reader.read())] == [False]
+
+    def test_a_position_that_is_still_there_has_no_gap(self, clients: Clients, redis_client: Any) -> None:
+        ids = tell(redis_client, 20)
+        redis_client.xtrim(EVENTS, maxlen=5, approximate=False)
+        assert [event.id for event in clients.do(clients.events(position=ids[15]).read())] == ids[16:]
+
+    def test_a_reader_of_a_queue_that_was_empty_loses_nothing_silently(
+        self, clients: Clients, redis_client: Any
+    ) -> None:
+        reader = clients.events()
+        assert clients.do(reader.start()) == "0-0"
+        tell(redis_client, 9)
+        redis_client.xtrim(EVENTS, maxlen=5, approximate=False)
+        assert [event.is_gap for event in clients.do(reader.read())] == [True] + [False] * 5
+
+    def test_a_filter_lets_gaps_through(self, clients: Clients, redis_client: Any) -> None:
+        ids = tell(redis_client, 9)
+        redis_client.xtrim(EVENTS, maxlen=5, approximate=False)
+        reader = clients.events(position=ids[0], where=EventFilter(jobs=["7"]))
+        assert [event.job_id for event in clients.do(reader.read())] == ["", "7"]
+        assert reader.position == ids[-1]
+
+
+class TestTypedFields:
+    @pytest.mark.parametrize(
+        ("fields", "attribute", "value"),
+        [
+            ({"event": "completed", "jobId": "1", "returnvalue": '{"a":1}'}, "result", {"a": 1}),
+            ({"event": "progress", "jobId": "1", "data": "50"}, "progress", 50),  # fact 25
+            ({"event": "progress", "jobId": "1", "data": "half"}, "progress", "half"),
+            ({"event": "retrying", "jobId": "1", "attemptsMade": "2"}, "attempts_made", 2),
+            ({"event": "retrying", "jobId": "1", "delay": "200"}, "delay", timedelta(milliseconds=200)),
+            ({"event": "failed", "jobId": "1", "failedReason": "boom"}, "failed_reason", "boom"),
+            ({"event": "priority-changed", "jobId": "1", "priority": "4"}, "priority", 4),
+            ({"event": "priority-changed", "jobId": "1", "priority": "odd"}, "priority", None),
+            ({"event": "drained", "jobId": "12"}, "count", 12),
+            ({"event": "drained", "jobId": "12"}, "job", None),
+            ({"event": "resumed", "jobId": "0"}, "job", None),
+            ({"event": "resumed", "jobId": "7", "signal": "go"}, "job", "7"),
+            ({"event": "added", "jobId": "7"}, "count", None),
+        ],
+    )
+    def test_fields_are_read_as_what_they_are(
+        self, clients: Clients, redis_client: Any, fields: dict[str, str], attribute: str, value: Any
+    ) -> None:
+        redis_client.xadd(EVENTS, fields)
+        (event,) = clients.do(clients.events(position="0-0").read())
+        assert getattr(event, attribute) == value
+
+
+class TestIterating:
+    def test_it_gives_what_is_wanted_and_ends_after_silence(
+        self, clients: Clients, redis_client: Any
+    ) -> None:
+        ids = tell(redis_client, 120)
+        reader = clients.events(position="0-0", where=EventFilter(jobs=["3", "110"]), patience=SHORT)
+        places: list[tuple[str, str | None]] = []
+
+        async def every() -> None:
+            places.extend([(event.job_id, reader.position) async for event in reader])
+
+        if clients.runner is None:
+            places.extend((event.job_id, reader.position) for event in reader)
+        else:
+            clients.do(every())
+        assert places == [("3", ids[3]), ("110", ids[110])]
+        assert reader.position == ids[-1]
+
+    def test_the_command_prints_a_json_object_a_line(self, url: str, redis_client: Any) -> None:
+        ids = tell(redis_client, 3)
+        words = ["events", "--queue", "etl", "--url", url, "--no-follow"]
+        told = CliRunner().invoke(app, [*words, "--from", ids[0], "--json"]).stdout
+        lines = [json.loads(line) for line in told.splitlines()]
+        assert [(line["id"], line["kind"], line["job"]) for line in lines] == [
+            (ids[1], "added", "1"),
+            (ids[2], "added", "2"),
+        ]
+        redis_client.xtrim(EVENTS, maxlen=1, approximate=False)
+        told = CliRunner().invoke(app, [*words, "--from", ids[0]]).stdout
+        assert "were lost" in told.splitlines()[0]
+        assert "added  2" in told.splitlines()[1]
+
+
+def test_an_event_of_a_flow_is_filtered_by_its_flow() -> None:
+    event = Event("1-0", "flow.completed", "", "f", {})
+    assert EventFilter(flows=["f"]).takes(event)
+    assert not EventFilter(flows=["g"]).takes(event)
+    assert not EventFilter(kinds=[EventKind.ADDED]).takes(event)
