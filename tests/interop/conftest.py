@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -179,6 +180,37 @@ class Node:
                 age = self.now() - told["startedAt"]
                 found.append({"id": key.rpartition(":w:")[2], "age": age, **told})
         return found
+
+    def fire(self) -> int:
+        """One scheduler step of a Node worker: under the lock, jobs and entries in one transaction."""
+        (lock,) = self.key("schedulers:lock:__tick__")
+        token = secrets.token_hex(8)
+        if not self.fcall("glidemq_tryLock", [lock], token, 5000):
+            return 0
+        now, fired = self.now(), 0
+        pipeline = self.client.pipeline(transaction=True)
+        for name, text in self.client.hgetall(f"{self.prefix}:schedulers").items():
+            entry = json.loads(text)
+            if not entry.get("nextRun") or entry["nextRun"] > now:
+                continue
+            if entry.get("limit") and entry["iterationCount"] >= entry["limit"]:
+                pipeline.hdel(f"{self.prefix}:schedulers", name)
+                continue
+            fired += 1
+            keys = self.key("id", "stream", "scheduled", "events")
+            words = self._words(entry.get("template", {}).get("name", name), "{}", {})
+            pipeline.fcall("glidemq_addJob", len(keys), *keys, *words, "", 0)
+            entry |= {"lastRun": now, "iterationCount": entry["iterationCount"] + 1}
+            missed = (now - entry["nextRun"]) // entry["every"] + 1
+            entry["nextRun"] += missed * entry["every"]
+            if entry.get("limit") and entry["iterationCount"] >= entry["limit"]:
+                pipeline.hdel(f"{self.prefix}:schedulers", name)
+            else:
+                pipeline.hset(f"{self.prefix}:schedulers", name, json.dumps(entry, separators=(",", ":")))
+        self.fcall("glidemq_renewLock", [lock], token, 5000)
+        pipeline.execute()
+        self.fcall("glidemq_unlock", [lock], token)
+        return fired
 
     # --- flow producer ---
 

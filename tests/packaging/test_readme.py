@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import yaml
 from typer.main import get_command
 
+from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowProducer, FlowSpec, Queue, Worker
 from glidemq_orchestrate.cli import app
-from glidemq_orchestrate.flow import FlowSpec
 
 ROOT = Path(__file__).parents[2]
+MINUTE = timedelta(minutes=1)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -30,6 +34,45 @@ def test_the_quick_start_runs_as_printed() -> None:
     )
 
     assert (done.returncode, done.stdout.strip()) == (0, "7800"), done.stderr
+
+
+def block_with(word: str) -> str:
+    return next(block for block in blocks("python") if word in block)
+
+
+def test_the_calls_of_a_queue_run_as_printed() -> None:
+    with EmbeddedServer() as server:
+        exec(block_with("add_many"), {"server": server})
+        with Queue("etl", server.url) as queue:
+            assert sum(queue.counts().values()) == 14
+
+
+def test_every_call_that_is_listed_exists() -> None:
+    rows = re.findall(r"^\| [a-z ]+ \|(.*)\|$", README, re.MULTILINE)
+    names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert len(names) > 40
+    assert {name for name in names if not callable(getattr(Queue, name, None))} == set()
+
+
+def test_the_growing_flow_runs_as_printed() -> None:
+    with EmbeddedServer() as server:
+        worker = Worker(server.url, queues=["etl"])
+        names: dict[str, Any] = {"worker": worker, "find_items": lambda: [1, 2, 3]}
+        exec(block_with("map_over(\n"), names)
+        for job in ("extract", "clean", "report", "item", "total"):
+            worker.handler(job)(lambda ctx: sorted(ctx.inputs))
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        with FlowProducer(server.url) as flows:
+            assert len(flows.submit(names["spec"], flow_id="a").result(timeout=MINUTE)) == 14
+            split, total = (
+                FlowNode("split", "etl", "split"),
+                FlowNode("total", "etl", "total", after=["split"]),
+            )
+            results = flows.submit(FlowSpec("growing", [split, total]), flow_id="b").result(timeout=MINUTE)
+        assert results["total"] == ["item[0]", "item[1]", "item[2]", "split"]
+        worker.stop()
+        thread.join(30)
 
 
 def test_the_flow_file_is_a_valid_flow() -> None:
