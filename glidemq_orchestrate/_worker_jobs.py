@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from glidemq_orchestrate import _telemetry
 from glidemq_orchestrate._protocol import orchestrate
-from glidemq_orchestrate._protocol.exchange import Outcome
+from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate._worker_core import Slots, judge_error, judge_result, refuse, unknown_handler
 from glidemq_orchestrate._worker_flow import RunningFlow
 from glidemq_orchestrate._worker_hooks import Hooks, about
@@ -95,6 +95,9 @@ class JobRunner:
     def begin(self, begun: list[Attempt]) -> None:
         """Take activated jobs and run as many as there are free places."""
         for attempt in begun:
+            if self._slots.stopping:  # it was asked for before
+                self._say(Outcome(attempt, Kind.BACK))
+                continue
             self._slots.take(attempt)
             registered = self._handlers.get(attempt.name)
             if registered is not None and registered.batch_size:
