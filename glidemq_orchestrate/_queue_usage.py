@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from glidemq_orchestrate._ops import usage as ops
-from glidemq_orchestrate._ops.usage import FlowBudget, Usage, UsageSummary
+from glidemq_orchestrate._ops.usage import FlowBudget, UsageSummary
 from glidemq_orchestrate._queue_base import AsyncQueueBase, QueueBase
+from glidemq_orchestrate.usage import Usage
 
 
 class UsageCalls(QueueBase):

@@ -15,22 +15,26 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from glidemq_orchestrate import _telemetry
-from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._ops import budget
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate._worker_context import make_context, portable
 from glidemq_orchestrate._worker_core import Slots, judge_error, judge_result, refuse, unknown_handler
 from glidemq_orchestrate._worker_flow import RunningFlow
 from glidemq_orchestrate._worker_hooks import Hooks, about
 from glidemq_orchestrate._worker_processes import Processes
 from glidemq_orchestrate._worker_voice import Run, Voice
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import JsonLike, decode, encode
-from glidemq_orchestrate.errors import CodecError
+from glidemq_orchestrate.errors import CodecError, GlideMQError, TransportError
 from glidemq_orchestrate.handler import BatchError, Context, Handlers, Registered
 from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 T = TypeVar("T")
+
+
+class BudgetExceeded(Exception):
+    """The budget of a job's flow is spent."""
 
 
 class ThreadsGone(Exception):
@@ -160,8 +164,25 @@ class JobRunner:
             await self._voice.all_said()  # progress of an attempt is refused once its outcome is taken
         self._slots.ran(seconds)
         for attempt, outcome in zip(running.attempts, outcomes, strict=True):
+            if attempt.budget_key and outcome is not None and outcome.kind is Kind.DONE:
+                await self._charge(attempt)
             self._end(attempt, outcome, seconds)
         self.fill()
+
+    async def _check_budget(self, attempt: Attempt) -> Outcome | None:
+        """What to say about a job whose budget is spent; None: it may run."""
+        verdict = "go"
+        with contextlib.suppress(TransportError):  # no reason to fail a job
+            verdict = await self._run(budget.check(attempt.budget_key))
+        if verdict == "go":
+            return None
+        if verdict == "pause":
+            return Outcome(attempt, Kind.LATER, first=self._clock.now_ms() + budget.PAUSE_MS)
+        return self._judge_error(attempt, BudgetExceeded("Budget exceeded"))
+
+    async def _charge(self, attempt: Attempt) -> None:
+        with contextlib.suppress(GlideMQError):  # it is too late to refuse the job
+            await self._run(budget.charge(self._queues[attempt.queue], attempt.job_id, attempt.budget_key))
 
     async def _judge(self, running: Running) -> Sequence[Outcome | None]:
         """One outcome per attempt; None where the lease is gone and there is nothing to hand in."""
@@ -174,6 +195,8 @@ class JobRunner:
         except CodecError as exc:
             return await self._judge_readable(running, exc)
         try:
+            if attempts[0].budget_key and (refused := await self._check_budget(attempts[0])):
+                return [refused]
             with _telemetry.running(attempts[0]) if _telemetry.is_on() else contextlib.nullcontext():
                 value = await self._limited(registered, running)
         except ThreadsGone:
@@ -182,9 +205,7 @@ class JobRunner:
             return self._judge_cancelled(running, exc)
         except Exception as exc:  # noqa: BLE001  the one place where code of users is caught
             return self._judge_raised(attempts, exc)
-        if registered.batch_size:
-            return self._judge_batch(attempts, value)
-        return [judge_result(attempts[0], value, random.random())]  # noqa: S311  jitter
+        return self._judge_batch(attempts, value if registered.batch_size else [value])
 
     async def _limited(self, registered: Registered, running: Running) -> Any:
         limits = [attempt.options.timeout for attempt in running.attempts if attempt.options.timeout]
@@ -261,7 +282,7 @@ class JobRunner:
             return await registered.function(given)
         if registered.in_process and self._processes is not None:
             return await self._processes.run(
-                registered.function, _token(running.attempts[0]), _portable(running.contexts[0])
+                registered.function, _token(running.attempts[0]), portable(running.contexts[0])
             )
         try:
             # With the context, as asyncio.to_thread does: a span of the handler belongs to the one around it.
@@ -330,30 +351,7 @@ class JobRunner:
     # --- what handlers say meanwhile ---
 
     def _context(self, attempt: Attempt) -> Context:
-        options, index = attempt.options, attempt.fallback_index
-
-        def progress(value: JsonLike) -> None:
-            self._voice.tell("progress", attempt, encode(value, where=f"progress of job {attempt.name}"))
-
-        def log(line: str) -> None:
-            self._voice.tell("log", attempt, line)
-
-        signals = decode(attempt.signals, where=f"signals of job {attempt.job_id}") if attempt.signals else ()
-        return Context(
-            attempt.queue,
-            attempt.job_id,
-            attempt.name,
-            attempt.attempts_made + 1,
-            decode(attempt.data, where=f"data of job {attempt.name}"),
-            orchestrate.read_results(attempt.inputs) if attempt.inputs else {},
-            attempt.flow_id,
-            attempt.node,
-            progress,
-            log,
-            signals=_read_signals(signals),
-            flow=self._flow_of(attempt),
-            fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
-        )
+        return make_context(attempt, self._voice, self._flow_of(attempt))
 
     def _flow_of(self, attempt: Attempt) -> RunningFlow | None:
         if attempt.flow_id is None:
@@ -374,20 +372,3 @@ class JobRunner:
 
 def _token(attempt: Attempt) -> str:
     return f"{attempt.token}:{attempt.job_id}"
-
-
-def _portable(context: Context) -> dict[str, Any]:
-    """What a context in another process is made of."""
-    names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
-    return {name: getattr(context, name) for name in names}
-
-
-def _read_signals(stored: Any) -> Sequence[Any]:
-    """Signals with their data decoded: glide-mq stores that as a JSON text of its own."""
-    if not isinstance(stored, list):
-        return ()
-    return [
-        {**signal, "data": decode(signal.get("data"), where="data of a signal")}
-        for signal in stored
-        if isinstance(signal, dict)
-    ]

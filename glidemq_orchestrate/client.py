@@ -14,7 +14,7 @@ from glidemq_orchestrate._ops.jobs import JobLogs, OutputChunk, Signal, SuspendI
 from glidemq_orchestrate._ops.queue import NewJob, traced
 from glidemq_orchestrate._ops.queue_admin import GroupInfo, MetricPoint, queue_names
 from glidemq_orchestrate._ops.queue_listing import JobPage
-from glidemq_orchestrate._ops.usage import FlowBudget, Usage, UsageSummary
+from glidemq_orchestrate._ops.usage import FlowBudget, UsageSummary
 from glidemq_orchestrate._ops.workers import WorkerInfo
 from glidemq_orchestrate._queue_admin import AdminCalls, AsyncAdminCalls
 from glidemq_orchestrate._queue_jobs import AsyncJobCalls, JobCalls
@@ -22,6 +22,7 @@ from glidemq_orchestrate._queue_listing import AsyncListingCalls, ListingCalls
 from glidemq_orchestrate._queue_usage import AsyncUsageCalls, UsageCalls
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.job import DEFAULT_OPTIONS, Job, JobId, JobOptions, milliseconds
+from glidemq_orchestrate.usage import Usage
 
 __all__ = [
     "AsyncQueue",

@@ -13,6 +13,7 @@ from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flow import FlowNode
 from glidemq_orchestrate.options import Fallback
+from glidemq_orchestrate.usage import Usage
 
 MAX_BATCH: Final = 1_000
 
@@ -129,6 +130,10 @@ class FlowOfNode(Protocol):
         """See ``map_over``, from an async handler."""
 
 
+def _nowhere(_: object) -> None:
+    raise RuntimeError("there is no worker here to say it to")
+
+
 @dataclass(slots=True, eq=False)
 class Context:
     """What a handler gets: its input, and ways to talk about the run. Usable from any thread.
@@ -145,6 +150,9 @@ class Context:
         flow_id, node: The flow and the position in it; None outside a flow.
         progress: Call with any JSON value; readers see the newest.
         log: Call with a line of text; it is kept with the job.
+        output: Call with texts by name; they are appended to the job's output stream (``queue.read_output``).
+        report_usage: Call with a ``Usage``; it replaces what the job reported before, and is charged to its
+            budget.
         signals: What a suspended job was sent: ``{"name", "data", "receivedAt"}`` each, oldest first.
         flow: Adds nodes to the flow; None outside a flow, and for handlers in processes.
         fallback: The entry of the job's ``fallbacks`` that this attempt should use; None for the first
@@ -165,6 +173,8 @@ class Context:
     signals: Sequence[Json] = ()
     fallback: Fallback | None = None
     flow: FlowOfNode | None = None
+    output: Callable[[Mapping[str, str]], None] = _nowhere
+    report_usage: Callable[[Usage], None] = _nowhere
 
 
 Handler = Callable[[Context], "JsonLike | Awaitable[JsonLike]"]

@@ -230,6 +230,24 @@ def read_events(queue: QueueKeys, position: str, count: int, block_ms: int | Non
     )
 
 
+def check_budget(budget_key: str) -> Call[str]:
+    """``ok``, ``exceeded`` or ``no_budget``."""
+    return function("glidemq_checkBudget", [budget_key], (), replies.text)
+
+
+def budget_fields(budget_key: str, *names: str) -> Call[list[str | None]]:
+    """Fields of a budget."""
+    return command("HMGET", budget_key, *names, decode=list)
+
+
+def record_usage(  # noqa: PLR0913, PLR0917  the arguments of one server call
+    budget_key: str, tokens: str, costs: str, weighted: float, cost: float, max_tokens: str, max_costs: str
+) -> Call[str]:
+    """Add to what a budget has used. Not repeatable."""
+    args = (tokens, costs, weighted, cost, max_tokens, max_costs)
+    return function("glidemq_recordUsageAndCheckBudget", [budget_key], args, replies.text)
+
+
 def add_log(queue: QueueKeys, job_id: str, line: str) -> Call[None]:
     """Append a log line to a job."""
     return command("RPUSH", queue.log(job_id), line, decode=replies.anything)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import signal
 import sys
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,25 @@ def server(
         ended.wait()
 
 
+class JsonLines(logging.Formatter):
+    """Log records as JSON objects: time (UTC), level, logger, message, and the record's own fields."""
+
+    OWN = ("action", "worker", "queue", "job_id", "flow_id")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Make one line."""
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: value for name in self.OWN if (value := getattr(record, name, None)) is not None}
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=False)
+
+
 @told
 def worker(
     app_names: Annotated[
@@ -57,11 +77,17 @@ def worker(
     ] = 10,
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="One JSON object a line, for programs.")
+    ] = False,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; then finish or give back what it holds."""
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"
     )
+    if log_json:
+        for root_handler in logging.getLogger().handlers:
+            root_handler.setFormatter(JsonLines())
     handlers = Handlers()
     for name in app_names:
         handlers.include(load_handlers(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from glidemq_orchestrate import (
     Queue,
     RetryLater,
     Suspend,
+    Usage,
     WaitForChildren,
     _worker_feed,
 )
@@ -426,6 +428,44 @@ class TestWhatIsToldOnTheWay:
         assert client.lrange(f"{P}log:{job_id}", 0, -1) == [f"line {number}" for number in range(150)]
         assert client.hget(f"{P}job:{job_id}", "progress") == "149"
 
+    def test_a_handler_puts_out_as_it_goes_and_reports_what_it_used(
+        self, client: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually
+    ) -> None:
+        def work(ctx: Context) -> None:
+            for word in ("one", "two"):
+                ctx.output({"type": "token", "content": word})
+            ctx.report_usage(Usage(model="m", tokens={"in": 3, "out": 4}))
+            ctx.log("after")
+
+        job_id = add(client)
+        run_worker(["etl"], {"work": work})
+        eventually(lambda: state(client, job_id) == "completed")
+        assert [chunk.fields["content"] for chunk in queue.read_output(job_id)] == ["one", "two"]
+        used = queue.usage(job_id)
+        assert used is not None
+        assert used.total_tokens == 7
+
+    @pytest.mark.parametrize("wish", ["fail", "pause"])
+    def test_a_budget_of_a_node_flow_is_charged_and_obeyed(
+        self, client: Any, run_worker: RunWorker, eventually: Eventually, wish: str
+    ) -> None:
+        budget = P + "budget:1"
+        caps = {"usedTokens": 0, "usedCost": 0, "exceeded": 0, "onExceeded": wish, "maxTotalTokens": 10}
+        client.hset(budget, mapping=caps | {"tokenWeights": '{"out":3}'})
+        ids = [add(client) for _ in range(3)]
+        for job_id in ids:
+            client.hset(f"{P}job:{job_id}", "budgetKey", budget)
+
+        def work(ctx: Context) -> None:
+            ctx.report_usage(Usage(tokens={"in": 1, "out": 2}))
+
+        run_worker(["etl"], {"work": work}, concurrency=1, prefetch=0)
+        last = "failed" if wish == "fail" else "delayed"
+        eventually(lambda: [state(client, job_id) for job_id in ids] == ["completed", "completed", last])
+        assert client.hget(budget, "usedTokens") == "14"
+        if wish == "fail":
+            assert client.hget(f"{P}job:{ids[2]}", "failedReason").endswith("Budget exceeded")
+
     def test_the_fallback_of_an_attempt_is_told(
         self, client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
@@ -485,3 +525,22 @@ def test_a_hangup_makes_a_worker_connect_anew_and_loses_nothing(
     finally:
         worker.terminate()
         assert worker.wait(20) == 0
+
+
+def test_a_worker_writes_its_log_as_json_when_asked(
+    client: Any, url: str, tmp_path: Path, eventually: Eventually
+) -> None:
+    (tmp_path / "jobs_app.py").write_text("\n".join(line[4:] for line in APP.splitlines()))
+    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "jobs_app", "--queue", "etl"]
+    worker = subprocess.Popen(
+        [*command, "--url", url, "--log-json"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    failed = add(client, "unknown")
+    eventually(lambda: state(client, failed) == "failed", 20)
+    worker.terminate()
+    _, told = worker.communicate(timeout=20)
+    records = {
+        record["action"]: record for record in map(json.loads, told.splitlines()) if "action" in record
+    }
+    assert {"worker_started", "job_failed", "worker_stopped"} <= set(records)
+    assert (records["job_failed"]["job_id"], records["job_failed"]["level"]) == (failed, "error")

@@ -1,0 +1,64 @@
+"""From an attempt to the context of its handler."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._worker_voice import Voice
+from glidemq_orchestrate.codec import JsonLike, decode, encode
+from glidemq_orchestrate.handler import Context, FlowOfNode
+from glidemq_orchestrate.job import Attempt
+
+
+def make_context(attempt: Attempt, voice: Voice, flow: FlowOfNode | None) -> Context:
+    """What the handler of an attempt gets.
+
+    Raises:
+        DecodeError: The stored data, inputs or signals are not JSON.
+    """
+    options, index = attempt.options, attempt.fallback_index
+
+    def progress(value: JsonLike) -> None:
+        voice.tell("progress", attempt, encode(value, where=f"progress of job {attempt.name}"))
+
+    def log(line: str) -> None:
+        voice.tell("log", attempt, line)
+
+    signals = decode(attempt.signals, where=f"signals of job {attempt.job_id}") if attempt.signals else ()
+    return Context(
+        attempt.queue,
+        attempt.job_id,
+        attempt.name,
+        attempt.attempts_made + 1,
+        decode(attempt.data, where=f"data of job {attempt.name}"),
+        orchestrate.read_results(attempt.inputs) if attempt.inputs else {},
+        attempt.flow_id,
+        attempt.node,
+        progress,
+        log,
+        signals=_read_signals(signals),
+        flow=flow,
+        output=functools.partial(voice.output, attempt),
+        report_usage=functools.partial(voice.usage, attempt),
+        fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
+    )
+
+
+def portable(context: Context) -> dict[str, Any]:
+    """What a context in another process is made of."""
+    names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
+    return {name: getattr(context, name) for name in names}
+
+
+def _read_signals(stored: Any) -> Sequence[Any]:
+    """Signals with their data decoded: glide-mq stores that as a JSON text of its own."""
+    if not isinstance(stored, list):
+        return ()
+    return [
+        {**signal, "data": decode(signal.get("data"), where="data of a signal")}
+        for signal in stored
+        if isinstance(signal, dict)
+    ]
