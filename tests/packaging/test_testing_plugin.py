@@ -1,0 +1,100 @@
+"""The pytest plugin as a user of the package meets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+
+def run(folder: Path, code: str) -> str:
+    """Run pytest on a test file of a user, in a process of its own; its output."""
+    (folder / "test_mine.py").write_text(textwrap.dedent(code))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout + done.stderr
+
+
+def test_three_lines_are_enough(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        from glidemq_orchestrate import Queue
+
+        def test_it(glidemq_url, run_worker):
+            run_worker(["etl"], {"double": lambda ctx: ctx.data * 2})
+            assert Queue("etl", glidemq_url).add_and_wait("double", 21) == 42
+
+        def test_the_next_one_begins_with_nothing(glidemq_url):
+            assert sum(Queue("etl", glidemq_url).counts().values()) == 0
+        """,
+    )
+    assert "2 passed" in told, told
+
+
+def test_waiting_in_vain_tells_what_was_seen_last(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        def test_it(eventually):
+            eventually(lambda: [], timeout=0.1)
+        """,
+    )
+    assert "not within 0.1 s; last value: []" in told, told
+
+
+def test_a_worker_that_cannot_start_fails_the_test(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        from glidemq_orchestrate import Handlers
+
+        def test_it(run_worker):
+            handlers = Handlers()
+            @handlers.on_start
+            def broken():
+                raise RuntimeError("no licence")
+            run_worker(["etl"], handlers)
+        """,
+    )
+    assert "the worker did not start" in told, told
+    assert "no licence" in told
+
+
+@pytest.mark.parametrize(("option", "ending"), [("", "1 error"), (", may_leave_active=True", "1 passed")])
+def test_a_job_that_is_left_active_fails_the_test(tmp_path: Path, option: str, ending: str) -> None:
+    told = run(
+        tmp_path,
+        f"""
+        from redis import Redis
+        from glidemq_orchestrate import Queue
+
+        def test_it(glidemq_url, run_worker):
+            run_worker(["etl"], {{"work": lambda ctx: 1}}{option}).stop()
+            queue = Queue("etl", glidemq_url)
+            queue.add("work")
+            with Redis.from_url(glidemq_url.replace("valkey", "redis")) as somebody:
+                stream = "glide:{{etl}}:stream"
+                somebody.xreadgroup("workers", "somebody", {{stream: ">"}})
+        """,
+    )
+    assert ending in told, told
+    assert ("left 1 jobs active" in told) is (option == "")
+
+
+def test_a_run_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        import sys
+
+        def test_it():
+            heavy = {"redis", "networkx", "pydantic", "croniter"} & set(sys.modules)
+            assert "glidemq_orchestrate.testing" in sys.modules
+            assert heavy == set()
+        """,
+    )
+    assert "1 passed" in told, told
