@@ -29,8 +29,6 @@ class _Spec(Protocol):
     def name(self) -> str: ...
     @property
     def nodes(self) -> Sequence[Named]: ...
-    @classmethod
-    def from_dict(cls, wire: Mapping[str, Any]) -> Self: ...
     def check(self) -> _Checked: ...
 
 
@@ -41,6 +39,11 @@ class FlowForms:
     """Makes a specification from other forms, and other forms from it."""
 
     __slots__ = ()
+
+    @classmethod
+    def from_dict(cls, wire: Mapping[str, Any]) -> Self:
+        """Build from the form of a flow file."""
+        raise NotImplementedError
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:

@@ -6,7 +6,7 @@ Graphs are taken by their methods, so networkx is imported only to make one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from glidemq_orchestrate._flow_file import NodeFile, as_file, without_defaults
@@ -70,11 +70,11 @@ def write(nodes: Sequence[Named], about: Mapping[str, Any]) -> nx.DiGraph[str]:
         attributes = {key: value for key, value in without_defaults(node) if key not in ("name", "after")}
         graph.add_node(node.name, **attributes)
     for node in nodes:
-        policies = {one.name: dict(_policy(one)) for one in node.after if is_dataclass(one)}
+        policies = {one.name: _policy(one) for one in node.after if not isinstance(one, str)}
         for name in dependencies(node):
             graph.add_edge(name, node.name, **policies.get(name, {}))
     return graph
 
 
-def _policy(dependency: Any) -> list[tuple[str, Any]]:
-    return [(part.name, getattr(dependency, part.name)) for part in fields(dependency) if part.name != "name"]
+def _policy(dependency: Any) -> dict[str, Any]:
+    return {part.name: getattr(dependency, part.name) for part in fields(dependency) if part.name != "name"}
