@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NewType
 
+from glidemq_orchestrate._flow_forms import FlowForms
 from glidemq_orchestrate._order import topological_order
 from glidemq_orchestrate.codec import Json, JsonLike, encode
 from glidemq_orchestrate.errors import (
-    ConfigurationError,
     DuplicateNode,
     FailedNode,
     FlowTooLarge,
@@ -29,7 +28,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.job import DEFAULT_OPTIONS, JobOptions, JobState, milliseconds
 from glidemq_orchestrate.keys import MAX_NAME, check_queue_name
-from glidemq_orchestrate.retry import Backoff
+from glidemq_orchestrate.options import Fallback
 
 if TYPE_CHECKING:
     from glidemq_orchestrate._flow_file import OptionsFile
@@ -62,7 +61,7 @@ class FlowNode:
 
 
 @dataclass(frozen=True, slots=True)
-class FlowSpec:
+class FlowSpec(FlowForms):
     """A DAG of jobs with one fate. Made from any order of nodes; checked by ``check``.
 
     Attributes:
@@ -109,26 +108,6 @@ class FlowSpec:
                 for at, node in enumerate(file.nodes)
             ],
         )
-
-    @classmethod
-    def from_file(cls, path: str | Path) -> FlowSpec:
-        """Read a flow file, YAML or JSON.
-
-        Raises:
-            ConfigurationError: The file cannot be read.
-            InvalidFlow: It is not YAML or JSON, or not a flow.
-        """
-        import yaml  # noqa: PLC0415  only for files
-
-        try:
-            wire = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except OSError as exc:
-            raise ConfigurationError(f"cannot read flow file {path}: {exc.strerror}") from exc
-        except (yaml.YAMLError, UnicodeDecodeError) as exc:
-            raise InvalidFlow(f"{path} is neither YAML nor JSON: {exc}") from exc
-        if not isinstance(wire, dict):
-            raise InvalidFlow(f"{path} does not hold a flow: an object with name and nodes is needed")
-        return cls.from_dict(wire)
 
     def check(self) -> CheckedFlow:
         """Check everything that can be checked without a server, and encode the payloads.
@@ -292,12 +271,8 @@ class FlowOutcome:
 
 def _options(wire: OptionsFile, place: str) -> JobOptions:
     try:
-        return JobOptions(
-            attempts=wire.attempts,
-            backoff=Backoff(**dict(wire.backoff)) if wire.backoff else None,
-            timeout=wire.timeout,
-            delay=wire.delay,
-        )
+        fallbacks = tuple(Fallback(**dict(fallback)) for fallback in wire.fallbacks)
+        return JobOptions(**(dict(wire) | {"fallbacks": fallbacks}))
     except InvalidJob as exc:
         raise InvalidFlow(f"not a flow: {place}: {exc}") from exc
 

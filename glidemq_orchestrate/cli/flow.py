@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
+from glidemq_orchestrate._flow_file import schema_text
 from glidemq_orchestrate._view import flow_view
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, told
 from glidemq_orchestrate.errors import GlideMQError
@@ -49,6 +50,13 @@ def flow_submit(
             require_workers=require_workers,
         )
         _follow(flow, as_json=as_json) if wait else _show(flow, as_json=as_json)
+
+
+@flow_app.command("schema")
+@told
+def flow_schema() -> None:
+    """Print the JSON Schema of flow files, for editors and checks in CI."""
+    typer.echo(schema_text(), nl=False)
 
 
 FlowIdArgument = Annotated[str, typer.Argument(metavar="FLOW_ID", help="The flow's id.")]

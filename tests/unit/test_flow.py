@@ -282,7 +282,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         (broken(options={"timeout": "soon"}), r"nodes\.1\.options\.timeout"),
         (broken(options={"backoff": {"dely": 1}}), r"nodes\.1\.options\.backoff\.dely"),
         (broken(options={"backoff": {"kind": "slow"}}), r"nodes\.1\.options\.backoff"),
-        (broken(options={"backoff": {"jitter": 2}}), r"nodes\.1\.options: backoff jitter"),
+        (broken(options={"backoff": {"jitter": 2}}), r"nodes\.1\.options\.backoff: backoff jitter"),
         (broken(options={"delay": -1}), r"nodes\.1\.options: delay"),
     ],
 )
