@@ -19,6 +19,7 @@ from glidemq_orchestrate.handler import (
     Handlers,
     JobEvent,
     RetryLater,
+    Skip,
     Suspend,
     Unrecoverable,
     WaitForChildren,
@@ -37,6 +38,7 @@ from glidemq_orchestrate.options import (
 from glidemq_orchestrate.pattern import chain, chord, group, map_over, nested
 from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
 from glidemq_orchestrate.retry import Backoff
+from glidemq_orchestrate.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.schedulers import (
     AsyncSchedulers,
     CatchUp,
@@ -64,6 +66,7 @@ __all__ = [
     "CatchUp",
     "Context",
     "Deduplication",
+    "Dependency",
     "EmbeddedServer",
     "Event",
     "EventFilter",
@@ -87,14 +90,17 @@ __all__ = [
     "Keep",
     "NewJob",
     "NodeStatus",
+    "OnFailure",
     "Ordering",
     "Queue",
     "Queues",
     "RateLimit",
     "RetryLater",
+    "Rule",
     "Schedule",
     "SchedulerEntry",
     "Schedulers",
+    "Skip",
     "Suspend",
     "TokenBucket",
     "Unrecoverable",

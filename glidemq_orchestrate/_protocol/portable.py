@@ -13,8 +13,9 @@ from typing import Any, Final
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate._protocol.orchestrate import read_node
+from glidemq_orchestrate.checked_flow import CheckedNode
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.flow import CheckedNode, NodeStatus
+from glidemq_orchestrate.flow import NodeStatus
 from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home
 
 NO_ENTRY: Final = "0-1"

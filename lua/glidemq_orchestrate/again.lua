@@ -5,7 +5,7 @@
 -- Nothing is released before the first two are over.
 L.again = {}
 
-local SLICE, BUDGET = 50, 200
+local SLICE, BUDGET = 50, 250
 
 local function is_doomed(prefix, job_id)
   return redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:doomed') == 1
