@@ -158,20 +158,20 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     """
     now_ms = clock.now_ms()
     yield from flow_index.sweep(queues, clock)
-    steps = (glidemq.promote, glidemq.promote_rate_limited, glidemq.sweep_suspended)
+    steps = (glidemq.promote_rate_limited, glidemq.sweep_suspended)
     yield from ask_all([step(queue, now_ms) for queue in queues for step in steps])
     todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
             with suppress(FlowNotFound):
                 yield from flow.advance(flow.FlowRef(queue, flow_id), clock)
-    due = yield from ask_all([glidemq.next_due(queue) for queue in queues])
     late = yield from _expire(queues, clock)
+    due = yield from ask_all([glidemq.next_due(queue) for queue in queues])
     return min((at for at in (*due, *late) if at >= 0), default=-1)
 
 
 def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
-    """End what is over its time. Answers when the next in each queue is, or -1."""
+    """Release due jobs, end what is over its time. Answers when the next end in each queue is, or -1."""
     answers: list[tuple[int, int]] = []
     for _ in range(EXPIRING_SLICES):
         answers = yield from ask_all([orchestrate.expire_due(queue, clock.now_ms()) for queue in queues])

@@ -3,7 +3,7 @@
 --   node\n<ref>       a worker has begun the node, else it fails
 L.due = {}
 
-local SLICE = 20
+local SLICE, PROMOTED = 20, 100
 
 function L.due.node(home, ref, at)
   redis.call('ZADD', home .. 'gmo:due', at, 'node\n' .. ref)
@@ -50,15 +50,18 @@ local function end_node(ref, now)
   L.advance.slice(flow.home, flow.id, now)
 end
 
--- gmo_expire_due: do a slice of what is due in a home queue.
+-- gmo_expire_due: do a slice of what is due in a queue.
 -- KEYS  1 <home>gmo:due
 -- ARGS  1 now_ms
 -- REPLY {how many were due, time of the next ones or -1}: call again while the first is not 0
--- EFFECTS flows that are over their deadline are stopped and fail; nodes that no worker has begun in time fail.
---   Repeatable by anybody at any time.
+-- EFFECTS those of glidemq_promote, and flows are told of the nodes that were too old; flows that are over their
+--   deadline are stopped and fail; nodes that no worker has begun in time fail. Repeatable by anybody at any time.
 local function expire_due(keys, args)
   local now = tonumber(args[1])
   local home = L.hashes.prefix(keys[1], 'gmo:due')
+  local promoted = L.scheduled.promote(home, now, PROMOTED, function(job_id)
+    L.settle.job_failed(home, job_id, 'expired', now)
+  end)
   local members = redis.call('ZRANGEBYSCORE', keys[1], '-inf', now, 'LIMIT', 0, SLICE)
   for _, member in ipairs(members) do
     local kind, name = member:match('^(%a+)\n(.*)$')
@@ -70,7 +73,7 @@ local function expire_due(keys, args)
     end
   end
   local next_one = redis.call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')
-  return { #members, next_one[2] and tonumber(next_one[2]) or -1 }
+  return { #members + promoted, next_one[2] and tonumber(next_one[2]) or -1 }
 end
 
 redis.register_function { function_name = 'gmo_expire_due', callback = expire_due, flags = { 'allow-oom' } }

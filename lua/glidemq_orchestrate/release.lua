@@ -71,31 +71,35 @@ function L.release.node(flow, ref, now)
   end
 end
 
+-- Returns true when gmo_advance_flow has to end the dependent.
 function L.release.tell(flow, key, ref, dependent, told, now)
-  if L.rules.tell(key, ref, dependent, told) then
+  local what = L.rules.tell(key, ref, dependent, told)
+  if what == 'run' then
     local prefix, job_id = L.record.split(dependent)
     L.release.node(flow, dependent, now)
     L.events.emit(prefix .. 'events', 'active', job_id)
+  elseif what == 'blocked' then
+    redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
   end
+  return what == 'blocked'
 end
 
--- Tells the dependents of a job, whichever queue they are in, how it ended. Returns true when they are so many that
--- gmo_advance_flow has to go on. told: see rules.lua.
+-- Tells the dependents of a job, whichever queue they are in, how it ended. Returns true when gmo_advance_flow has to
+-- go on: they are too many, or one cannot run. told: see rules.lua.
 function L.release.dependents(flow, prefix, job_id, now, told)
   local key, parents, ref = L.record.key(flow.home, flow.id), prefix .. 'parents:' .. job_id, prefix .. job_id
   local count = redis.call('SCARD', parents)
-  if count > 0 and (told.outcome ~= 'completed' or count > SLICE) then
-    redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
-  end
   if count > SLICE then
+    redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
     local row = table.concat({ '0', told.outcome, told.cause, told.on_failure or '' }, '\n')
     redis.call('HSET', key .. ':telling', ref, row)
     return true
   end
-  for _, dependent in ipairs(redis.call('SMEMBERS', parents)) do
-    L.release.tell(flow, key, ref, dependent, told, now)
+  local is_unfinished = false
+  for _, dependent in ipairs(count > 0 and redis.call('SMEMBERS', parents) or {}) do
+    is_unfinished = L.release.tell(flow, key, ref, dependent, told, now) or is_unfinished
   end
-  return false
+  return is_unfinished
 end
 
 -- Whether what is being told is still so: a retry may have undone a failure in the meantime.

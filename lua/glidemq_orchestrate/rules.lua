@@ -130,34 +130,36 @@ local function tick_off(prefix, job_id, ref)
     and redis.call('HINCRBY', key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)
 end
 
--- Tells a dependent how the job `ref` ended. A repeat changes nothing. Returns true when it may be released.
+-- Tells a dependent how the job `ref` ended. A repeat changes nothing. Returns run when it may be released, blocked
+-- when gmo_advance_flow has to end it, or nil.
 -- told: outcome, cause (the node that began it) and on_failure (of the node that ended, or nil).
 function L.rules.tell(key, ref, dependent, told)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id
   local v = redis.call('HMGET', job_key, 'state', 'gmo:rule', 'gmo:edge', 'gmo:edge:' .. ref)
   if not v[1] then
-    return false
+    return nil
   end
   local outcome, is_waiting = effect(told, v), v[1] == 'waiting-children'
   if not v[2] then
     if outcome == 'completed' then
-      return tick_off(prefix, job_id, ref) and is_waiting
+      return tick_off(prefix, job_id, ref) and is_waiting and 'run' or nil
     elseif outcome == 'skipped' then
       mark(job_key, ref, outcome)
     end
     block(key, job_key, dependent, outcome, told)
-    return false
+    return 'blocked'
   end
   tick_off(prefix, job_id, ref)
   if not mark(job_key, ref, outcome) then
-    return false
+    return nil
   end
   local now_due = is_waiting and verdict(prefix, job_id, v[2])
   if now_due == 'failed' or now_due == 'skipped' then
     block(key, job_key, dependent, now_due, told)
+    return 'blocked'
   end
-  return now_due == 'run'
+  return now_due or nil
 end
 
 -- Takes back what a dependent was told of the job `ref`, which is to run again.
