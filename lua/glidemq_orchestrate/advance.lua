@@ -17,6 +17,7 @@ local function abort_open(flow, key, now)
     redis.call('HSET', prefix .. 'job:' .. job_id, 'revoked', '1')
     L.settle.fail_node(flow, ref, reason, now)
   end
+  L.settle.end_if_over(flow, key, now) -- also one that was about to run again, with no node open yet
   return redis.call('SCARD', key .. ':open')
 end
 

@@ -3,7 +3,10 @@
 L.settle = {}
 
 local function close(home, flow, key, now)
-  local marks = redis.call('HMGET', key, 'cancel', 'failed', 'ignored')
+  local marks = redis.call('HMGET', key, 'cancel', 'failed', 'ignored', 'state')
+  if marks[4] ~= 'running' then
+    return
+  end
   local state = 'completed'
   if marks[1] then
     state = marks[1] == 'failed' and 'failed' or 'cancelled'
