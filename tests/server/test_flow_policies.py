@@ -22,12 +22,16 @@ from glidemq_orchestrate import (
     Skip,
     Unrecoverable,
 )
+from glidemq_orchestrate._ops import flow as ops
+from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.keys import QueueKeys
 from tests.rule_oracle import ENDS, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
 
 LONG = timedelta(seconds=60)
 
@@ -409,6 +413,19 @@ class TestRestarts:
         assert flow.wait(timeout=LONG).status.completed == 801
         assert work.ran.index("end", 801) > 801 + 399
         assert len(work.ran) == 1602
+
+    @pytest.mark.parametrize("calls", [0, 1, 2, 4, 7, 11])
+    def test_a_restart_that_was_cut_off_is_gone_on_with(
+        self, calls: int, flows: FlowProducer, work: Work, hand: Hand
+    ) -> None:
+        names = [f"n{n}" for n in range(120)]
+        nodes = [*map(node, names), node("end", *names), *(node(f"o{n}", "end") for n in range(120))]
+        flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
+        flow.wait(timeout=LONG)
+        hand.run_until(ops.restart(ops.FlowRef(QueueKeys("glide", "etl"), "f"), SystemClock()), calls)
+        status = flow.wait(timeout=LONG).status
+        assert (status.completed, status.generation) == (241, min(calls, 1))
+        assert len(work.ran) == 241 * (1 + min(calls, 1))
 
 
 class TestLimits:
