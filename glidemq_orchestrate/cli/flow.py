@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from glidemq_orchestrate._flow_drawing import FOLD_FROM, dot, mermaid
-from glidemq_orchestrate._flow_file import schema_text
 from glidemq_orchestrate.cli import flow_view as view
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, told
 from glidemq_orchestrate.client import Queue
@@ -268,6 +267,8 @@ def flow_node(
 @told
 def flow_schema() -> None:
     """Print the JSON Schema of flow files, for editors and for checks in CI."""
+    from glidemq_orchestrate._flow_file import schema_text  # noqa: PLC0415  imports pydantic
+
     typer.echo(schema_text(), nl=False)
 
 

@@ -74,7 +74,7 @@ def _watch_live(flow: Flow, timeout: timedelta | None) -> None:
                     raise
                 time.sleep(REFRESH_SECONDS)  # a server that comes back is no reason to stop watching
             if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(f"flow {flow.id} is still running after {timeout}")
+                raise WaitTimeout(f"flow {flow.id} is still running; watch it: glidemq flow watch {flow.id}")
 
 
 def show(flow: Flow, *, as_json: bool) -> None:
@@ -133,6 +133,8 @@ def flow_table(flows: list[FlowStatus]) -> Table:
 def node_table(row: Mapping[str, Any], *, full: bool) -> Table:
     """What is known of a node, one line each; long values are cut unless all of them is wanted."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in row.items():
         if value in (None, "", [], {}, ()) and name not in ("data", "result"):
             continue
