@@ -13,6 +13,7 @@ from glidemq_orchestrate.client import AsyncQueue, AsyncQueues, NewJob, Queue, Q
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.events import AsyncEventReader, Event, EventFilter, EventKind, EventReader
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flow_change import FlowChange, NodeChange
 from glidemq_orchestrate.handler import (
     BatchError,
     Context,
@@ -74,6 +75,7 @@ __all__ = [
     "EventReader",
     "Fallback",
     "Flow",
+    "FlowChange",
     "FlowNode",
     "FlowOutcome",
     "FlowProducer",
@@ -89,6 +91,7 @@ __all__ = [
     "JobTemplate",
     "Keep",
     "NewJob",
+    "NodeChange",
     "NodeStatus",
     "OnFailure",
     "Ordering",

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from glidemq_orchestrate._order import topological_order
+
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -67,7 +69,7 @@ def dependencies(node: Named) -> list[str]:
 def fold(
     nodes: Collection[N], *, at_least: int | None, alone: Callable[[N], bool] = lambda _: False
 ) -> list[Group[N]]:
-    """Groups in the order of their first node.
+    """Groups, dependencies before dependents; among equals in the order of their first node.
 
     Nodes belong together when they have the same queue, job and name but for its numbers, and wait for
     nodes that belong together. So no group waits for itself, not even by way of others.
@@ -96,12 +98,15 @@ def fold(
 
 
 def _connected(parts: list[list[N]], ranks: dict[str, int]) -> list[Group[N]]:
-    groups = [Group(part) for part in sorted(parts, key=lambda part: ranks[part[0].name])]
-    place = {node.name: at for at, group in enumerate(groups) for node in group.nodes}
-    for group in groups:
-        found = {place[name] for node in group.nodes for name in dependencies(node) if name in place}
-        group.after = sorted(found)
-    return groups
+    parts = sorted(parts, key=lambda part: ranks[part[0].name])
+    place = {node.name: str(at) for at, part in enumerate(parts) for node in part}
+    after = {
+        str(at): list({place[name] for node in part for name in dependencies(node) if name in place})
+        for at, part in enumerate(parts)
+    }
+    order = topological_order(after)
+    new = {at: number for number, at in enumerate(order)}
+    return [Group(parts[int(at)], sorted(new[other] for other in after[at])) for at in order]
 
 
 def range_name(names: Sequence[str]) -> str:
