@@ -100,7 +100,8 @@ local function step(flow, key, growth, now)
     L.grow.forget(flow.home, growth, flow.id)
     if meta.ref then
       local prefix, job_id = L.record.split(meta.ref)
-      L.release.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = '' })
+      local grower = L.record.of_job(prefix, job_id) or flow
+      L.release.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = grower.node })
     end
     L.settle.end_if_over(flow, key, now)
   end

@@ -34,7 +34,8 @@ local function flow_nodes(keys, args)
   end
   local reply = { '0' }
   reply[1] = each_node(keys, args, function(name, row, job_key)
-    local job = redis.call('HMGET', job_key, 'state', 'attemptsMade', 'processedOn', 'finishedOn', 'failedReason', 'progress', 'gmo:skipped')
+    local job = redis.call('HMGET', job_key, 'state', 'attemptsMade', 'processedOn', 'finishedOn', 'failedReason',
+      'progress', 'gmo:skipped')
     if job[7] then
       job[1], job[5] = 'skipped', job[7]
     end

@@ -114,13 +114,11 @@ function L.settle.failure(flow)
   return { outcome = 'failed', cause = flow.node, on_failure = flow.on_failure }
 end
 
-local COMPLETED = { outcome = 'completed', cause = '' }
-
 -- A node has completed: its dependents are told, and its end is counted. Returns the id of its flow if that needs
 -- gmo_advance_flow, else ''.
 function L.settle.job_completed(flow, prefix, job_id, now)
   local is_unfinished = L.grow.commit(flow, prefix, job_id, now)
-    or L.release.dependents(flow, prefix, job_id, now, COMPLETED)
+    or L.release.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node })
   L.settle.ended(flow, prefix .. job_id, 'completed', '', now)
   return is_unfinished and flow.id or ''
 end

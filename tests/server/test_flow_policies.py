@@ -614,6 +614,22 @@ class TestPlaces:
 
 
 class TestSkipping:
+    def test_a_watcher_and_a_drawing_tell_it(self, flows: FlowProducer, work: Work) -> None:
+        flow = flows.submit(
+            FlowSpec("n", [node("completed.1"), node("skipped.1", "completed.1"), node("d", "skipped.1")])
+        )
+        told = [(getattr(change, "node", ""), str(change.state)) for change in flow.watch(timeout=LONG)]
+        assert told[-1] == ("", "completed")
+        assert [one for one in told if one[1] == "skipped"] == [("skipped.1", "skipped"), ("d", "skipped")]
+        (skipped,) = [one for one in flow.nodes() if one.name == "d"]
+        assert flow.node("d") == skipped
+        assert flow.results() == flow.results(["completed.1", "d"]) == {"completed.1": "completed.1!"}
+
+    def test_a_rule_that_is_not_met_tells_by_what(self, flows: FlowProducer, work: Work) -> None:
+        flow = flows.submit(FlowSpec("n", [node("completed.1"), node("d", "completed.1", rule="one_failed")]))
+        flow.wait(timeout=LONG)
+        assert reasons(flow)["d"] == "upstream completed: completed.1"
+
     def test_outside_flows_a_skip_is_a_completion_without_result(
         self, url: str, work: Work, run_worker: RunWorker
     ) -> None:
