@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -25,11 +28,10 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate._flow_drawing import dot, mermaid
 from glidemq_orchestrate._flow_file import make_schema, schema_text, write_schema
 from glidemq_orchestrate._fold import fold, range_name
-from glidemq_orchestrate.errors import CycleError, DuplicateNode, InvalidFlow
+from glidemq_orchestrate.errors import ConfigurationError, CycleError, DuplicateNode, InvalidFlow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 EVERYTHING = JobOptions(
     attempts=3,
@@ -149,6 +151,11 @@ class TestGraphs:
         with pytest.raises(error, match=told):
             FlowSpec.from_graph(graph, name="f", **({"queue": "q", "job": "j"} if "1" in graph else {}))
 
+    def test_without_networkx_the_remedy_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "networkx", None)
+        with pytest.raises(ConfigurationError, match=r"pip install 'glidemq-orchestrate\[graph\]'"):
+            SPEC.to_graph()
+
 
 class TestSchema:
     def test_the_published_schema_is_fresh(self) -> None:
@@ -159,6 +166,14 @@ class TestSchema:
         jsonschema.Draft202012Validator.check_schema(schema)
         for spec in (SPEC, FlowSpec("fan", fan(20))):
             jsonschema.validate(json.loads(json.dumps(spec.to_dict())), schema)
+        readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+        examples = re.findall(r"^```yaml\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+        assert examples
+        for example in map(yaml.safe_load, examples):
+            jsonschema.validate(example, schema)
+            assert FlowSpec.from_dict(example).check()
+        jsonschema.validate({"$schema": "flow.schema.json", **SPEC.to_dict()}, schema)
+        assert FlowSpec.from_dict({"$schema": "flow.schema.json", **SPEC.to_dict()}).check() == SPEC.check()
         seconds = SPEC.to_dict() | {"retention": 3600}
         jsonschema.validate(seconds, schema)
 
