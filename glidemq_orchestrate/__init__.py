@@ -20,6 +20,7 @@ from glidemq_orchestrate.handler import (
     Handlers,
     JobEvent,
     RetryLater,
+    Skip,
     Suspend,
     Unrecoverable,
     WaitForChildren,
@@ -38,6 +39,7 @@ from glidemq_orchestrate.options import (
 from glidemq_orchestrate.pattern import chain, chord, group, map_over, nested
 from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
 from glidemq_orchestrate.retry import Backoff
+from glidemq_orchestrate.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.schedulers import (
     AsyncSchedulers,
     CatchUp,
@@ -65,6 +67,7 @@ __all__ = [
     "CatchUp",
     "Context",
     "Deduplication",
+    "Dependency",
     "EmbeddedServer",
     "Event",
     "EventFilter",
@@ -90,14 +93,17 @@ __all__ = [
     "NewJob",
     "NodeChange",
     "NodeStatus",
+    "OnFailure",
     "Ordering",
     "Queue",
     "Queues",
     "RateLimit",
     "RetryLater",
+    "Rule",
     "Schedule",
     "SchedulerEntry",
     "Schedulers",
+    "Skip",
     "Suspend",
     "TokenBucket",
     "Unrecoverable",

@@ -15,8 +15,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import TimedeltaSchema
 
 from glidemq_orchestrate.errors import InvalidFlow
-from glidemq_orchestrate.options import Deduplication, JobRef, Keep, Ordering
+from glidemq_orchestrate.options import Keep, Ordering
 from glidemq_orchestrate.retry import Backoff
+from glidemq_orchestrate.rules import Dependency, OnFailure, Rule
 
 _NAME: Final[dict[str, Any]] = {"minLength": 1, "maxLength": 256}
 _DURATION: Final = TypeAdapter(timedelta)
@@ -55,8 +56,6 @@ class OptionsFile(_Strict):
     """A key whose jobs run in order, with its limits."""
     cost: float | None = None
     """Tokens that a start takes from the token bucket of the ordering key."""
-    deduplication: Deduplication | None = None
-    """When to skip adding the job because it was added before."""
     lock_duration: timedelta | None = None
     """How long a silent worker keeps the job before another takes it over."""
     remove_on_complete: bool | int | Keep = False
@@ -65,10 +64,15 @@ class OptionsFile(_Strict):
     """Whether and when the failed job is removed."""
     fallbacks: list[FallbackFile] = []
     """What the attempts after the first use instead."""
-    parent: JobRef | None = None
-    """A job outside the flow that waits for this one."""
     traceparent: str | None = None
     """The W3C trace context that the span of a run links to."""
+
+
+class DependencyFile(_Strict):
+    """A node to wait for, and what its failure means."""
+
+    name: str
+    on_failure: OnFailure | None = None
 
 
 class NodeFile(_Strict):
@@ -82,10 +86,16 @@ class NodeFile(_Strict):
     """The handler's name."""
     data: Any = None
     """What the handler gets as ctx.data: at most 1 MiB of JSON."""
-    after: list[str] = []
-    """Names of the nodes that must complete first; their results are ctx.inputs."""
+    after: list[str | DependencyFile] = []
+    """The nodes that must end first; the results of those that complete are ctx.inputs."""
     options: OptionsFile = OptionsFile()
     """Attempts, backoff, timeout, delay and more."""
+    rule: Rule = Rule.ALL_SUCCESS
+    """When it runs, by how the nodes before it end."""
+    on_failure: OnFailure = OnFailure.FAIL
+    """What its failure means to the nodes after it."""
+    queue_timeout: timedelta | None = None
+    """It fails when no worker has begun it so long after it could run."""
 
 
 class FlowFile(_Strict):
@@ -101,6 +111,14 @@ class FlowFile(_Strict):
     """Small texts to find the flow again."""
     retention: timedelta | None = None
     """How long after its end the jobs and results are kept; left out: for ever."""
+    deadline: timedelta | None = None
+    """It fails when it has not ended so long after its start."""
+    fail_fast: bool = False
+    """The first failure ends all other nodes."""
+    priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
+    """Of the nodes that have none of their own."""
+    queue_timeout: timedelta | None = None
+    """Of the nodes that have none of their own."""
 
 
 def read(wire: Mapping[str, Any]) -> FlowFile:
@@ -121,6 +139,8 @@ def as_file(value: Any) -> Any:
     """A value as a flow file has it: fields with their default left out, durations as ISO 8601."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: as_file(part) for name, part in without_defaults(value)}
+    if isinstance(value, Dependency) and value.on_failure is not None:
+        return {"name": value.name, "on_failure": value.on_failure.value}
     if isinstance(value, timedelta):
         return _DURATION.dump_python(value, mode="json")
     if isinstance(value, Enum):

@@ -6,13 +6,13 @@ Graphs are taken by their methods, so networkx is imported only to make one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from glidemq_orchestrate._flow_file import NodeFile, as_file, without_defaults
 from glidemq_orchestrate._fold import Named, dependencies
 from glidemq_orchestrate._order import topological_order
 from glidemq_orchestrate.errors import ConfigurationError, DuplicateNode, InvalidFlow
+from glidemq_orchestrate.rules import Dependency
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -73,11 +73,8 @@ def write(nodes: Sequence[Named], about: Mapping[str, Any]) -> nx.DiGraph[str]:
         attributes = {key: value for key, value in without_defaults(node) if key not in ("name", "after")}
         graph.add_node(node.name, **attributes)
     for node in nodes:
-        policies = {one.name: _policy(one) for one in node.after if not isinstance(one, str)}
+        policies = {str(one): one.on_failure for one in node.after if isinstance(one, Dependency)}
         for name in dependencies(node):
-            graph.add_edge(name, node.name, **policies.get(name, {}))
+            policy = policies.get(name)
+            graph.add_edge(name, node.name, **({} if policy is None else {"on_failure": policy}))
     return graph
-
-
-def _policy(dependency: Any) -> dict[str, Any]:
-    return {part.name: getattr(dependency, part.name) for part in fields(dependency) if part.name != "name"}

@@ -31,8 +31,8 @@ class Named(Protocol):
         """What runs it."""
 
     @property
-    def after(self) -> Sequence[Any]:
-        """Its dependencies: names, or objects that have a name."""
+    def after(self) -> Sequence[str]:
+        """The names of its dependencies."""
 
 
 N = TypeVar("N", bound=Named)
@@ -63,7 +63,7 @@ class Group(Generic[N]):
 
 def dependencies(node: Named) -> list[str]:
     """The names of a node's dependencies, each once."""
-    return list(dict.fromkeys(str(getattr(one, "name", one)) for one in node.after))
+    return list(dict.fromkeys(map(str, node.after)))
 
 
 def fold(

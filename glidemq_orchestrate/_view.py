@@ -22,6 +22,7 @@ from glidemq_orchestrate.job import JobState
 _LOOKS: Final = {
     JobState.COMPLETED: ("✔", "green"),
     JobState.FAILED: ("✘", "bold red"),
+    JobState.SKIPPED: ("⤼", "dim"),
     JobState.ACTIVE: ("▶", "bold cyan"),
     JobState.WAITING: ("…", "yellow"),
     JobState.DELAYED: ("◷", "yellow"),
@@ -44,16 +45,17 @@ def flow_view(
         rows: Most lines of the tree; those of nodes that have nothing new to tell are left out first.
     """
     failed = Text(f", {status.failed:,} failed", style="red") if status.failed else Text()
+    skipped = Text(f", {status.skipped:,} skipped", style="dim") if status.skipped else Text()
     parts = [
         Text(status.name, style="bold"),
         Text(status.id, style="dim"),
         Text(status.state, style=_colour(status)),
-        Text(f"{status.completed:,}/{status.total:,} completed") + failed,
+        Text(f"{status.completed:,}/{status.total:,} completed") + failed + skipped,
     ]
     if seconds := _between(status.created_at, status.finished_at or now):
         parts.append(Text(seconds))
     bar = Table.grid()
-    bar.add_row(ProgressBar(total=status.total, completed=status.completed + status.failed, width=60))
+    bar.add_row(ProgressBar(total=status.total, completed=status.total - status.open, width=60))
     path = critical_path(nodes)
     told = [node_table(nodes, path=path, now=now, rows=rows)]
     foot = [Text(status.reason, style="red")] if status.reason else []
@@ -92,7 +94,8 @@ def _shown(lines: Sequence[tuple[str, Any]], most: int | None) -> set[int]:
     """The places of the lines that are shown when only so many may be: first where something goes on."""
     if most is None or len(lines) <= most:
         return set(range(len(lines)))
-    interest = {JobState.FAILED: 0, JobState.ACTIVE: 1, JobState.COMPLETED: 3, JobState.WAITING_CHILDREN: 4}
+    interest = {JobState.FAILED: 0, JobState.ACTIVE: 1, JobState.COMPLETED: 3, JobState.SKIPPED: 3}
+    interest[JobState.WAITING_CHILDREN] = 4
     ranked = sorted(
         range(len(lines)), key=lambda at: (min(interest.get(n.state, 2) for n in lines[at][1].nodes), at)
     )
@@ -188,7 +191,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _detail(node: NodeStatus) -> str:
-    if node.state is JobState.FAILED:
+    if node.state in (JobState.FAILED, JobState.SKIPPED):
         return node.reason
     if node.state is JobState.ACTIVE and isinstance(node.progress, dict):
         return ", ".join(f"{name} {value}" for name, value in node.progress.items())

@@ -16,9 +16,9 @@ from glidemq_orchestrate._ops import flow_watch as watching
 from glidemq_orchestrate._ops import workers
 from glidemq_orchestrate._ops.flow import FlowRef, OnExisting
 from glidemq_orchestrate._ops.flow_index import Label
+from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.flow import (
-    CheckedFlow,
     FlowNode,
     FlowOutcome,
     FlowSpec,
@@ -56,8 +56,8 @@ class FlowProducer(SyncFacade):
             spec: 1 to 100,000 nodes.
             flow_id: Who the flow is. The same id and an equal flow attach to what is there, also while
                 another submission is half-way; so a repeat is always safe. Left out: a new id.
-            on_existing: What to do with an equal flow that has failed: ``attach`` to its failure, or
-                ``retry_failed``: run again what did not complete.
+            on_existing: What to do with an equal flow that has ended: ``attach`` to it as it is;
+                ``retry_failed``: run again what did not complete; ``restart``: run all of it again.
             require_workers: Refuse unless live workers serve every queue and know every job.
 
         Raises:
@@ -224,6 +224,17 @@ class Flow:
         """
         return self._run(ops.retry_failed(self._ref, self._clock))
 
+    def restart(self) -> FlowState:
+        """Run every node of a flow that has ended again, from the beginning. Returns the new state.
+
+        Its results are forgotten, and nodes that running nodes had added are removed: they add them again.
+        ``status().generation`` counts. Does nothing to a flow that runs; a repeat while it runs is safe.
+
+        Raises:
+            FlowNotFound, FlowExpired: The flow or its jobs are gone.
+        """
+        return self._run(ops.restart(self._ref, self._clock))
+
     def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.
 
@@ -349,6 +360,10 @@ class AsyncFlow:
     async def retry_failed(self) -> FlowState:
         """See ``Flow.retry_failed``."""
         return await self._run(ops.retry_failed(self._ref, self._clock))
+
+    async def restart(self) -> FlowState:
+        """See ``Flow.restart``."""
+        return await self._run(ops.restart(self._ref, self._clock))
 
     async def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """See ``Flow.extend``."""

@@ -12,6 +12,7 @@ from glidemq_orchestrate._protocol import orchestrate, portable
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
 from glidemq_orchestrate.flow import NodeStatus
+from glidemq_orchestrate.job import JobState
 from glidemq_orchestrate.keys import QueueKeys
 
 PER_TRIP: Final = 200
@@ -36,7 +37,7 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
 
 def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
     """The results of those of these nodes that have completed."""
-    nodes = yield from named(ref, names)
+    nodes = [node for node in (yield from named(ref, names)) if node.state != JobState.SKIPPED]
     texts: dict[str, str] = {}
     for first in range(0, len(nodes), PER_TRIP):
         part = nodes[first : first + PER_TRIP]

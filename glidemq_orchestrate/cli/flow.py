@@ -69,6 +69,7 @@ def flow_submit(
     retry_failed: Annotated[
         bool, typer.Option(help="If it is there and failed, run again what did not complete.")
     ] = False,
+    restart: Annotated[bool, typer.Option(help="If it is there and has ended, run all of it again.")] = False,
     require_workers: Annotated[bool, typer.Option(help="Refuse when no live worker can run it.")] = True,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
@@ -83,7 +84,7 @@ def flow_submit(
         flow = flows.submit(
             spec,
             flow_id=flow_id,
-            on_existing="retry_failed" if retry_failed else "attach",
+            on_existing="restart" if restart else "retry_failed" if retry_failed else "attach",
             require_workers=require_workers,
         )
         _show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
@@ -195,6 +196,24 @@ def flow_retry(
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
         flow.retry_failed()
+        _show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
+
+
+@flow_app.command("restart", epilog=EXIT_CODES)
+@told
+def flow_restart(
+    flow_id: FlowIdArgument,
+    url: Url = None,
+    wait: Wait = True,
+    watch: Watch = True,
+    timeout: Timeout = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Run all of an ended flow again; its results are forgotten. A flow that runs is left alone."""
+    with FlowProducer(url, prefix=prefix) as flows:
+        flow = flows.get(flow_id)
+        flow.restart()
         _show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
 
 

@@ -22,6 +22,7 @@ from glidemq_orchestrate import (
     JobState,
     NodeStatus,
 )
+from glidemq_orchestrate.checked_flow import MAX_NODES
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     CycleError,
@@ -32,7 +33,7 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
     UnknownDependency,
 )
-from glidemq_orchestrate.flow import MAX_NODES, FlowId
+from glidemq_orchestrate.flow import FlowId
 from glidemq_orchestrate.job import moment
 
 if TYPE_CHECKING:

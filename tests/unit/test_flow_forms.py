@@ -16,7 +16,6 @@ import yaml
 
 from glidemq_orchestrate import (
     Backoff,
-    Deduplication,
     Fallback,
     FlowNode,
     FlowSpec,
@@ -41,7 +40,6 @@ EVERYTHING = JobOptions(
     priority=7,
     ttl=timedelta(hours=1),
     ordering=Ordering("customer", 2, RateLimit(3, timedelta(seconds=10))),
-    deduplication=Deduplication("once", "throttle", timedelta(seconds=3)),
     lock_duration=timedelta(seconds=30),
     remove_on_complete=Keep(count=5, age=timedelta(days=1)),
     remove_on_fail=True,
