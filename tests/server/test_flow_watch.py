@@ -178,6 +178,42 @@ class TestWatching:
         again = list(found.watch(after=changes[-3].position))
         assert again == changes[-2:]
 
+    def test_skipped_nodes_and_those_that_wait_for_one_of_many_are_told(
+        self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record]
+    ) -> None:
+        held = threading.Event()
+
+        def work(ctx: Any) -> None:
+            if ctx.node == "slow":
+                assert held.wait(30)
+            if ctx.node == "broken":
+                raise ValueError("broken")
+
+        run_worker(["etl"], {"work": work}, concurrency=4)
+        found = flows.submit(
+            flow(
+                node("broken", on_failure="skip"),
+                node("skipped", "broken"),
+                node("quick"),
+                node("slow"),
+                node("eager", "quick", "slow", rule="one_success"),
+            )
+        )
+        told: list[Change] = []
+        for change in found.watch(timeout=LONG):
+            told.append(change)
+            if last_states(told).get("eager") == "completed":
+                held.set()
+        assert last_states(told) == {
+            "broken": "failed", "skipped": "skipped", "quick": "completed", "slow": "completed",
+            "eager": "completed",
+        }  # fmt: skip
+        order = [name for name, state in steps(told) if state in ("completed", "failed", "skipped")]
+        assert order.index("quick") < order.index("eager") < order.index("slow")
+        assert order.index("broken") < order.index("skipped")
+        assert list(found.watch(after=told[-1].position)) == []
+        assert [one.position for one in found.watch(after=told[-2].position)] == [told[-1].position]
+
     def test_patience_ends_and_the_flow_goes_on(self, clients: Clients) -> None:
         found = clients.do(clients.flows().submit(DIAMOND))
         with pytest.raises(WaitTimeout, match="go on after the last position"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,16 @@ import yaml
 
 from glidemq_orchestrate import (
     Backoff,
+    Dependency,
     Fallback,
     FlowNode,
     FlowSpec,
     JobOptions,
     Keep,
+    OnFailure,
     Ordering,
     RateLimit,
+    Rule,
 )
 from glidemq_orchestrate._flow_drawing import dot, mermaid
 from glidemq_orchestrate._flow_file import make_schema, schema_text, write_schema
@@ -50,10 +54,23 @@ SPEC = FlowSpec(
     [
         FlowNode("extract", "etl", "extract", {"day": "2026-01-01"}),
         FlowNode("clean", "spark", "clean", [1, None], after=["extract"], options=EVERYTHING),
-        FlowNode("report", "etl", "report", after=["clean", "extract"]),
+        FlowNode("report", "etl", "report", after=[Dependency("clean", on_failure="ignore"), "extract"]),
+        FlowNode(
+            "tidy",
+            "etl",
+            "tidy",
+            after=["report"],
+            rule=Rule.ALL_DONE,
+            on_failure=OnFailure.SKIP,
+            queue_timeout=timedelta(minutes=3),
+        ),
     ],
     labels={"dag": "nightly"},
     retention=timedelta(days=7),
+    deadline=timedelta(hours=2),
+    fail_fast=True,
+    priority=3,
+    queue_timeout=timedelta(minutes=9),
 )
 
 
@@ -95,12 +112,17 @@ class TestDicts:
 class TestGraphs:
     def test_a_graph_made_of_a_flow_makes_an_equal_flow(self) -> None:
         graph = SPEC.to_graph()
-        assert sorted(graph.edges) == [("clean", "report"), ("extract", "clean"), ("extract", "report")]
+        assert sorted(graph.edges) == [
+            ("clean", "report"), ("extract", "clean"), ("extract", "report"), ("report", "tidy")
+        ]  # fmt: skip
+        assert graph.edges["clean", "report"]["on_failure"] == "ignore"
         assert nx.is_directed_acyclic_graph(graph)
         about = {key: value for key, value in graph.graph.items() if key != "name"}
         again = FlowSpec.from_graph(graph, name=graph.name, **about)
         assert again.check().digest == SPEC.check().digest
-        assert (again.name, again.labels, again.retention) == (SPEC.name, SPEC.labels, SPEC.retention)
+        for part in fields(SPEC):
+            if part.name != "nodes":
+                assert getattr(again, part.name) == getattr(SPEC, part.name)
         assert again.nodes[1].options == EVERYTHING
 
     def test_a_graph_of_anything_becomes_a_flow(self) -> None:
