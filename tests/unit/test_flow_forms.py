@@ -264,6 +264,24 @@ class TestDrawings:
         assert drawn.startswith('digraph "my \\"flow\\"" {\n')
         assert '  n0 [label="a\\\\n"]\n  n1 [label="b\\""]\n  n0 -> n1\n}\n' in drawn
 
+    def test_rules_and_policies_are_drawn(self) -> None:
+        spec = FlowSpec(
+            "f",
+            [
+                node("a"),
+                node("b", on_failure="skip"),
+                node("c", Dependency("a", "ignore"), "b", rule="all_done"),
+                node("d", "a", Dependency("b", "fail")),
+            ],
+        )
+        drawn = spec.to_mermaid()
+        assert '  n2["c<br/>rule: all_done"]\n' in drawn
+        assert "  n0 -.->|on failure: ignore| n2\n  n1 -.->|on failure: skip| n2\n" in drawn
+        assert "  n0 --> n3\n  n1 --> n3\n" in drawn
+        assert '  n0 -> n2 [style=dashed label="on failure: ignore"]\n' in spec.to_dot()
+        mixed = [node("x"), node("a1", "x"), node("a2", "x", rule="all_done")]
+        assert labels(mixed, at_least=2) == ["x", "a1", "a2"]
+
     def test_a_limit_of_its_own(self) -> None:
         spec = FlowSpec("f", fan(4))
         assert spec.to_dot().count(" -> ") == 12
