@@ -178,6 +178,21 @@ class TestRunning:
             shown.until("14/14 completed")
             assert shown.ended() == 0
 
+    @pytest.mark.parametrize("words", [["--json"], ["--lines"], []])
+    def test_a_broken_connection_is_mended(
+        self, url: str, words: list[str], flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+    ) -> None:
+        flows.submit(fan(), flow_id="n1")
+        with terminal(url, "flow", "watch", "n1", *words) as shown:
+            shown.until("extract")
+            redis_client.client_kill_filter(_type="normal", skipme=True)
+            run_worker(["etl"], {"work": work})
+            assert shown.ended() == 0
+        assert "report" in shown.text
+        assert "Traceback" not in shown.text
+        told = [line for line in shown.text.splitlines() if '"extract"' in line and '"completed"' in line]
+        assert len(told) == (words == ["--json"])
+
     def test_an_interrupt_leaves_the_flow_alone(
         self, url: str, file: str, glidemq: Glidemq, flows: FlowProducer
     ) -> None:
