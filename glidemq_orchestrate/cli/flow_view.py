@@ -78,7 +78,7 @@ def end_with(flow: Flow) -> NoReturn:
 def _wait(flow: Flow, deadline: float, screen: Live | None) -> None:
     outage = Outage()
     while True:
-        pause = STEP_SECONDS
+        pause: float = STEP_SECONDS
         try:
             if screen is not None:
                 pause = _draw(flow, screen)
