@@ -171,9 +171,8 @@ class TestRunning:
         go = threading.Event()
         run_worker(["etl"], {"work": lambda ctx: ctx.node != "report" or go.wait(30)})
         with terminal(url, "flow", "submit", file, "--id", "n1") as shown:
-            shown.until("▶ report ◆")
-            assert "clean[0..11]" in shown.text
-            assert "13/14 completed" in shown.text
+            for wanted in ("▶ report ◆", "13/14 completed", "clean[0..11]"):
+                shown.until(wanted)
             go.set()
             shown.until("14/14 completed")
             assert shown.ended() == 0
@@ -241,10 +240,14 @@ class terminal:  # noqa: N801  reads as a with-block does
             yield part
 
     def until(self, wanted: str) -> None:
-        for part in self.parts():
+        parts = self.parts()
+        while wanted not in self.plain():
+            part = next(parts, None)
+            if part is None:
+                break
             self.written += part
-            if wanted in self.plain():
-                return
+        else:
+            return
         raise AssertionError(f"{wanted!r} was never written:\n{self.text}")
 
     def plain(self) -> str:
