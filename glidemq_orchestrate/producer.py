@@ -184,9 +184,10 @@ class Flow:
     ) -> Iterator[NodeChange | FlowChange]:
         """Tell what changes, until the flow has ended; the last is a ``FlowChange``.
 
-        Begins with every node that has left ``waiting-children``. No node is told to have started before its
-        dependencies are told to have ended. Every difference is told once, though a node that goes through
-        several states between two looks is told in the last of them, and events that nobody read are no loss.
+        Begins with every node that has left ``waiting-children``. No node is told to have started before the
+        dependencies that its rule waits for are told to have ended. Every difference is told once, though a
+        node that goes through several states between two looks is told in the last of them, and events that
+        nobody read are no loss.
 
         Args:
             after: Go on after the ``position`` of a change, also one told to another process: only what is
