@@ -45,6 +45,7 @@ from glidemq_orchestrate.schedulers import (
     SchedulerEntry,
     Schedulers,
 )
+from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker import Worker
 
 __version__ = "0.1.0"
@@ -62,6 +63,7 @@ __all__ = [
     "Broadcast",
     "BroadcastWorker",
     "CatchUp",
+    "ConnectionSettings",
     "Context",
     "Deduplication",
     "EmbeddedServer",

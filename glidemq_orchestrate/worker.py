@@ -37,6 +37,7 @@ from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, Transpo
 from glidemq_orchestrate.handler import H, Handlers
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
 
 __all__ = ["Worker"]
 
@@ -76,7 +77,7 @@ class Worker(AsyncFacade):
 
     def __init__(  # noqa: PLR0913  all but the first two have defaults
         self,
-        url: str | None = None,
+        url: Address = None,
         *,
         queues: Sequence[str],
         concurrency: int = 10,
@@ -105,7 +106,7 @@ class Worker(AsyncFacade):
         self.handlers = handlers or Handlers()
         self.id = f"{OURS}{self._clock.now_ms()}-{secrets.token_hex(4)}"
         self.ready = threading.Event()
-        self._queues = {name: QueueKeys(prefix, check_queue_name(name)) for name in queues}
+        self._queues = {name: QueueKeys(self._prefix, check_queue_name(name)) for name in queues}
         self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._slots = Slots(concurrency, prefetch)

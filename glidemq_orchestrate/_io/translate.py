@@ -8,39 +8,56 @@ from redis import exceptions
 
 from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, GlideMQError, OutcomeUnknown
-from glidemq_orchestrate.settings import ConnectionSettings, masked
+from glidemq_orchestrate.settings import Place
 
 # redis-py turns these codes into classes and strips them from the text.
 _STRIPPED: Final = {
     exceptions.BusyLoadingError: "LOADING",
     exceptions.OutOfMemoryError: "OOM",
     exceptions.ReadOnlyError: "READONLY",
+    exceptions.MasterDownError: "MASTERDOWN",
+    exceptions.ClusterDownError: "CLUSTERDOWN",
+    exceptions.TryAgainError: "TRYAGAIN",
+    exceptions.ClusterCrossSlotError: "CROSSSLOT",
 }
 DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)
-MAX_CONNECTIONS: Final = 100_000  # as many as there are waiters: redis-py refuses the 101st by default
 
 
-def not_connected(settings: ConnectionSettings, exc: Exception) -> GlideMQError:
+class Redirected(ConfigurationError):
+    """A node of a cluster refused a call: ``place`` has the slot, for this one call only when ``ask``."""
+
+    def __init__(self, slot: int, place: Place, *, ask: bool) -> None:
+        self.slot, self.place, self.ask = slot, place, ask
+        super().__init__(
+            f"the server is a node of a cluster, and {place} has the slot: "
+            "name the cluster by valkey+cluster://HOST:PORT"
+        )
+
+
+def not_connected(where: str, exc: Exception) -> GlideMQError:
     """For a failure before anything was sent."""
+    told = _told(exc)
     if isinstance(exc, exceptions.AuthenticationError | exceptions.AuthorizationError):
-        return ConfigurationError(f"{masked(settings.url)} refused the user or password")
+        return ConfigurationError(f"{where} refused the user or password")
     if isinstance(exc, exceptions.BusyLoadingError):
         return error_from(f"LOADING {exc}")
-    return ConnectionFailed(
-        f"cannot connect to {masked(settings.url)}: {_told(exc)}. "
-        "Is the server running? For one on this machine: glidemq server"
-    )
+    if isinstance(exc, exceptions.ResponseError):
+        return refused(exc)
+    return ConnectionFailed(f"cannot connect to {where}: {told}. {_advice(told)}")
 
 
-def broken(settings: ConnectionSettings, exc: Exception) -> GlideMQError:
+def broken(where: str, exc: Exception) -> GlideMQError:
     """For a connection that broke after something was sent."""
-    return OutcomeUnknown(
-        f"the connection to {masked(settings.url)} broke while waiting for the reply: {_told(exc)}"
-    )
+    if isinstance(exc, exceptions.BusyLoadingError):
+        return error_from(f"LOADING {exc}")
+    return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {_told(exc)}")
 
 
 def refused(exc: exceptions.ResponseError) -> GlideMQError:
     """For an error reply."""
+    if isinstance(exc, exceptions.AskError):  # MOVED is a kind of it
+        is_ask = not isinstance(exc, exceptions.MovedError)
+        return Redirected(exc.slot_id, Place(exc.host, exc.port), ask=is_ask)
     if isinstance(exc, exceptions.NoPermissionError):
         return ConfigurationError(f"the server's user may not do this: {exc}")
     for kind, code in _STRIPPED.items():
@@ -52,3 +69,14 @@ def refused(exc: exceptions.ResponseError) -> GlideMQError:
 def _told(exc: Exception) -> str:
     # redis-py's texts name host and port, never the password.
     return str(exc).strip().rstrip(".") or type(exc).__name__
+
+
+def _advice(told: str) -> str:
+    text = told.upper()
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "The server's certificate is not trusted: name the file of its CA by ca=FILE"
+    if "CERTIFICATE_REQUIRED" in text or "CERTIFICATE REQUIRED" in text:
+        return "The server wants a certificate of the client: name its files by cert=FILE and key=FILE"
+    if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
+        return "The server speaks no TLS at this port: use valkey:// instead of valkeys://, or its TLS port"
+    return "Is the server running? For one on this machine: glidemq server"

@@ -38,6 +38,10 @@ _CODES: Final[dict[str, type[GlideMQError]]] = {
     "OOM": ServerBusy,
     "READONLY": ServerBusy,
     "MASTERDOWN": ServerBusy,
+    "CLUSTERDOWN": ServerBusy,
+    "TRYAGAIN": ServerBusy,
+    "UNBLOCKED": ServerBusy,  # a call that was waiting when its server became a replica
+    "NOREPLICAS": ServerBusy,
     "MISCONF": ServerBusy,
 }
 
