@@ -106,10 +106,10 @@ def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
     }
     yield from ask(calls.enlist(ref.home, ref.flow_id, now_ms))
     yield from ask(calls.write_record(ref.home, ref.flow_id, fields))
-    for part in _parts(flow.nodes):
+    for part in parts(flow.nodes):
         rows = {node.name: _row(ref.flow_id, node) for node in part}
         yield from ask(calls.write_table(ref.home, ref.flow_id, rows))
-    for part in _parts(flow.nodes[::-1]):  # dependents first: whoever looks finds no dependency without them
+    for part in parts(flow.nodes[::-1]):  # dependents first: whoever looks finds no dependency without them
         yield from _add_nodes(ref, flow, part, now_ms)
     running: dict[str, str | int] = {"state": "running", "started_at": clock.now_ms(), "generation": 0}
     yield from ask(calls.write_record(ref.home, ref.flow_id, running))
@@ -149,7 +149,7 @@ def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], no
 def discard(ref: FlowRef) -> Op[None]:
     """Remove a flow that never started: its own jobs, then the record, then the claim. Repeatable."""
     nodes = yield from _nodes(ref)
-    for part in _parts(nodes):
+    for part in parts(nodes):
         owners = yield from ask_all([calls.owner(node.queue, node.job_id) for node in part if node.state])
         there = [node for node in part if node.state]
         ours = [node for node, owner in zip(there, owners, strict=True) if owner == ref.flow_id]
@@ -181,7 +181,7 @@ def results(ref: FlowRef) -> Op[dict[str, Json]]:
 def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
     """Every node, dependencies before dependents."""
     found: list[NodeStatus] = []
-    for part in _parts((yield from _nodes(ref))):
+    for part in parts((yield from _nodes(ref))):
         told = [calls.node_status(node.queue, node.job_id, node.name, node.row) for node in part]
         found += yield from ask_all(told)
     return found
@@ -291,7 +291,7 @@ def _tell_completed(nodes: Sequence[Node]) -> Op[None]:
 def _open_gates(nodes: Sequence[Node], generation: int) -> Op[None]:
     waiting = [node for node in nodes if node.state == "waiting-children"]
     for number in range(generation + 1):
-        for part in _parts([node for node in waiting if number or not node.after]):
+        for part in parts([node for node in waiting if number or not node.after]):
             held = yield from ask_all([calls.has_gate(node.queue, node.job_id, number) for node in part])
             gated = [node for node, has_gate in zip(part, held, strict=True) if has_gate]
             yield from ask_all(
@@ -356,7 +356,7 @@ def _nodes(ref: FlowRef) -> Op[list[Node]]:
         if cursor == "0":
             break
     nodes = [node for _, node in sorted(found.values(), key=lambda pair: pair[0])]
-    for part in _parts(nodes):
+    for part in parts(nodes):
         states = yield from ask_all([calls.job(node.queue, node.job_id) for node in part])
         for node, (state, reason, result) in zip(part, states, strict=True):
             node.state, node.reason, node.result = state, reason, result
@@ -364,10 +364,11 @@ def _nodes(ref: FlowRef) -> Op[list[Node]]:
 
 
 def _all(todo: Iterable[Call[T]]) -> Op[None]:
-    for part in _parts(list(todo)):
+    for part in parts(list(todo)):
         yield from ask_all(part)
 
 
-def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many at a time as go into one trip."""
     for first in range(0, len(items), PER_TRIP):
         yield items[first : first + PER_TRIP]

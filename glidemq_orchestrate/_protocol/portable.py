@@ -26,6 +26,24 @@ def gate(queue: QueueKeys, number: int) -> str:
     return f"{queue.base}:gmo-gate-{number}"
 
 
+def read_ref(prefix: str, ref: str) -> tuple[QueueKeys, str]:
+    """Queue and job id of a member of ``deps`` or ``parents``; a gate reads like a job that is not there."""
+    queue, _, job_id = ref.removeprefix(f"{prefix}:{{").partition("}:")
+    return QueueKeys(prefix, queue), job_id
+
+
+def result(queue: QueueKeys, job_id: str) -> Call[tuple[str, str] | None]:
+    """Name of the node and stored result of a job; None unless it has completed."""
+
+    def decode(reply: Any) -> tuple[str, str] | None:
+        state, text, options = reply
+        mark = json.loads(options or "{}").get("gmo")
+        name = str(mark["node"]) if isinstance(mark, dict) else job_id
+        return (name, text or "null") if state == "completed" else None
+
+    return command("HMGET", queue.job(job_id), "state", "returnvalue", "opts", decode=decode)
+
+
 def claim(home: QueueKeys, flow_id: str) -> Call[None]:
     """Say which queue is the home of a flow, unless that is said already."""
     return command("SET", flow_home(home.prefix, flow_id), home.queue, "NX", decode=replies.anything)
