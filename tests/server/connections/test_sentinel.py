@@ -1,0 +1,94 @@
+"""A primary that dies: the sentinel promotes its replica, and everybody goes on there."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobState, NewJob, Queue
+from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
+from tests.conftest import Eventually, RunWorker
+from tests.server.connections.topologies import Pair, running_pair
+
+SECOND = timedelta(seconds=1)
+LONG = timedelta(seconds=60)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with running_pair(tmp_path_factory.mktemp("pair")) as running:
+        yield running
+
+
+def test_the_primary_of_a_service_is_found(pair: Pair) -> None:
+    with Queue("etl", pair.url) as queue:
+        assert pair.primary.client.exists(f"glide:{{etl}}:job:{queue.add('work')}")
+        queue.obliterate()
+
+
+def test_an_unknown_service_and_dead_sentinels_are_told(pair: Pair) -> None:
+    with (
+        Queue("etl", pair.url.replace("/main", "/other")) as queue,
+        pytest.raises(ConfigurationError, match="know no service 'other'"),
+    ):
+        queue.add("work")
+    only_dead = pair.url.partition(",")[0] + "/main"
+    with Queue("etl", only_dead) as queue, pytest.raises(ConnectionFailed, match="cannot connect"):
+        queue.add("work")
+
+
+def test_a_worker_and_its_clients_outlive_the_primary(
+    pair: Pair, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    runs = Counter[str]()
+
+    def work(ctx: Any) -> str:
+        runs[ctx.job_id] += 1
+        threading.Event().wait(0.05)
+        return str(ctx.job_id)
+
+    eventually(lambda: pair.sentinel.client.sentinel_slaves("main"), timeout=20)
+    with Queue("etl", pair.url) as queue, FlowProducer(pair.url) as flows:
+        ids = queue.add_many([NewJob("work", n) for n in range(100)])
+        nodes = [FlowNode(f"n{n}", "etl", "work", after=[f"n{n - 1}"] if n else []) for n in range(20)]
+        flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
+        pair.replicated()
+        running = run_worker(["etl"], {"work": work}, url=pair.url, concurrency=4, lock_duration=SECOND)
+        eventually(lambda: sum(runs.values()) > 20, timeout=20)
+        pair.primary.kill()
+        assert flow.wait(timeout=LONG).status.state is FlowState.COMPLETED
+        for job_id in ids:
+            eventually(lambda job_id=job_id: queue.get_job(job_id).state is JobState.COMPLETED, timeout=30)
+        assert queue.add_and_wait("work", timeout=LONG)
+        running.stop()
+        assert set(runs) >= set(ids)
+        assert pair.replica.client.role()[0] == "master"
+        # The old primary comes back, and is a replica now: nobody writes to it.
+        pair.primary.start()
+        eventually(lambda: pair.primary.client.role()[0] == "slave", timeout=30)
+        assert pair.replica.client.exists(f"glide:{{etl}}:job:{queue.add('work')}")
+
+
+async def test_a_client_of_a_primary_that_became_a_replica_finds_the_new_one(
+    pair: Pair, eventually: Eventually
+) -> None:
+    with Queue("etl", pair.url) as queue:
+        queue.add("work")
+        before = pair.sentinel.client.sentinel_get_master_addr_by_name("main")
+        eventually(lambda: len(pair.sentinel.client.sentinel_slaves("main")) == 1, timeout=20)
+        pair.sentinel.client.execute_command("SENTINEL", "FAILOVER", "main")
+        moved = lambda: pair.sentinel.client.sentinel_get_master_addr_by_name("main") != before  # noqa: E731
+        eventually(moved, timeout=30)
+        eventually(lambda: _is_added(queue), timeout=20)
+
+
+def _is_added(queue: Queue) -> bool:
+    try:
+        return bool(queue.add("work"))
+    except ConnectionFailed:
+        return False

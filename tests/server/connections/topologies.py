@@ -1,0 +1,135 @@
+"""Servers that can be killed and come back with their data: alone, watched by a sentinel, or as a cluster."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.crc import key_slot
+
+from tests.server.lua.servers import (
+    _form_cluster,
+    _free_port,
+    _wait_for_answer,
+    owner_of,
+    valkey_binary,
+)
+
+
+class Server:
+    """A Valkey with an append-only file that writes every command to the disk."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory, self.options, self.port = directory, options, _free_port()
+        self.client: Any = redis.Redis(port=self.port, decode_responses=True)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        command = [
+            str(valkey_binary()),
+            *self.first_options(),
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+        ]
+        command += ["--dir", str(self.directory), *self.options]
+        with (self.directory / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        _wait_for_answer(self.client, self.process)
+
+    def first_options(self) -> list[str]:
+        return ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def close(self) -> None:
+        self.kill()
+        self.client.close()
+
+
+class SentinelServer(Server):
+    """A sentinel for one service."""
+
+    def __init__(self, directory: Path, primary: int) -> None:
+        directory.mkdir()
+        self.conf = directory / "sentinel.conf"
+        self.conf.write_text(
+            f"sentinel monitor main 127.0.0.1 {primary} 1\n"
+            "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 5000\n"
+        )
+        super().__init__(directory, "--sentinel")
+
+    def first_options(self) -> list[str]:
+        return [str(self.conf)]
+
+
+@dataclass
+class Pair:
+    """A primary, its replica, and the sentinel that watches them as ``main``."""
+
+    primary: Server
+    replica: Server
+    sentinel: SentinelServer
+
+    @property
+    def url(self) -> str:
+        """With a sentinel that is down before the one that is up."""
+        return f"valkey+sentinel://127.0.0.1:{_free_port()},127.0.0.1:{self.sentinel.port}/main"
+
+    def replicated(self) -> None:
+        """Wait until the replica has everything that was written before."""
+        self.primary.client.set("marker", "1")
+        assert self.primary.client.wait(1, 5000) == 1
+
+
+@contextmanager
+def running_pair(directory: Path) -> Iterator[Pair]:
+    with ExitStack() as stack:
+
+        def keep(server: Any) -> Any:
+            stack.callback(server.close)
+            return server
+
+        primary = keep(Server(directory / "primary"))
+        replica = keep(Server(directory / "replica", "--replicaof", "127.0.0.1", str(primary.port)))
+        sentinel = keep(SentinelServer(directory / "sentinel", primary.port))
+        yield Pair(primary, replica, sentinel)
+
+
+@dataclass
+class Primaries:
+    """A cluster of three primaries."""
+
+    servers: list[Server]
+
+    @property
+    def url(self) -> str:
+        return f"valkey+cluster://127.0.0.1:{_free_port()},127.0.0.1:{self.servers[1].port}"
+
+    def owner(self, queue: str) -> Server:
+        port = owner_of(key_slot(queue.encode()), [server.port for server in self.servers])
+        return next(server for server in self.servers if server.port == port)
+
+
+@contextmanager
+def running_primaries(directory: Path) -> Iterator[Primaries]:
+    with ExitStack() as stack:
+        servers = []
+        for number in range(3):
+            options = ["--cluster-enabled", "yes", "--cluster-port", str(_free_port())]
+            options += ["--cluster-node-timeout", "2000"]
+            servers.append(Server(directory / str(number), *options))
+            stack.callback(servers[-1].close)
+        _form_cluster([server.client for server in servers], [server.port for server in servers])
+        yield Primaries(servers)
