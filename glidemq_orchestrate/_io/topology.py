@@ -96,6 +96,10 @@ class Sentinel:
         """See ``Topology``."""
         place = self._primary or (yield from self._look_up())
         (answered,) = yield [Parcel(place, calls)]
+        if isinstance(answered, ConnectionFailed):
+            now = yield from self._look_up()
+            if now != place:  # nothing was sent
+                (answered,) = yield [Parcel(now, calls)]
         if isinstance(answered, GlideMQError):
             if isinstance(answered, TransportError):
                 self._primary = None
@@ -143,7 +147,10 @@ class Cluster:
         """See ``Topology``. In a batch, an error stands where a call was not answered."""
         slots = self._map or (yield from self._look_up())
         orders = [self._order(call, slots) for call in calls]
-        replies = yield from self._exchange([part for order in orders for part in order.parts])
+        parts = [part for order in orders for part in order.parts]
+        replies = yield from self._exchange(parts)
+        if any(isinstance(reply, ConnectionFailed) for reply in replies):
+            yield from self._try_elsewhere(parts, replies)
         at, merged = 0, []
         for order in orders:
             end = at + len(order.parts)
@@ -153,6 +160,21 @@ class Cluster:
         if lost and len(lost) == len(merged):
             raise lost[0]
         return merged
+
+    def _try_elsewhere(self, parts: Sequence[Part], replies: Replies) -> Delivery:
+        """What could not be sent goes to whoever serves its slot by now; changes the replies."""
+        slots = self._map or (yield from self._look_up())
+        again = {}
+        for number, part in enumerate(parts):
+            where = target(part.call.words)
+            if isinstance(replies[number], ConnectionFailed) and isinstance(where, int):
+                owner = slots.owner(where)
+                if owner != part.place:
+                    again[number] = Part(owner, part.call)
+        told = (yield from self._exchange(list(again.values()))) if again else []
+        for number, reply in zip(again, told, strict=True):
+            replies[number] = reply
+        return replies
 
     def _exchange(self, parts: Sequence[Part]) -> Delivery:
         replies = yield from self._send(parts)

@@ -148,6 +148,19 @@ def test_a_lost_node_costs_its_own_calls_only_and_nothing_is_sent_twice() -> Non
     assert wire.sent[1] == ("b", ["CLUSTER SLOTS"])
 
 
+def test_what_could_not_be_sent_goes_to_the_new_owner_of_the_slot_and_only_that() -> None:
+    maps = [SLOTS_REPLY, [[0, 5000, ["b", 1]], [5001, 16383, ["c", 1]]]]
+
+    def answer(parcel: Parcel) -> Any:
+        if parcel.calls[0].words[0] == "CLUSTER":
+            return [maps.pop(0)]
+        return ConnectionFailed("refused") if parcel.place == A else serve()(parcel)
+
+    wire = Wire(answer)
+    assert wire.deliver(cluster(), get("b"), get("a")) == ["b{b}", "c{a}"]
+    assert wire.sent[-1] == ("c", ["GET {a}"])
+
+
 def test_a_slot_that_nobody_serves_is_told_as_retryable() -> None:
     def answer(parcel: Parcel) -> Any:
         return [SLOTS_REPLY[:1]] if parcel.calls[0].words[0] == "CLUSTER" else serve()(parcel)
@@ -213,6 +226,17 @@ def test_the_first_sentinel_that_knows_is_believed_until_the_primary_is_lost() -
     assert wire.deliver(topology, get("x")) == ["b{x}"]
     assert wire.deliver(topology, get("x")) == ["b{x}"]
     assert [place for place, _ in wire.sent] == ["s1", "s2", "a", "s1", "s2", "b", "b"]
+
+
+def test_what_could_not_be_sent_goes_to_the_new_primary() -> None:
+    primaries = [["a", "1"], ["b", "1"]]
+
+    def answer(parcel: Parcel) -> Any:
+        if parcel.sentinel:
+            return [primaries.pop(0)]
+        return ConnectionFailed("refused") if parcel.place.host == "a" else serve()(parcel)
+
+    assert Wire(answer).deliver(sentinel(), get("x")) == ["b{x}"]
 
 
 def test_a_primary_that_became_a_replica_is_looked_up_again() -> None:

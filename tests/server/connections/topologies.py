@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -46,7 +47,8 @@ class Server:
         _wait_for_answer(self.client, self.process)
 
     def first_options(self) -> list[str]:
-        return ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+        kept = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+        return [*kept, "--repl-diskless-sync-delay", "0"]
 
     def kill(self) -> None:
         assert self.process is not None
@@ -78,9 +80,22 @@ class SentinelServer(Server):
 class Pair:
     """A primary, its replica, and the sentinel that watches them as ``main``."""
 
-    primary: Server
-    replica: Server
+    servers: tuple[Server, Server]
     sentinel: SentinelServer
+
+    @property
+    def primary(self) -> Server:
+        return next(server for server in self.servers if server.client.role()[0] == "master")
+
+    @property
+    def replica(self) -> Server:
+        return next(server for server in self.servers if server.client.role()[0] == "slave")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one follows the other."""
+        roles = sorted((server.client.role() for server in self.servers), key=lambda role: str(role[0]))
+        return [role[0] for role in roles] == ["master", "slave"] and roles[1][3] == "connected"
 
     @property
     def url(self) -> str:
@@ -89,8 +104,9 @@ class Pair:
 
     def replicated(self) -> None:
         """Wait until the replica has everything that was written before."""
-        self.primary.client.set("marker", "1")
-        assert self.primary.client.wait(1, 5000) == 1
+        client = self.primary.client
+        client.set("marker", "1")
+        assert client.wait(1, 5000) == 1
 
 
 @contextmanager
@@ -103,8 +119,10 @@ def running_pair(directory: Path) -> Iterator[Pair]:
 
         primary = keep(Server(directory / "primary"))
         replica = keep(Server(directory / "replica", "--replicaof", "127.0.0.1", str(primary.port)))
+        while replica.client.role()[3] != "connected":
+            time.sleep(0.02)
         sentinel = keep(SentinelServer(directory / "sentinel", primary.port))
-        yield Pair(primary, replica, sentinel)
+        yield Pair((primary, replica), sentinel)
 
 
 @dataclass
