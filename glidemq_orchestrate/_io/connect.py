@@ -53,6 +53,7 @@ def _options(settings: ConnectionSettings, place: Place, *, sentinel: bool) -> d
         "max_connections": MAX_CONNECTIONS,
         "decode_responses": True,
         "protocol": 2,
+        "driver_info": None,  # two commands less a connection, and nothing that an ACL rule must allow
         "socket_connect_timeout": settings.connect_timeout,
         "username": settings.sentinel_user if sentinel else settings.user,
         "password": settings.sentinel_password if sentinel else settings.password,

@@ -87,10 +87,14 @@ def test_libraries_that_one_primary_has_lost_are_loaded_again(primaries: Primari
         assert queue.add("work") == "2"
 
 
+def double(ctx: Any) -> int:
+    return int(ctx.data) * 2
+
+
 def test_queues_of_every_slot_work_by_one_client_of_each_kind(
     clients: Clients, run_worker: RunWorker
 ) -> None:
-    run_worker(QUEUES, {"work": lambda ctx: ctx.data * 2}, url=clients.url)
+    run_worker(QUEUES, {"work": double}, url=clients.url)
     for name in QUEUES:
         queue = clients.queue(name)
         assert clients.do(queue.add_and_wait("work", 21)) == 42
@@ -283,9 +287,10 @@ def test_a_worker_survives_the_death_and_the_restart_of_a_primary(
         queues["c"].add("work", 1)
     primaries.owner("c").start()
     eventually(lambda: _is_up(primaries), timeout=20)
+    counts = [queue.counts for queue in queues.values()]
+    eventually(lambda: all(count()[JobState.COMPLETED] >= 100 for count in counts), timeout=30)
+    eventually(lambda: not any(count()[JobState.ACTIVE] for count in counts), timeout=30)
     for queue in queues.values():
-        eventually(lambda queue=queue: queue.counts()[JobState.COMPLETED] >= 100, timeout=30)
-        eventually(lambda queue=queue: queue.counts()[JobState.ACTIVE] == 0, timeout=30)
         assert queue.add_and_wait("work", 5) == 5
         queue.close()
 

@@ -80,9 +80,10 @@ def test_a_worker_and_its_clients_outlive_the_primary(
         eventually(lambda: sum(runs.values()) > 20, timeout=20)
         primary.kill()
         outcome = eventually(lambda: unless_down(lambda: flow.wait(timeout=LONG)), timeout=30)
+        assert outcome is not None
         assert (outcome.status.state, outcome.status.completed) == (FlowState.COMPLETED, 20)
-        for job_id in ids:
-            eventually(lambda job_id=job_id: queue.get_job(job_id).state is JobState.COMPLETED, timeout=30)
+        assert None not in ids
+        eventually(lambda: all(queue.get_job(one).state is JobState.COMPLETED for one in ids), timeout=30)  # type: ignore[arg-type]
         assert queue.add_and_wait("work", timeout=LONG)
         running.stop()
         assert set(runs) >= set(ids)
