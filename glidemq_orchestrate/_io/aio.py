@@ -86,12 +86,11 @@ class AsyncDriver:
 
     async def _exchange(self, parcel: Parcel) -> Answered:
         settings, pool = self._settings, self._pool(parcel)
-        where = settings.node(parcel.place)
         try:
             async with asyncio.timeout(settings.connect_timeout + settings.socket_timeout):
                 connection = await pool.get_connection()  # type: ignore[no-untyped-call]
         except DRIVER_ERRORS as exc:
-            raise not_connected(where, exc) from exc
+            raise not_connected(settings, parcel.place, exc) from exc
         done = False
         limit = settings.socket_timeout + max((call.blocks_for or 0 for call in parcel.calls), default=0)
         try:
@@ -101,7 +100,7 @@ class AsyncDriver:
                 replies = [await self._reply(connection) for _ in words]
             done = True
         except DRIVER_ERRORS as exc:
-            raise broken(where, exc) from exc
+            raise broken(settings, parcel.place, exc) from exc
         finally:
             if not done:  # also when cancelled: half a reply may be on its way
                 await connection.disconnect(nowait=True)

@@ -72,6 +72,10 @@ def _options(settings: ConnectionSettings, place: Place, *, sentinel: bool) -> d
             "ssl_cert_reqs": "required" if settings.verify else "none",
             "ssl_check_hostname": settings.verify,
         }
+        if not options["password"]:
+            # With TLS 1.3 a server refuses a client's certificate after the handshake: a first reply shows
+            # that it did not, before anything is sent whose outcome would then be unknown.
+            options["client_name"] = "glidemq"
     return options
 
 

@@ -85,11 +85,11 @@ class SyncDriver:
             return exc
 
     def _exchange(self, parcel: Parcel) -> Answered:
-        where, pool = self._settings.node(parcel.place), self._pool(parcel)
+        settings, pool = self._settings, self._pool(parcel)
         try:
             connection = pool.get_connection()
         except DRIVER_ERRORS as exc:
-            raise not_connected(where, exc) from exc
+            raise not_connected(settings, parcel.place, exc) from exc
         done = False
         try:
             packed = connection.pack_commands([call.words for call in parcel.calls])  # type: ignore[no-untyped-call]
@@ -97,7 +97,7 @@ class SyncDriver:
             replies = [self._reply(connection, call) for call in parcel.calls]
             done = True
         except DRIVER_ERRORS as exc:
-            raise broken(where, exc) from exc
+            raise broken(settings, parcel.place, exc) from exc
         finally:
             if not done:
                 connection.disconnect()  # type: ignore[no-untyped-call]

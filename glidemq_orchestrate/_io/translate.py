@@ -8,7 +8,7 @@ from redis import exceptions
 
 from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, GlideMQError, OutcomeUnknown
-from glidemq_orchestrate.settings import Place
+from glidemq_orchestrate.settings import ConnectionSettings, Place
 
 # redis-py turns these codes into classes and strips them from the text.
 _STRIPPED: Final = {
@@ -34,20 +34,21 @@ class Redirected(ConfigurationError):
         )
 
 
-def not_connected(where: str, exc: Exception) -> GlideMQError:
+def not_connected(settings: ConnectionSettings, place: Place, exc: Exception) -> GlideMQError:
     """For a failure before anything was sent."""
-    told = _told(exc)
+    where, told = settings.node(place), _told(exc)
     if isinstance(exc, exceptions.AuthenticationError | exceptions.AuthorizationError):
         return ConfigurationError(f"{where} refused the user or password")
     if isinstance(exc, exceptions.BusyLoadingError):
         return error_from(f"LOADING {exc}")
     if isinstance(exc, exceptions.ResponseError):
         return refused(exc)
-    return ConnectionFailed(f"cannot connect to {where}: {told}. {_advice(told)}")
+    return ConnectionFailed(f"cannot connect to {where}: {told}. {_advice(settings, told)}")
 
 
-def broken(where: str, exc: Exception) -> GlideMQError:
+def broken(settings: ConnectionSettings, place: Place, exc: Exception) -> GlideMQError:
     """For a connection that broke after something was sent."""
+    where = settings.node(place)
     if isinstance(exc, exceptions.BusyLoadingError):
         return error_from(f"LOADING {exc}")
     return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {_told(exc)}")
@@ -71,12 +72,14 @@ def _told(exc: Exception) -> str:
     return str(exc).strip().rstrip(".") or type(exc).__name__
 
 
-def _advice(told: str) -> str:
-    text = told.upper()
+def _advice(settings: ConnectionSettings, told: str) -> str:
+    text = told.upper().replace(" ", "_")
+    if not settings.tls:
+        return "Is the server running? For one on this machine: glidemq server"
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "The server's certificate is not trusted: name the file of its CA by ca=FILE"
-    if "CERTIFICATE_REQUIRED" in text or "CERTIFICATE REQUIRED" in text:
+    if "CERTIFICATE_REQUIRED" in text or (
+        not settings.cert and any(word in text for word in ("RESET", "CLOSED", "EOF"))
+    ):
         return "The server wants a certificate of the client: name its files by cert=FILE and key=FILE"
-    if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
-        return "The server speaks no TLS at this port: use valkey:// instead of valkeys://, or its TLS port"
-    return "Is the server running? For one on this machine: glidemq server"
+    return "Is the server running, and does it speak TLS at this port? valkey:// is without TLS"
