@@ -44,7 +44,7 @@ class SyncFacade:
 
             driver = SyncDriver(self._settings)
             try:
-                driver.run_on_each(ensure_libraries)
+                driver.run_on_each(lambda _: ensure_libraries())
             except BaseException:
                 driver.close()
                 raise
@@ -90,7 +90,7 @@ class AsyncFacade:
 
             driver = AsyncDriver(self._settings)
             try:
-                await driver.run_on_each(ensure_libraries)
+                await driver.run_on_each(lambda _: ensure_libraries())
             except BaseException:
                 await driver.aclose()
                 raise

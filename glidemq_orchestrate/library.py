@@ -53,7 +53,7 @@ class Libraries(SyncFacade):
                 driver.close()
                 settings = settings.as_cluster(Place(*primaries[0]))
                 driver = SyncDriver(settings)
-            return {settings.node(place): told for place, told in driver.run_on_each(op)}
+            return {settings.node(place): told for place, told in driver.run_on_each(lambda _: op())}
         finally:
             driver.close()
 

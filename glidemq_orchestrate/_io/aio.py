@@ -31,11 +31,11 @@ class AsyncDriver:
         """Run an operation to its end: what it returns or raises."""
         return await self._run(op, self._topology)
 
-    async def run_on_each(self, make: Callable[[], Op[T]]) -> list[tuple[Place, T]]:
+    async def run_on_each(self, make: Callable[[Place], Op[T]]) -> list[tuple[Place, T]]:
         """Run an operation on every primary, one after the other."""
         lookup = self._topology.primaries()
         places = await self._drive(lookup)
-        return [(place, await self._run(make(), Single(place))) for place in places]
+        return [(place, await self._run(make(place), Single(place))) for place in places]
 
     async def aclose(self) -> None:
         """Close every connection; a later use opens new ones."""

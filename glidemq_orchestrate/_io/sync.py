@@ -33,10 +33,10 @@ class SyncDriver:
         """Run an operation to its end: what it returns or raises."""
         return self._run(op, self._topology)
 
-    def run_on_each(self, make: Callable[[], Op[T]]) -> list[tuple[Place, T]]:
+    def run_on_each(self, make: Callable[[Place], Op[T]]) -> list[tuple[Place, T]]:
         """Run an operation on every primary, one after the other."""
         lookup = self._topology.primaries()
-        return [(place, self._run(make(), Single(place))) for place in self._drive(lookup)]
+        return [(place, self._run(make(place), Single(place))) for place in self._drive(lookup)]
 
     def close(self) -> None:
         """Close every connection; a later use opens new ones."""

@@ -60,7 +60,9 @@ def refused(exc: exceptions.ResponseError) -> GlideMQError:
         is_ask = not isinstance(exc, exceptions.MovedError)
         return Redirected(exc.slot_id, Place(exc.host, exc.port), ask=is_ask)
     if isinstance(exc, exceptions.NoPermissionError):
-        return ConfigurationError(f"the server's user may not do this: {exc}")
+        error = ConfigurationError(f"the server's user may not do this: {exc}")
+        error.code = "NOPERM"
+        return error
     for kind, code in _STRIPPED.items():
         if isinstance(exc, kind):
             return error_from(f"{code} {exc}")
