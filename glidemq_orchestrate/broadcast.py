@@ -19,7 +19,7 @@ class Broadcast(SyncFacade):
 
     Args:
         name: The queue.
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         max_messages: Keep only the newest so many in the stream; slower subscriptions miss the rest.
         prefix: First part of every key.
         clock: For tests.

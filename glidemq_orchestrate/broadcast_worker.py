@@ -45,7 +45,7 @@ class BroadcastWorker(AsyncFacade):
     Args:
         name: The queue.
         handler: Gets a ``Context``; ``ctx.name`` is the subject.
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         subscription: Its name; not blank.
         start_from: For a new subscription: ``$`` from now on, ``0-0`` all there is, or an entry id.
         subjects: Patterns, of which one must fit: ``*`` is one segment, ``>`` at the end one or more.

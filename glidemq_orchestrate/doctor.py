@@ -20,7 +20,7 @@ def examine(
     Looked at are connection, version, role, persistence, memory, the user's rights, libraries, clock, slots.
 
     Args:
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key; the rights to such keys are tried.
         clock: For tests.
 

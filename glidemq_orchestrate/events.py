@@ -33,7 +33,7 @@ class EventReader(SyncFacade):
 
     Args:
         queue: The queue.
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         position: Where to go on: ``position`` of an earlier reader. Left out: only events from now on.
             ``0-0``: from the oldest that is left.
         where: Which events are wanted; a gap always is.

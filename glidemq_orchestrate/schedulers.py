@@ -26,7 +26,7 @@ class Schedulers(SyncFacade):
 
     Args:
         queue: The queue.
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
         clock: For tests.
     """

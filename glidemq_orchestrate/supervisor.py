@@ -36,7 +36,7 @@ class Supervisor(AsyncFacade):
     Any number may look after a queue: one leads, and another takes over some seconds after it dies.
 
     Args:
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         queues: At least one queue name: home queues of flows, and queues that only Node workers serve.
         prefix: First part of every key.
         interval: Time between two looks when nothing happens; 100 ms to 5 s.

@@ -54,7 +54,7 @@ class Worker(AsyncFacade):
     """Runs the jobs of queues with the registered handlers until it is stopped.
 
     Args:
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         queues: At least one queue name.
         concurrency: Jobs at the same time, at least 1; handlers that are plain functions run in so many
             threads.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -18,6 +18,7 @@ from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flow import FlowRef
 from glidemq_orchestrate._protocol import portable as calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.flow_index import forget_home
 from glidemq_orchestrate._protocol.orchestrate import failed_node, flow_home_queue, read_results, read_status
 from glidemq_orchestrate._protocol.supervision import node_table
 from glidemq_orchestrate.clock import Clock
@@ -111,8 +112,14 @@ def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
         yield from ask(calls.write_table(ref.home, ref.flow_id, rows))
     for part in parts(flow.nodes[::-1]):  # dependents first: whoever looks finds no dependency without them
         yield from _add_nodes(ref, flow, part, now_ms)
+    yield from _list_as(ref, fields, FlowState.RUNNING)
     running: dict[str, str | int] = {"state": "running", "started_at": clock.now_ms(), "generation": 0}
     yield from ask(calls.write_record(ref.home, ref.flow_id, running))
+
+
+def _list_as(ref: FlowRef, fields: Mapping[str, str | int], state: FlowState) -> Op[None]:
+    labels, at = json.loads(str(fields.get("labels", "{}"))), str(fields.get("created_at", 0))
+    yield from ask_all(calls.index(ref.home, ref.flow_id, labels, state, at))
 
 
 def _row(flow_id: str, node: CheckedNode) -> str:
@@ -155,6 +162,10 @@ def discard(ref: FlowRef) -> Op[None]:
         ours = [node for node, owner in zip(there, owners, strict=True) if owner == ref.flow_id]
         yield from ask_all([calls.drop_job(node.queue, node.job_id) for node in ours])
     yield from ask(calls.delist(ref.home, ref.flow_id))
+    labels = json.loads((yield from ask(calls.record(ref.home, ref.flow_id))).get("labels", "{}"))
+    yield from ask_all(calls.unindex(ref.home, ref.flow_id, labels))
+    if not (yield from ask(calls.has_flows(ref.home))):
+        yield from ask(forget_home(ref.home))
     for call in calls.drop_record(ref.home, ref.flow_id):
         yield from ask(call)
 
@@ -241,6 +252,7 @@ def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
             calls.clear_record(ref.home, ref.flow_id, ("cancel", "reason", "finished_at", "ended"))
         )
         again: dict[str, str | int] = {"state": "running", "generation": generation}
+        yield from _list_as(ref, fields, FlowState.RUNNING)
         yield from ask(calls.write_record(ref.home, ref.flow_id, again))
         yield from advance(ref, clock)
     return (yield from status(ref)).state
@@ -326,6 +338,7 @@ def _count(ref: FlowRef, nodes: Sequence[Node], fields: dict[str, str], clock: C
     if state.is_terminal:
         if (yield from ask(calls.mark_once(ref.home, ref.flow_id, "ended"))):
             yield from ask(calls.tell_end(ref.home, ref.flow_id, state))
+        yield from _list_as(ref, fields, state)
         yield from ask(calls.delist(ref.home, ref.flow_id))
     return state
 
@@ -338,6 +351,7 @@ def sweep(home: QueueKeys, clock: Clock) -> Op[None]:
         if fields.get("state") == "running":
             yield from advance(ref, clock)
         elif fields.get("state") in ("completed", "failed", "cancelled"):
+            yield from _list_as(ref, fields, FlowState(fields["state"]))
             yield from ask(calls.delist(home, flow_id))
         elif int(fields.get("created_at", 0)) < clock.now_ms() - ABANDONED_MS:
             yield from discard(ref)

@@ -172,6 +172,22 @@ def test_a_failure_reaches_other_slots_and_a_retry_repairs_it(url: str, run_work
     assert calls == {"a": 1, "n": 1, "side": 1, "m": 2, "end": 1}
 
 
+def test_flows_across_slots_are_listed(url: str, run_worker: RunWorker) -> None:
+    with FlowProducer(url) as flows:
+        labelled = FlowSpec("n", [node("a"), node("m", "a", queue="c")], labels={"dag": "nightly"})
+        first = flows.submit(labelled, flow_id="first")
+        flows.submit(FlowSpec("n", [node("x", queue="q")]), flow_id="second")
+        assert [flow.id for flow in flows.list()] == ["second", "first"]
+        assert [flow.id for flow in flows.list(state="running", label=("dag", "nightly"))] == ["first"]
+        first.cancel("enough")
+        assert [flow.id for flow in flows.list(state="cancelled")] == ["first"]
+        assert [flow.id for flow in flows.list(state="running")] == ["second"]
+        run_worker(QUEUES, {"work": lambda ctx: 1}, url=url)
+        first.retry_failed()
+        first.result(timeout=LONG)
+        assert [flow.id for flow in flows.list(state="completed", label=("dag", "nightly"))] == ["first"]
+
+
 def test_a_cancel_reaches_other_slots(url: str, run_worker: RunWorker) -> None:
     started = threading.Event()
 
