@@ -120,14 +120,13 @@ class Sentinel:
             (answered,) = yield [Parcel(sentinel, (ask,), sentinel=True)]
             found = answered if isinstance(answered, GlideMQError) else answered[0]
             if isinstance(found, GlideMQError):
-                failed = failed or found
+                failed = _more_telling(failed, found)
             elif found:
                 self._primary = Place(found[0], int(found[1]))
                 return self._primary
             else:
-                failed = ConfigurationError(
-                    f"the sentinels of {self._settings.where} know no service {name!r}"
-                )
+                unknown = f"the sentinels of {self._settings.where} know no service {name!r}"
+                failed = _more_telling(failed, ConfigurationError(unknown))
         raise _nothing_sent(failed)
 
 
@@ -235,7 +234,7 @@ class Cluster:
                     f"{self._settings.where} is no cluster: use valkey:// without +cluster"
                 )
             if isinstance(found, GlideMQError):
-                failed = failed or found
+                failed = _more_telling(failed, found)
                 continue
             slots = SlotMap.read(found, place)
             if slots.covered:
@@ -299,6 +298,11 @@ def _scan(call: Call[Any], primaries: Sequence[Place]) -> Order:
 
     words = (call.words[0], cursor, *call.words[2:])
     return Order([Part(primaries[index], Call(words, call.decode, call.blocks_for))], merge)
+
+
+def _more_telling(one: GlideMQError | None, other: GlideMQError) -> GlideMQError:
+    """A server that refuses says more than one that is not there."""
+    return other if one is None or isinstance(other, ConfigurationError) else one
 
 
 def _nothing_sent(exc: GlideMQError | None) -> GlideMQError:

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from glidemq_orchestrate import (
     Schedule,
     Schedulers,
 )
+from glidemq_orchestrate._protocol import acl
 from glidemq_orchestrate.errors import ConfigurationError, FlowFailed, ServerBusy, TransportError
 from glidemq_orchestrate.library import Libraries
 from glidemq_orchestrate.schedulers import JobTemplate
@@ -188,6 +190,27 @@ def test_flows_across_slots_are_listed(url: str, run_worker: RunWorker) -> None:
         assert [flow.id for flow in flows.list(state="completed", label=("dag", "nightly"))] == ["first"]
 
 
+def test_a_user_with_the_documented_rights_is_enough(
+    primaries: Primaries, url: str, run_worker: RunWorker
+) -> None:
+    words = f"{acl.rule()} {acl.cluster_rule()}".split()
+    for server in primaries.servers:
+        server.client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *words)
+        server.client.acl_log_reset()
+    settings = ConnectionSettings(url, user="worker", password="secret")
+    run_worker(QUEUES, {"work": lambda ctx: 1}, url=settings)
+    with FlowProducer(settings) as flows, Queue("q", settings) as queue:
+        assert len(flows.submit(FLOW, flow_id="f").result(timeout=LONG)) == 5
+        assert [flow.id for flow in flows.list()] == ["f"]
+        move = Move(primaries, "q")  # in the middle of a move, calls are sent with ASKING
+        move.begin()
+        move.carry(1000)
+        assert queue.get_job("f~n").state is JobState.COMPLETED
+        move.end()
+        move.back()
+    assert [entry for server in primaries.servers for entry in server.client.acl_log()] == []
+
+
 def test_a_cancel_reaches_other_slots(url: str, run_worker: RunWorker) -> None:
     started = threading.Event()
 
@@ -239,6 +262,12 @@ class Move:
         while not _serves(self.target, self.queue):
             threading.Event().wait(0.02)
 
+    def back(self) -> None:
+        self.source, self.target = self.target, self.source
+        self.begin()
+        self.carry(1000)
+        self.end()
+
     def end(self) -> None:
         for server in (self.target, self.source, *self.all):
             server.client.execute_command("CLUSTER SETSLOT", self.slot, "NODE", self.ids[self.target.port])
@@ -278,11 +307,7 @@ def test_a_slot_that_moves_is_followed(primaries: Primaries, url: str) -> None:
         there.end()
         assert queue.add("work", 6) == "6"
         assert queue.counts()[JobState.WAITING] == 6
-        back = Move(primaries, "q")
-        back.source, back.target = there.target, there.source
-        back.begin()
-        back.carry(100)
-        back.end()
+        there.back()
         assert queue.add("work", 7) == "7"
 
 
@@ -314,6 +339,40 @@ def test_a_worker_survives_the_death_and_the_restart_of_a_primary(
 def _is_up(primaries: Primaries) -> bool:
     told = [server.client.execute_command("CLUSTER INFO") for server in primaries.servers]
     return all(one["cluster_state"] == "ok" for one in told)
+
+
+def test_a_worker_goes_on_at_the_replica_of_a_primary_that_died(
+    primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually, tmp_path: Path
+) -> None:
+    dying = primaries.owner("c")
+    with primaries.replica_of(dying, tmp_path) as replica, Queue("c", url) as queue:
+        ids = queue.add_many([NewJob("work", n) for n in range(100)])
+        dying.client.set("{c}", "1")
+        assert dying.client.wait(1, 5000) == 1
+        run_worker(["b", "c"], {"work": slowly}, url=url, concurrency=4, lock_duration=SECOND)
+        eventually(lambda: queue.counts()[JobState.COMPLETED] > 10, timeout=20)
+        dying.kill()
+        eventually(lambda: replica.client.role()[0] == "master", timeout=30)
+        eventually(lambda: _is_done(queue, len(ids)), timeout=40)
+        # Back again as a replica, it takes its slots over for the tests that follow.
+        dying.start()
+        eventually(
+            lambda: dying.client.role()[0] == "slave" and dying.client.role()[3] == "connected", timeout=30
+        )
+        dying.client.execute_command("CLUSTER FAILOVER")
+        eventually(lambda: dying.client.role()[0] == "master", timeout=30)
+        assert queue.add_and_wait("work", timeout=LONG) is None
+
+
+def slowly(ctx: Any) -> None:
+    threading.Event().wait(0.02)
+
+
+def _is_done(queue: Queue, count: int) -> bool:
+    try:
+        return queue.counts()[JobState.COMPLETED] >= count
+    except TransportError:
+        return False
 
 
 def test_a_url_that_takes_a_cluster_for_a_server_or_a_server_for_a_cluster_is_told(

@@ -5,13 +5,23 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
 from redis.exceptions import ResponseError
 
-from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobState, NewJob, Queue
+from glidemq_orchestrate import (
+    ConnectionSettings,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    FlowState,
+    JobState,
+    NewJob,
+    Queue,
+)
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, TransportError
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import Pair, running_pair
@@ -43,6 +53,28 @@ def test_an_unknown_service_and_dead_sentinels_are_told(pair: Pair) -> None:
     only_dead = pair.url.partition(",")[0] + "/main"
     with Queue("etl", only_dead) as queue, pytest.raises(ConnectionFailed, match="cannot connect"):
         queue.add("work")
+
+
+def test_sentinels_and_the_server_have_users_of_their_own(pair: Pair) -> None:
+    pair.sentinel.client.execute_command("ACL", "SETUSER", "watcher", "on", ">see", "+sentinel")
+    for server in pair.servers:
+        server.client.execute_command("ACL", "SETUSER", "worker", "on", ">do", "~*", "+@all")
+    settings = ConnectionSettings(
+        pair.url.replace("//", "//worker:do@"), sentinel_user="watcher", sentinel_password="see"
+    )
+    with Queue("etl", settings) as queue:
+        queue.add("work")
+        queue.obliterate()
+    wrongs = {
+        pair.sentinel.port: replace(settings, sentinel_password="wrong"),
+        pair.primary.port: replace(settings, password="wrong"),
+    }
+    for port, wrong in wrongs.items():
+        with (
+            Queue("etl", wrong) as queue,
+            pytest.raises(ConfigurationError, match=f":{port} refused the user"),
+        ):
+            queue.add("work")
 
 
 def test_a_client_of_a_primary_that_became_a_replica_finds_the_new_one(

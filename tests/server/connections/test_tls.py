@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 import trustme
 
-from glidemq_orchestrate import AsyncQueue, ConnectionSettings, Queue
+from glidemq_orchestrate import AsyncQueue, ConnectionSettings, FlowNode, FlowProducer, FlowSpec, Queue
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
 from tests.conftest import RunWorker
 from tests.server.lua.servers import redis7_binary, running
+
+LONG = timedelta(seconds=30)
 
 
 @dataclass
@@ -25,9 +30,10 @@ class Guarded:
     plain: str
     files: dict[str, str]
     stranger: str
+    options: list[str]
 
     def settings(self, **changes: Any) -> ConnectionSettings:
-        return ConnectionSettings(self.url, **(self.files | changes))
+        return ConnectionSettings(**({"url": self.url} | self.files | changes))
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +48,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     client.cert_chain_pems[0].write_to_path(files["cert"])
     client.private_key_pem.write_to_path(files["key"])
     port = _free_port()
-    options = ["--tls-port", str(port), "--tls-cert-file", files["server"], "--tls-key-file", files["server"]]
+    options = ["--tls-cert-file", files["server"], "--tls-key-file", files["server"]]
     options += ["--tls-ca-cert-file", files["ca"], "--tls-auth-clients", "yes"]
     # The bundled Valkey is built without TLS.
-    with running(redis7_binary(directory), directory, *options) as plain:
+    with running(redis7_binary(directory), directory, "--tls-port", str(port), *options) as plain:
         kept = {name: files[name] for name in ("ca", "cert", "key")}
-        yield Guarded(f"valkeys://localhost:{port}", f"valkeys://localhost:{plain}", kept, files["stranger"])
+        yield Guarded(
+            f"valkeys://localhost:{port}", f"valkeys://localhost:{plain}", kept, files["stranger"], options
+        )
 
 
 def _free_port() -> int:
@@ -69,6 +77,22 @@ def test_who_has_the_certificates_is_let_in(guarded: Guarded, way: str, run_work
 async def test_an_async_client_is_let_in_too(guarded: Guarded) -> None:
     async with AsyncQueue("etl", guarded.settings()) as queue:
         assert await queue.add("work")
+
+
+def test_a_cluster_is_found_by_its_tls_ports(guarded: Guarded, tmp_path: Path, run_worker: RunWorker) -> None:
+    port, bus = _free_port(), _free_port()
+    options = [*guarded.options, "--tls-port", str(port), "--tls-cluster", "yes"]
+    options += ["--cluster-enabled", "yes", "--cluster-port", str(bus)]
+    with running(redis7_binary(tmp_path), tmp_path, *options) as plain:
+        with redis.Redis(port=plain) as client:
+            client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+            while client.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
+                threading.Event().wait(0.02)
+        settings = guarded.settings(url=f"valkeys+cluster://localhost:{port}")
+        run_worker(["etl", "other"], {"work": lambda ctx: 1}, url=settings)
+        nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "other", "work", after=["a"])]
+        with FlowProducer(settings) as flows:
+            assert flows.submit(FlowSpec("n", nodes), flow_id="f").result(timeout=LONG) == {"a": 1, "b": 1}
 
 
 def refusals(guarded: Guarded) -> dict[str, tuple[ConnectionSettings, str]]:

@@ -139,15 +139,41 @@ class Primaries:
         port = owner_of(key_slot(queue.encode()), [server.port for server in self.servers])
         return next(server for server in self.servers if server.port == port)
 
+    @contextmanager
+    def replica_of(self, primary: Server, directory: Path) -> Iterator[Server]:
+        """A fourth node that takes over when a primary dies."""
+        replica = Server(directory / "replica", *_cluster_options())
+        try:
+            bus = primary.client.config_get("cluster-port")["cluster-port"]
+            replica.client.execute_command("CLUSTER MEET", "127.0.0.1", primary.port, bus)
+            identity = primary.client.execute_command("CLUSTER MYID")
+            while not _replicates(replica.client, identity):
+                time.sleep(0.1)
+            while replica.client.role()[3] != "connected":
+                time.sleep(0.02)
+            yield replica
+        finally:
+            replica.close()
+
+
+def _replicates(client: Any, primary: str) -> bool:
+    try:
+        return bool(client.execute_command("CLUSTER REPLICATE", primary))
+    except redis.ResponseError:  # it does not know the primary yet
+        return False
+
+
+def _cluster_options() -> list[str]:
+    bus = ["--cluster-enabled", "yes", "--cluster-port", str(_free_port())]
+    return [*bus, "--cluster-node-timeout", "2000"]
+
 
 @contextmanager
 def running_primaries(directory: Path) -> Iterator[Primaries]:
     with ExitStack() as stack:
         servers = []
         for number in range(3):
-            options = ["--cluster-enabled", "yes", "--cluster-port", str(_free_port())]
-            options += ["--cluster-node-timeout", "2000"]
-            servers.append(Server(directory / str(number), *options))
+            servers.append(Server(directory / str(number), *_cluster_options()))
             stack.callback(servers[-1].close)
         _form_cluster([server.client for server in servers], [server.port for server in servers])
         yield Primaries(servers)
