@@ -187,6 +187,8 @@ def masked(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return "***"
+    if _is_torn(parts):
+        return f"{parts.scheme}://***"
     place = parts.netloc
     if "@" in place:
         user, host = place.rsplit("@", 1)
@@ -206,6 +208,11 @@ def _read(url: str) -> dict[str, object]:
         scheme in _SOCKETS or (base in _TCP and suffix in _KINDS and not scheme.endswith("+"))
     ):
         raise ConfigurationError(f"{masked(url)!r} does not name a server: use one of {', '.join(SCHEMES)}")
+    if _is_torn(parts):
+        raise ConfigurationError(
+            f"{masked(url)!r} does not name a server: write / ? # @ in a password, and @ after the host, as "
+            "%2F %3F %23 %40"
+        )
     said: dict[str, object] = dict(_query(url, parts))
     said |= _secrets(parts)
     if scheme in _SOCKETS:
@@ -224,6 +231,11 @@ def _read(url: str) -> dict[str, object]:
     if path:
         said["db"] = _database(path[0])
     return said
+
+
+def _is_torn(parts: SplitResult) -> bool:
+    """Whether a password may reach beyond where user and host should end: it has a ``/``, ``?`` or ``#``."""
+    return any("@" in part for part in (parts.path, parts.query, parts.fragment))
 
 
 def _secrets(parts: SplitResult) -> Mapping[str, str]:

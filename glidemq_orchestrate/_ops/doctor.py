@@ -88,18 +88,19 @@ def _examined(prefix: str, clock: Clock, kind: str) -> Op[list[Finding]]:
 
 
 def _role(facts: Facts, kind: str) -> Iterator[Finding]:
+    replicas = int(facts.get("connected_slaves", 0))
     if facts.get("role") != "master":
         yield Finding(
             "role", Verdict.FAILED, "a replica, which takes no writes", "name its primary, or its sentinels"
         )
     elif kind == "single" and facts.get("cluster_enabled") == "1":
         yield Finding("role", Verdict.FAILED, "a node of a cluster", "use valkey+cluster://HOST:PORT")
-    elif kind != "single" and facts.get("connected_slaves", "0") == "0":
+    elif kind != "single" and not replicas:
         yield Finding(
             "role", Verdict.WARNING, "a primary without replicas", "add one, or nobody can take over"
         )
     else:
-        yield Finding("role", Verdict.OK, f"a primary with {facts.get('connected_slaves', '0')} replicas")
+        yield Finding("role", Verdict.OK, f"a primary with {replicas} replica{'' if replicas == 1 else 's'}")
 
 
 def _persistence(facts: Facts) -> Finding:

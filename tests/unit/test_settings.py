@@ -121,6 +121,10 @@ def test_a_bad_prefix_is_refused(prefix: str) -> None:
         ("valkey://user:hun@ter2@h", "valkey://user:***@h"),
         ("valkey://user:hunter2@[::1", "***"),
         ("valkey://h", "valkey://h"),
+        ("valkeys+cluster://u:hunter2@a:1,b:2?ca=x", "valkeys+cluster://u:***@a:1,b:2"),
+        ("valkey+sentinel://u:hunter2@a:1,b/main", "valkey+sentinel://u:***@a:1,b/main"),
+        ("valkey://u:hun/ter2@h", "valkey://***"),
+        ("valkey://u:p@x/ter2@h", "valkey://***"),
     ],
 )
 def test_a_shown_url_has_no_secret(url: str, shown: str) -> None:

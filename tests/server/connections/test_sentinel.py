@@ -22,6 +22,7 @@ from glidemq_orchestrate import (
     NewJob,
     Queue,
 )
+from glidemq_orchestrate.doctor import Verdict, examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, TransportError
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import Pair, running_pair
@@ -42,6 +43,13 @@ def test_the_primary_of_a_service_is_found(pair: Pair) -> None:
     with Queue("etl", pair.url) as queue:
         assert pair.primary.client.exists(f"glide:{{etl}}:job:{queue.add('work')}")
         queue.obliterate()
+
+
+def test_the_doctor_looks_at_the_primary(pair: Pair, eventually: Eventually) -> None:
+    eventually(lambda: pair.is_whole, timeout=20)
+    found = {finding.check: finding for finding in examine(pair.url)}
+    assert found["connection"].server == f"valkey://127.0.0.1:{pair.primary.port}"
+    assert (found["role"].verdict, found["role"].found) == (Verdict.OK, "a primary with 1 replica")
 
 
 def test_an_unknown_service_and_dead_sentinels_are_told(pair: Pair) -> None:
