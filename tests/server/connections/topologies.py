@@ -71,6 +71,7 @@ class SentinelServer(Server):
             "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 5000\n"
         )
         super().__init__(directory, "--sentinel")
+        self.client.execute_command("SENTINEL", "DEBUG", "INFO-PERIOD", 500)  # by default 10 s
 
     def first_options(self) -> list[str]:
         return [str(self.conf)]
