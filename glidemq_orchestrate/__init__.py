@@ -49,6 +49,7 @@ from glidemq_orchestrate.schedulers import (
     SchedulerEntry,
     Schedulers,
 )
+from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker import Worker
 
 __version__ = "0.1.0"
@@ -66,6 +67,7 @@ __all__ = [
     "Broadcast",
     "BroadcastWorker",
     "CatchUp",
+    "ConnectionSettings",
     "Context",
     "Deduplication",
     "Dependency",

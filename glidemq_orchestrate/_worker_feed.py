@@ -136,6 +136,8 @@ class Feed:
         told = zip(outcomes, answer.verdicts, strict=True)
         if failed := [outcome.attempt.job_id for outcome, verdict in told if verdict == "failed"]:
             await self._bury(failed)
+        if any(outcome.attempt.options.portable for outcome in outcomes):
+            await self._carry(outcomes, answer.verdicts)
         for trouble in answer.troubles:
             logger.error("queue %s: job %s", self.keys.queue, trouble, extra={"action": "broken_job"})
         if wanted:
@@ -167,6 +169,14 @@ class Feed:
             await self._worker._run(bury_all(self.keys, failed, self._clock.now_ms()))  # noqa: SLF001
         except GlideMQError as exc:
             logger.warning("no dead letters written: %s", exc, extra={"action": "dead_letter"})
+
+    async def _carry(self, outcomes: list[Outcome], verdicts: list[str]) -> None:
+        try:
+            await self._worker._run(ops.carry(self.keys, outcomes, verdicts, self._clock))  # noqa: SLF001
+        except GlideMQError as exc:  # the supervisor of the flow's home does it
+            logger.info(
+                "dependents in other queues are told later: %s", exc, extra={"action": "flow_advance"}
+            )
 
     async def _advance(self, flow_id: str) -> None:
         try:

@@ -27,6 +27,7 @@ from glidemq_orchestrate.errors import ConfigurationError, TransportError
 from glidemq_orchestrate.handler import Context, Handler
 from glidemq_orchestrate.job import Attempt, milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.subjects import check_pattern
 
 __all__ = ["BroadcastWorker"]
@@ -44,7 +45,7 @@ class BroadcastWorker(AsyncFacade):
     Args:
         name: The queue.
         handler: Gets a ``Context``; ``ctx.name`` is the subject.
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         subscription: Its name; not blank.
         start_from: For a new subscription: ``$`` from now on, ``0-0`` all there is, or an entry id.
         subjects: Patterns, of which one must fit: ``*`` is one segment, ``>`` at the end one or more.
@@ -62,7 +63,7 @@ class BroadcastWorker(AsyncFacade):
         self,
         name: str,
         handler: Handler,
-        url: str | None = None,
+        url: Address = None,
         *,
         subscription: str,
         start_from: str = "$",
@@ -80,7 +81,7 @@ class BroadcastWorker(AsyncFacade):
             raise ConfigurationError("subjects must be a list of patterns")
         if concurrency < 1 or lock_duration < timedelta(seconds=1):
             raise ConfigurationError("concurrency must be at least 1, lock_duration at least a second")
-        keys = QueueKeys(prefix, check_queue_name(name))
+        keys = QueueKeys(self._prefix, check_queue_name(name))
         patterns = tuple(check_pattern(pattern) for pattern in subjects)
         self.id = f"gmo-broadcast-{secrets.token_hex(6)}"
         self.ready = threading.Event()

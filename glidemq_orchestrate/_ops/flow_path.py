@@ -40,8 +40,8 @@ def submit(
             raise
     if wanted := _not_portable(flow, on_existing):
         raise InvalidFlow(
-            f"flow {flow.name}: its queues {', '.join(flow.queues[:5])} are in several slots of a cluster, "
-            f"or the server cannot load functions. Then flows have no {wanted}: use one queue, or none of it"
+            f"flow {flow.name}: in a cluster, and where the server cannot load functions, flows have no "
+            f"{wanted}: leave it out, or use a server that is in no cluster"
         )
     ref = yield from portable.submit(prefix, flow, flow_id, clock)
     if on_existing == "retry_failed":

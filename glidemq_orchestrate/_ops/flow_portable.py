@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -18,6 +18,7 @@ from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flow import FlowRef
 from glidemq_orchestrate._protocol import portable as calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.flow_index import forget_home
 from glidemq_orchestrate._protocol.orchestrate import failed_node, flow_home_queue, read_results, read_status
 from glidemq_orchestrate._protocol.supervision import node_table
 from glidemq_orchestrate.checked_flow import CheckedFlow, CheckedNode
@@ -105,13 +106,19 @@ def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
     }
     yield from ask(calls.enlist(ref.home, ref.flow_id, now_ms))
     yield from ask(calls.write_record(ref.home, ref.flow_id, fields))
-    for part in _parts(flow.nodes):
+    for part in parts(flow.nodes):
         rows = {node.name: _row(ref.flow_id, node) for node in part}
         yield from ask(calls.write_table(ref.home, ref.flow_id, rows))
-    for part in _parts(flow.nodes[::-1]):  # dependents first: whoever looks finds no dependency without them
+    for part in parts(flow.nodes[::-1]):  # dependents first: whoever looks finds no dependency without them
         yield from _add_nodes(ref, flow, part, now_ms)
+    yield from _list_as(ref, fields, FlowState.RUNNING)
     running: dict[str, str | int] = {"state": "running", "started_at": clock.now_ms(), "generation": 0}
     yield from ask(calls.write_record(ref.home, ref.flow_id, running))
+
+
+def _list_as(ref: FlowRef, fields: Mapping[str, str | int], state: FlowState) -> Op[None]:
+    labels, at = json.loads(str(fields.get("labels", "{}"))), str(fields.get("created_at", 0))
+    yield from ask_all(calls.index(ref.home, ref.flow_id, labels, state, at))
 
 
 def _row(flow_id: str, node: CheckedNode) -> str:
@@ -148,12 +155,16 @@ def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], no
 def discard(ref: FlowRef) -> Op[None]:
     """Remove a flow that never started: its own jobs, then the record, then the claim. Repeatable."""
     nodes = yield from _nodes(ref)
-    for part in _parts(nodes):
+    for part in parts(nodes):
         owners = yield from ask_all([calls.owner(node.queue, node.job_id) for node in part if node.state])
         there = [node for node in part if node.state]
         ours = [node for node, owner in zip(there, owners, strict=True) if owner == ref.flow_id]
         yield from ask_all([calls.drop_job(node.queue, node.job_id) for node in ours])
     yield from ask(calls.delist(ref.home, ref.flow_id))
+    labels = json.loads((yield from ask(calls.record(ref.home, ref.flow_id))).get("labels", "{}"))
+    yield from ask_all(calls.unindex(ref.home, ref.flow_id, labels))
+    if not (yield from ask(calls.has_flows(ref.home))):
+        yield from ask(forget_home(ref.home))
     for call in calls.drop_record(ref.home, ref.flow_id):
         yield from ask(call)
 
@@ -180,7 +191,7 @@ def results(ref: FlowRef) -> Op[dict[str, Json]]:
 def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
     """Every node, dependencies before dependents."""
     found: list[NodeStatus] = []
-    for part in _parts((yield from _nodes(ref))):
+    for part in parts((yield from _nodes(ref))):
         told = [calls.node_status(node.queue, node.job_id, node.name, node.row) for node in part]
         found += yield from ask_all(told)
     return found
@@ -240,6 +251,7 @@ def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
             calls.clear_record(ref.home, ref.flow_id, ("cancel", "reason", "finished_at", "ended"))
         )
         again: dict[str, str | int] = {"state": "running", "generation": generation}
+        yield from _list_as(ref, fields, FlowState.RUNNING)
         yield from ask(calls.write_record(ref.home, ref.flow_id, again))
         yield from advance(ref, clock)
     return (yield from status(ref)).state
@@ -290,7 +302,7 @@ def _tell_completed(nodes: Sequence[Node]) -> Op[None]:
 def _open_gates(nodes: Sequence[Node], generation: int) -> Op[None]:
     waiting = [node for node in nodes if node.state == "waiting-children"]
     for number in range(generation + 1):
-        for part in _parts([node for node in waiting if number or not node.after]):
+        for part in parts([node for node in waiting if number or not node.after]):
             held = yield from ask_all([calls.has_gate(node.queue, node.job_id, number) for node in part])
             gated = [node for node, has_gate in zip(part, held, strict=True) if has_gate]
             yield from ask_all(
@@ -325,6 +337,7 @@ def _count(ref: FlowRef, nodes: Sequence[Node], fields: dict[str, str], clock: C
     if state.is_terminal:
         if (yield from ask(calls.mark_once(ref.home, ref.flow_id, "ended"))):
             yield from ask(calls.tell_end(ref.home, ref.flow_id, state))
+        yield from _list_as(ref, fields, state)
         yield from ask(calls.delist(ref.home, ref.flow_id))
     return state
 
@@ -337,6 +350,7 @@ def sweep(home: QueueKeys, clock: Clock) -> Op[None]:
         if fields.get("state") == "running":
             yield from advance(ref, clock)
         elif fields.get("state") in ("completed", "failed", "cancelled"):
+            yield from _list_as(ref, fields, FlowState(fields["state"]))
             yield from ask(calls.delist(home, flow_id))
         elif int(fields.get("created_at", 0)) < clock.now_ms() - ABANDONED_MS:
             yield from discard(ref)
@@ -355,7 +369,7 @@ def _nodes(ref: FlowRef) -> Op[list[Node]]:
         if cursor == "0":
             break
     nodes = [node for _, node in sorted(found.values(), key=lambda pair: pair[0])]
-    for part in _parts(nodes):
+    for part in parts(nodes):
         states = yield from ask_all([calls.job(node.queue, node.job_id) for node in part])
         for node, (state, reason, result) in zip(part, states, strict=True):
             node.state, node.reason, node.result = state, reason, result
@@ -363,10 +377,11 @@ def _nodes(ref: FlowRef) -> Op[list[Node]]:
 
 
 def _all(todo: Iterable[Call[T]]) -> Op[None]:
-    for part in _parts(list(todo)):
+    for part in parts(list(todo)):
         yield from ask_all(part)
 
 
-def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many at a time as go into one trip."""
     for first in range(0, len(items), PER_TRIP):
         yield items[first : first + PER_TRIP]

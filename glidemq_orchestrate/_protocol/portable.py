@@ -15,17 +15,36 @@ from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate._protocol.orchestrate import read_node
 from glidemq_orchestrate.checked_flow import CheckedNode
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.flow import NodeStatus
+from glidemq_orchestrate.flow import FlowState, NodeStatus
 from glidemq_orchestrate.job import JobState
-from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home
+from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home, flow_homes
 
 NO_ENTRY: Final = "0-1"
 PATH: Final = "portable"
+MAX_LABELS: Final = 16
 
 
 def gate(queue: QueueKeys, number: int) -> str:
     """The member that holds a job of the queue back."""
     return f"{queue.base}:gmo-gate-{number}"
+
+
+def read_ref(prefix: str, ref: str) -> tuple[QueueKeys, str]:
+    """Queue and job id of a member of ``deps`` or ``parents``; a gate reads like a job that is not there."""
+    queue, _, job_id = ref.removeprefix(f"{prefix}:{{").partition("}:")
+    return QueueKeys(prefix, queue), job_id
+
+
+def result(queue: QueueKeys, job_id: str) -> Call[tuple[str, str] | None]:
+    """Name of the node and stored result of a job; None unless it has completed."""
+
+    def decode(reply: Any) -> tuple[str, str] | None:
+        state, text, options = reply
+        mark = json.loads(options or "{}").get("gmo")
+        name = str(mark["node"]) if isinstance(mark, dict) else job_id
+        return (name, text or "null") if state == "completed" else None
+
+    return command("HMGET", queue.job(job_id), "state", "returnvalue", "opts", decode=decode)
 
 
 def claim(home: QueueKeys, flow_id: str) -> Call[None]:
@@ -78,6 +97,37 @@ def enlist(home: QueueKeys, flow_id: str, now_ms: int) -> Call[None]:
 def delist(home: QueueKeys, flow_id: str) -> Call[None]:
     """Take it off the list."""
     return command("ZREM", home.key("gmo:portable"), flow_id, decode=replies.anything)
+
+
+def index(
+    home: QueueKeys, flow_id: str, labels: Mapping[str, str], state: FlowState, at: str
+) -> list[Call[None]]:
+    """Calls that list a flow among those of its home, in one state, as ``index.lua`` does. Repeatable."""
+    flows, gone = home.flows(), replies.anything
+    others = [other for other in FlowState if other is not state]
+    return [
+        command("ZADD", flows, at, flow_id, decode=gone),
+        *(command("ZADD", key, at, flow_id, decode=gone) for key in _label_keys(home, labels)),
+        *(command("ZREM", f"{flows}:state:{other}", flow_id, decode=gone) for other in others),
+        command("ZADD", f"{flows}:state:{state}", at, flow_id, decode=gone),
+        command("SADD", flow_homes(home.prefix), home.queue, decode=gone),
+    ]
+
+
+def unindex(home: QueueKeys, flow_id: str, labels: Mapping[str, str]) -> list[Call[None]]:
+    """Calls that take a flow off every list of its home. Repeatable."""
+    lists = [f"{home.flows()}:state:{state}" for state in FlowState]
+    keys = [home.flows(), *_label_keys(home, labels), *lists]
+    return [command("ZREM", key, flow_id, decode=replies.anything) for key in keys]
+
+
+def has_flows(home: QueueKeys) -> Call[bool]:
+    """Whether the queue is the home of a flow."""
+    return command("EXISTS", home.flows(), decode=bool)
+
+
+def _label_keys(home: QueueKeys, labels: Mapping[str, str]) -> list[str]:
+    return [f"{home.flows()}:label:{key}={value}" for key, value in list(labels.items())[:MAX_LABELS]]
 
 
 def add_node(  # noqa: PLR0913  what a node is made of
