@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from glidemq_orchestrate._ops import flow_portable
 from glidemq_orchestrate._ops.flow import FlowRef
+from glidemq_orchestrate._ops.portable_table import parts
 from glidemq_orchestrate._protocol import portable as calls
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.job_changes import members
@@ -24,7 +25,7 @@ def inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:
     """The stored results of the dependencies by node name, in whatever slot they are."""
     refs = yield from ask(members(queue.deps(job_id)))
     found: dict[str, str] = {}
-    for part in flow_portable.parts(refs):
+    for part in parts(refs):
         places = [calls.read_ref(queue.prefix, ref) for ref in part]
         rows = yield from ask_all([calls.result(*place) for place in places])
         found.update(row for row in rows if row is not None)
@@ -40,7 +41,7 @@ def carry(queue: QueueKeys, completed: Sequence[str], failed: Collection[str], c
         for other, parent in (calls.read_ref(queue.prefix, ref) for ref in refs)
         if other != queue
     ]
-    for part in flow_portable.parts(telling):
+    for part in parts(telling):
         yield from ask_all(part)
     for flow_id in failed:
         home = yield from ask(flow_home_queue(queue.prefix, flow_id))

@@ -60,6 +60,12 @@ local function tell_single_parent(x, o, job)
   end
 end
 
+-- Whether the job is a node of a flow of the portable path, whose dependents are told by the supervisor.
+local function is_portable(x, o)
+  local opts = redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts') or ''
+  return opts:find('"gmo":{"flow"', 1, true) ~= nil or opts:find('"gmo": {"flow"', 1, true) ~= nil
+end
+
 local function done(x, o, job)
   local mode, count, age = retention(o, job)
   local result = o.kind == 'skip' and 'null' or o.text
@@ -82,7 +88,9 @@ local function done(x, o, job)
   elseif job.flow then
     x.flows[#x.flows + 1] = L.settle.job_completed(job.flow, x.prefix, o.job_id, x.now)
   else
-    L.parents.notify_all(x.prefix, o.job_id)
+    if o.kind == 'done' or not is_portable(x, o) then
+      L.parents.notify_all(x.prefix, o.job_id)
+    end
     L.retention.apply(x.prefix .. 'completed', x.prefix, o.job_id, mode, count, age, x.now)
   end
   return 'ok'
