@@ -90,6 +90,7 @@ class Sentinel:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
+        self._sentinels = settings.places
         self._primary: Place | None = None
 
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
@@ -97,16 +98,23 @@ class Sentinel:
         place = self._primary or (yield from self._look_up())
         (answered,) = yield [Parcel(place, calls)]
         if isinstance(answered, ConnectionFailed):
+            self._forget()
             now = yield from self._look_up()
             if now != place:  # nothing was sent
                 (answered,) = yield [Parcel(now, calls)]
         if isinstance(answered, GlideMQError):
             if isinstance(answered, TransportError):
-                self._primary = None
+                self._forget()
             raise answered
         if any(is_stale(reply) for reply in answered):
-            self._primary = None
+            self._forget()
         return answered
+
+    def _forget(self) -> None:
+        """Whoever named this primary is asked last: he may be cut off from the others."""
+        self._primary = None
+        first, *others = self._sentinels
+        self._sentinels = (*others, first)
 
     def primaries(self) -> Lookup:
         """See ``Topology``."""
@@ -116,12 +124,14 @@ class Sentinel:
         name = self._settings.service
         ask = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name, decode=list)
         failed: GlideMQError | None = None
-        for sentinel in self._settings.places:
+        for sentinel in self._sentinels:
             (answered,) = yield [Parcel(sentinel, (ask,), sentinel=True)]
             found = answered if isinstance(answered, GlideMQError) else answered[0]
             if isinstance(found, GlideMQError):
                 failed = _more_telling(failed, found)
             elif found:
+                others = (other for other in self._sentinels if other != sentinel)
+                self._sentinels = (sentinel, *others)
                 self._primary = Place(found[0], int(found[1]))
                 return self._primary
             else:
@@ -186,9 +196,15 @@ class Cluster:
             for i, reply in zip(moved, (yield from self._send(again)), strict=True):
                 gone = isinstance(reply, Redirected)
                 replies[i] = ServerBusy("the cluster is moving the slot of the key") if gone else reply
-        if any(is_stale(reply) for reply in replies):
-            self._map = None
+        for part, reply in zip(parts, replies, strict=True):
+            if is_stale(reply) and part.place is not None:
+                self._forget(part.place)
         return replies
+
+    def _forget(self, place: Place) -> None:
+        """Look the map up again, and at this place last: it may be cut off from the others."""
+        self._map = None
+        self._known = (*(known for known in self._known if known != place), place)
 
     def _send(self, parts: Sequence[Part]) -> Delivery:
         """One parcel a place. An error stands for what a place did not answer or nobody serves."""
@@ -205,7 +221,7 @@ class Cluster:
         for parcel, some, answered in zip(parcels, numbers.values(), answers, strict=True):
             told: Replies
             if isinstance(answered, GlideMQError):
-                self._map = None
+                self._forget(parcel.place)
                 told = [answered] * len(some)
             else:
                 both = zip(parcel.calls, answered, strict=True)

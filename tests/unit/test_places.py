@@ -144,8 +144,8 @@ def test_a_lost_node_costs_its_own_calls_only_and_nothing_is_sent_twice() -> Non
     wire.sent.clear()
     with pytest.raises(OutcomeUnknown):
         wire.deliver(topology, get("a"), get("a"))
-    assert wire.sent[0] == ("a", ["CLUSTER SLOTS"])  # the map is looked up again, from the nodes known last
-    assert wire.sent[1] == ("b", ["CLUSTER SLOTS"])
+    # The map is looked up again, and not where it was lost.
+    assert wire.sent[0] == ("b", ["CLUSTER SLOTS"])
 
 
 def test_what_could_not_be_sent_goes_to_the_new_owner_of_the_slot_and_only_that() -> None:
@@ -159,6 +159,15 @@ def test_what_could_not_be_sent_goes_to_the_new_owner_of_the_slot_and_only_that(
     wire = Wire(answer)
     assert wire.deliver(cluster(), get("b"), get("a")) == ["b{b}", "c{a}"]
     assert wire.sent[-1] == ("c", ["GET {a}"])
+
+
+def test_a_node_that_is_cut_off_from_its_cluster_is_asked_last() -> None:
+    down = error_from("CLUSTERDOWN The cluster is down")
+    wire, topology = Wire(serve({("a", "{a}"): down})), cluster()
+    for _ in range(2):
+        (told,) = wire.deliver(topology, get("a"))
+        assert isinstance(told, ServerBusy)
+    assert [place for place, words in wire.sent if words == ["CLUSTER SLOTS"]] == ["c", "b"]
 
 
 def test_a_slot_that_nobody_serves_is_told_as_retryable() -> None:
@@ -245,7 +254,8 @@ def test_a_primary_that_became_a_replica_is_looked_up_again() -> None:
     for _ in range(2):
         (told,) = wire.deliver(topology, get("x"))
         assert isinstance(told, ServerBusy)
-    assert [place for place, _ in wire.sent] == ["s1", "a", "s1", "a"]
+    # The sentinel that named it may be cut off: the other one is asked.
+    assert [place for place, _ in wire.sent] == ["s1", "a", "s2", "a"]
 
 
 def test_without_a_sentinel_nothing_was_sent_and_an_unknown_service_is_told() -> None:

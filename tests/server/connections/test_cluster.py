@@ -342,26 +342,22 @@ def _is_up(primaries: Primaries) -> bool:
 
 
 def test_a_worker_goes_on_at_the_replica_of_a_primary_that_died(
-    primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually, tmp_path: Path
+    run_worker: RunWorker, eventually: Eventually, tmp_path: Path
 ) -> None:
-    dying = primaries.owner("c")
-    with primaries.replica_of(dying, tmp_path) as replica, Queue("c", url) as queue:
-        ids = queue.add_many([NewJob("work", n) for n in range(100)])
-        dying.client.set("{c}", "1")
-        assert dying.client.wait(1, 5000) == 1
-        run_worker(["b", "c"], {"work": slowly}, url=url, concurrency=4, lock_duration=SECOND)
-        eventually(lambda: queue.counts()[JobState.COMPLETED] > 10, timeout=20)
-        dying.kill()
-        eventually(lambda: replica.client.role()[0] == "master", timeout=30)
-        eventually(lambda: _is_done(queue, len(ids)), timeout=40)
-        # Back again as a replica, it takes its slots over for the tests that follow.
-        dying.start()
-        eventually(
-            lambda: dying.client.role()[0] == "slave" and dying.client.role()[3] == "connected", timeout=30
-        )
-        dying.client.execute_command("CLUSTER FAILOVER")
-        eventually(lambda: dying.client.role()[0] == "master", timeout=30)
-        assert queue.add_and_wait("work", timeout=LONG) is None
+    with running_primaries(tmp_path) as primaries:  # its own: it has lost a node afterwards
+        dying = primaries.owner("c")
+        with primaries.replica_of(dying, tmp_path) as replica, Queue("c", primaries.url) as queue:
+            ids = queue.add_many([NewJob("work", n) for n in range(100)])
+            dying.client.set("{c}", "1")
+            assert dying.client.wait(1, 5000) == 1
+            options: dict[str, Any] = {"concurrency": 4, "lock_duration": SECOND}
+            running = run_worker(["b", "c"], {"work": slowly}, url=primaries.url, **options)
+            eventually(lambda: queue.counts()[JobState.COMPLETED] > 10, timeout=20)
+            dying.kill()
+            eventually(lambda: replica.client.role()[0] == "master", timeout=60)
+            eventually(lambda: _is_done(queue, len(ids)), timeout=40)
+            assert queue.add_and_wait("work", timeout=LONG) is None
+            running.stop()
 
 
 def slowly(ctx: Any) -> None:
