@@ -65,7 +65,7 @@ def job_rows(scale: float) -> Iterator[Row]:
     def draining(concurrency: int) -> Measure:
         def measure(stage: Stage, contender: Contender) -> Numbers:
             found = stage.drained(contender, concurrency, _part(DRAIN * contender.share, scale))
-            return _drain_numbers(found, concurrency)
+            return drain_numbers(found, concurrency)
 
         return measure
 
@@ -83,7 +83,8 @@ def job_rows(scale: float) -> Iterator[Row]:
     yield Row("latency", waiting)
 
 
-def _drain_numbers(found: Drained, concurrency: int) -> Numbers:
+def drain_numbers(found: Drained, concurrency: int) -> Numbers:
+    """Jobs a second, and microseconds a job of each side."""
     at = f"at {concurrency}"
     numbers = {
         f"drain {at}, jobs/s": found.jobs / found.wall,

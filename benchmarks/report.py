@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -56,10 +56,12 @@ def show(
     out.print("\n", summary_table("Flows of growing size", grown))
 
 
-def shares(figures: Figures, contender: Contender) -> list[dict[str, Any]]:
+def shares(
+    figures: Figures, contender: Contender, concurrencies: Sequence[int] = CONCURRENCIES
+) -> list[dict[str, Any]]:
     """Processor time a job of each side, and how busy each was: what is near 100 % is the bottleneck."""
     rows = []
-    for concurrency in CONCURRENCIES:
+    for concurrency in concurrencies:
         part = {
             side: figures.get(f"{side} at {concurrency}, µs/job", {}).get(contender.name, 0.0)
             for side in ("wall", "server", "worker", "handler")
