@@ -28,7 +28,7 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 # Producers may be told not to write events; then a job in a list or with a delay is noticed so much later.
 BLOCK_MS: Final = 1_000
-SETTLE_SECONDS: Final = 0.005
+SETTLE_MS: Final = 5
 LONGEST_SECONDS: Final = 60.0
 
 
@@ -198,15 +198,16 @@ class Feed:
         while True:
             await self._dry.wait()
             try:
-                news = await self._worker._run(  # noqa: SLF001
-                    ops.listen(self.keys, self._positions, BLOCK_MS, self._held)
-                )
+                if await self._is_news():
+                    self._ask_again()
             except TransportError:
                 await asyncio.sleep(next(delays))
-                continue
-            delays = reconnect_delays()
-            known, self._positions = self._positions, news.beyond(self._positions)
-            if news.matters(known):
-                self._ask_again()
             else:
-                await asyncio.sleep(SETTLE_SECONDS)  # others are busy: read their events in bulk
+                delays = reconnect_delays()
+
+    async def _is_news(self) -> bool:
+        run = self._worker._run  # noqa: SLF001
+        news = await run(ops.listen(self.keys, self._positions, BLOCK_MS, self._held))
+        known, self._positions = self._positions, news.beyond(self._positions)
+        # Events of others that are busy are read in bulk, but a job is never waited for.
+        return news.matters(known) or await run(ops.settle(self.keys, self._positions[0], SETTLE_MS))

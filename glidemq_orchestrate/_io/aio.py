@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
@@ -11,9 +13,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
 from glidemq_orchestrate._io.translate import DRIVER_ERRORS, MAX_CONNECTIONS, broken, not_connected, refused
-from glidemq_orchestrate._protocol.call import Batch, Op, Request
+from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
+
+_pack: Any = None
+with contextlib.suppress(ImportError):  # redis-py packs by it on blocking connections only
+    import hiredis
+
+    _pack = hiredis.pack_command
 
 T = TypeVar("T")
 
@@ -79,7 +87,7 @@ class AsyncDriver:
         limit = self._settings.socket_timeout + max((call.blocks_for or 0 for call in calls), default=0)
         try:
             async with asyncio.timeout(limit):
-                await connection.send_packed_command(connection.pack_commands([c.words for c in calls]))
+                await connection.send_packed_command(_packed(connection, calls))
                 replies = [await self._reply(connection) for _ in calls]
         except DRIVER_ERRORS as exc:
             raise broken(self._settings, exc) from exc
@@ -90,3 +98,10 @@ class AsyncDriver:
             return await connection.read_response()
         except ResponseError as exc:
             return refused(exc)
+
+
+def _packed(connection: AbstractConnection, calls: Sequence[Call[Any]]) -> Iterable[bytes]:
+    if _pack is None:
+        packed: Iterable[bytes] = connection.pack_commands([call.words for call in calls])
+        return packed
+    return [_pack(call.words) for call in calls]

@@ -120,10 +120,13 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[li
 
 
 def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]:
-    """Entries of the stream and of the events after the given positions; waits for the first."""
-    keys = (queue.key("stream"), queue.key("events"))
+    """Entries of the stream and of the events after the given positions; waits for the first.
+
+    ``events`` may be '': then only the stream is read.
+    """
+    after = {queue.key("stream"): stream} | ({queue.key("events"): events} if events else {})
     return Call(
-        ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *keys, stream, events),
+        ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *after.keys(), *after.values()),
         replies.stream_entries,
         block_ms / 1000,
     )
