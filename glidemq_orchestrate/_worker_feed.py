@@ -77,6 +77,9 @@ class Feed:
         self._outbox: list[Outcome] = []
         self._news = asyncio.Event()
         self._dry = asyncio.Event()
+        self._at_rest = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._answered.set()
         self._positions, self._held = ("0-0", "0-0"), Held.NOTHING
         self._due: asyncio.TimerHandle | None = None
         self._closing = False
@@ -107,7 +110,10 @@ class Feed:
                 elif self._closing:
                     return
                 else:
+                    if not self._slots.held:
+                        self._at_rest.set()
                     await self._news.wait()
+                    self._at_rest.clear()
                 self._news.clear()
         finally:
             listener.cancel()
@@ -122,10 +128,14 @@ class Feed:
         outcomes, self._outbox = self._outbox[:MOST_OUTCOMES], self._outbox[MOST_OUTCOMES:]
         request = Request(outcomes, wanted, secrets.token_hex(8), limit=self._limit)
         self._slots.reserved += wanted
+        self._answered.clear()
         try:
             answer = await self._until_answered(request)
+            if wanted:
+                self._learn(answer)
         finally:
             self._slots.reserved -= wanted
+            self._answered.set()
         if answer.begun:
             self._crew.begin(answer.begun)
         for outcome, verdict in zip(outcomes, answer.verdicts, strict=True):
@@ -138,8 +148,6 @@ class Feed:
             await self._bury(failed)
         for trouble in answer.troubles:
             logger.error("queue %s: job %s", self.keys.queue, trouble, extra={"action": "broken_job"})
-        if wanted:
-            self._learn(answer)
         for flow_id in answer.flows:
             await self._advance(flow_id)
 
@@ -208,6 +216,15 @@ class Feed:
     async def _is_news(self) -> bool:
         run = self._worker._run  # noqa: SLF001
         news = await run(ops.listen(self.keys, self._positions, BLOCK_MS, self._held))
+        await self._answered.wait()  # what an answer under way tells is no news
         known, self._positions = self._positions, news.beyond(self._positions)
-        # Events of others that are busy are read in bulk, but a job is never waited for.
-        return news.matters(known) or await run(ops.settle(self.keys, self._positions[0], SETTLE_MS))
+        if news.matters(known):
+            return True
+        # While others are busy, or this worker with what it asked for, their events are read in bulk. But an
+        # idle worker hears of a job at once.
+        try:
+            async with asyncio.timeout(SETTLE_MS / 1000):
+                await self._at_rest.wait()
+        except TimeoutError:
+            return False
+        return await run(ops.settle(self.keys, self._positions[0], SETTLE_MS))
