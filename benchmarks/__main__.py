@@ -1,11 +1,11 @@
-"""Compare with others, measure large flows: ``python -m benchmarks [--rounds N] [--quick] [--json]``."""
+"""Compare with others, and measure large flows: ``python -m benchmarks [--rounds N] [--quick] [--json]``."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -14,7 +14,8 @@ from benchmarks import compare, report, sizes
 from benchmarks.rivals import OURS, RIVALS, CannotInstall, Contender
 from benchmarks.stage import Stage
 
-QUICK = 0.1
+QUICK: Final = 0.1
+EVERYBODY: Final = ",".join(rival.name for rival in RIVALS)
 
 
 def main(
@@ -23,19 +24,19 @@ def main(
     ] = 3,
     *,
     quick: Annotated[bool, typer.Option(help="One round of a tenth of the jobs, for a look.")] = False,
+    scale: Annotated[float, typer.Option(help="What part of the jobs to measure with.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures for programs.")] = False,
-    without: Annotated[list[str] | None, typer.Option(help="Leave a rival out.")] = None,
-    only_ours: Annotated[bool, typer.Option(help="Leave all rivals out.")] = False,
+    rivals: Annotated[str, typer.Option(help="Whom to compare with.")] = EVERYBODY,
 ) -> None:
     """Measure and print."""
     progress = Console(stderr=True)
-    left_out = {rival.name for rival in RIVALS} if only_ours else set(without or [])
-    contenders = installed([OURS, *(rival for rival in RIVALS if rival.name not in left_out)], progress)
-    scale = QUICK if quick else 1.0
+    contenders = installed([OURS, *(rival for rival in RIVALS if rival.name in rivals.split(","))], progress)
+    if quick:
+        rounds, scale = 1, QUICK
     rows = [*compare.job_rows(scale), *compare.flow_rows(scale)]
     with Stage(contenders) as stage:
         machine = report.machine(stage, shutil.which("node"))
-        figures = compare.measure_all(stage, rows, 1 if quick else rounds, progress)
+        figures = compare.measure_all(stage, rows, rounds, progress)
         grown = sizes.measure(stage, scale, progress)
     if as_json:
         told: dict[str, Any] = {"machine": machine, "figures": compare.results(figures), "flow sizes": grown}

@@ -12,9 +12,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 HOME: Final = ROOT / ".bench"
-NO_NODE: Final = (
-    "node and npm are needed to compare with BullMQ; install Node.js 20, or leave it out: --without bullmq"
-)
+NO_NODE: Final = "BullMQ is left out: to compare with it, install Node.js 20 and npm"
 
 
 class CannotInstall(Exception):
@@ -91,7 +89,7 @@ class Contender:
         ]
 
 
-OURS: Final = Contender("glidemq", "async handlers, results kept", flows=True)
+OURS: Final = Contender("glidemq", "one Worker, async handlers, results kept, hiredis", flows=True)
 RIVALS: Final = (
     Contender(
         "bullmq",

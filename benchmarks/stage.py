@@ -160,12 +160,16 @@ class Stage:
         return float(producer.ask(how, count=count))
 
     @contextlib.contextmanager
-    def worker_at_gate(self, contender: Contender, concurrency: int) -> Iterator[tuple[Process, Path]]:
+    def worker_at_gate(
+        self, contender: Contender, concurrency: int, *, with_flows: bool = False
+    ) -> Iterator[tuple[Process, Path]]:
         """A warm worker all of whose places are held until a file named ``open`` is in the folder."""
         self.client.flushall()
         producer = self.producers[contender.name]
         with tempfile.TemporaryDirectory() as folder:
             producer.ask("add_in_bulk", count=WARM_UP)
+            if with_flows:
+                producer.ask("submit", shape="fan-in", size=WARM_UP)
             producer.ask("add_gates", count=concurrency, folder=folder)
             worker = Process(contender, "worker", self.url, concurrency)
             try:
@@ -207,7 +211,7 @@ class Stage:
     ) -> tuple[float, float] | None:
         """Seconds to submit a flow beside an idle worker, and seconds until its end once the worker runs."""
         producer = self.producers[contender.name]
-        with self.worker_at_gate(contender, concurrency) as (_, folder):
+        with self.worker_at_gate(contender, concurrency, with_flows=True) as (_, folder):
             submitted = producer.ask("submit", shape=shape, size=size)
             if submitted is None:
                 return None
