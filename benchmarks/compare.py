@@ -18,9 +18,9 @@ from benchmarks.stage import Drained, Failed, Stage
 
 CONCURRENCIES: Final = (1, 10, 50)
 ADD: Final = 2_000
-BULK: Final = 30_000
+BULK: Final = 20_000
 DRAIN: Final = 15_000
-TRIPS: Final = 300
+TRIPS: Final = 200
 FLOWS: Final = (("fan-in", 1_000), ("fan-in", 10_000), ("columns", 1_001), ("layers", 1_000), ("chain", 100))
 FLOW_CONCURRENCY: Final = 50
 
@@ -129,7 +129,7 @@ def measure_all(stage: Stage, rows: list[Row], rounds: int, console: Console) ->
         order = stage.contenders[at:] + stage.contenders[:at]
         for row in rows:
             for contender in order:
-                console.print(f"round {turn + 1}/{rounds}: {row.name}: {contender.name}", style="dim")
+                console.log(f"round {turn + 1}/{rounds}: {row.name}: {contender.name}", style="dim")
                 try:
                     for _ in range(row.repeats):
                         samples.add(contender, row.measure(stage, contender) or {})

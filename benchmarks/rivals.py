@@ -102,19 +102,19 @@ RIVALS: Final = (
         "prefork -c N -O fair, prefetch x16, no gossip, mingle, heartbeat or events; jobs: results ignored, "
         "acknowledged before they run; one producer connection in bulk",
         ("celery[redis]==5.7.0", "hiredis==3.5.0"),
-        share=0.2,
+        share=0.1,
         flows=True,
     ),
     Contender(
         "arq",
         "max_jobs N, poll_delay 5 ms, 200 enqueues at once in bulk, results kept and polled each ms",
         ("arq==0.28.0",),
-        share=0.15,
+        share=0.05,
     ),
     Contender(
         "rq",
         "worker pool of N SimpleWorker processes (no fork a job), enqueue_many by 1,000, results kept",
         ("rq==3.0.0", "hiredis==3.5.0"),
-        share=0.1,
+        share=0.05,
     ),
 )

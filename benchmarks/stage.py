@@ -22,7 +22,7 @@ from benchmarks.rivals import HOME, ROOT, Contender
 from glidemq_orchestrate import EmbeddedServer
 
 START_SECONDS: Final = 90.0
-ANSWER_SECONDS: Final = 400.0
+ANSWER_SECONDS: Final = 180.0
 STOP_SECONDS: Final = 10.0
 WARM_UP: Final = 300
 
@@ -167,9 +167,9 @@ class Stage:
         self.client.flushall()
         producer = self.producers[contender.name]
         with tempfile.TemporaryDirectory() as folder:
-            producer.ask("add_in_bulk", count=WARM_UP)
+            producer.ask("add_in_bulk", count=max(int(WARM_UP * contender.share), 50))
             if with_flows:
-                producer.ask("submit", shape="fan-in", size=WARM_UP)
+                producer.ask("submit", shape="fan-in", size=101)
             producer.ask("add_gates", count=concurrency, folder=folder)
             worker = Process(contender, "worker", self.url, concurrency)
             try:

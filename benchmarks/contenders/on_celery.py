@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final
 
 import celery
 from celery import Celery, chord, group
 
 from benchmarks.contenders import handlers, talk
-from benchmarks.contenders.handlers import DATA
+from benchmarks.contenders.handlers import DATA, LOOK_SECONDS
 from benchmarks.contenders.shapes import WIDTH
 
 PATIENCE: Final = 300.0
@@ -73,8 +74,9 @@ class Producer:
         return canvas is not None
 
     def wait(self) -> None:
-        """See ``talk.Producer``."""
-        self._flow.get(timeout=PATIENCE)
+        """See ``talk.Producer``. By polling: ``get`` may miss the message about a wide chord."""
+        while not self._flow.ready():
+            time.sleep(LOOK_SECONDS)
 
 
 def _canvas(shape: str, size: int) -> Any:
