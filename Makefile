@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test unit server interop providers system spark lint type fmt lua wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test unit server interop providers system spark lint type fmt lua schema wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -72,6 +72,10 @@ fmt: setup  ## Format the code.
 
 lua: setup  ## Assemble the server-side libraries from lua/.
 	$(BIN)/python lua/build.py
+
+schema: setup  ## Write the JSON Schema of flow files from its model.
+	$(BIN)/python -c 'from glidemq_orchestrate._flow_file import write_schema as w; print(w(), end="")' \
+		> glidemq_orchestrate/flow.schema.json
 
 wheel: setup  ## Build the three distributions into dist/.
 	$(BIN)/uv build --quiet --all-packages --wheel --out-dir dist

@@ -13,12 +13,14 @@ from glidemq_orchestrate.client import AsyncQueue, AsyncQueues, NewJob, Queue, Q
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.events import AsyncEventReader, Event, EventFilter, EventKind, EventReader
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flow_change import FlowChange, NodeChange
 from glidemq_orchestrate.handler import (
     BatchError,
     Context,
     Handlers,
     JobEvent,
     RetryLater,
+    Skip,
     Suspend,
     Unrecoverable,
     WaitForChildren,
@@ -37,6 +39,7 @@ from glidemq_orchestrate.options import (
 from glidemq_orchestrate.pattern import chain, chord, group, map_over, nested
 from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
 from glidemq_orchestrate.retry import Backoff
+from glidemq_orchestrate.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.schedulers import (
     AsyncSchedulers,
     CatchUp,
@@ -64,6 +67,7 @@ __all__ = [
     "CatchUp",
     "Context",
     "Deduplication",
+    "Dependency",
     "EmbeddedServer",
     "Event",
     "EventFilter",
@@ -71,6 +75,7 @@ __all__ = [
     "EventReader",
     "Fallback",
     "Flow",
+    "FlowChange",
     "FlowNode",
     "FlowOutcome",
     "FlowProducer",
@@ -86,15 +91,19 @@ __all__ = [
     "JobTemplate",
     "Keep",
     "NewJob",
+    "NodeChange",
     "NodeStatus",
+    "OnFailure",
     "Ordering",
     "Queue",
     "Queues",
     "RateLimit",
     "RetryLater",
+    "Rule",
     "Schedule",
     "SchedulerEntry",
     "Schedulers",
+    "Skip",
     "Suspend",
     "TokenBucket",
     "Unrecoverable",

@@ -15,7 +15,14 @@ from typing import Final
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import EncodeError
-from glidemq_orchestrate.handler import BackoffStrategy, RetryLater, Suspend, Unrecoverable, WaitForChildren
+from glidemq_orchestrate.handler import (
+    BackoffStrategy,
+    RetryLater,
+    Skip,
+    Suspend,
+    Unrecoverable,
+    WaitForChildren,
+)
 from glidemq_orchestrate.job import Attempt, milliseconds
 from glidemq_orchestrate.retry import MAX_DELAY_MS, delay_ms
 
@@ -134,10 +141,8 @@ def judge_error(
         if not error.counts:
             return Outcome(attempt, Kind.LATER, first=now_ms + wait)
         return _failed(attempt, text, options.attempts, wait)
-    if isinstance(error, WaitForChildren):
-        return Outcome(attempt, Kind.CHILDREN)
-    if isinstance(error, Suspend):
-        return Outcome(attempt, Kind.SUSPEND, _told(text), first=milliseconds(error.timeout or timedelta(0)))
+    if isinstance(error, Skip | WaitForChildren | Suspend):
+        return _parked(attempt, error, text)
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     strategy = (backoffs or {}).get(options.backoff_name)
     failures = attempt.attempts_made + 1
@@ -150,6 +155,14 @@ def judge_error(
     except Exception as exc:  # noqa: BLE001  code of a user, asked about an error of a user
         wait, reason = 0, f"{reason} (and backoff {options.backoff_name!r} raised {type(exc).__name__})"
     return _failed(attempt, reason, options.attempts, wait)
+
+
+def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str) -> Outcome:
+    if isinstance(error, Skip):
+        return Outcome(attempt, Kind.SKIP, _told(text), attempt.options.remove_on_complete)
+    if isinstance(error, WaitForChildren):
+        return Outcome(attempt, Kind.CHILDREN)
+    return Outcome(attempt, Kind.SUSPEND, _told(text), first=milliseconds(error.timeout or timedelta(0)))
 
 
 def unknown_handler(attempt: Attempt, known: list[str]) -> Outcome:

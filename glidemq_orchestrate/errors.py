@@ -38,6 +38,7 @@ succeed later without a change; ``code`` is the server's error code, where one e
         FlowEnded
         FlowIncomplete
         NodeExists
+        NodeNotFound
         LeaseLost
         SchedulerNotFound
         SchedulerBusy
@@ -243,6 +244,10 @@ class FlowIncomplete(StateError):
 
 class NodeExists(StateError):
     """The flow has another node of this name already. Nothing was added."""
+
+
+class NodeNotFound(StateError):
+    """The flow has no node of this name."""
 
 
 class LeaseLost(StateError):

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from glidemq_orchestrate.checked_flow import MAX_NODES, CheckedNode, check_flow
 from glidemq_orchestrate.errors import DuplicateNode, FlowTooLarge, InvalidFlow, UnknownDependency
-from glidemq_orchestrate.flow import MAX_NODES, CheckedNode, FlowNode, FlowSpec, FlowStatus
+from glidemq_orchestrate.flow import FlowNode, FlowSpec, FlowStatus
 
 MAX_BEFORE: Final = 100
 _RANK_STEP: Final = 1e-6
@@ -75,19 +76,14 @@ def check_growth(
         raise InvalidFlow(f"before must be a list of at most {MAX_BEFORE} node names")
     if known := sorted(names.intersection((*before, grower))):
         raise DuplicateNode(known)
-    inner = [
-        node if isinstance(node.after, str) else replace(node, after=[n for n in node.after if n in names])
-        for node in added
-    ]
-    flow = FlowSpec("what is added", inner).check()
-    wanted = {node.name: tuple(dict.fromkeys(node.after)) for node in added}
+    flow = check_flow(FlowSpec("what is added", added), is_part=True)
     roots = (grower,) if grower is not None else ()
     checked = tuple(
-        replace(node, after=wanted[node.name] or roots, dependents=node.dependents or tuple(before))
+        replace(node, after=node.after or roots, dependents=node.dependents or tuple(before))
         for node in flow.nodes
     )
     outside = frozenset(name for node in checked for name in node.after if name not in names)
-    told = json.dumps([flow.digest, sorted(wanted.items()), list(before)])
+    told = json.dumps([flow.digest, list(before)])
     return CheckedGrowth(checked, outside, tuple(before), hashlib.sha256(told.encode()).hexdigest()[:32])
 
 

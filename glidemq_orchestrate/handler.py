@@ -26,6 +26,16 @@ class Unrecoverable(HandlerSignal):
     """The job failed for good: no further attempt, whatever the options say."""
 
 
+class Skip(HandlerSignal):
+    """This job is not needed: it ends as completed without a result, as a node of a flow as skipped.
+
+    What waits for the node is then skipped too, unless its rule says otherwise.
+    """
+
+    def __init__(self, reason: str = "its handler says that it is not needed") -> None:
+        super().__init__(reason)
+
+
 class RetryLater(HandlerSignal):
     """Not now: the handler runs again after ``delay``.
 

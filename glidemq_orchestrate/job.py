@@ -62,7 +62,7 @@ JOB_FIELDS: Final = (*JOB_FIELDS_WITHOUT_PAYLOAD, "data", "returnvalue")
 
 
 class JobState(StrEnum):
-    """Where a job is; the values are glide-mq's."""
+    """Where a job is; the values are glide-mq's, but for that of a node of a flow that is not needed."""
 
     WAITING = "waiting"
     ACTIVE = "active"
@@ -73,11 +73,13 @@ class JobState(StrEnum):
     SUSPENDED = "suspended"
     COMPLETED = "completed"
     FAILED = "failed"
+    SKIPPED = "skipped"
+    """Only of nodes: as a job it has completed, without a result."""
 
     @property
     def is_terminal(self) -> bool:
         """Whether nothing happens any more without a retry."""
-        return self in (JobState.COMPLETED, JobState.FAILED)
+        return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
 
 
 _MOST: Final = 2**53

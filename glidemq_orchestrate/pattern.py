@@ -10,6 +10,7 @@ from typing import TypeAlias
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flow import FlowNode, FlowSpec
+from glidemq_orchestrate.rules import Dependency
 
 Part: TypeAlias = "FlowNode | FlowSpec | Iterable[FlowNode]"
 """A node, nodes, or a flow, which is then nested under its name."""
@@ -56,13 +57,14 @@ def nested(flow: FlowSpec, *, name: str | None = None, after: Sequence[str] = ()
     """Make a flow a part of another: every node is called ``name/node``.
 
     Args:
-        flow: Its labels and retention are left behind: they belong to the outer flow.
+        flow: What holds for all of it, such as labels and deadline, is left behind: that belongs to the outer
+            flow.
         name: Left out: the flow's own name.
         after: What its first nodes wait for in the outer flow.
     """
     prefix = f"{name or flow.name}/"
     nodes = [
-        replace(node, name=prefix + node.name, after=[prefix + other for other in node.after])
+        replace(node, name=prefix + node.name, after=[_renamed(other, prefix) for other in node.after])
         for node in flow.nodes
     ]
     return _after(nodes, after)
@@ -119,6 +121,10 @@ def _after(nodes: Sequence[FlowNode], names: Sequence[str]) -> list[FlowNode]:
         replace(node, after=[*dict.fromkeys((*node.after, *names))]) if node.name in first else node
         for node in nodes
     ]
+
+
+def _renamed(name: str, prefix: str) -> str:
+    return Dependency(prefix + name, name.on_failure) if isinstance(name, Dependency) else prefix + name
 
 
 def _with_item(template: FlowNode, item: JsonLike) -> JsonLike:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import uuid4
 
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate._ops import flow_growth as growth
 from glidemq_orchestrate._ops import flow_index as index
+from glidemq_orchestrate._ops import flow_nodes as single
 from glidemq_orchestrate._ops import flow_path as ops
+from glidemq_orchestrate._ops import flow_watch as watching
 from glidemq_orchestrate._ops import workers
 from glidemq_orchestrate._ops.flow import FlowRef, OnExisting
 from glidemq_orchestrate._ops.flow_index import Label
+from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.flow import (
-    CheckedFlow,
     FlowNode,
     FlowOutcome,
     FlowSpec,
@@ -24,6 +26,7 @@ from glidemq_orchestrate.flow import (
     FlowStatus,
     NodeStatus,
 )
+from glidemq_orchestrate.flow_change import FlowChange, NodeChange
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import check_flow_id
 
@@ -53,8 +56,8 @@ class FlowProducer(SyncFacade):
             spec: 1 to 100,000 nodes.
             flow_id: Who the flow is. The same id and an equal flow attach to what is there, also while
                 another submission is half-way; so a repeat is always safe. Left out: a new id.
-            on_existing: What to do with an equal flow that has failed: ``attach`` to its failure, or
-                ``retry_failed``: run again what did not complete.
+            on_existing: What to do with an equal flow that has ended: ``attach`` to it as it is;
+                ``retry_failed``: run again what did not complete; ``restart``: run all of it again.
             require_workers: Refuse unless live workers serve every queue and know every job.
 
         Raises:
@@ -128,13 +131,32 @@ class Flow:
         """
         return self._run(ops.status(self._ref))
 
+    def node(self, name: str) -> NodeStatus:
+        """One node with its state.
+
+        Raises:
+            NodeNotFound: The flow has none of this name.
+            FlowNotFound: The flow is gone.
+        """
+        return self._run(single.named(self._ref, [name]))[0]
+
     def nodes(self) -> list[NodeStatus]:
-        """Every node with its state, dependencies before dependents. Cost grows with the flow."""
+        """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes."""
         return self._run(ops.nodes(self._ref))
 
-    def results(self) -> Mapping[str, Json]:
-        """The results of the nodes that have completed so far, by node name. Cost grows with the flow."""
-        return self._run(ops.results(self._ref))
+    def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
+        """The results of the nodes that have completed so far, by node name.
+
+        Args:
+            names: Only of these nodes, such as those of a fan-in; cost grows with their number, not with the
+                flow. None: of all.
+
+        Raises:
+            NodeNotFound: The flow has no node of such a name.
+        """
+        if names is None:
+            return self._run(ops.results(self._ref))
+        return self._run(single.results(self._ref, names))
 
     def outcome(self) -> FlowOutcome:
         """Status, results and failures as they are now."""
@@ -152,6 +174,32 @@ class Flow:
         """
         limit = None if timeout is None else milliseconds(timeout)
         return self._run(ops.wait(self._ref, limit, self._clock))
+
+    def watch(
+        self, *, after: str | None = None, timeout: timedelta | None = None
+    ) -> Iterator[NodeChange | FlowChange]:
+        """Tell what changes, until the flow has ended; the last is a ``FlowChange``.
+
+        Begins with every node that has left ``waiting-children``. No node is told to have started before its
+        dependencies are told to have ended. Every difference is told once, though a node that goes through
+        several states between two looks is told in the last of them, and events that nobody read are no loss.
+
+        Args:
+            after: Go on after the ``position`` of a change, also one told to another process: only what is
+                different from what was told up to there.
+            timeout: Longest time to wait for the end, to the millisecond; None: for ever.
+
+        Raises:
+            ConfigurationError: ``after`` is no position of this flow; raised at once, the others on the way.
+            WaitTimeout: The flow has not ended in time. It goes on; so can watching, after the last position.
+            FlowNotFound, FlowExpired: The flow is gone.
+        """
+        limit = None if timeout is None else milliseconds(timeout)
+        return self._changes(watching.begin(self._ref, after, limit, self._clock))
+
+    def _changes(self, watch: watching.Watch) -> Iterator[NodeChange | FlowChange]:
+        while not watch.is_over:
+            yield from self._run(watching.step(watch))
 
     def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:
         """Wait for the results of all nodes.
@@ -175,6 +223,17 @@ class Flow:
         Does nothing to a flow that runs or has completed. Repeatable.
         """
         return self._run(ops.retry_failed(self._ref, self._clock))
+
+    def restart(self) -> FlowState:
+        """Run every node of a flow that has ended again, from the beginning. Returns the new state.
+
+        Its results are forgotten, and nodes that running nodes had added are removed: they add them again.
+        ``status().generation`` counts. Does nothing to a flow that runs; a repeat while it runs is safe.
+
+        Raises:
+            FlowNotFound, FlowExpired: The flow or its jobs are gone.
+        """
+        return self._run(ops.restart(self._ref, self._clock))
 
     def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.
@@ -253,13 +312,19 @@ class AsyncFlow:
         """See ``Flow.status``."""
         return await self._run(ops.status(self._ref))
 
+    async def node(self, name: str) -> NodeStatus:
+        """See ``Flow.node``."""
+        return (await self._run(single.named(self._ref, [name])))[0]
+
     async def nodes(self) -> list[NodeStatus]:
         """See ``Flow.nodes``."""
         return await self._run(ops.nodes(self._ref))
 
-    async def results(self) -> Mapping[str, Json]:
+    async def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
         """See ``Flow.results``."""
-        return await self._run(ops.results(self._ref))
+        if names is None:
+            return await self._run(ops.results(self._ref))
+        return await self._run(single.results(self._ref, names))
 
     async def outcome(self) -> FlowOutcome:
         """See ``Flow.outcome``."""
@@ -269,6 +334,18 @@ class AsyncFlow:
         """See ``Flow.wait``."""
         limit = None if timeout is None else milliseconds(timeout)
         return await self._run(ops.wait(self._ref, limit, self._clock))
+
+    def watch(
+        self, *, after: str | None = None, timeout: timedelta | None = None
+    ) -> AsyncIterator[NodeChange | FlowChange]:
+        """See ``Flow.watch``; for ``async for``."""
+        limit = None if timeout is None else milliseconds(timeout)
+        return self._changes(watching.begin(self._ref, after, limit, self._clock))
+
+    async def _changes(self, watch: watching.Watch) -> AsyncIterator[NodeChange | FlowChange]:
+        while not watch.is_over:
+            for change in await self._run(watching.step(watch)):
+                yield change
 
     async def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:  # noqa: ASYNC109  see wait
         """See ``Flow.result``."""
@@ -283,6 +360,10 @@ class AsyncFlow:
     async def retry_failed(self) -> FlowState:
         """See ``Flow.retry_failed``."""
         return await self._run(ops.retry_failed(self._ref, self._clock))
+
+    async def restart(self) -> FlowState:
+        """See ``Flow.restart``."""
+        return await self._run(ops.restart(self._ref, self._clock))
 
     async def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """See ``Flow.extend``."""

@@ -19,6 +19,7 @@ from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 
 TODO_PER_TICK: Final = 10
+EXPIRING_SLICES: Final = 20
 _BEATS: Final = 500
 
 
@@ -157,18 +158,32 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list
 
 
 def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
-    """Release due delayed jobs and go on with unsettled flows. Answers when the next job is due, or -1."""
+    """Release due delayed jobs, go on with unsettled flows, and end what is over its time.
+
+    Answers when the next of all this is due, or -1.
+    """
     now_ms = clock.now_ms()
     yield from flow_index.sweep(queues, clock)
-    steps = (glidemq.promote, glidemq.promote_rate_limited, glidemq.sweep_suspended)
+    steps = (glidemq.promote_rate_limited, glidemq.sweep_suspended)
     yield from ask_all([step(queue, now_ms) for queue in queues for step in steps])
     todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
             with suppress(FlowNotFound):
                 yield from flow.advance(flow.FlowRef(queue, flow_id), clock)
+    late = yield from _expire(queues, clock)
     due = yield from ask_all([glidemq.next_due(queue) for queue in queues])
-    return min((at for at in due if at >= 0), default=-1)
+    return min((at for at in (*due, *late) if at >= 0), default=-1)
+
+
+def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
+    """Release due jobs, end what is over its time. Answers when the next end in each queue is, or -1."""
+    answers: list[tuple[int, int]] = []
+    for _ in range(EXPIRING_SLICES):
+        answers = yield from ask_all([orchestrate.expire_due(queue, clock.now_ms()) for queue in queues])
+        if not any(count for count, _ in answers):
+            break
+    return [at for _, at in answers]
 
 
 def reclaim(

@@ -7,7 +7,7 @@ same id, and it goes on where it stopped), or a flow whose record says what is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from typing import Any, Final, Literal
@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._protocol import orchestrate, staging
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -27,7 +28,6 @@ from glidemq_orchestrate.errors import (
     WaitTimeout,
 )
 from glidemq_orchestrate.flow import (
-    CheckedFlow,
     FlowOutcome,
     FlowState,
     FlowStatus,
@@ -35,7 +35,13 @@ from glidemq_orchestrate.flow import (
 )
 from glidemq_orchestrate.keys import QueueKeys
 
-OnExisting = Literal["attach", "retry_failed"]
+OnExisting = Literal["attach", "retry_failed", "restart"]
+_BROKEN: Final = (FlowState.FAILED, FlowState.CANCELLED)
+_AGAIN: Final[Mapping[str, tuple[FlowState, ...]]] = {
+    "attach": (),
+    "retry_failed": _BROKEN,
+    "restart": (*_BROKEN, FlowState.COMPLETED),
+}
 
 REREAD_MS: Final = 5_000
 SLICE: Final = 50
@@ -56,12 +62,12 @@ def submit(
     prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock
 ) -> Op[FlowRef]:
     """Write a flow and let it run; or attach to the equal flow that is there already."""
-    if on_existing not in ("attach", "retry_failed"):
-        raise ConfigurationError(f"on_existing must be 'attach' or 'retry_failed', got {on_existing!r}")
+    if on_existing not in _AGAIN:
+        raise ConfigurationError(f"on_existing must be one of {', '.join(_AGAIN)}, got {on_existing!r}")
     ref = FlowRef(QueueKeys(prefix, flow.home), flow_id)
     state = yield from _stage(ref, flow, clock)
-    if state in (FlowState.FAILED, FlowState.CANCELLED) and on_existing == "retry_failed":
-        state = yield from retry_failed(ref, clock)
+    if state in _AGAIN[on_existing]:
+        state = yield from (retry_failed if on_existing == "retry_failed" else restart)(ref, clock)
         if state is FlowState.CANCELLED:
             # It was cancelled while it was being staged: nothing of it ever ran, so it begins anew.
             yield from _discard(ref, flow.digest)
@@ -208,6 +214,13 @@ def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
 def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     """Run again what did not complete. Answers the state afterwards."""
     state = yield from ask(orchestrate.retry_flow(ref.home, ref.flow_id, clock.now_ms()))
+    yield from advance(ref, clock)
+    return state
+
+
+def restart(ref: FlowRef, clock: Clock) -> Op[FlowState]:
+    """Run every node of an ended flow again. Answers the state afterwards."""
+    state = yield from ask(orchestrate.restart_flow(ref.home, ref.flow_id, clock.now_ms()))
     yield from advance(ref, clock)
     return state
 

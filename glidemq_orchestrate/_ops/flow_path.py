@@ -9,9 +9,10 @@ from glidemq_orchestrate._ops import flow_portable as portable
 from glidemq_orchestrate._ops.flow import FlowRef, OnExisting, raise_unless_completed
 from glidemq_orchestrate._ops.flow_portable import PortableRef
 from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import GlideMQError, LibraryMissing
-from glidemq_orchestrate.flow import CheckedFlow, FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.errors import GlideMQError, InvalidFlow, LibraryMissing
+from glidemq_orchestrate.flow import FlowOutcome, FlowState, FlowStatus, NodeStatus
 
 __all__ = [
     "cancel",
@@ -19,6 +20,7 @@ __all__ = [
     "nodes",
     "outcome",
     "raise_unless_completed",
+    "restart",
     "results",
     "retry_failed",
     "status",
@@ -36,10 +38,24 @@ def submit(
     except GlideMQError as exc:
         if not isinstance(exc, LibraryMissing) and not _is_about_slots(exc):
             raise
+    if wanted := _not_portable(flow, on_existing):
+        raise InvalidFlow(
+            f"flow {flow.name}: its queues {', '.join(flow.queues[:5])} are in several slots of a cluster, "
+            f"or the server cannot load functions. Then flows have no {wanted}: use one queue, or none of it"
+        )
     ref = yield from portable.submit(prefix, flow, flow_id, clock)
     if on_existing == "retry_failed":
         yield from portable.retry_failed(ref, clock)
     return ref
+
+
+def _not_portable(flow: CheckedFlow, on_existing: OnExisting) -> str:
+    """What the flow wants and the portable path does not have; '' for nothing."""
+    if on_existing == "restart":
+        return "restart"
+    if flow.deadline_ms is not None or flow.fail_fast:
+        return "deadline and no fail_fast"
+    return "rules, on_failure and queue_timeout" if any(node.has_policies for node in flow.nodes) else ""
 
 
 def _is_about_slots(exc: GlideMQError) -> bool:
@@ -94,6 +110,17 @@ def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
     if isinstance(ref, PortableRef):
         return (yield from portable.cancel(ref, reason, clock))
     return (yield from staged.cancel(ref, reason, clock))
+
+
+def restart(ref: FlowRef, clock: Clock) -> Op[FlowState]:
+    """Run every node of an ended flow again. Answers the state afterwards.
+
+    Raises:
+        InvalidFlow: It was submitted by the portable path, which has no restart.
+    """
+    if isinstance(ref, PortableRef):
+        raise InvalidFlow(f"flow {ref.flow_id} spans slots of a cluster and cannot be restarted; retry it")
+    return (yield from staged.restart(ref, clock))
 
 
 def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:

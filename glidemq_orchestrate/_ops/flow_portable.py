@@ -20,12 +20,11 @@ from glidemq_orchestrate._protocol import portable as calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.orchestrate import failed_node, flow_home_queue, read_results, read_status
 from glidemq_orchestrate._protocol.supervision import node_table
+from glidemq_orchestrate.checked_flow import CheckedFlow, CheckedNode
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, WaitTimeout
 from glidemq_orchestrate.flow import (
-    CheckedFlow,
-    CheckedNode,
     FlowOutcome,
     FlowState,
     FlowStatus,

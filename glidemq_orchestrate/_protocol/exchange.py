@@ -22,6 +22,7 @@ class Kind(StrEnum):
     """What a worker says about an attempt."""
 
     DONE = "done"
+    SKIP = "skip"
     FAIL = "fail"
     LATER = "later"
     CHILDREN = "children"

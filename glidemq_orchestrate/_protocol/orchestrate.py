@@ -9,9 +9,10 @@ from typing import Any, Final
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate._protocol.staging import JobNames, Piece, staged
+from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.codec import decode as decode_json
 from glidemq_orchestrate.errors import FailedNode, ProtocolError
-from glidemq_orchestrate.flow import CheckedFlow, FlowId, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.flow import FlowId, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.job import Attempt, JobState, moment, read_progress
 from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home
 
@@ -34,7 +35,7 @@ def stage_flow(
     prefix: str, flow_id: str, flow: CheckedFlow, chunks: Iterable[Sequence[Piece]], now_ms: int
 ) -> Iterator[Call[FlowState]]:
     """Write a flow's nodes, a call a chunk; nothing runs yet. Repeatable. Each answers the flow's state."""
-    header = {
+    header: dict[str, Any] = {
         "id": flow_id,
         "name": flow.name,
         "digest": flow.digest,
@@ -44,6 +45,10 @@ def stage_flow(
     }
     if flow.retention_ms is not None:
         header["retention"] = flow.retention_ms
+    if flow.deadline_ms is not None:
+        header["deadline"] = flow.deadline_ms
+    if flow.fail_fast:
+        header["fail_fast"] = 1
     head, names = json.dumps(header), JobNames(prefix, flow_id, flow.queue_of)
     places = [QueueKeys(prefix, queue) for queue in flow.queues]
     numbers = {place.queue: number for number, place in enumerate(places, start=1)}
@@ -88,6 +93,16 @@ def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
     return function("gmo_retry_flow", [queue.flow(flow_id)], (now_ms, flow_id), FlowState)
 
 
+def restart_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
+    """Mark an ended flow for another go of all nodes; ``advance_flow`` does it. Repeatable until it ends."""
+    return function("gmo_restart_flow", [queue.flow(flow_id)], (now_ms, flow_id), FlowState)
+
+
+def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:
+    """End what is over its time in a home queue: how many were due, and when the next ones are, or -1."""
+    return function("gmo_expire_due", [queue.key("gmo:due")], (now_ms,), lambda reply: (reply[0], reply[1]))
+
+
 def flow_home_queue(prefix: str, flow_id: str) -> Call[str | None]:
     """The home queue of a flow, or None."""
     return command("GET", flow_home(prefix, flow_id), decode=lambda reply: reply)
@@ -116,6 +131,8 @@ def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> Fl
         labels=json.loads(fields.get("labels", "{}")),
         created_at=moment(fields.get("created_at")),
         finished_at=moment(fields.get("finished_at")),
+        skipped=int(fields.get("skipped", 0)),
+        generation=int(fields.get("generation", 0)),
     )
 
 

@@ -13,8 +13,10 @@ from typing import Any, Final
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate._protocol.orchestrate import read_node
+from glidemq_orchestrate.checked_flow import CheckedNode
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.flow import CheckedNode, NodeStatus
+from glidemq_orchestrate.flow import NodeStatus
+from glidemq_orchestrate.job import JobState
 from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home
 
 NO_ENTRY: Final = "0-1"
@@ -129,9 +131,15 @@ def job(queue: QueueKeys, job_id: str) -> Call[tuple[str, str, str]]:
 
 def node_status(queue: QueueKeys, job_id: str, name: str, row: str) -> Call[NodeStatus]:
     """A node as its job has it."""
-    fields = ("state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress")
-    words = ("HMGET", queue.job(job_id), *fields)
-    return command(*words, decode=lambda reply: read_node((name, row, *(field or "" for field in reply)))[1])
+    fields = ("state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped")
+
+    def decode(reply: Any) -> NodeStatus:
+        *found, skipped = (field or "" for field in reply)
+        if skipped:
+            found[0], found[4] = JobState.SKIPPED, skipped
+        return read_node((name, row, *found))[1]
+
+    return command("HMGET", queue.job(job_id), *fields, decode=decode)
 
 
 def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:

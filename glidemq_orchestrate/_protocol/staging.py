@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from glidemq_orchestrate._protocol.call import Word
-from glidemq_orchestrate.flow import CheckedNode
+from glidemq_orchestrate.checked_flow import CheckedNode
 from glidemq_orchestrate.keys import QueueKeys, node_job_id
 
 CHUNK_NODES: Final = 50
@@ -76,6 +76,25 @@ def chunks(nodes: Iterable[CheckedNode], most: int = CHUNK_NODES) -> Iterator[li
         yield chunk
 
 
+def more_fields(node: CheckedNode, names: JobNames) -> str:
+    """The fields of the job that few nodes have, as ``gmo_stage_flow`` takes them; '' for none."""
+    fields: dict[str, str] = {}
+    if node.is_placed:
+        fields |= {"gmo:placed": "1", "priority": str(node.priority)}
+    if node.rule is not None:
+        fields["gmo:rule"] = node.rule
+    if node.on_failure is not None:
+        fields["gmo:on_failure"] = node.on_failure
+    if node.queue_timeout_ms is not None:
+        fields["gmo:queue_timeout"] = str(node.queue_timeout_ms)
+    policies = node.policies
+    if len(policies) == len(node.after) and len(set(policies.values())) == 1:
+        fields["gmo:edge"] = next(iter(policies.values()))
+    else:
+        fields |= {f"gmo:edge:{names.ref(name)}": policy for name, policy in policies.items()}
+    return json.dumps(fields) if fields else ""
+
+
 def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
     """The words of a piece after the number of its queue, as ``gmo_stage_flow`` reads them."""
     node = piece.node
@@ -87,8 +106,9 @@ def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
         is_listed = 0 < len(node.dependents) <= MOST_LISTED
         yield json.dumps([names.job_id(name) for name in node.dependents]) if is_listed else ""
         yield json.dumps([names.queue_of[name] for name in node.dependents]) if is_listed else ""
+        yield more_fields(node, names)
     else:
-        yield from (job_id, node.name, "", "", "", "", "", "", "", "")
+        yield from (job_id, node.name, "", "", "", "", "", "", "", "", "")
     yield len(piece.after)
     yield from map(names.ref, piece.after)
     yield len(piece.dependents)

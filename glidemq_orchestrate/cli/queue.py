@@ -21,7 +21,8 @@ queue_app = typer.Typer(name="queue", help="Look at queues and steer them.", no_
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-SHOWN = [state for state in JobState if state not in (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING)]
+HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED)
+SHOWN = [state for state in JobState if state not in HIDDEN]
 
 
 @queue_app.command("list")

@@ -3,11 +3,11 @@
 -- ARGS  1 now_ms   2 flow id
 -- REPLY integer: pieces of work left (0 = nothing left to do)
 -- ERROR GMO_FLOW_NOT_FOUND
--- EFFECTS at most SLICE nodes are aborted, reset, failed or released. Repeatable by anybody at any time: all that
+-- EFFECTS at most SLICE nodes are aborted, reset, failed, skipped or released. Repeatable by anybody at any time: all that
 --   is to be done stands in the record, so a caller that dies leaves nothing behind but the rest of the work.
 L.advance = {}
 
-local SLICE = 50
+local SLICE, EDGES = 50, 500
 
 -- Cancelling: every open node ends now; the lease of a running one is gone with its state.
 local function abort_open(flow, key, now)
@@ -17,51 +17,39 @@ local function abort_open(flow, key, now)
     redis.call('HSET', prefix .. 'job:' .. job_id, 'revoked', '1')
     L.settle.fail_node(flow, ref, reason, now)
   end
+  L.settle.end_if_over(flow, key, now) -- also one that was about to run again, with no node open yet
   return redis.call('SCARD', key .. ':open')
 end
 
-local function reset_job(prefix, job_id)
-  local job_key = prefix .. 'job:' .. job_id
-  redis.call('ZREM', prefix .. 'failed', job_id)
-  redis.call('HSET', job_key, 'state', 'waiting-children', 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
-  redis.call('HDEL', job_key, 'revoked', 'stalledCount', 'progress', 'processedOn', 'gmo:token', 'gmo:entry')
-  local done = tonumber(redis.call('HGET', job_key, 'depsCompleted')) or 0
-  return done >= redis.call('SCARD', prefix .. 'deps:' .. job_id)
-end
-
--- Retrying, first half: every failed node goes back to waiting. Nothing is released before all are reset.
-local function reset_failed(key)
-  for _, ref in ipairs(redis.call('SPOP', key .. ':failed', SLICE)) do
-    local prefix, job_id = L.record.split(ref)
-    redis.call('SADD', key .. ':open', ref)
-    redis.call('HINCRBY', key, 'failed', -1)
-    if reset_job(prefix, job_id) then
-      redis.call('SADD', key .. ':ready', ref)
+-- An outcome travels: blocked nodes end, and their own dependents are told.
+local function end_blocked(home, flow_id, key, now)
+  local edges = 0
+  for _ = 1, SLICE do
+    local item = edges < EDGES and redis.call('SPOP', key .. ':blocked')
+    if not item then
+      break
     end
-  end
-  local left = redis.call('SCARD', key .. ':failed')
-  if left == 0 then
-    redis.call('HDEL', key, 'retry')
-  end
-  return left + redis.call('SCARD', key .. ':ready')
-end
-
--- A failure travels: blocked nodes end as failed, and block their own dependents.
-local function fail_blocked(flow, key, now)
-  for _, item in ipairs(redis.call('SPOP', key .. ':blocked', SLICE)) do
-    local ref, cause = item:match('^(.+)\n([^\n]*)$') -- names of queues may hold a line break, names of nodes not
+    -- names of queues may hold a line break, names of nodes not
+    local ref, ends_as, outcome, cause = item:match('^(.+)\n(%a+)\n(%a+)\n([^\n]*)$')
     if redis.call('SISMEMBER', key .. ':open', ref) == 1 then
       local prefix, job_id = L.record.split(ref)
-      L.release.dependents(flow, prefix, job_id, now, cause)
-      L.settle.fail_node(flow, ref, 'upstream failed: ' .. cause, now)
+      local flow = L.record.of_job(prefix, job_id) or { home = home, id = flow_id, node = job_id }
+      local is_skipped = ends_as == 'skipped'
+      edges = edges + math.min(redis.call('SCARD', prefix .. 'parents:' .. job_id), SLICE)
+      L.release.dependents(flow, prefix, job_id, now,
+        { outcome = ends_as, cause = is_skipped and flow.node or cause, on_failure = flow.on_failure })
+      local finish = is_skipped and L.settle.skip_node or L.settle.fail_node
+      finish(flow, ref, 'upstream ' .. outcome .. ': ' .. cause, now)
     end
   end
   return redis.call('SCARD', key .. ':blocked')
 end
 
-local function release_ready(key, now)
+local function release_ready(flow, key, now)
   for _, ref in ipairs(redis.call('SPOP', key .. ':ready', SLICE)) do
-    L.release.node(ref, now)
+    if L.rules.begin(key, ref) then
+      L.release.node(flow, ref, now)
+    end
   end
   return redis.call('SCARD', key .. ':ready')
 end
@@ -71,15 +59,16 @@ local function work(flow, key, now)
   if growing > 0 then
     return growing
   end
-  local marks = redis.call('HMGET', key, 'cancel', 'retry')
+  local marks = redis.call('HMGET', key, 'cancel', 'retry', 'restart')
   if marks[1] then
     return abort_open(flow, key, now)
+  elseif marks[3] then
+    return L.again.note_all(key, marks[3])
+  elseif marks[2] then
+    return L.again.slice(flow, key, now)
   end
-  if marks[2] then
-    return reset_failed(key)
-  end
-  local untold = L.release.go_on(key, now)
-  return untold + fail_blocked(flow, key, now) + release_ready(key, now)
+  local untold, unready = L.release.go_on(flow, key, now), release_ready(flow, key, now)
+  return untold + unready + end_blocked(flow.home, flow.id, key, now)
 end
 
 -- Returns how many pieces of work are left.

@@ -62,7 +62,9 @@ local function fetch(x, wanted, max, duration)
   if starts and starts < count then
     held, count, until_ms = 'rate', starts, start + duration
   end
-  L.scheduled.promote(x.prefix, x.now, PROMOTED)
+  L.scheduled.promote(x.prefix, x.now, PROMOTED, function(job_id)
+    x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, job_id, 'expired', x.now)
+  end)
   local is_full = count > 0 and L.fetch.jobs(x, count)
   if starts and #x.jobs > 0 then
     redis.call('HSET', x.prefix .. 'rate', 'windowStart', L.numbers.text(start), 'count', used + #x.jobs)

@@ -162,6 +162,7 @@ local function extend(keys, args)
   if state == 'completed' then
     redis.call('HDEL', s.key, 'finished_at')
     redis.call('HSET', s.key, 'state', 'running')
+    L.due.flow(s.home, header.id, now)
     L.index.moved(s.home, header.id, state, 'running', now)
   end
   L.events.emit(s.home .. 'events', 'flow.extended', '', 'flowId', header.id)

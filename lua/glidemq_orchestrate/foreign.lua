@@ -7,7 +7,7 @@ local WIDEST = 50          -- more dependents are told in slices
 
 -- A released node that waits in the stream although it asked for a delay: whoever released it knows no delays.
 -- Only while nobody holds its entry, and only where the entry is among the newest: this is a courtesy, not order.
-local function reroute(ref, now)
+local function reroute(flow, ref, now)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
   local job = redis.call('HMGET', job_key, 'state', 'delay', 'gmo:entry', 'processedOn')
@@ -20,7 +20,7 @@ local function reroute(ref, now)
       if held.err or #held == 0 then
         redis.call('XDEL', prefix .. 'stream', entry[1])
         redis.call('HSET', job_key, 'state', 'waiting-children')
-        L.release.node(ref, now)
+        L.release.node(flow, ref, now)
       end
       return
     end
@@ -45,7 +45,7 @@ function L.foreign.settle(prefix, job_id, now)
   local unsettled = L.settle.job_completed(flow, prefix, job_id, now)
   if dependents <= WIDEST then
     for _, dependent in ipairs(redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)) do
-      reroute(dependent, now)
+      reroute(flow, dependent, now)
     end
   end
   return cost, flow, unsettled

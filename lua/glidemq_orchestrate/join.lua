@@ -19,7 +19,7 @@ local function admit(key, table_key, sealed, page)
       local prefix, job_id = L.record.split(ref)
       redis.call('HSET', key .. ':nodes', page[i], row)
       redis.call('SADD', key .. ':open', ref)
-      if redis.call('EXISTS', prefix .. 'deps:' .. job_id) == 0 then
+      if L.stage.is_root(prefix, job_id, redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:rule')) then
         redis.call('SADD', key .. ':ready', ref)
       end
       redis.call('HDEL', table_key, page[i])
@@ -42,6 +42,7 @@ local function hold_back(key, old, edges)
     redis.call('SADD', prefix .. 'deps:' .. job_id, unpack(news))
     local row = redis.call('HGET', key .. ':nodes', job[2])
     if #row < MAX_ROW then
+      redis.call('HSETNX', prefix .. 'job:' .. job_id, 'gmo:row', #row) -- a restart takes these names away
       redis.call('HSET', key .. ':nodes', job[2], row:sub(1, -2) .. ',' .. table.concat(names, ',') .. ']')
     end
     return
@@ -67,12 +68,13 @@ local function hold_slice(key, table_key, sealed)
 end
 
 -- A new node waits for an old one; when that has ended already, this is its only chance to be told.
-local function wait_for(key, old, new, now)
+local function wait_for(flow, key, old, new, now)
   local prefix, job_id = L.record.split(old)
   redis.call('SADD', prefix .. 'parents:' .. job_id, new)
-  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:node')
+  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:node', 'gmo:skipped', 'gmo:on_failure')
   if job[1] == 'completed' or job[1] == 'failed' then
-    L.release.tell(key, old, new, job[1] == 'failed' and (job[2] or job_id) or nil, now)
+    local told = { outcome = job[3] and 'skipped' or job[1], cause = job[2] or job_id, on_failure = job[4] }
+    L.release.tell(flow, key, old, new, told, now)
   end
 end
 
@@ -90,7 +92,7 @@ local function step(flow, key, growth, now)
   for _, text in ipairs(redis.call('LPOP', table_key .. ':edges', EDGE_SLICE) or {}) do
     local edge = cjson.decode(text)
     if meta['sealed:' .. edge[1]] then
-      wait_for(key, edge[2], edge[3], now)
+      wait_for(flow, key, edge[2], edge[3], now)
     end
   end
   if redis.call('EXISTS', table_key .. ':edges') == 0 then
@@ -98,7 +100,8 @@ local function step(flow, key, growth, now)
     L.grow.forget(flow.home, growth, flow.id)
     if meta.ref then
       local prefix, job_id = L.record.split(meta.ref)
-      L.release.dependents(flow, prefix, job_id, now)
+      local grower = L.record.of_job(prefix, job_id) or flow
+      L.release.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = grower.node })
     end
     L.settle.end_if_over(flow, key, now)
   end

@@ -2,6 +2,7 @@
 -- In ARGS each outcome is 9 words: kind, job id, stream entry id ('' = from a list), token, processedOn, text,
 -- retention, number, number:
 --   done      text = result JSON
+--   skip      text = reason: the job was not needed; it is completed, with the field gmo:skipped
 --   fail      text = reason, numbers = attempts allowed, backoff in ms
 --   later     text = new data ('' = keep), number = ms since the epoch; the attempt does not count
 --   children  until the children of the job are done; the attempt does not count
@@ -61,15 +62,24 @@ end
 
 local function done(x, o, job)
   local mode, count, age = retention(o, job)
+  local result = o.kind == 'skip' and 'null' or o.text
   let_go(x, o)
-  redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', o.text, 'finishedOn', x.now_text)
+  redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text)
   redis.call('ZADD', x.prefix .. 'completed', x.now, o.job_id)
   L.ordering.mark_done(x.prefix, job.orderingKey, job.orderingSeq)
   L.groups.leave(x.prefix, job, x.now)
-  L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', o.text)
+  if o.kind == 'skip' then
+    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:skipped', o.text)
+    L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', result, 'skipped', o.text)
+  else
+    L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', result)
+  end
   x.completed, x.took = x.completed + 1, x.took + x.now - L.numbers.int(job.processedOn, x.now)
   tell_single_parent(x, o, job)
-  if job.flow then
+  if job.flow and o.kind == 'skip' then
+    x.spent = x.spent + FLOW_FAILURE
+    x.flows[#x.flows + 1] = L.settle.job_skipped(job.flow, x.prefix, o.job_id, o.text, x.now)
+  elseif job.flow then
     x.flows[#x.flows + 1] = L.settle.job_completed(job.flow, x.prefix, o.job_id, x.now)
   else
     L.parents.notify_all(x.prefix, o.job_id)
@@ -116,7 +126,7 @@ local function park(x, o, job)
   return 'ok'
 end
 
-local ACT = { done = done, fail = fail, later = park, children = park, suspend = park, back = park }
+local ACT = { done = done, skip = done, fail = fail, later = park, children = park, suspend = park, back = park }
 
 -- Reads the outcome that begins at args[at].
 function L.outcome.read(args, at)

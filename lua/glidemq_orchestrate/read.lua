@@ -24,7 +24,8 @@ end
 
 -- gmo_flow_nodes: a page of nodes.
 -- KEYS  1 flow hash          ARGS  1 now_ms (unused)  2 flow id  3 cursor ('0' first)  4 page size
--- REPLY {next cursor ('0' = done), then per node: name, table JSON, state, attempts, started, finished, reason, progress}
+-- REPLY {next cursor ('0' = done), then per node: name, table JSON, state (or skipped), attempts, started, finished,
+--       reason, progress}
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED (only its tombstone is left)
 local function flow_nodes(keys, args)
   local gone = L.retain.refusal(keys[1], args[2])
@@ -33,7 +34,11 @@ local function flow_nodes(keys, args)
   end
   local reply = { '0' }
   reply[1] = each_node(keys, args, function(name, row, job_key)
-    local job = redis.call('HMGET', job_key, 'state', 'attemptsMade', 'processedOn', 'finishedOn', 'failedReason', 'progress')
+    local job = redis.call('HMGET', job_key, 'state', 'attemptsMade', 'processedOn', 'finishedOn', 'failedReason',
+      'progress', 'gmo:skipped')
+    if job[7] then
+      job[1], job[5] = 'skipped', job[7]
+    end
     reply[#reply + 1] = name
     reply[#reply + 1] = row
     for i = 1, 6 do
@@ -53,8 +58,8 @@ local function flow_results(keys, args)
   end
   local results = {}
   local cursor = each_node(keys, args, function(name, _, job_key)
-    local job = redis.call('HMGET', job_key, 'state', 'returnvalue')
-    if job[1] == 'completed' then
+    local job = redis.call('HMGET', job_key, 'state', 'returnvalue', 'gmo:skipped')
+    if job[1] == 'completed' and not job[3] then
       results[#results + 1] = name
       results[#results + 1] = job[2] or 'null'
     end
@@ -65,14 +70,14 @@ end
 -- gmo_node_inputs: a page of what the dependencies of a job returned.
 -- KEYS  1 job hash           ARGS  1 now_ms (unused)  2 job id  3 cursor ('0' first)  4 page size
 -- REPLY {next cursor ('0' = done), flat array of node name (job id outside flows), stored result}; only completed
---       dependencies, and one may come twice
+--       dependencies that were not skipped, and one may come twice
 local function node_inputs(keys, args)
   local prefix, inputs = keys[1]:sub(1, #keys[1] - #('job:' .. args[2])), {}
   local page = redis.call('SSCAN', prefix .. 'deps:' .. args[2], args[3], 'COUNT', args[4])
   for _, ref in ipairs(page[2]) do
     local queue, job_id = L.record.split(ref)
-    local job = redis.call('HMGET', queue .. 'job:' .. job_id, 'gmo:node', 'state', 'returnvalue')
-    if job[2] == 'completed' then
+    local job = redis.call('HMGET', queue .. 'job:' .. job_id, 'gmo:node', 'state', 'returnvalue', 'gmo:skipped')
+    if job[2] == 'completed' and not job[4] then
       inputs[#inputs + 1] = job[1] or job_id
       inputs[#inputs + 1] = job[3] or 'null'
     end

@@ -3,90 +3,140 @@ L.release = {}
 
 local SLICE = 50
 
--- Routes one node by its own delay, and remembers the stream entry so that a cancel can take it back.
-function L.release.node(ref, now)
+-- A node that asked for more than a place in the stream: its priority, order and time to live count from now on.
+-- Returns false when it can never start.
+local function place(prefix, job_id, name, now)
+  local key, int = prefix .. 'job:' .. job_id, L.numbers.int
+  local v = redis.call('HMGET', key, 'opts', 'priority', 'delay', 'groupKey')
+  local o = L.options.decode(v[1])
+  local job = { prefix = prefix, id = job_id, name = name, timestamp = now, priority = int(v[2], 0),
+    delay = int(v[3], 0), lifo = o.lifo }
+  local fields = { 'state', L.jobs.state(job) }
+  local function add(field, value)
+    fields[#fields + 1], fields[#fields + 2] = field, value
+  end
+  if o.ordering_key ~= '' and not v[4] then
+    local seq = L.group_setup.join(prefix, o.ordering_key, o, now)
+    if not seq then
+      return false
+    end
+    add('groupKey', o.ordering_key)
+    add('orderingSeq', L.numbers.text(seq))
+  end
+  if o.cost > 0 then
+    add('cost', L.numbers.text(o.cost))
+  end
+  if o.lifo then
+    add('lifo', '1')
+  end
+  if o.ttl > 0 then
+    add('expireAt', L.numbers.text(now + o.ttl))
+  end
+  if job.delay == 0 and job.priority == 0 and not job.lifo then
+    add('gmo:entry', L.stream.append(prefix .. 'stream', job_id, name))
+  else
+    L.jobs.route(job)
+  end
+  redis.call('HSET', key, unpack(fields))
+  return true
+end
+
+-- Routes one node by its own options, and remembers the stream entry so that a cancel can take it back.
+function L.release.node(flow, ref, now)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
-  local fields = redis.call('HMGET', job_key, 'state', 'name', 'delay')
-  if fields[1] ~= 'waiting-children' then
+  local v = redis.call('HMGET', job_key, 'state', 'name', 'delay', 'gmo:rule', 'gmo:placed', 'gmo:queue_timeout')
+  if v[1] ~= 'waiting-children' then
     return
   end
-  local delay = tonumber(fields[3]) or 0
-  if delay > 0 then
+  local delay = tonumber(v[3]) or 0
+  if v[4] then
+    L.rules.unguard(prefix, job_id)
+  end
+  if v[6] then
+    L.due.node(flow.home, ref, now + delay + tonumber(v[6]))
+  end
+  if v[5] then
+    if not place(prefix, job_id, v[2] or '', now) then
+      local own = L.record.of_job(prefix, job_id)
+      L.release.dependents(own, prefix, job_id, now, L.settle.failure(own))
+      L.settle.fail_node(own, ref, 'its cost is over the capacity of its bucket', now)
+    end
+  elseif delay > 0 then
     redis.call('ZADD', prefix .. 'scheduled', now + delay, job_id)
     redis.call('HSET', job_key, 'state', 'delayed')
-    return
-  end
-  local entry = redis.call('XADD', prefix .. 'stream', '*', 'jobId', job_id, 'name', fields[2] or '')
-  redis.call('HSET', job_key, 'state', 'waiting', 'gmo:entry', entry)
-end
-
--- Tells one dependent that a dependency completed; releases it when that was the last one. A repeat changes nothing.
-local function notify(ref, dependent, now)
-  local prefix, job_id = L.record.split(dependent)
-  local job_key = prefix .. 'job:' .. job_id
-  if redis.call('EXISTS', job_key) == 0 or redis.call('HSETNX', job_key, 'depdone:' .. ref, '1') == 0 then
-    return
-  end
-  local done = redis.call('HINCRBY', job_key, 'depsCompleted', 1)
-  if done >= redis.call('SCARD', prefix .. 'deps:' .. job_id) then
-    if redis.call('HGET', job_key, 'state') == 'waiting-children' then
-      L.release.node(dependent, now)
-      L.events.emit(prefix .. 'events', 'active', job_id)
-    end
-  end
-end
-
-local function tell(key, ref, dependent, cause, now)
-  if cause then
-    redis.call('SADD', key .. ':blocked', dependent .. '\n' .. cause)
   else
-    notify(ref, dependent, now)
+    local entry = redis.call('XADD', prefix .. 'stream', '*', 'jobId', job_id, 'name', v[2] or '')
+    redis.call('HSET', job_key, 'state', 'waiting', 'gmo:entry', entry)
   end
 end
 
-L.release.tell = tell
-
--- Tells the dependents of a job, whichever queue they are in, that it completed; or, with a cause, that the failure
--- of the node <cause> blocks them. Returns true when they are so many that gmo_advance_flow has to go on.
-function L.release.dependents(flow, prefix, job_id, now, cause)
-  local key, parents, ref = L.record.key(flow.home, flow.id), prefix .. 'parents:' .. job_id, prefix .. job_id
-  local count = redis.call('SCARD', parents)
-  if count > 0 and (cause or count > SLICE) then
+-- Returns true when gmo_advance_flow has to end the dependent.
+function L.release.tell(flow, key, ref, dependent, told, now)
+  local what = L.rules.tell(key, ref, dependent, told)
+  if what == 'run' then
+    local prefix, job_id = L.record.split(dependent)
+    L.release.node(flow, dependent, now)
+    L.events.emit(prefix .. 'events', 'active', job_id)
+  elseif what == 'blocked' then
     redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
   end
+  return what == 'blocked'
+end
+
+-- Tells the dependents of a job, whichever queue they are in, how it ended. Returns true when gmo_advance_flow has to
+-- go on: they are too many, or one cannot run. told: see rules.lua.
+function L.release.dependents(flow, prefix, job_id, now, told)
+  local key, parents, ref = L.record.key(flow.home, flow.id), prefix .. 'parents:' .. job_id, prefix .. job_id
+  local count = redis.call('SCARD', parents)
   if count > SLICE then
-    redis.call('HSET', key .. ':telling', ref, '0\n' .. (cause or ''))
+    redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
+    local row = table.concat({ '0', told.outcome, told.cause, told.on_failure or '' }, '\n')
+    redis.call('HSET', key .. ':telling', ref, row)
     return true
   end
-  for _, dependent in ipairs(redis.call('SMEMBERS', parents)) do
-    tell(key, ref, dependent, cause, now)
+  local is_unfinished = false
+  for _, dependent in ipairs(count > 0 and redis.call('SMEMBERS', parents) or {}) do
+    is_unfinished = L.release.tell(flow, key, ref, dependent, told, now) or is_unfinished
   end
-  return false
+  return is_unfinished
+end
+
+-- Whether what is being told is still so: a retry may have undone a failure in the meantime.
+local function is_current(prefix, job_id, outcome)
+  return outcome ~= 'failed' or redis.call('HGET', prefix .. 'job:' .. job_id, 'state') == 'failed'
 end
 
 -- Goes on with one job that has many dependents; returns how many such jobs are left.
-function L.release.go_on(key, now)
+function L.release.go_on(flow, key, now)
   local telling = key .. ':telling'
   local ref = redis.call('HRANDFIELD', telling)
   if not ref then
     return 0
   end
-  local cursor, cause = redis.call('HGET', telling, ref):match('^(%d+)\n(.*)$')
+  local cursor, outcome, cause, on_failure = redis.call('HGET', telling, ref):match('^(%d+)\n(%a+)\n([^\n]*)\n(.*)$')
   local prefix, job_id = L.record.split(ref)
-  -- A failure that a retry has undone in the meantime blocks nobody.
-  if cause ~= '' and redis.call('HGET', prefix .. 'job:' .. job_id, 'state') ~= 'failed' then
-    redis.call('HDEL', telling, ref)
-    return redis.call('HLEN', telling)
+  local is_again = outcome == 'again'
+  local next_cursor = '0'
+  if is_again or is_current(prefix, job_id, outcome) then
+    local told = { outcome = outcome, cause = cause, on_failure = on_failure ~= '' and on_failure or nil }
+    local page = redis.call('SSCAN', prefix .. 'parents:' .. job_id, cursor, 'COUNT', SLICE)
+    next_cursor = page[1]
+    for _, dependent in ipairs(page[2]) do
+      if is_again then
+        L.again.take_back(ref, dependent)
+      else
+        L.release.tell(flow, key, ref, dependent, told, now)
+      end
+    end
   end
-  local page = redis.call('SSCAN', prefix .. 'parents:' .. job_id, cursor, 'COUNT', SLICE)
-  for _, dependent in ipairs(page[2]) do
-    tell(key, ref, dependent, cause ~= '' and cause or nil, now)
-  end
-  if page[1] == '0' then
-    redis.call('HDEL', telling, ref)
+  if next_cursor ~= '0' then
+    redis.call('HSET', telling, ref, table.concat({ next_cursor, outcome, cause, on_failure }, '\n'))
   else
-    redis.call('HSET', telling, ref, page[1] .. '\n' .. cause)
+    redis.call('HDEL', telling, ref)
+    if is_again then
+      L.again.told(key, ref)
+    end
   end
   return redis.call('HLEN', telling)
 end

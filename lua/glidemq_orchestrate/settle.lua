@@ -3,16 +3,20 @@
 L.settle = {}
 
 local function close(home, flow, key, now)
-  local marks = redis.call('HMGET', key, 'cancel', 'failed')
+  local marks = redis.call('HMGET', key, 'cancel', 'failed', 'ignored', 'state')
+  if marks[4] ~= 'running' then
+    return
+  end
   local state = 'completed'
   if marks[1] then
-    state = 'cancelled'
-  elseif (tonumber(marks[2]) or 0) > 0 then
+    state = marks[1] == 'failed' and 'failed' or 'cancelled'
+  elseif (tonumber(marks[2]) or 0) > (tonumber(marks[3]) or 0) then
     state = 'failed'
   end
   redis.call('HSET', key, 'state', state, 'finished_at', now)
   redis.call('UNLINK', key .. ':ready', key .. ':blocked')
   redis.call('SREM', home .. 'gmo:todo', flow)
+  L.due.ended(home, flow)
   L.index.moved(home, flow, 'running', state, now)
   L.events.emit(home .. 'events', 'flow.' .. state, '', 'flowId', flow)
 end
@@ -24,7 +28,35 @@ function L.settle.end_if_over(flow, key, now)
   end
 end
 
--- Counts the end of one node once, however often it is reported.
+-- Every open node of the flow is to end; gmo_advance_flow does it. `how`: what the flow ends as. False: it was stopped
+-- before.
+function L.settle.stop(home, flow_id, how, reason)
+  local key = L.record.key(home, flow_id)
+  if redis.call('HSETNX', key, 'cancel', how) == 0 then
+    return false
+  end
+  redis.call('HSET', key, 'reason', reason)
+  redis.call('HDEL', key, 'retry', 'restart')
+  redis.call('SADD', home .. 'gmo:todo', flow_id)
+  return true
+end
+
+-- A failure that is ignored leaves the flow as it is; the first other one is its reason, and may stop it.
+local function note_failure(flow, key, ref, reason)
+  local prefix, job_id = L.record.split(ref)
+  if redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') == 'ignore' then
+    redis.call('HINCRBY', key, 'ignored', 1)
+    return
+  end
+  local told = flow.node .. ': ' .. reason
+  redis.call('HSETNX', key, 'reason', told)
+  if redis.call('HGET', key, 'fail_fast') then
+    L.settle.stop(flow.home, flow.id, 'failed', told)
+  end
+end
+
+-- Counts the end of one node once, however often it is reported. Failed nodes, and those that were skipped because of
+-- others, run again when the flow is retried; one that chose to be skipped does not.
 function L.settle.ended(flow, ref, outcome, reason, now)
   local key = L.record.key(flow.home, flow.id)
   if redis.call('SREM', key .. ':open', ref) == 0 then
@@ -33,33 +65,71 @@ function L.settle.ended(flow, ref, outcome, reason, now)
   redis.call('HINCRBY', key, outcome, 1)
   if outcome == 'failed' then
     redis.call('SADD', key .. ':failed', ref)
-    redis.call('HSETNX', key, 'reason', flow.node .. ': ' .. reason)
+    note_failure(flow, key, ref, reason)
   end
   L.settle.end_if_over(flow, key, now)
 end
 
--- Ends a node that is not running (any more) as failed: out of every place that could start it.
+-- Takes a node out of every place that could start it, and from whoever runs it.
+local function take_away(prefix, job_id, now)
+  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:entry', 'gmo:placed')
+  local entry = v[1] and v[1] ~= '' and v[1] or nil
+  if v[2] then
+    local job = L.jobs.read(prefix, job_id)
+    L.remove.take_out(prefix, job_id, job, entry, 0)
+    redis.call('ZREM', prefix .. 'gmo:list-held', job_id)
+    L.groups.leave(prefix, job, now)
+  else
+    if entry then
+      redis.call('XACK', prefix .. 'stream', 'workers', entry)
+      redis.call('XDEL', prefix .. 'stream', entry)
+    end
+    redis.call('ZREM', prefix .. 'scheduled', job_id)
+  end
+end
+
+-- Ends a node that is not running (any more) as failed.
 function L.settle.fail_node(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
-  local job_key = prefix .. 'job:' .. job_id
-  local entry = redis.call('HGET', job_key, 'gmo:entry')
-  if entry then
-    redis.call('XACK', prefix .. 'stream', 'workers', entry)
-    redis.call('XDEL', prefix .. 'stream', entry)
-  end
-  redis.call('ZREM', prefix .. 'scheduled', job_id)
-  redis.call('ZADD', prefix .. 'failed', now, job_id)
-  redis.call('HSET', job_key, 'state', 'failed', 'failedReason', reason, 'finishedOn', now)
+  take_away(prefix, job_id, now)
+  L.jobs.set_failed(prefix, job_id, reason, now)
   L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', reason)
   L.settle.ended(flow, ref, 'failed', reason, now)
+end
+
+-- Ends a node that is not needed.
+function L.settle.skip_node(flow, ref, reason, now)
+  local prefix, job_id = L.record.split(ref)
+  take_away(prefix, job_id, now)
+  redis.call('ZADD', prefix .. 'completed', now, job_id)
+  redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'completed', 'returnvalue', 'null', 'gmo:skipped', reason,
+    'finishedOn', L.numbers.text(now))
+  L.events.emit(prefix .. 'events', 'completed', job_id, 'returnvalue', 'null', 'skipped', reason)
+  redis.call('SADD', L.record.key(flow.home, flow.id) .. ':failed', ref)
+  L.settle.ended(flow, ref, 'skipped', reason, now)
+end
+
+-- What the dependents of a failed node are told.
+function L.settle.failure(flow)
+  return { outcome = 'failed', cause = flow.node, on_failure = flow.on_failure }
 end
 
 -- A node has completed: its dependents are told, and its end is counted. Returns the id of its flow if that needs
 -- gmo_advance_flow, else ''.
 function L.settle.job_completed(flow, prefix, job_id, now)
-  local is_unfinished = L.grow.commit(flow, prefix, job_id, now) or L.release.dependents(flow, prefix, job_id, now)
+  local is_unfinished = L.grow.commit(flow, prefix, job_id, now)
+    or L.release.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node })
   L.settle.ended(flow, prefix .. job_id, 'completed', '', now)
   return is_unfinished and flow.id or ''
+end
+
+-- A node's handler has said that it is not needed.
+function L.settle.job_skipped(flow, prefix, job_id, reason, now)
+  L.grow.abandon(flow, job_id)
+  L.release.dependents(flow, prefix, job_id, now,
+    { outcome = 'skipped', cause = flow.node, on_failure = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') })
+  L.settle.ended(flow, prefix .. job_id, 'skipped', reason, now)
+  return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
 end
 
 -- A job has failed for good. Returns the id of its flow if that needs gmo_advance_flow, else ''.
@@ -69,7 +139,7 @@ function L.settle.job_failed(prefix, job_id, reason, now)
     return ''
   end
   L.grow.abandon(flow, job_id)
-  L.release.dependents(flow, prefix, job_id, now, flow.node)
+  L.release.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
   L.settle.ended(flow, prefix .. job_id, 'failed', reason, now)
   return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
 end

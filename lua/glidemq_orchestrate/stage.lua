@@ -1,8 +1,9 @@
 -- gmo_stage_flow: write a chunk of the nodes of a flow. Nothing runs before gmo_start_flow.
 -- KEYS  1 home key of the flow id   2 flow hash   3.. id key of each queue of the flow
--- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention}   then for each node:
+-- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention,
+--       deadline, fail_fast}   then for each node:
 --       queue number, job id, node name, job name, data, opts, max attempts, delay_ms, table JSON,
---       dependents' ids JSON, dependents' queues JSON, n, n dependency refs, m, m dependent refs
+--       dependents' ids JSON, dependents' queues JSON, more job fields JSON ('' = none; see rules.lua), n, n dependency refs, m, m dependent refs
 --       A node with more edges than a call should carry comes in pieces: all but the last have an empty table JSON
 --       and bring edges only. The last makes it a node, so that nothing starts without all edges.
 -- REPLY state of the flow: staging; or what it is already, and then nothing was changed
@@ -12,7 +13,7 @@
 -- EVENT added {name} for each new node, in its queue
 L.stage = {}
 
-local NODE_FIELDS = 11
+local NODE_FIELDS = 12
 
 -- Queue and job id of a table row. Decoding a row with thousands of dependencies would take many milliseconds.
 function L.stage.place(row)
@@ -31,7 +32,7 @@ function L.stage.read_nodes(keys, first_queue, args, at)
     local prefix = keys[first_queue - 1 + tonumber(args[at])]:sub(1, -3)
     local node = { prefix = prefix, id = args[at + 1], name = args[at + 2], job = args[at + 3], data = args[at + 4],
       opts = args[at + 5], attempts = args[at + 6], delay = args[at + 7], row = args[at + 8],
-      parent_ids = args[at + 9], parent_queues = args[at + 10], after = {}, dependents = {},
+      parent_ids = args[at + 9], parent_queues = args[at + 10], more = args[at + 11], after = {}, dependents = {},
       ref = prefix .. args[at + 1] }
     at = at + NODE_FIELDS
     for _, list in ipairs({ node.after, node.dependents }) do
@@ -76,6 +77,24 @@ function L.stage.write_edges(node)
   add_all(node.prefix .. 'deps:' .. node.id, node.after)
 end
 
+-- What few nodes have: rules, policies, priority and so on. Returns the rule.
+local function write_more(job_key, node)
+  local fields = {}
+  for field, value in pairs(cjson.decode(node.more)) do
+    fields[#fields + 1], fields[#fields + 2] = field, value
+    if #fields >= 1000 then
+      redis.call('HSET', job_key, unpack(fields))
+      fields = {}
+    end
+    if field == 'gmo:rule' then
+      node.rule = value
+    end
+  end
+  if #fields > 0 then
+    redis.call('HSET', job_key, unpack(fields))
+  end
+end
+
 -- Writes the job of a node with its edges; nothing refers to it yet. Extra pairs for the hash may follow.
 function L.stage.write_job(node, home, flow_id, now, ...)
   local job_key = node.prefix .. 'job:' .. node.id
@@ -86,7 +105,21 @@ function L.stage.write_job(node, home, flow_id, now, ...)
     redis.call('HSET', job_key, 'parentIds', node.parent_ids, 'parentQueues', node.parent_queues)
   end
   L.stage.write_edges(node)
+  if node.more ~= '' then
+    write_more(job_key, node)
+  end
   L.events.emit(node.prefix .. 'events', 'added', node.id, 'name', node.job)
+end
+
+-- Whether a node whose edges are all written may run at once. The others with a rule are guarded from now on.
+function L.stage.is_root(prefix, job_id, rule)
+  if redis.call('EXISTS', prefix .. 'deps:' .. job_id) == 0 then
+    return true
+  end
+  if rule then
+    L.rules.guard(prefix, job_id)
+  end
+  return rule == 'always'
 end
 
 local function write_node(node, key, home, flow_id, now)
@@ -96,7 +129,7 @@ local function write_node(node, key, home, flow_id, now)
     return
   end
   L.stage.write_job(node, home, flow_id, now)
-  if #node.after == 0 and redis.call('EXISTS', node.prefix .. 'deps:' .. node.id) == 0 then
+  if L.stage.is_root(node.prefix, node.id, node.rule) then
     redis.call('SADD', key .. ':ready', node.ref)
   end
   redis.call('HSET', key .. ':nodes', node.name, node.row)
@@ -106,8 +139,10 @@ local function write_record(keys, header, home, now)
   redis.call('SET', keys[1], header.home)
   redis.call('HSET', keys[2], 'id', header.id, 'name', header.name, 'digest', header.digest, 'total', header.total,
     'home', header.home, 'labels', header.labels, 'state', 'staging', 'created_at', now)
-  if header.retention then
-    redis.call('HSET', keys[2], 'retention', L.numbers.text(header.retention))
+  for _, field in ipairs { 'retention', 'deadline', 'fail_fast' } do
+    if header[field] then
+      redis.call('HSET', keys[2], field, L.numbers.text(header[field]))
+    end
   end
   L.index.added(home, header.id, header.labels, now)
 end

@@ -23,6 +23,7 @@ local function start_flow(keys, args)
   redis.call('HSET', keys[1], 'state', 'running', 'started_at', args[1])
   L.index.moved(home, args[2], 'staging', 'running', tonumber(args[1]))
   redis.call('SADD', home .. 'gmo:todo', args[2])
+  L.due.flow(home, args[2], tonumber(args[1]))
   L.advance.slice(home, args[2], tonumber(args[1]))
   return redis.call('HGET', keys[1], 'state')
 end

@@ -35,10 +35,15 @@ local function resolve(prefix, member)
   return job_id, L.jobs.read(prefix, job_id), group
 end
 
-local function promote_member(prefix, member, class, now)
+local function promote_member(prefix, member, class, now, on_expired)
   redis.call('ZREM', prefix .. 'scheduled', member)
   local job_id, job, group = resolve(prefix, member)
-  if not job or L.expiry.check(prefix, job_id, now, job) then
+  if not job then
+    return
+  elseif L.expiry.check(prefix, job_id, now, job) then
+    if on_expired then
+      on_expired(job_id)
+    end
     return
   end
   L.jobs.make_ready(prefix, job_id, job, class, group)
@@ -46,14 +51,15 @@ local function promote_member(prefix, member, class, now)
   L.events.emit(prefix .. 'events', 'promoted', job_id)
 end
 
--- Moves at most `budget` due members to where workers find them; returns how many were taken out.
-function M.promote(prefix, now, budget)
+-- Moves at most `budget` due members to where workers find them; returns how many were taken out. `on_expired`, if
+-- given, hears of the jobs that were too old.
+function M.promote(prefix, now, budget, on_expired)
   local count = 0
   each_class(prefix .. 'scheduled', function(class)
     local members = redis.call('ZRANGEBYSCORE', prefix .. 'scheduled', L.numbers.score(class, 0),
       L.numbers.score(class, now), 'LIMIT', 0, budget - count)
     for _, member in ipairs(members) do
-      promote_member(prefix, member, class, now)
+      promote_member(prefix, member, class, now, on_expired)
     end
     count = count + #members
     return count >= budget

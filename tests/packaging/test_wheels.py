@@ -12,7 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).parent / "uv"
 DISTRIBUTIONS = {
-    "glidemq_orchestrate": ["_lua/glidemq.lua", "_lua/glidemq_orchestrate.lua", "_lua/MANIFEST.json"],
+    "glidemq_orchestrate": [
+        "_lua/glidemq.lua",
+        "_lua/glidemq_orchestrate.lua",
+        "_lua/MANIFEST.json",
+        "flow.schema.json",
+    ],
     "airflow_provider_glidemq": ["get_provider_info.py"],
     "dagster_glidemq": ["resource.py"],
 }

@@ -137,7 +137,7 @@ def mistakes(url: str) -> None:
     Worker(url)  # type: ignore[call-arg]
     RetryLater(5)  # type: ignore[arg-type]
     with FlowProducer(url) as flows:
-        flows.submit(spec(), on_existing="restart")  # type: ignore[arg-type]
+        flows.submit(spec(), on_existing="replace")  # type: ignore[arg-type]
         flows.submit(spec(), "id")  # type: ignore[call-arg]
 
 

@@ -22,6 +22,7 @@ from glidemq_orchestrate import (
     JobState,
     NodeStatus,
 )
+from glidemq_orchestrate.checked_flow import MAX_NODES
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     CycleError,
@@ -32,7 +33,7 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
     UnknownDependency,
 )
-from glidemq_orchestrate.flow import MAX_NODES, FlowId
+from glidemq_orchestrate.flow import FlowId
 from glidemq_orchestrate.job import moment
 
 if TYPE_CHECKING:
@@ -282,7 +283,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         (broken(options={"timeout": "soon"}), r"nodes\.1\.options\.timeout"),
         (broken(options={"backoff": {"dely": 1}}), r"nodes\.1\.options\.backoff\.dely"),
         (broken(options={"backoff": {"kind": "slow"}}), r"nodes\.1\.options\.backoff"),
-        (broken(options={"backoff": {"jitter": 2}}), r"nodes\.1\.options: backoff jitter"),
+        (broken(options={"backoff": {"jitter": 2}}), r"nodes\.1\.options\.backoff: backoff jitter"),
         (broken(options={"delay": -1}), r"nodes\.1\.options: delay"),
     ],
 )

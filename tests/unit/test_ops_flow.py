@@ -130,7 +130,7 @@ class TestSubmitting:
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         with pytest.raises(ConfigurationError, match="on_existing"):
-            scripted(self.submit(clock, on_existing="restart"), [])
+            scripted(self.submit(clock, on_existing="replace"), [])
 
 
 def record(state: str, **fields: Any) -> list[str]:

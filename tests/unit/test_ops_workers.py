@@ -178,7 +178,7 @@ class TestTheWorkersCalls:
         assert words[-3:] == ("STREAMS", "glide:{etl}:stream", "1-1"), "the events are left alone"
 
     def test_upkeep_goes_on_where_a_flow_is_gone(self, scripted: Scripted, clock: ManualClock) -> None:
-        script: list[Any] = [[0], [0, 0, 0], [["x", "y"]], FlowNotFound("x"), 0, [-1]]
+        script: list[Any] = [[0], [0, 0], [["x", "y"]], FlowNotFound("x"), 0, [(0, -1)], [-1]]
         assert scripted(attempts.upkeep([HOME], clock), script).value == -1
 
     def test_upkeep_tells_when_the_first_job_of_all_queues_is_due(
@@ -186,9 +186,18 @@ class TestTheWorkersCalls:
     ) -> None:
         other = QueueKeys("glide", "other")
         assert (
-            scripted(attempts.upkeep([HOME, other], clock), [[0, 0], [0] * 6, [[], []], [700, 500]]).value
+            scripted(
+                attempts.upkeep([HOME, other], clock),
+                [[0, 0], [0] * 4, [[], []], [(0, -1), (0, 600)], [700, 500]],
+            ).value
             == 500
         )
+
+    def test_upkeep_ends_what_is_over_its_time_and_tells_when_the_next_is(
+        self, scripted: Scripted, clock: ManualClock
+    ) -> None:
+        script: list[Any] = [[0], [0, 0], [[]], [(20, 5)], [(3, 400)], [(0, 400)], [900]]
+        assert scripted(attempts.upkeep([HOME], clock), script).value == 400
 
     def test_reclaiming_passes_over_queues_without_a_group(
         self, scripted: Scripted, clock: ManualClock

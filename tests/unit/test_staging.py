@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate._protocol import orchestrate
 from glidemq_orchestrate._protocol.staging import CHUNK_EDGES, CHUNK_NODES, chunks
-from glidemq_orchestrate.flow import CheckedFlow
+from glidemq_orchestrate.checked_flow import CheckedFlow
 
 
 def layers(count: int, width: int) -> CheckedFlow:

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 import airflow
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import pytest
 from airflow_provider_glidemq import __version__
 from airflow_provider_glidemq.get_provider_info import get_provider_info

@@ -17,13 +17,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
+from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Rule
 from glidemq_orchestrate._ops import attempt as attempt_ops
 from glidemq_orchestrate._ops import flow as flow_ops
+from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, ask, function
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.keys import GROUP, QueueKeys
+from tests.rule_oracle import counts_as, verdicts
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.job import Attempt
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
 
 QUEUES = [QueueKeys("glide", name) for name in ("etl", "spark")]
 LOCK_MS, MAX_LOST, FLOW = 1_000, 2, "f"
-ENDED = ("completed", "failed")
+ENDED = ("completed", "failed", "skipped")
+RULES = ["all_success"] * 12 + list(Rule)
+EARLY = {"one_success", "one_failed", "one_done", "always"}
+POLICIES = [None] * 6 + list(OnFailure)
 
 
 @dataclass
@@ -49,17 +54,24 @@ def flows(draw: st.DrawFn) -> FlowSpec:
     nodes: list[FlowNode] = []
     for number in range(draw(st.integers(1, 7))):
         earlier = [node.name for node in nodes]
-        after = draw(st.lists(st.sampled_from(earlier), unique=True, max_size=3)) if earlier else []
+        names = draw(st.lists(st.sampled_from(earlier), unique=True, max_size=3)) if earlier else []
+        after = [Dependency(name, draw(st.sampled_from(POLICIES))) for name in names]
         options = JobOptions(
             attempts=draw(st.integers(1, 2)),
             delay=timedelta(milliseconds=draw(st.sampled_from([0, 0, 0, 50]))),
         )
         nodes.append(
             FlowNode(
-                f"n{number}", draw(st.sampled_from(["etl", "spark"])), "work", after=after, options=options
+                f"n{number}",
+                draw(st.sampled_from(["etl", "spark"])),
+                "work",
+                after=after,
+                options=options,
+                rule=draw(st.sampled_from(RULES)),
+                on_failure=draw(st.sampled_from(POLICIES)) or "fail",
             )
         )
-    return FlowSpec("any", nodes)
+    return FlowSpec("any", nodes, fail_fast=draw(st.sampled_from([False, False, False, True])))
 
 
 @dataclass
@@ -135,6 +147,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.hand.run(flow_ops.submit("glide", checked, FLOW, "attach", self.world.clock))
         self.home = QueueKeys("glide", checked.home)
         self.completed: set[str] = set()
+        self.is_steered = spec.fail_fast
+        self.is_restarted = False
 
     @rule(queue=st.sampled_from(QUEUES))
     def a_worker_takes_an_entry(self, queue: QueueKeys) -> None:
@@ -162,6 +176,16 @@ class AnyOrder(RuleBasedStateMachine):
         if self.world.say(attempt, orchestrate.finish(attempt, queue, "1", self.world.clock.now)):
             assert attempt.job_id not in self.completed, "completed twice"
             self.completed.add(attempt.job_id)
+        self.world.lost.append(attempt)
+
+    @precondition(lambda self: self.world.held)
+    @rule(data=st.data())
+    def a_worker_finds_its_job_needless(self, data: st.DataObject) -> None:
+        attempt = data.draw(st.sampled_from(self.world.held))
+        self.world.held.remove(attempt)
+        said = [wire.Outcome(attempt, wire.Kind.SKIP, "needless")]
+        request = wire.Request(said, 0, "t")
+        self.world.call(wire.finish_and_fetch(self.world.queue(attempt), "w", request, self.world.clock.now))
         self.world.lost.append(attempt)
 
     @precondition(lambda self: self.world.held)
@@ -241,10 +265,17 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def somebody_cancels(self) -> None:
+        self.is_steered = True
         self.world.call(orchestrate.cancel_flow(self.home, FLOW, "enough", self.world.clock.now))
 
     @rule()
+    def somebody_restarts(self) -> None:
+        self.is_steered = self.is_restarted = True
+        self.world.call(orchestrate.restart_flow(self.home, FLOW, self.world.clock.now))
+
+    @rule()
     def somebody_retries(self) -> None:
+        self.is_steered = True
         self.world.call(orchestrate.retry_flow(self.home, FLOW, self.world.clock.now))
 
     @rule()
@@ -268,22 +299,52 @@ class AnyOrder(RuleBasedStateMachine):
             trip.hgetall(QueueKeys("glide", node.queue).job(f"{FLOW}~{name}"))
         record, still_open, failed, *found = trip.execute()
         jobs = dict(zip(self.spec, found, strict=True))
-        states = {name: job["state"] for name, job in jobs.items()}
+        states = {name: "skipped" if "gmo:skipped" in job else job["state"] for name, job in jobs.items()}
         refs = {name: f"glide:{{{node.queue}}}:{FLOW}~{name}" for name, node in self.spec.items()}
         assert still_open == {refs[n] for n, s in states.items() if s not in ENDED}
-        assert failed == {refs[n] for n, s in states.items() if s == "failed"}
+        again = {n for n, job in jobs.items() if job.get("gmo:skipped", "").startswith("upstream")}
+        to_run_again = {refs[n] for n, s in states.items() if s == "failed" or n in again}
+        # A restart that was cut off by a cancel is for the next retry to go on with.
+        assert failed >= to_run_again if self.is_restarted else failed == to_run_again
         for count in ENDED:
             assert int(record.get(count, 0)) == list(states.values()).count(count), (count, record, states)
-        for name, node in self.spec.items():
-            if states[name] not in ("waiting-children", "failed"):
-                assert {states[after] for after in node.after} <= {"completed"}, (name, states)
-        assert {f"{FLOW}~{name}" for name, state in states.items() if state == "completed"} == self.completed
+        if not self.is_steered:
+            self.every_rule_is_obeyed(states, jobs)
+        completed = {f"{FLOW}~{name}" for name, state in states.items() if state == "completed"}
+        assert completed <= self.completed
+        if self.is_restarted:
+            self.completed = completed
+        assert completed == self.completed
         is_over = record["state"] in ("completed", "failed", "cancelled")
-        assert is_over == all(state in ENDED for state in states.values())
+        begins_again = "retry" in record or "restart" in record
+        assert is_over == all(state in ENDED for state in states.values()) or (begins_again and not is_over)
+        failures = {name for name, state in states.items() if state == "failed"}
+        forgiven = {name for name in failures if self.spec[name].on_failure == "ignore"}
+        assert int(record.get("ignored", 0)) == len(forgiven)
         if record["state"] == "completed":
-            assert set(states.values()) == {"completed"}
+            assert failures == forgiven
         if record["state"] == "failed":
-            assert "failed" in states.values()
+            assert failures > forgiven
+
+    def every_rule_is_obeyed(self, states: dict[str, str], jobs: dict[str, dict[str, str]]) -> None:
+        """Whether a node runs, fails or is skipped is as its rule says."""
+        for name, node in self.spec.items():
+            ends = [
+                counts_as(states[str(one)], one.on_failure or self.spec[str(one)].on_failure)
+                for one in node.after
+                if isinstance(one, Dependency) and states[str(one)] in ENDED
+            ]
+            reason = jobs[name].get("gmo:skipped") or jobs[name].get("failedReason", "")
+            if not node.after:
+                seen = "run"
+            elif states[name] == "waiting-children":
+                continue
+            else:
+                seen = states[name] if reason.startswith("upstream") else "run"
+            if len(ends) == len(node.after) and ends:
+                assert seen in verdicts(node.rule, ends), (name, node.rule, ends, states)
+            elif seen == "run" and node.after:
+                assert node.rule in EARLY, (name, node.rule, ends, states)
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):

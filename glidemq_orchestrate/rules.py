@@ -1,0 +1,128 @@
+"""When a node runs: trigger rules, and what the failure of a dependency means. Knows no server.
+
+The server decides; see ``lua/glidemq_orchestrate/rules.lua``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+from glidemq_orchestrate.errors import InvalidFlow
+
+
+class OnFailure(StrEnum):
+    """What the failure of a node means to a node that waits for it.
+
+    The dependent's rule then looks at what the failure counts as.
+    """
+
+    FAIL = "fail"
+    """It counts as a failure."""
+    IGNORE = "ignore"
+    """It counts as completed. Said of a node itself, its failure does not fail the flow either."""
+    SKIP = "skip"
+    """It counts as skipped."""
+    ALL_DONE = "all_done"
+    """It counts as completed, and so does being skipped: the dependent runs whatever happens."""
+
+
+class Rule(StrEnum):
+    """When a node with dependencies runs. Names and meanings are those of Airflow's trigger rules.
+
+    A node ends as failed or skipped as soon as its rule cannot be met any more. What waits for nothing runs
+    at once, whatever its rule.
+    """
+
+    ALL_SUCCESS = "all_success"
+    """All have completed. Fails with the first failure, is skipped with the first skipped one."""
+    ALL_FAILED = "all_failed"
+    """All have failed; else it is skipped."""
+    ALL_DONE = "all_done"
+    """All have ended, whatever way."""
+    ALL_DONE_MIN_ONE_SUCCESS = "all_done_min_one_success"
+    """All have ended, none was skipped (else it is skipped) and one has completed (else it fails)."""
+    ALL_SKIPPED = "all_skipped"
+    """All were skipped; else it is skipped."""
+    ONE_SUCCESS = "one_success"
+    """One has completed; does not wait for the others. When none has, it fails, or is skipped if all were."""
+    ONE_FAILED = "one_failed"
+    """One has failed; does not wait for the others. When none has, it is skipped."""
+    ONE_DONE = "one_done"
+    """One has completed or failed; does not wait for the others. When all were skipped, it is skipped."""
+    NONE_FAILED = "none_failed"
+    """All have completed or were skipped. Fails with the first failure."""
+    NONE_FAILED_MIN_ONE_SUCCESS = "none_failed_min_one_success"
+    """As ``none_failed``, and one has completed; skipped when all were."""
+    NONE_SKIPPED = "none_skipped"
+    """All have completed or failed. Skipped with the first skipped one."""
+    ALWAYS = "always"
+    """At once: the dependencies only say what the results are that it gets, if they are there already."""
+
+
+class Dependency(str):
+    """The name of a node, with what its failure means to the node that waits for it.
+
+    Usable wherever the name is: ``after=["load", Dependency("audit", on_failure="ignore")]``.
+
+    Args:
+        name: The node to wait for.
+        on_failure: Left out, the ``on_failure`` of that node counts.
+
+    Raises:
+        InvalidFlow: No such policy.
+    """
+
+    __slots__ = ("on_failure",)
+
+    on_failure: OnFailure | None
+
+    def __new__(cls, name: str, on_failure: OnFailure | str | None = None) -> Self:
+        """Make the name."""
+        made = super().__new__(cls, name)
+        made.on_failure = None if on_failure is None else read_policy(on_failure, where=f"dependency {name}")
+        return made
+
+    @property
+    def name(self) -> str:
+        """The plain name."""
+        return str(self)
+
+    def __repr__(self) -> str:
+        """As it is written."""
+        if self.on_failure is None:
+            return super().__repr__()
+        return f"Dependency({str(self)!r}, {str(self.on_failure)!r})"
+
+    def __getnewargs__(self) -> tuple[str, OnFailure | None]:  # type: ignore[override]
+        """For copies."""
+        return str(self), self.on_failure
+
+
+def read_policy(value: str, *, where: str) -> OnFailure:
+    """A policy by its name.
+
+    Raises:
+        InvalidFlow: There is none of that name.
+    """
+    try:
+        return OnFailure(value)
+    except ValueError as exc:
+        raise InvalidFlow(f"{where}: on_failure {value!r} is unknown; use {_listed(OnFailure)}") from exc
+
+
+def read_rule(value: str, *, where: str) -> Rule:
+    """A rule by its name.
+
+    Raises:
+        InvalidFlow: There is none of that name.
+    """
+    try:
+        return Rule(value)
+    except ValueError as exc:
+        raise InvalidFlow(f"{where}: rule {value!r} is unknown; use {_listed(Rule)}") from exc
+
+
+def _listed(names: type[StrEnum]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}"

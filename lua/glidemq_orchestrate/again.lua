@@ -1,0 +1,139 @@
+-- again: nodes that have ended are to run again, in a retry or a restart of their flow. Steps, each in slices:
+--   restart   (restarts only) every node is noted in :failed; those that running nodes had added are doomed
+--   retry     every noted node goes back to waiting, and its dependents forget how it had ended; doomed ones go
+--   then      what they know of the dependencies that do not run again decides about the nodes that went back
+-- Nothing is released before the first two are over.
+L.again = {}
+
+local SLICE, BUDGET = 50, 250
+
+local function is_doomed(prefix, job_id)
+  return redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:doomed') == 1
+end
+
+-- Nodes that were added from outside stay, those of a running node (see grow.lua) do not: it adds them again.
+local function note(key, name, row, start)
+  local queue, job_id = L.stage.place(row)
+  local prefix = start .. '{' .. queue .. '}:'
+  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:grown', 'gmo:row')
+  if job[1] and job[1]:sub(1, 2) ~= 'x-' then
+    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:doomed', '1')
+  elseif job[2] then -- without the names that were added to it
+    redis.call('HSET', key .. ':nodes', name, row:sub(1, tonumber(job[2]) - 1) .. ']')
+    redis.call('HDEL', prefix .. 'job:' .. job_id, 'gmo:row')
+  end
+  redis.call('SADD', key .. ':failed', prefix .. job_id)
+end
+
+-- A slice of the restart; returns how much is left.
+function L.again.note_all(key, cursor)
+  local start = key:match('^(.*:){[^{}]*}:gmo:flow:')
+  local page = redis.call('HSCAN', key .. ':nodes', cursor, 'COUNT', SLICE)
+  for i = 1, #page[2], 2 do
+    note(key, page[2][i], page[2][i + 1], start)
+  end
+  if page[1] == '0' then
+    redis.call('HDEL', key, 'restart')
+    redis.call('HSET', key, 'retry', '1')
+  else
+    redis.call('HSET', key, 'restart', page[1])
+  end
+  return redis.call('SCARD', key .. ':failed') + 1
+end
+
+local function clear(prefix, job_id, job, now)
+  local key = prefix .. 'job:' .. job_id
+  redis.call('ZREM', prefix .. 'failed', job_id)
+  redis.call('ZREM', prefix .. 'completed', job_id)
+  L.retry.reset(prefix, job_id, job, now, 'waiting-children')
+  redis.call('HDEL', key, 'progress', 'processedOn', 'lastActive', 'returnvalue', 'activeSource', 'gmo:token', 'gmo:entry',
+    'gmo:skipped')
+end
+
+-- A dependent forgets how the node ended, or that there was such a node.
+function L.again.take_back(ref, dependent)
+  local prefix, job_id = L.record.split(ref)
+  local its_prefix, its_id = L.record.split(dependent)
+  local goes, its_goes = is_doomed(prefix, job_id), is_doomed(its_prefix, its_id)
+  if its_goes and not goes then
+    redis.call('SREM', prefix .. 'parents:' .. job_id, dependent)
+    return
+  end
+  L.rules.forget(ref, dependent)
+  if goes and not its_goes then
+    redis.call('SREM', its_prefix .. 'deps:' .. its_id, ref)
+  end
+end
+
+-- All dependents of the node have forgotten it.
+function L.again.told(key, ref)
+  local prefix, job_id = L.record.split(ref)
+  if is_doomed(prefix, job_id) then
+    redis.call('HDEL', key .. ':nodes', redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:node'))
+    L.jobs.unlink(prefix, job_id)
+  end
+end
+
+local function uncount(key, v)
+  if v[1] == 'failed' then
+    redis.call('HINCRBY', key, 'failed', -1)
+    if v[3] == 'ignore' then
+      redis.call('HINCRBY', key, 'ignored', -1)
+    end
+  else
+    redis.call('HINCRBY', key, v[2] and 'skipped' or 'completed', -1)
+  end
+end
+
+-- Returns what it cost.
+local function reset(key, ref, now)
+  local prefix, job_id = L.record.split(ref)
+  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule')
+  local job = L.jobs.read(prefix, job_id)
+  uncount(key, v[1] and v or { 'failed' }) -- a job that is gone has counted as failed
+  if is_doomed(prefix, job_id) then
+    redis.call('HINCRBY', key, 'total', -1)
+    redis.call('ZREM', prefix .. 'failed', job_id)
+    redis.call('ZREM', prefix .. 'completed', job_id)
+  else
+    redis.call('SADD', key .. ':open', ref)
+    redis.call('SADD', key .. ':ready', ref)
+    if job then
+      clear(prefix, job_id, job, now)
+    end
+    if v[4] then
+      L.rules.guard(prefix, job_id)
+    end
+  end
+  local parents = prefix .. 'parents:' .. job_id
+  local count = redis.call('SCARD', parents)
+  if count > SLICE then
+    redis.call('HSET', key .. ':telling', ref, '0\nagain\n\n')
+    return SLICE
+  end
+  for _, dependent in ipairs(redis.call('SMEMBERS', parents)) do
+    L.again.take_back(ref, dependent)
+  end
+  L.again.told(key, ref)
+  return 5 + count
+end
+
+-- A slice of the retry; returns how much is left.
+function L.again.slice(flow, key, now)
+  local spent = 0
+  while spent < BUDGET do
+    local ref = redis.call('SPOP', key .. ':failed')
+    if not ref then
+      break
+    end
+    spent = spent + reset(key, ref, now)
+  end
+  local left = redis.call('SCARD', key .. ':failed')
+  if left == 0 and spent < BUDGET then
+    left = L.release.go_on(flow, key, now)
+    if left == 0 then
+      redis.call('HDEL', key, 'retry')
+    end
+  end
+  return math.max(left + redis.call('SCARD', key .. ':ready'), 1)
+end

@@ -1,0 +1,292 @@
+"""``glidemq flow`` against a real server, as people and as programs use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+from typer.testing import CliRunner
+
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions
+from glidemq_orchestrate.cli import app
+
+if TYPE_CHECKING:
+    from tests.conftest import RunWorker
+
+Glidemq = Callable[..., Any]
+
+
+def node(name: str, *after: str, **kw: Any) -> FlowNode:
+    return FlowNode(name, "etl", "work", after=list(after), **kw)
+
+
+def fan(name: str = "nightly", **kw: Any) -> FlowSpec:
+    items = [node(f"clean[{n}]", "extract", data={"month": n}) for n in range(12)]
+    end = node("report", *(one.name for one in items))
+    return FlowSpec(name, [node("extract", options=JobOptions(attempts=2)), *items, end], **kw)
+
+
+@pytest.fixture
+def glidemq(url: str) -> Glidemq:
+    """Runs a command; the output of people and programs is ``.stdout``, complaints are ``.stderr``."""
+    runner = CliRunner()
+    return lambda *words: runner.invoke(app, [*words], env={"GLIDEMQ_URL": url})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "nightly.json"
+    path.write_text(json.dumps(fan(labels={"dag": "nightly"}).to_dict()))
+    return str(path)
+
+
+def work(ctx: Any) -> Any:
+    ctx.log(f"at {ctx.node}")
+    if ctx.node == "clean[3]" and ctx.flow_id.startswith("bad"):
+        raise ValueError("no such month")
+    return {"node": ctx.node, "long": "x" * 2000} if ctx.node == "extract" else len(ctx.inputs)
+
+
+@pytest.fixture
+def worker(run_worker: RunWorker) -> None:
+    run_worker(["etl"], {"work": work})
+
+
+@pytest.mark.usefixtures("worker")
+class TestEnded:
+    def test_a_submitted_flow_is_shown_as_a_tree(self, glidemq: Glidemq, file: str) -> None:
+        done = glidemq("flow", "submit", file, "--id", "n1")
+        assert done.exit_code == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert "nightly  n1  completed  14/14 completed" in lines[0]
+        assert [line.split("  ")[0].rstrip() for line in lines[3:6]] == [
+            "✔ extract ◆", "✔ clean[0..11] ◆", "✔ report ◆"
+        ]  # fmt: skip
+        assert "12 nodes: 12 completed" in lines[4]
+        assert lines[-1].startswith("◆ critical path: extract → clean[")
+
+    def test_a_failed_flow_gives_1_and_says_why(self, glidemq: Glidemq, file: str) -> None:
+        done = glidemq("flow", "submit", file, "--id", "bad-1", "--no-watch")
+        assert done.exit_code == 1
+        assert "✘ clean[3]" in done.stdout
+        assert "upstream failed: clean[3]" in done.stdout
+        shown = json.loads(glidemq("flow", "show", "bad-1", "--json").stdout)
+        assert (shown["flow"]["failed"], shown["flow"]["completed"]) == (2, 12)
+
+    def test_watching_an_ended_flow_tells_every_node_and_its_end(self, glidemq: Glidemq, file: str) -> None:
+        glidemq("flow", "submit", file, "--id", "bad-2")
+        told = glidemq("flow", "watch", "bad-2", "--json")
+        changes = [json.loads(line) for line in told.stdout.splitlines()]
+        assert told.exit_code == 1
+        assert [one["node"] for one in changes[:-1]] == [
+            "extract", *(f"clean[{n}]" for n in range(12)), "report"
+        ]  # fmt: skip
+        assert (changes[-1]["flow"], changes[-1]["state"]) == ("bad-2", "failed")
+        rest = glidemq("flow", "watch", "bad-2", "--json", "--after", changes[-3]["position"])
+        assert [json.loads(line)["state"] for line in rest.stdout.splitlines()] == ["failed", "failed"]
+        assert [json.loads(line)["at"] for line in rest.stdout.splitlines()] == [
+            c["at"] for c in changes[-2:]
+        ]
+        lines = glidemq("flow", "watch", "bad-2").stdout.splitlines()
+        assert lines[4].split("  ")[1:] == ["clean[3]", "failed", "ValueError: no such month"]
+        assert lines[-1].split("  ")[1:] == ["flow bad-2", "failed", "clean[3]: ValueError: no such month"]
+
+    def test_a_node_is_shown_with_all_there_is(self, glidemq: Glidemq, file: str) -> None:
+        glidemq("flow", "submit", file, "--id", "n2")
+        shown = glidemq("flow", "node", "n2", "extract").stdout
+        for part in ("queue", "completed", "at extract", "characters; --full shows all)"):
+            assert part in " ".join(shown.split())
+        full = glidemq("flow", "node", "n2", "extract", "--full").stdout
+        assert full.count("x") > 2000 > shown.count("x")
+        one = json.loads(glidemq("flow", "node", "n2", "report", "--json").stdout)
+        assert (one["result"], len(one["inputs"]), one["logs"]) == (12, 12, ["at report"])
+        assert one["inputs"]["clean[3]"] == 1
+        assert one["attempts"] == 1
+        assert "input clean[11]" in glidemq("flow", "node", "n2", "report").stdout
+
+    def test_flows_are_listed_by_state_label_and_age(self, glidemq: Glidemq, file: str) -> None:
+        assert "No flows yet." in glidemq("flow", "list").stdout
+        glidemq("flow", "submit", file, "--id", "n3")
+        glidemq("flow", "submit", file, "--id", "bad-3")
+
+        def ids(*words: str) -> list[str]:
+            return [one["id"] for one in json.loads(glidemq("flow", "list", "--json", *words).stdout)]
+
+        assert ids() == ["bad-3", "n3"]
+        assert ids("--state", "failed") == ["bad-3"]
+        assert ids("--label", "dag=nightly", "--limit", "1") == ["bad-3"]
+        assert ids("--label", "dag=other") == []
+        assert ids("--since", "1h") == ["bad-3", "n3"]
+        assert ids("--since", "2999-01-01") == []
+        shown = glidemq("flow", "list").stdout
+        assert "dag=nightly" in shown
+        assert "clean[3]: ValueError: no such month" in shown.replace("\n", "")
+        assert "No flows that pass all filters." in glidemq("flow", "list", "--since", "0s").stdout
+
+    def test_a_flow_is_drawn_from_its_file_and_with_its_states(self, glidemq: Glidemq, file: str) -> None:
+        drawn = glidemq("flow", "graph", file).stdout
+        assert drawn.startswith("flowchart TD\n")
+        assert "clean[0..11]<br/>12 nodes" in drawn
+        assert drawn.count(" --> ") == 2
+        assert glidemq("flow", "graph", file, "--fold", "0").stdout.count(" --> ") == 24
+        assert glidemq("flow", "graph", file, "--format", "dot").stdout.startswith('digraph "nightly" {')
+        glidemq("flow", "submit", file, "--id", "bad-4")
+        assert "12 nodes: 11 completed, 1 failed" in glidemq("flow", "graph", "bad-4").stdout
+
+    def test_a_failed_flow_is_run_again(self, glidemq: Glidemq, file: str) -> None:
+        glidemq("flow", "submit", file, "--id", "bad-5")
+        again = glidemq("flow", "retry", "bad-5", "--json")
+        assert again.exit_code == 1
+        assert json.loads(again.stdout)["flow"]["completed"] == 12
+        assert glidemq("flow", "submit", file, "--id", "bad-5", "--retry-failed").exit_code == 1
+
+
+class TestRunning:
+    def test_patience_is_bounded_with_its_own_code(self, glidemq: Glidemq, file: str) -> None:
+        assert (
+            glidemq("flow", "submit", file, "--id", "n1", "--no-wait", "--no-require-workers").exit_code == 0
+        )
+        for command in ("watch", "retry"):
+            done = glidemq("flow", command, "n1", "--timeout", "0.2")
+            assert done.exit_code == 3, done.output
+            assert "WaitTimeout" in done.stderr
+        cancelled = glidemq("flow", "cancel", "n1", "--reason", "wrong day")
+        assert cancelled.exit_code == 0
+        assert "cancelled: wrong day" in cancelled.stdout
+        assert glidemq("flow", "watch", "n1").exit_code == 1
+
+    def test_in_a_terminal_the_tree_is_live(
+        self, url: str, file: str, run_worker: RunWorker, tmp_path: Path
+    ) -> None:
+        go = threading.Event()
+        run_worker(["etl"], {"work": lambda ctx: ctx.node != "report" or go.wait(30)})
+        with terminal(url, "flow", "submit", file, "--id", "n1") as shown:
+            shown.until("▶ report ◆")
+            assert "clean[0..11]" in shown.text
+            assert "13/14 completed" in shown.text
+            go.set()
+            shown.until("14/14 completed")
+            assert shown.ended() == 0
+
+    def test_an_interrupt_leaves_the_flow_alone(
+        self, url: str, file: str, glidemq: Glidemq, flows: FlowProducer
+    ) -> None:
+        glidemq("flow", "submit", file, "--id", "n1", "--no-wait", "--no-require-workers")
+        with terminal(url, "flow", "watch", "n1") as shown:
+            shown.until("extract")
+            shown.process.send_signal(signal.SIGINT)
+            assert shown.ended() == 130
+            assert "The flow goes on. Watch it again: glidemq flow watch n1" in shown.text
+        assert flows.get("n1").status().state == "running"
+
+
+class terminal:  # noqa: N801  reads as a with-block does
+    """A command in a terminal of its own, and what it has written there."""
+
+    def __init__(self, url: str, *words: str) -> None:
+        self.master, slave = pty.openpty()
+        environment = {**os.environ, "GLIDEMQ_URL": url, "COLUMNS": "120", "LINES": "40", "TERM": "xterm"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "glidemq_orchestrate", *words],
+            stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
+        )  # fmt: skip
+        os.close(slave)
+        self.written = bytearray()
+
+    @property
+    def text(self) -> str:
+        return self.written.decode(errors="replace")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+    def parts(self) -> Iterator[bytes]:
+        while True:
+            try:
+                part = os.read(self.master, 4096)
+            except OSError:  # the other end is closed
+                return
+            if not part:
+                return
+            yield part
+
+    def until(self, wanted: str) -> None:
+        for part in self.parts():
+            self.written += part
+            if wanted in self.plain():
+                return
+        raise AssertionError(f"{wanted!r} was never written:\n{self.text}")
+
+    def plain(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text)
+
+    def ended(self) -> int:
+        for part in self.parts():
+            self.written += part
+        return self.process.wait(timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["watch", "nobody"], 1, "FlowNotFound: no flow nobody on this server"),
+        (["node", "nobody", "a"], 1, "FlowNotFound: no flow nobody"),
+        (["graph", "nobody"], 1, "FlowNotFound: no flow nobody"),
+        (["graph", "missing.yaml"], 2, "cannot read flow file missing.yaml"),
+        (["list", "--label", "dag"], 2, "--label must be KEY=VALUE"),
+        (["list", "--since", "soon"], 2, "--since must be an age such as 90m, 2h or 7d"),
+        (["list", "--limit", "0"], 2, "limit must be 1 to 10,000"),
+    ],
+)
+def test_a_wrong_request_gets_one_clear_sentence(
+    glidemq: Glidemq, words: list[str], code: int, told: str
+) -> None:
+    done = glidemq("flow", *words)
+    assert (done.exit_code, told in done.stderr) == (code, True), done.output
+
+
+def test_a_node_that_is_not_there_and_a_foreign_position_are_told(
+    glidemq: Glidemq, flows: FlowProducer
+) -> None:
+    flows.submit(fan(), flow_id="n1")
+    done = glidemq("flow", "node", "n1", "x")
+    assert (done.exit_code, "NodeNotFound: flow n1 has no node x" in done.stderr) == (1, True)
+    done = glidemq("flow", "watch", "n1", "--after", "0-0")
+    assert (done.exit_code, "'0-0' is no position of a watched flow" in done.stderr) == (2, True)
+
+
+def test_the_schema_is_printed(glidemq: Glidemq) -> None:
+    shown = json.loads(glidemq("flow", "schema").stdout)
+    assert shown["title"] == "glidemq flow"
+    assert set(shown["properties"]) >= {"name", "nodes", "labels", "retention"}
+
+
+@pytest.mark.parametrize(
+    "command", ["submit", "show", "watch", "list", "cancel", "retry", "graph", "node", "schema"]
+)
+def test_every_command_explains_itself(command: str) -> None:
+    shown = CliRunner().invoke(app, ["flow", command, "--help"], terminal_width=200)
+    assert shown.exit_code == 0
+    assert len(shown.output) > 250
+    assert f"flow {command}" in shown.output
+
+
+def test_the_exit_codes_are_documented() -> None:
+    for words in (["flow"], ["flow", "submit"], ["flow", "watch"], ["flow", "retry"]):
+        shown = CliRunner().invoke(app, [*words, "--help"], terminal_width=200).output
+        assert "3 --timeout was over" in " ".join(shown.split())
