@@ -13,6 +13,7 @@ SIZES: Final = (1_000, 10_000, 100_000)
 SHAPES: Final = ("mesh", "fan-in", "fan-out")
 CONCURRENCY: Final = 50
 LOG_FROM_US: Final = 500
+LIMIT_US: Final = 5_000
 MOST_LOGGED: Final = 20_000
 
 
@@ -58,11 +59,14 @@ def used_memory(client: Any) -> int:
 
 
 def longest_call(client: Any) -> str:
-    """The slowest call since the last look: its milliseconds and its function."""
-    entries = [entry for entry in client.slowlog_get(MOST_LOGGED) if b"FLUSHALL" not in entry["command"]]
+    """The slowest call since the last look, and how many took longer than any should."""
+    entries = [one for one in client.slowlog_get(MOST_LOGGED) if b"LOG" not in one["command"][:8].upper()]
     client.slowlog_reset()
+    entries = [one for one in entries if not one["command"].upper().startswith(b"FLUSHALL")]
     if not entries:
         return f"< {LOG_FROM_US / 1_000} ms"
     entry = max(entries, key=lambda found: found["duration"])
     words = entry["command"].decode().split(" ", 2)
-    return f"{entry['duration'] / 1_000:.1f} ms {words[1] if words[0].upper() == 'FCALL' else words[0]}"
+    name = words[1] if words[0].upper() == "FCALL" else words[0]
+    over = sum(one["duration"] > LIMIT_US for one in entries)
+    return f"{entry['duration'] / 1_000:.1f} ms {name}" + (f", {over} over 5 ms" if over else "")

@@ -17,7 +17,15 @@ from typing import Final, Protocol
 from glidemq_orchestrate._facade import AsyncFacade
 from glidemq_orchestrate._ops import attempt as ops
 from glidemq_orchestrate._ops.dead_letters import bury_all
-from glidemq_orchestrate._protocol.exchange import MOST_OUTCOMES, MOST_WANTED, Answer, Held, Outcome, Request
+from glidemq_orchestrate._protocol.exchange import (
+    MOST_NODES,
+    MOST_OUTCOMES,
+    MOST_WANTED,
+    Answer,
+    Held,
+    Outcome,
+    Request,
+)
 from glidemq_orchestrate._worker_core import Slots, reconnect_delays
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, TransportError
@@ -125,7 +133,9 @@ class Feed:
         return min(max(room // self._share, min(room, 1)), MOST_WANTED)
 
     async def _exchange(self, wanted: int) -> None:
-        outcomes, self._outbox = self._outbox[:MOST_OUTCOMES], self._outbox[MOST_OUTCOMES:]
+        has_nodes = any(outcome.attempt.flow_id for outcome in self._outbox[:MOST_OUTCOMES])
+        most = MOST_NODES if has_nodes else MOST_OUTCOMES
+        outcomes, self._outbox = self._outbox[:most], self._outbox[most:]
         request = Request(outcomes, wanted, secrets.token_hex(8), limit=self._limit)
         self._slots.reserved += wanted
         self._answered.clear()

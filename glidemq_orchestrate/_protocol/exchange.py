@@ -15,6 +15,7 @@ from glidemq_orchestrate.keys import GROUP, QueueKeys
 # The server takes 100 of each, but a call must not keep it busy for 5 ms, and shorter ones overlap better
 # with the work of the worker.
 MOST_OUTCOMES: Final = 50
+MOST_NODES: Final = 25  # the end of a node of a flow releases others
 MOST_WANTED: Final = 64
 
 
@@ -79,7 +80,7 @@ class Answer:
 
 
 def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: int) -> Call[Answer]:
-    """Hand in and begin as many as a short call can: ``MOST_OUTCOMES``, ``MOST_WANTED``.
+    """Hand in and begin as many as a short call can: ``MOST_OUTCOMES``, ``MOST_NODES``, ``MOST_WANTED``.
 
     A repeat with ``again`` gives the jobs that a lost reply announced, and refuses the outcomes it took.
     """
