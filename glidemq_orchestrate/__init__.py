@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from glidemq_orchestrate._worker_tokens import TokenLimit
 from glidemq_orchestrate.broadcast import AsyncBroadcast, Broadcast
 from glidemq_orchestrate.broadcast_worker import BroadcastWorker
 from glidemq_orchestrate.client import AsyncQueue, AsyncQueues, NewJob, Queue, Queues, Usage
@@ -106,6 +107,7 @@ __all__ = [
     "Skip",
     "Suspend",
     "TokenBucket",
+    "TokenLimit",
     "Unrecoverable",
     "Usage",
     "WaitForChildren",

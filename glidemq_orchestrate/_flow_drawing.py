@@ -44,9 +44,8 @@ def _mermaid_lines(groups: Sequence[Group[N]]) -> Iterator[str]:
         mark = f":::{state}" if state else ""
         shape = f'[["{label}"]]' if group.is_folded else f'["{label}"]'
         yield f"  n{at}{shape}{mark}"
-    for at, group in enumerate(groups):
-        for dependency in group.after:
-            yield f"  n{dependency} --> n{at}"
+    for dependency, at, policy in _edges(groups):
+        yield f"  n{dependency} -.->|{policy}| n{at}" if policy else f"  n{dependency} --> n{at}"
     for state in used:
         yield f"  classDef {state} fill:{_COLOURS[state]},stroke:#555,color:#222"
 
@@ -58,17 +57,34 @@ def _dot_lines(groups: Sequence[Group[N]]) -> Iterator[str]:
         colour = f' fillcolor="{_COLOURS[state]}"' if state else ""
         pile = " peripheries=2" if group.is_folded else ""
         yield f"  n{at} [label={label}{colour}{pile}]"
+    for dependency, at, policy in _edges(groups):
+        yield f"  n{dependency} -> n{at}" + (f' [style=dashed label="{policy}"]' if policy else "")
+
+
+def _edges(groups: Sequence[Group[N]]) -> Iterator[tuple[int, int, str]]:
+    """Dependency, dependent, and what a failure means between them where that is not a failure."""
     for at, group in enumerate(groups):
         for dependency in group.after:
-            yield f"  n{dependency} -> n{at}"
+            of = {node.name: getattr(node, "on_failure", None) for node in groups[dependency].nodes}
+            told = {
+                getattr(node, "policies", {}).get(name, of[name])
+                for node in group.nodes
+                for name in node.after
+                if name in of
+            }
+            policy = told.pop() if len(told) == 1 else None
+            yield dependency, at, "" if policy in (None, "fail") else f"on failure: {policy}"
 
 
 def _lines(group: Group[N]) -> list[str]:
+    rule = getattr(group.nodes[0], "rule", None)
+    rules = [] if rule in (None, "all_success") else [f"rule: {rule}"]
     if not group.is_folded:
-        return [group.label]
+        return [group.label, *rules]
     states = Counter(str(state) for node in group.nodes if (state := getattr(node, "state", None)))
     told = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
-    return [group.label, f"{len(group.nodes):,} nodes" + (f": {told}" if told else "")]
+    count = f"{len(group.nodes):,} nodes" + (f": {told}" if told else "")
+    return [group.label, count, *rules]
 
 
 def _state(group: Group[N]) -> str | None:

@@ -101,6 +101,8 @@ class NodeFile(_Strict):
 class FlowFile(_Strict):
     """A flow of jobs for glidemq-orchestrate."""
 
+    editor: str | None = Field(None, alias="$schema")
+    """Where an editor finds this schema; it means nothing else."""
     name: str = Field(json_schema_extra={"minLength": 1})
     """What the flow is called in lists; not its id."""
     nodes: list[NodeFile] = Field(json_schema_extra={"minItems": 1})

@@ -109,6 +109,9 @@ class FlowForms:
 
         Nodes have the fields that differ from their defaults as attributes; name, labels and the other
         fields of the specification are in ``.graph``.
+
+        Raises:
+            ConfigurationError: networkx is missing; it comes with the extra ``graph``.
         """
         from glidemq_orchestrate import _flow_graph  # noqa: PLC0415  imports pydantic
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from glidemq_orchestrate._flow_file import NodeFile, as_file, without_defaults
 from glidemq_orchestrate._fold import Named, dependencies
 from glidemq_orchestrate._order import topological_order
-from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
+from glidemq_orchestrate.errors import ConfigurationError, DuplicateNode, InvalidFlow
 from glidemq_orchestrate.rules import Dependency
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ def _attributes(node: object, given: Mapping[str, Any], defaults: Mapping[str, A
 
 def write(nodes: Sequence[Named], about: Mapping[str, Any]) -> nx.DiGraph[str]:
     """A graph with what the nodes have as attributes."""
-    import networkx as nx  # takes half a second
+    try:
+        import networkx as nx
+    except ImportError as exc:
+        raise ConfigurationError("graphs need networkx: pip install 'glidemq-orchestrate[graph]'") from exc
 
     graph: nx.DiGraph[str] = nx.DiGraph(**about)
     for node in nodes:

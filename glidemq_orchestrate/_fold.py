@@ -71,7 +71,7 @@ def fold(
 ) -> list[Group[N]]:
     """Groups, dependencies before dependents; among equals in the order of their first node.
 
-    Nodes belong together when they have the same queue, job and name but for its numbers, and wait for
+    Nodes belong together when they have the same queue, job, rule and name but for its numbers, and wait for
     nodes that belong together. So no group waits for itself, not even by way of others.
 
     Args:
@@ -84,7 +84,8 @@ def fold(
     numbers: dict[tuple[Any, ...], int] = {}
     for node in nodes:
         waits_for = frozenset(family_of[name] for name in dependencies(node) if name in family_of)
-        key = (_NUMBER.sub("#", node.name), node.queue, node.job, waits_for)
+        rule = getattr(node, "rule", None)
+        key = (_NUMBER.sub("#", node.name), node.queue, node.job, rule, waits_for)
         family_of[node.name] = numbers.setdefault(key, len(numbers))
         families.setdefault(key, []).append(node)
     parts: list[list[N]] = []

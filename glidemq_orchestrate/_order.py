@@ -1,15 +1,11 @@
-"""The order of a graph. networkx is imported only to name a cycle: it costs half a second."""
+"""The order of a graph, or the cycle that makes it impossible."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from glidemq_orchestrate.errors import CycleError
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:
@@ -36,13 +32,16 @@ def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:
             if not missing[dependent]:
                 heappush(ready, dependent)
     if len(order) < len(names):
-        raise CycleError(_cycle(after))
+        raise CycleError(_cycle(after, set(order)))
     return order
 
 
-def _cycle(after: Mapping[str, Sequence[str]]) -> list[str]:
-    import networkx as nx
-
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_edges_from((dependency, name) for name, names in after.items() for dependency in names)
-    return [edge[0] for edge in nx.find_cycle(graph)]
+def _cycle(after: Mapping[str, Sequence[str]], ordered: Collection[str]) -> list[str]:
+    """A cycle among the nodes that could not be ordered, dependencies before dependents."""
+    # Each of them waits for another of them, so whoever follows these comes to a node twice.
+    seen: dict[str, int] = {}
+    name = next(name for name in after if name not in ordered)
+    while name not in seen:
+        seen[name] = len(seen)
+        name = next(other for other in after[name] if other not in ordered)
+    return list(seen)[seen[name] :][::-1]

@@ -22,6 +22,7 @@ from glidemq_orchestrate._worker_core import Slots, judge_error, judge_result, r
 from glidemq_orchestrate._worker_flow import RunningFlow
 from glidemq_orchestrate._worker_hooks import Hooks, about
 from glidemq_orchestrate._worker_processes import Processes
+from glidemq_orchestrate._worker_tokens import TokenGate
 from glidemq_orchestrate._worker_voice import Run, Voice
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import CodecError, GlideMQError, TransportError
@@ -65,6 +66,7 @@ class JobRunner:
         say: Takes an outcome to be handed in.
         nudge: Told that there is room.
         stop: Ends the worker.
+        tokens: Holds runs back while too many tokens are spent.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  the parts of a worker that a job needs
@@ -78,10 +80,11 @@ class JobRunner:
         say: Callable[[Outcome], None],
         nudge: Callable[[], None],
         stop: Callable[[], None],
+        tokens: TokenGate | None = None,
     ) -> None:
         self._run, self._queues, self._handlers, self._slots = run, queues, handlers, slots
         self._threads, self._clock, self._say, self._stop = threads, clock, say, stop
-        self._nudge = nudge
+        self._nudge, self._tokens = nudge, tokens
         self._running: dict[tuple[str, str], Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._collected: dict[str, list[Attempt]] = {}
@@ -164,7 +167,7 @@ class JobRunner:
             await self._voice.all_said()  # progress of an attempt is refused once its outcome is taken
         self._slots.ran(seconds)
         for attempt, outcome in zip(running.attempts, outcomes, strict=True):
-            if attempt.budget_key and outcome is not None and outcome.kind is Kind.DONE:
+            if outcome is not None and outcome.kind is Kind.DONE:
                 await self._charge(attempt)
             self._end(attempt, outcome, seconds)
         self.fill()
@@ -181,8 +184,12 @@ class JobRunner:
         return self._judge_error(attempt, BudgetExceeded("Budget exceeded"))
 
     async def _charge(self, attempt: Attempt) -> None:
-        with contextlib.suppress(GlideMQError):  # it is too late to refuse the job
-            await self._run(budget.charge(self._queues[attempt.queue], attempt.job_id, attempt.budget_key))
+        queue = self._queues[attempt.queue]
+        if attempt.budget_key:
+            with contextlib.suppress(GlideMQError):  # it is too late to refuse the job
+                await self._run(budget.charge(queue, attempt.job_id, attempt.budget_key))
+        if self._tokens:
+            await self._tokens.charge(queue, attempt.job_id)
 
     async def _judge(self, running: Running) -> Sequence[Outcome | None]:
         """One outcome per attempt; None where the lease is gone and there is nothing to hand in."""
@@ -195,6 +202,8 @@ class JobRunner:
         except CodecError as exc:
             return await self._judge_readable(running, exc)
         try:
+            if self._tokens:
+                await self._tokens.wait(self._queues[attempts[0].queue])
             if attempts[0].budget_key and (refused := await self._check_budget(attempts[0])):
                 return [refused]
             with _telemetry.running(attempts[0]) if _telemetry.is_on() else contextlib.nullcontext():

@@ -95,6 +95,7 @@ class CheckedFlow:
         retention_ms: How long after the end the jobs are kept, or None.
         deadline_ms: How long it may run, or None.
         fail_fast: Whether the first failure ends it.
+        trace: The W3C trace context that its jobs carry; says nothing about what the flow is.
     """
 
     name: str
@@ -106,6 +107,7 @@ class CheckedFlow:
     retention_ms: int | None = None
     deadline_ms: int | None = None
     fail_fast: bool = False
+    trace: str = ""
 
     @property
     def queues(self) -> tuple[str, ...]:

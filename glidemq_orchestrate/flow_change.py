@@ -126,7 +126,8 @@ class Told:
         else:
             self._others[node.name] = str(node.state)
             self._head = ""
-        self.end = ""
+        if self.end:
+            self.end, self._head = "", ""
         return self._position()
 
     def tell_end(self, state: FlowState) -> str:

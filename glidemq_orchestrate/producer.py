@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import uuid4
 
+from glidemq_orchestrate import _telemetry
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate._ops import flow_growth as growth
 from glidemq_orchestrate._ops import flow_index as index
@@ -70,7 +72,9 @@ class FlowProducer(SyncFacade):
         flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
             self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
-        return Flow(self, self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock)))
+        with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
+            flow = replace(flow, trace=trace)
+            return Flow(self, self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock)))
 
     def get(self, flow_id: str) -> Flow:
         """Find a flow by its id.
@@ -180,9 +184,10 @@ class Flow:
     ) -> Iterator[NodeChange | FlowChange]:
         """Tell what changes, until the flow has ended; the last is a ``FlowChange``.
 
-        Begins with every node that has left ``waiting-children``. No node is told to have started before its
-        dependencies are told to have ended. Every difference is told once, though a node that goes through
-        several states between two looks is told in the last of them, and events that nobody read are no loss.
+        Begins with every node that has left ``waiting-children``. No node is told to have started before the
+        dependencies that its rule waits for are told to have ended. Every difference is told once, though a
+        node that goes through several states between two looks is told in the last of them, and events that
+        nobody read are no loss.
 
         Args:
             after: Go on after the ``position`` of a change, also one told to another process: only what is
@@ -268,9 +273,10 @@ class AsyncFlowProducer(AsyncFacade):
         flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
             await self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
-        return AsyncFlow(
-            self, await self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock))
-        )
+        with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
+            flow = replace(flow, trace=trace)
+            ref = await self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock))
+            return AsyncFlow(self, ref)
 
     async def get(self, flow_id: str) -> AsyncFlow:
         """See ``FlowProducer.get``."""

@@ -32,6 +32,7 @@ from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate._worker_core import Chore, ChoreList, Slots, reconnect_delays
 from glidemq_orchestrate._worker_feed import Feed
 from glidemq_orchestrate._worker_jobs import JobRunner
+from glidemq_orchestrate._worker_tokens import TokenGate, TokenLimit
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.handler import H, Handlers
@@ -62,6 +63,7 @@ class Worker(AsyncFacade):
                 jobs.
         rate_limit: At most so many starts per time, together with all workers of a queue; a limit of the
             queue itself goes before.
+        token_limit: Runs wait while more tokens were spent than that, as the jobs themselves report.
         handlers: Handlers made elsewhere; ``worker.handler`` adds to them.
         prefix: First part of every key.
         lock_duration: After so long without a sign of life, another worker may take the jobs over; at least a
@@ -82,6 +84,7 @@ class Worker(AsyncFacade):
         concurrency: int = 10,
         prefetch: int | None = None,
         rate_limit: tuple[int, timedelta] | None = None,
+        token_limit: TokenLimit | None = None,
         handlers: Handlers | None = None,
         prefix: str = DEFAULT_PREFIX,
         lock_duration: timedelta = timedelta(seconds=30),
@@ -109,6 +112,7 @@ class Worker(AsyncFacade):
         self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._slots = Slots(concurrency, prefetch)
+        self._token_limit = token_limit
         self._limit = (rate_limit[0], milliseconds(rate_limit[1])) if rate_limit else (0, 0)
         self._chores = ChoreList(
             {
@@ -163,6 +167,7 @@ class Worker(AsyncFacade):
             self._say,
             self._nudge,
             self.stop,
+            TokenGate(self._run, self._token_limit, self._clock) if self._token_limit else None,
         )
         self._feeds = {
             name: Feed(self, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues))

@@ -49,7 +49,7 @@ def stage_flow(
         header["deadline"] = flow.deadline_ms
     if flow.fail_fast:
         header["fail_fast"] = 1
-    head, names = json.dumps(header), JobNames(prefix, flow_id, flow.queue_of)
+    head, names = json.dumps(header), JobNames(prefix, flow_id, flow.queue_of, flow.trace)
     places = [QueueKeys(prefix, queue) for queue in flow.queues]
     numbers = {place.queue: number for number, place in enumerate(places, start=1)}
     home = QueueKeys(prefix, flow.home)

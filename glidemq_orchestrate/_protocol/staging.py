@@ -30,10 +30,10 @@ class Piece:
 
 
 class JobNames:
-    """Job ids and refs of the nodes of a flow, each made once."""
+    """Job ids and refs of the nodes of a flow, each made once; and the trace context that its jobs carry."""
 
-    def __init__(self, prefix: str, flow_id: str, queue_of: Mapping[str, str]) -> None:
-        self.queue_of = queue_of
+    def __init__(self, prefix: str, flow_id: str, queue_of: Mapping[str, str], trace: str = "") -> None:
+        self.queue_of, self.trace = queue_of, trace
         self._flow_id = flow_id
         self._bases = {queue: QueueKeys(prefix, queue).base for queue in set(queue_of.values())}
         self._ids: dict[str, str] = {}
@@ -95,12 +95,20 @@ def more_fields(node: CheckedNode, names: JobNames) -> str:
     return json.dumps(fields) if fields else ""
 
 
+def traced(options: str, trace: str) -> str:
+    """The options of a job with the trace context of whoever adds it, unless they have one."""
+    if not trace or '"traceparent"' in options:
+        return options
+    return f'{{"traceparent":{json.dumps(trace)}' + (",".join(["", options[1:]]) if options != "{}" else "}")
+
+
 def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
     """The words of a piece after the number of its queue, as ``gmo_stage_flow`` reads them."""
     node = piece.node
     job_id = names.job_id(node.name)
     if piece.is_last:
-        yield from (job_id, node.name, node.job, node.data, node.options, node.attempts, node.delay_ms)
+        options = traced(node.options, names.trace)
+        yield from (job_id, node.name, node.job, node.data, options, node.attempts, node.delay_ms)
         table = [node.rank, node.queue, job_id, node.job, *node.after]
         yield json.dumps(table, separators=(",", ":"), ensure_ascii=False)
         is_listed = 0 < len(node.dependents) <= MOST_LISTED

@@ -26,9 +26,17 @@ _AGE: Final = re.compile(r"(\d+)([smhdw])\Z")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 EXIT_CODES: Final = """
-Exit codes: 0 done, or the flow that was waited for completed; 1 it failed or was cancelled, or the server
-refused; 2 the request is wrong; 3 --timeout was over before the flow ended; 130 interrupted. After 3 and 130
-the flow goes on.
+Exit codes:
+
+0 done, or the flow that was waited for completed
+
+1 the flow failed or was cancelled, or the server refused
+
+2 the request is wrong
+
+3 --timeout was over before the flow ended; the flow goes on
+
+130 interrupted; the flow goes on
 """
 
 flow_app = typer.Typer(
@@ -57,7 +65,10 @@ class Format(StrEnum):
 @told
 def flow_submit(
     file: Annotated[
-        Path, typer.Argument(help="Flow file, YAML or JSON; `glidemq flow schema` prints its schema.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Flow file, YAML or JSON; `glidemq flow schema` prints its schema."
+        ),
     ],
     url: Url = None,
     flow_id: Annotated[

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn
@@ -27,54 +28,76 @@ FAILED: Final = 1
 TIMED_OUT: Final = 3
 INTERRUPTED: Final = 130
 REFRESH_SECONDS: Final = 0.4
+STEP_SECONDS: Final = 3600
+OUTAGE_SECONDS: Final = 60
 REFRESH_SHARE: Final = 5  # at most one part in so many of the time goes into reading all nodes
 HEAD_LINES: Final = 8
 SHOWN_CHARACTERS: Final = 500
 
 
+class Outage:
+    """Bears with a server that is away, for a minute at most: one that comes back is no reason to give up."""
+
+    def __init__(self) -> None:
+        self._since = self._last = -math.inf
+
+    def bear(self, exc: TransportError) -> None:
+        """Wait a little; raise what happened when that is no use or has lasted too long."""
+        now = time.monotonic()
+        if now - self._last > OUTAGE_SECONDS / 2:
+            self._since = now
+        self._last = now
+        if not exc.retryable or now - self._since > OUTAGE_SECONDS:
+            raise exc
+        time.sleep(REFRESH_SECONDS)
+
+
 def follow(flow: Flow, *, live: bool, as_json: bool, timeout: float | None = None) -> NoReturn:
     """Wait until a flow has ended, show it, and end with the exit code that tells how it ended."""
-    limit = None if timeout is None else timedelta(seconds=timeout)
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
     try:
         if live and not as_json and console.is_terminal:
-            _watch_live(flow, limit)
+            with Live(console=console, refresh_per_second=8, transient=True) as screen:
+                _wait(flow, deadline, screen)
         else:
-            flow.wait(timeout=limit)
+            _wait(flow, deadline, None)
     except WaitTimeout as exc:
         stop_with(exc, TIMED_OUT)
     except KeyboardInterrupt:
         errors.print(f"The flow goes on. Watch it again: glidemq flow watch {flow.id}", markup=False)
         raise typer.Exit(INTERRUPTED) from None
     show(flow, as_json=as_json)
-    end_with(flow.status().state)
+    end_with(flow)
 
 
-def end_with(state: FlowState) -> NoReturn:
+def end_with(flow: Flow) -> NoReturn:
     """End with the exit code of a flow that has ended: 0 only when it completed."""
-    raise typer.Exit(0 if state is FlowState.COMPLETED else FAILED)
+    raise typer.Exit(0 if flow.status().state is FlowState.COMPLETED else FAILED)
 
 
-def _watch_live(flow: Flow, timeout: timedelta | None) -> None:
-    deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
-        while True:
-            began = time.monotonic()
-            try:
-                status = flow.status()
-                if status.state.is_terminal:
-                    return
-                rows = max(console.height - HEAD_LINES, 5)
-                live.update(flow_view(status, flow.nodes(), now=datetime.now(UTC), rows=rows))
-                pause = max(REFRESH_SECONDS, (time.monotonic() - began) * REFRESH_SHARE)
-                flow.wait(timeout=timedelta(seconds=pause))
-            except WaitTimeout:
-                pass
-            except TransportError as exc:
-                if not exc.retryable:
-                    raise
-                time.sleep(REFRESH_SECONDS)  # a server that comes back is no reason to stop watching
-            if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(f"flow {flow.id} is still running; watch it: glidemq flow watch {flow.id}")
+def _wait(flow: Flow, deadline: float, screen: Live | None) -> None:
+    outage = Outage()
+    while True:
+        pause: float = STEP_SECONDS
+        try:
+            if screen is not None:
+                pause = _draw(flow, screen)
+            flow.wait(timeout=timedelta(seconds=max(min(pause, deadline - time.monotonic()), 0)))
+        except WaitTimeout as exc:
+            if time.monotonic() >= deadline:
+                raise WaitTimeout(f"the flow goes on; watch it: glidemq flow watch {flow.id}") from exc
+        except TransportError as exc:
+            outage.bear(exc)
+        else:
+            return
+
+
+def _draw(flow: Flow, screen: Live) -> float:
+    """Draw the flow as it is; answers for how many seconds that will do."""
+    began = time.monotonic()
+    rows = max(console.height - HEAD_LINES, 5)
+    screen.update(flow_view(flow.status(), flow.nodes(), now=datetime.now(UTC), rows=rows))
+    return max(REFRESH_SECONDS, (time.monotonic() - began) * REFRESH_SHARE)
 
 
 def show(flow: Flow, *, as_json: bool) -> None:
@@ -89,17 +112,27 @@ def show(flow: Flow, *, as_json: bool) -> None:
 
 def print_changes(flow: Flow, *, after: str | None, as_json: bool, timeout: float | None) -> NoReturn:
     """Print a line for each change until the flow has ended, then end with its exit code."""
-    limit = None if timeout is None else timedelta(seconds=timeout)
-    state = flow.status().state
     try:
-        for change in flow.watch(after=after, timeout=limit):
+        for change in _changes(flow, after, math.inf if timeout is None else time.monotonic() + timeout):
             typer.echo(json.dumps(asdict(change), default=as_json_value) if as_json else _line(change))
             sys.stdout.flush()
-            if isinstance(change, FlowChange):
-                state = change.state
     except WaitTimeout as exc:
         stop_with(exc, TIMED_OUT)
-    end_with(state)
+    end_with(flow)
+
+
+def _changes(flow: Flow, after: str | None, deadline: float) -> Iterator[NodeChange | FlowChange]:
+    outage = Outage()
+    while True:
+        left = None if deadline == math.inf else timedelta(seconds=max(deadline - time.monotonic(), 0))
+        try:
+            for change in flow.watch(after=after, timeout=left):
+                after = change.position
+                yield change
+        except TransportError as exc:
+            outage.bear(exc)
+        else:
+            return
 
 
 def _line(change: NodeChange | FlowChange) -> str:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,7 +158,7 @@ class _Demo:
                 flow = self._find(find_id())
                 if flow is not None:
                     status = flow.status()
-                    live.update(flow_view(status, flow.nodes()))
+                    live.update(flow_view(status, flow.nodes(), now=datetime.now(UTC)))
                     if status.state.is_terminal:
                         return flow
                 if alive is not None and alive.poll() is not None:

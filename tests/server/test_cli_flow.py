@@ -171,12 +171,26 @@ class TestRunning:
         go = threading.Event()
         run_worker(["etl"], {"work": lambda ctx: ctx.node != "report" or go.wait(30)})
         with terminal(url, "flow", "submit", file, "--id", "n1") as shown:
-            shown.until("▶ report ◆")
-            assert "clean[0..11]" in shown.text
-            assert "13/14 completed" in shown.text
+            for wanted in ("▶ report ◆", "13/14 completed", "clean[0..11]"):
+                shown.until(wanted)
             go.set()
             shown.until("14/14 completed")
             assert shown.ended() == 0
+
+    @pytest.mark.parametrize("words", [["--json"], ["--lines"], []])
+    def test_a_broken_connection_is_mended(
+        self, url: str, words: list[str], flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+    ) -> None:
+        flows.submit(fan(), flow_id="n1")
+        with terminal(url, "flow", "watch", "n1", *words) as shown:
+            shown.until("extract")
+            redis_client.client_kill_filter(_type="normal", skipme=True)
+            run_worker(["etl"], {"work": work})
+            assert shown.ended() == 0
+        assert "report" in shown.text
+        assert "Traceback" not in shown.text
+        told = [line for line in shown.text.splitlines() if '"extract"' in line and '"completed"' in line]
+        assert len(told) == (words == ["--json"])
 
     def test_an_interrupt_leaves_the_flow_alone(
         self, url: str, file: str, glidemq: Glidemq, flows: FlowProducer
@@ -226,10 +240,14 @@ class terminal:  # noqa: N801  reads as a with-block does
             yield part
 
     def until(self, wanted: str) -> None:
-        for part in self.parts():
+        parts = self.parts()
+        while wanted not in self.plain():
+            part = next(parts, None)
+            if part is None:
+                break
             self.written += part
-            if wanted in self.plain():
-                return
+        else:
+            return
         raise AssertionError(f"{wanted!r} was never written:\n{self.text}")
 
     def plain(self) -> str:

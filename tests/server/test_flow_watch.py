@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def steps(changes: Sequence[Change]) -> list[tuple[str, str]]:
 def check(spec: FlowSpec, changes: Sequence[Change]) -> None:
     """No state twice in a row, and no start before the dependencies were told to have ended."""
     now: dict[str, str] = {}
-    after = {one.name: one.after for one in spec.nodes}
+    after: dict[str, Sequence[str]] = {one.name: one.after for one in spec.nodes}
     for change in changes:
         if isinstance(change, FlowChange):
             assert change is changes[-1]
@@ -78,7 +79,7 @@ def check(spec: FlowSpec, changes: Sequence[Change]) -> None:
         assert now.get(change.node) != change.state or change.state == "active", change
         now[change.node] = str(change.state)
         if change.state in ("waiting", "active", "completed"):
-            assert all(now.get(name) == "completed" for name in after[change.node]), change
+            assert all(now.get(name) == "completed" for name in after.get(change.node, ())), change
 
 
 class TestWatching:
@@ -176,6 +177,42 @@ class TestWatching:
         assert last_states(changes) == dict.fromkeys(["a", "z", "more-1", "more-2"], "completed")
         again = list(found.watch(after=changes[-3].position))
         assert again == changes[-2:]
+
+    def test_skipped_nodes_and_those_that_wait_for_one_of_many_are_told(
+        self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record]
+    ) -> None:
+        held = threading.Event()
+
+        def work(ctx: Any) -> None:
+            if ctx.node == "slow":
+                assert held.wait(30)
+            if ctx.node == "broken":
+                raise ValueError("broken")
+
+        run_worker(["etl"], {"work": work}, concurrency=4)
+        found = flows.submit(
+            flow(
+                node("broken", on_failure="skip"),
+                node("skipped", "broken"),
+                node("quick"),
+                node("slow"),
+                node("eager", "quick", "slow", rule="one_success"),
+            )
+        )
+        told: list[Change] = []
+        for change in found.watch(timeout=LONG):
+            told.append(change)
+            if last_states(told).get("eager") == "completed":
+                held.set()
+        assert last_states(told) == {
+            "broken": "failed", "skipped": "skipped", "quick": "completed", "slow": "completed",
+            "eager": "completed",
+        }  # fmt: skip
+        order = [name for name, state in steps(told) if state in ("completed", "failed", "skipped")]
+        assert order.index("quick") < order.index("eager") < order.index("slow")
+        assert order.index("broken") < order.index("skipped")
+        assert list(found.watch(after=told[-1].position)) == []
+        assert [one.position for one in found.watch(after=told[-2].position)] == [told[-1].position]
 
     def test_patience_ends_and_the_flow_goes_on(self, clients: Clients) -> None:
         found = clients.do(clients.flows().submit(DIAMOND))
@@ -286,6 +323,57 @@ class TestGoingOn:
         redis_client.flushall()
         with pytest.raises(FlowNotFound):
             next(found.watch())
+
+
+@contextmanager
+def vanishing_events(redis_client: Any, queues: Sequence[str]) -> Iterator[None]:
+    """Nearly every event is trimmed away before anybody can read it."""
+    over = threading.Event()
+
+    def trim() -> None:
+        while not over.wait(0.003):
+            for queue in queues:
+                redis_client.xtrim(f"glide:{{{queue}}}:events", maxlen=1, approximate=False)
+
+    trimming = threading.Thread(target=trim)
+    trimming.start()
+    try:
+        yield
+    finally:
+        over.set()
+        trimming.join(timeout=20)
+
+
+def test_while_readers_change_and_the_flow_grows_and_is_retried_nothing_is_lost_or_told_twice(
+    flows: FlowProducer, run_worker: RunWorker, redis_client: Any
+) -> None:
+    queues, dice = ("etl", "spark", "bi"), random.Random(11)
+    spec = layers(5, 8, queues)
+    broken = {"3-1"}
+
+    def work(ctx: Any) -> None:
+        if ctx.node in broken:
+            raise ValueError("broken")
+        if ctx.node in ("1-2", "5-0"):
+            ctx.flow.add_nodes([node(f"{ctx.node}+{queue}", queue=queue) for queue in queues])
+
+    for queue in queues:
+        run_worker([queue], {"work": work}, concurrency=4)
+    found, changes = flows.submit(spec), list[Change]()
+    position: str | None = None
+    with vanishing_events(redis_client, queues):
+        for expected in ("failed", "completed"):
+            start = len(changes)
+            while len(changes) == start or isinstance(changes[-1], NodeChange):
+                watching = found.watch(after=position, timeout=LONG)
+                changes += [change for _, change in zip(range(dice.randrange(1, 20)), watching, strict=False)]
+                position = changes[-1].position
+            assert changes[-1].state == expected
+            broken.clear()
+            found.retry_failed()
+    check(spec, [change for change in changes if isinstance(change, NodeChange)])
+    assert last_states(changes) == {one.name: str(one.state) for one in found.nodes()}
+    assert len(last_states(changes)) == 46
 
 
 def test_a_killed_worker_shows_as_another_attempt(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from glidemq_orchestrate import NewJob, Queue
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, NewJob, Queue
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -61,3 +62,20 @@ def test_a_run_is_linked_to_where_its_job_was_added(
 def test_without_a_provider_a_job_carries_nothing(queue: Queue, redis_client: Any) -> None:
     job_id = queue.add("work")
     assert redis_client.hget(f"glide:{{etl}}:job:{job_id}", "opts") == "{}"
+
+
+def test_the_nodes_of_a_flow_are_linked_to_its_submission(
+    flows: FlowProducer, spans: InMemorySpanExporter, run_worker: RunWorker
+) -> None:
+    run_worker(["etl"], {"work": lambda _: None})
+    options = JobOptions(attempts=2)
+    nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work", after=["a"], options=options)]
+    flow = flows.submit(FlowSpec("nightly", nodes), flow_id="f")
+    flow.wait(timeout=timedelta(seconds=30))
+    (send,) = named(spans, "send etl")
+    assert send.attributes["messaging.batch.message_count"] == 2
+    runs = named(spans, "process etl")
+    assert {span.links[0].context.span_id for span in runs} == {send.context.span_id}
+    assert {span.attributes["glidemq.node"] for span in runs} == {"a", "b"}
+    again = flows.submit(FlowSpec("nightly", nodes), flow_id="f")
+    assert again.status().completed == 2, "it is the same flow"

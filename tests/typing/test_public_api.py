@@ -18,6 +18,7 @@ from glidemq_orchestrate import (
     EmbeddedServer,
     Event,
     EventReader,
+    FlowChange,
     FlowNode,
     FlowOutcome,
     FlowProducer,
@@ -29,6 +30,7 @@ from glidemq_orchestrate import (
     JobOptions,
     JobState,
     NewJob,
+    NodeChange,
     NodeStatus,
     Queue,
     RetryLater,
@@ -96,6 +98,9 @@ def blocking(url: str) -> None:
         flow = flows.submit(spec(), flow_id="nightly-1", on_existing="retry_failed", require_workers=True)
         assert_type(flow.status(), FlowStatus)
         assert_type(flow.nodes(), list[NodeStatus])
+        assert_type(flow.node("a"), NodeStatus)
+        assert_type(flow.results(["a"]), Mapping[str, Json])
+        assert_type(next(flow.watch(after="p", timeout=timedelta(1))), NodeChange | FlowChange)
         outcome = flow.wait(timeout=timedelta(minutes=5))
         assert_type(outcome, FlowOutcome)
         assert_type(flow.result(), Mapping[str, Json])
@@ -112,6 +117,8 @@ async def awaitable(url: str) -> None:
         flow = await flows.submit(spec())
         assert_type(await flow.wait(), FlowOutcome)
         assert_type(await (await flows.get(flow.id)).status(), FlowStatus)
+        async for change in flow.watch():
+            assert_type(change, NodeChange | FlowChange)
     async with AsyncEventReader("etl", url) as reader:
         assert_type(await reader.start(), str)
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -13,22 +17,24 @@ import yaml
 
 from glidemq_orchestrate import (
     Backoff,
+    Dependency,
     Fallback,
     FlowNode,
     FlowSpec,
     JobOptions,
     Keep,
+    OnFailure,
     Ordering,
     RateLimit,
+    Rule,
 )
 from glidemq_orchestrate._flow_drawing import dot, mermaid
 from glidemq_orchestrate._flow_file import make_schema, schema_text, write_schema
 from glidemq_orchestrate._fold import fold, range_name
-from glidemq_orchestrate.errors import CycleError, DuplicateNode, InvalidFlow
+from glidemq_orchestrate.errors import ConfigurationError, CycleError, DuplicateNode, InvalidFlow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 EVERYTHING = JobOptions(
     attempts=3,
@@ -48,10 +54,23 @@ SPEC = FlowSpec(
     [
         FlowNode("extract", "etl", "extract", {"day": "2026-01-01"}),
         FlowNode("clean", "spark", "clean", [1, None], after=["extract"], options=EVERYTHING),
-        FlowNode("report", "etl", "report", after=["clean", "extract"]),
+        FlowNode("report", "etl", "report", after=[Dependency("clean", on_failure="ignore"), "extract"]),
+        FlowNode(
+            "tidy",
+            "etl",
+            "tidy",
+            after=["report"],
+            rule=Rule.ALL_DONE,
+            on_failure=OnFailure.SKIP,
+            queue_timeout=timedelta(minutes=3),
+        ),
     ],
     labels={"dag": "nightly"},
     retention=timedelta(days=7),
+    deadline=timedelta(hours=2),
+    fail_fast=True,
+    priority=3,
+    queue_timeout=timedelta(minutes=9),
 )
 
 
@@ -93,12 +112,17 @@ class TestDicts:
 class TestGraphs:
     def test_a_graph_made_of_a_flow_makes_an_equal_flow(self) -> None:
         graph = SPEC.to_graph()
-        assert sorted(graph.edges) == [("clean", "report"), ("extract", "clean"), ("extract", "report")]
+        assert sorted(graph.edges) == [
+            ("clean", "report"), ("extract", "clean"), ("extract", "report"), ("report", "tidy")
+        ]  # fmt: skip
+        assert graph.edges["clean", "report"]["on_failure"] == "ignore"
         assert nx.is_directed_acyclic_graph(graph)
         about = {key: value for key, value in graph.graph.items() if key != "name"}
         again = FlowSpec.from_graph(graph, name=graph.name, **about)
         assert again.check().digest == SPEC.check().digest
-        assert (again.name, again.labels, again.retention) == (SPEC.name, SPEC.labels, SPEC.retention)
+        for part in fields(SPEC):
+            if part.name != "nodes":
+                assert getattr(again, part.name) == getattr(SPEC, part.name)
         assert again.nodes[1].options == EVERYTHING
 
     def test_a_graph_of_anything_becomes_a_flow(self) -> None:
@@ -147,6 +171,11 @@ class TestGraphs:
         with pytest.raises(error, match=told):
             FlowSpec.from_graph(graph, name="f", **({"queue": "q", "job": "j"} if "1" in graph else {}))
 
+    def test_without_networkx_the_remedy_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "networkx", None)
+        with pytest.raises(ConfigurationError, match=r"pip install 'glidemq-orchestrate\[graph\]'"):
+            SPEC.to_graph()
+
 
 class TestSchema:
     def test_the_published_schema_is_fresh(self) -> None:
@@ -157,6 +186,14 @@ class TestSchema:
         jsonschema.Draft202012Validator.check_schema(schema)
         for spec in (SPEC, FlowSpec("fan", fan(20))):
             jsonschema.validate(json.loads(json.dumps(spec.to_dict())), schema)
+        readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+        examples = re.findall(r"^```yaml\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+        assert examples
+        for example in map(yaml.safe_load, examples):
+            jsonschema.validate(example, schema)
+            assert FlowSpec.from_dict(example).check()
+        jsonschema.validate({"$schema": "flow.schema.json", **SPEC.to_dict()}, schema)
+        assert FlowSpec.from_dict({"$schema": "flow.schema.json", **SPEC.to_dict()}).check() == SPEC.check()
         seconds = SPEC.to_dict() | {"retention": 3600}
         jsonschema.validate(seconds, schema)
 
@@ -226,6 +263,24 @@ class TestDrawings:
         drawn = dot('my "flow"', [node("a\\n"), node('b"', "a\\n")])
         assert drawn.startswith('digraph "my \\"flow\\"" {\n')
         assert '  n0 [label="a\\\\n"]\n  n1 [label="b\\""]\n  n0 -> n1\n}\n' in drawn
+
+    def test_rules_and_policies_are_drawn(self) -> None:
+        spec = FlowSpec(
+            "f",
+            [
+                node("a"),
+                node("b", on_failure="skip"),
+                node("c", Dependency("a", "ignore"), "b", rule="all_done"),
+                node("d", "a", Dependency("b", "fail")),
+            ],
+        )
+        drawn = spec.to_mermaid()
+        assert '  n2["c<br/>rule: all_done"]\n' in drawn
+        assert "  n0 -.->|on failure: ignore| n2\n  n1 -.->|on failure: skip| n2\n" in drawn
+        assert "  n0 --> n3\n  n1 --> n3\n" in drawn
+        assert '  n0 -> n2 [style=dashed label="on failure: ignore"]\n' in spec.to_dot()
+        mixed = [node("x"), node("a1", "x"), node("a2", "x", rule="all_done")]
+        assert labels(mixed, at_least=2) == ["x", "a1", "a2"]
 
     def test_a_limit_of_its_own(self) -> None:
         spec = FlowSpec("f", fan(4))

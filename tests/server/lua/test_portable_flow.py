@@ -12,7 +12,7 @@ import redis
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
-from glidemq_orchestrate._ops import flow_path
+from glidemq_orchestrate._ops import flow_path, flow_watch
 from glidemq_orchestrate._ops import flow_portable as ops
 from glidemq_orchestrate._ops.flow import FlowRef
 from glidemq_orchestrate._protocol.call import Batch, Call, Op
@@ -61,6 +61,8 @@ class Slots:
     def answer(self, call: Call[Any]) -> Any:
         words = call.words
         key = str(words[3] if words[0] == "FCALL" else words[1])
+        if words[0] == "XREAD":
+            key = str(words[words.index("STREAMS") + 1])
         try:
             connection = self.client(key).connection_pool.get_connection()
             connection.send_command(*words)
@@ -135,6 +137,24 @@ def slots(request: pytest.FixtureRequest, url: str) -> Iterator[Slots]:
         load_libraries(port)
     for client in made.clients:
         client.close()
+
+
+def test_whoever_watches_it_moves_it_on_and_is_told_in_order(slots: Slots) -> None:
+    slots.submit()
+    workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
+    watch = flow_watch.begin(slots.ref(), None, None, slots)
+    told: list[tuple[str, str]] = []
+    while not watch.is_over:
+        changes, _ = slots.run(flow_watch.step(watch))
+        told += [(getattr(change, "node", "the flow"), str(change.state)) for change in changes]
+        for worker in workers:
+            worker.run_all()
+    ends = [name for name, state in told if state == "completed"]
+    assert sorted(ends) == ["a", "end", "m", "n", "side", "the flow"]
+    assert ends.index("a") < ends.index("m") < ends.index("end")
+    assert ends.index("n") < ends.index("end")
+    assert ends[-1] == "the flow"
+    assert len(set(told)) == len(told)
 
 
 def test_it_runs_in_order_across_slots_and_tells_its_results(slots: Slots) -> None:

@@ -1,0 +1,75 @@
+"""Workers that hold jobs back while too many tokens are spent."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from glidemq_orchestrate import JobState, Queue, TokenLimit, Usage
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
+
+WINDOW_MS = 700
+
+
+def windows(started: list[float]) -> list[int]:
+    return [int(at * 1000) // WINDOW_MS for at in started]
+
+
+@pytest.mark.parametrize("scope", ["queue", "worker", "both"])
+def test_no_run_begins_in_a_window_whose_tokens_are_spent(
+    scope: Literal["queue", "worker", "both"],
+    queue: Queue,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    redis_client: Any,
+) -> None:
+    started: list[float] = []
+
+    def work(ctx: Any) -> None:
+        started.append(time.time())
+        ctx.report_usage(Usage(tokens={"in": 4, "out": 2}))
+
+    limit = TokenLimit(10, timedelta(milliseconds=WINDOW_MS), scope)
+    run_worker(["etl"], {"work": work}, concurrency=1, token_limit=limit)
+    for _ in range(6):
+        queue.add("work")
+    eventually(lambda: queue.counts()[JobState.COMPLETED] == 6)
+    counts = [windows(started).count(window) for window in sorted(set(windows(started)))]
+    assert max(counts) <= 2, "two jobs of 6 tokens reach the limit of 10"
+    keys = redis_client.keys("glide:{etl}:tpm:*")
+    assert all(redis_client.pttl(key) > 0 for key in keys)
+    assert keys, "a Node worker sees them"
+
+
+def test_a_window_that_others_have_spent_is_waited_for(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any
+) -> None:
+    """A Node worker counts in the same key."""
+    now = int(time.time() * 1000)
+    window = now // WINDOW_MS
+    for later in range(3):
+        redis_client.set(f"glide:{{etl}}:tpm:{window + later}", 10)
+    started: list[float] = []
+    limit = TokenLimit(10, timedelta(milliseconds=WINDOW_MS), "queue")
+    run_worker(["etl"], {"work": lambda _: started.append(time.time())}, token_limit=limit)
+    queue.add("work")
+    eventually(lambda: bool(started))
+    assert windows(started) >= [window + 3]
+
+
+def test_reported_tokens_count_too(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any
+) -> None:
+    def work(ctx: Any) -> None:
+        redis_client.hset(f"glide:{{etl}}:job:{ctx.job_id}", "tpmTokens", 25)
+
+    limit = TokenLimit(10, timedelta(hours=1))
+    run_worker(["etl"], {"work": work}, token_limit=limit)
+    queue.add_and_wait("work")
+    (key,) = eventually(lambda: redis_client.keys("glide:{etl}:tpm:*"))
+    assert redis_client.get(key) == "25"
