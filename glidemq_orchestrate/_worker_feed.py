@@ -17,7 +17,15 @@ from typing import Final, Protocol
 from glidemq_orchestrate._facade import AsyncFacade
 from glidemq_orchestrate._ops import attempt as ops
 from glidemq_orchestrate._ops.dead_letters import bury_all
-from glidemq_orchestrate._protocol.exchange import MOST_OUTCOMES, MOST_WANTED, Answer, Held, Outcome, Request
+from glidemq_orchestrate._protocol.exchange import (
+    MOST_NODES,
+    MOST_OUTCOMES,
+    MOST_WANTED,
+    Answer,
+    Held,
+    Outcome,
+    Request,
+)
 from glidemq_orchestrate._worker_core import Slots, reconnect_delays
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, TransportError
@@ -28,7 +36,7 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 # Producers may be told not to write events; then a job in a list or with a delay is noticed so much later.
 BLOCK_MS: Final = 1_000
-SETTLE_SECONDS: Final = 0.005
+SETTLE_MS: Final = 5
 LONGEST_SECONDS: Final = 60.0
 
 
@@ -77,6 +85,9 @@ class Feed:
         self._outbox: list[Outcome] = []
         self._news = asyncio.Event()
         self._dry = asyncio.Event()
+        self._at_rest = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._answered.set()
         self._positions, self._held = ("0-0", "0-0"), Held.NOTHING
         self._due: asyncio.TimerHandle | None = None
         self._closing = False
@@ -107,7 +118,10 @@ class Feed:
                 elif self._closing:
                     return
                 else:
+                    if not self._slots.held:
+                        self._at_rest.set()
                     await self._news.wait()
+                    self._at_rest.clear()
                 self._news.clear()
         finally:
             listener.cancel()
@@ -119,13 +133,19 @@ class Feed:
         return min(max(room // self._share, min(room, 1)), MOST_WANTED)
 
     async def _exchange(self, wanted: int) -> None:
-        outcomes, self._outbox = self._outbox[:MOST_OUTCOMES], self._outbox[MOST_OUTCOMES:]
+        has_nodes = any(outcome.attempt.flow_id for outcome in self._outbox[:MOST_OUTCOMES])
+        most = MOST_NODES if has_nodes else MOST_OUTCOMES
+        outcomes, self._outbox = self._outbox[:most], self._outbox[most:]
         request = Request(outcomes, wanted, secrets.token_hex(8), limit=self._limit)
         self._slots.reserved += wanted
+        self._answered.clear()
         try:
             answer = await self._until_answered(request)
+            if wanted:
+                self._learn(answer)
         finally:
             self._slots.reserved -= wanted
+            self._answered.set()
         if answer.begun:
             self._crew.begin(answer.begun)
         for outcome, verdict in zip(outcomes, answer.verdicts, strict=True):
@@ -140,8 +160,6 @@ class Feed:
             await self._carry(outcomes, answer.verdicts)
         for trouble in answer.troubles:
             logger.error("queue %s: job %s", self.keys.queue, trouble, extra={"action": "broken_job"})
-        if wanted:
-            self._learn(answer)
         for flow_id in answer.flows:
             await self._advance(flow_id)
 
@@ -208,15 +226,25 @@ class Feed:
         while True:
             await self._dry.wait()
             try:
-                news = await self._worker._run(  # noqa: SLF001
-                    ops.listen(self.keys, self._positions, BLOCK_MS, self._held)
-                )
+                if await self._is_news():
+                    self._ask_again()
             except TransportError:
                 await asyncio.sleep(next(delays))
-                continue
-            delays = reconnect_delays()
-            known, self._positions = self._positions, news.beyond(self._positions)
-            if news.matters(known):
-                self._ask_again()
             else:
-                await asyncio.sleep(SETTLE_SECONDS)  # others are busy: read their events in bulk
+                delays = reconnect_delays()
+
+    async def _is_news(self) -> bool:
+        run = self._worker._run  # noqa: SLF001
+        news = await run(ops.listen(self.keys, self._positions, BLOCK_MS, self._held))
+        await self._answered.wait()  # what an answer under way tells is no news
+        known, self._positions = self._positions, news.beyond(self._positions)
+        if news.matters(known):
+            return True
+        # While others are busy, or this worker with what it asked for, their events are read in bulk. But an
+        # idle worker hears of a job at once.
+        try:
+            async with asyncio.timeout(SETTLE_MS / 1000):
+                await self._at_rest.wait()
+        except TimeoutError:
+            return False
+        return await run(ops.settle(self.keys, self._positions[0], SETTLE_MS))

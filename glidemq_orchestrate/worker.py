@@ -60,7 +60,7 @@ class Worker(AsyncFacade):
         concurrency: Jobs at the same time, at least 1; handlers that are plain functions run in so many
             threads.
         prefetch: Jobs to hold beyond those at work, so that the next one starts without a round trip. By
-            default as many as start within 20 ms, judging by how long jobs take: at most 64, none of long
+            default as many as start within 20 ms, judging by how long jobs take: at most 128, none of long
                 jobs.
         rate_limit: At most so many starts per time, together with all workers of a queue; a limit of the
             queue itself goes before.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
@@ -12,9 +13,15 @@ from redis.exceptions import ResponseError
 from glidemq_orchestrate._io.connect import async_pool
 from glidemq_orchestrate._io.topology import Answered, Parcel, Single, Topology, topology_of
 from glidemq_orchestrate._io.translate import DRIVER_ERRORS, broken, not_connected, refused
-from glidemq_orchestrate._protocol.call import Batch, Op, Request
+from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings, Place
+
+_pack: Any = None
+with contextlib.suppress(ImportError):  # redis-py packs by it on blocking connections only
+    import hiredis
+
+    _pack = hiredis.pack_command
 
 T = TypeVar("T")
 
@@ -95,9 +102,8 @@ class AsyncDriver:
         limit = settings.socket_timeout + max((call.blocks_for or 0 for call in parcel.calls), default=0)
         try:
             async with asyncio.timeout(limit):
-                words = [call.words for call in parcel.calls]
-                await connection.send_packed_command(connection.pack_commands(words))
-                replies = [await self._reply(connection) for _ in words]
+                await connection.send_packed_command(_packed(connection, parcel.calls))
+                replies = [await self._reply(connection) for _ in parcel.calls]
             done = True
         except DRIVER_ERRORS as exc:
             raise broken(settings, parcel.place, exc) from exc
@@ -118,3 +124,10 @@ class AsyncDriver:
         if key not in self._pools:
             self._pools[key] = async_pool(self._settings, parcel.place, sentinel=parcel.sentinel)
         return self._pools[key]
+
+
+def _packed(connection: AbstractConnection, calls: Sequence[Call[Any]]) -> Iterable[bytes]:
+    if _pack is None:
+        packed: Iterable[bytes] = connection.pack_commands([call.words for call in calls])
+        return packed
+    return [_pack(call.words) for call in calls]

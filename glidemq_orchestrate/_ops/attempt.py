@@ -151,6 +151,12 @@ def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: He
     return News(*(ids[-1] if ids else "" for ids in ([e for e, _ in entries], [e for e, _ in told], ready)))
 
 
+def settle(queue: QueueKeys, position: str, block_ms: int) -> Op[bool]:
+    """Let events gather while others are busy. Answers whether the stream got a job, and then at once."""
+    found = yield from ask(wire.wake(queue, position, "", block_ms))
+    return bool(found)
+
+
 def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
     """Do what a flow needs after one of its nodes has ended."""
     with suppress(FlowNotFound):
