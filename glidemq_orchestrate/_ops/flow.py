@@ -174,7 +174,11 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
         current = yield from status(ref)
         if current.state.is_terminal:
             return (yield from outcome(ref, current))
-        reread = clock.now_ms() + REREAD_MS
+        # Also where no worker and no supervisor looks after the home queue, its deadlines hold.
+        expired, due = yield from ask(orchestrate.expire_due(ref.home, clock.now_ms()))
+        reread = clock.now_ms() + (0 if expired else REREAD_MS)
+        if due >= 0:
+            reread = min(reread, due + 1)
         if deadline is not None:
             reread = min(reread, deadline)
         position = yield from _until_event(ref, position, reread, clock)

@@ -460,6 +460,13 @@ class TestLimits:
         assert states(flow)["b"] == "failed"
         assert states(flow)["completed.c"] == "completed"
 
+    def test_whoever_waits_ends_a_flow_that_nobody_looks_after(self, flows: FlowProducer) -> None:
+        nodes = [node("a", queue="nobody"), node("b", "a", queue="nobody")]
+        late = flows.submit(FlowSpec("n", nodes, queue_timeout=timedelta(milliseconds=200)))
+        assert late.wait(timeout=LONG).status.failed == 2
+        slow = flows.submit(FlowSpec("n", nodes, deadline=timedelta(milliseconds=200)))
+        assert slow.wait(timeout=LONG).status.reason == "deadline: it has not ended within 0.2 s"
+
     def test_the_flow_has_a_queue_timeout_for_all(self, flows: FlowProducer, work: Work) -> None:
         """A node that is begun in time is not concerned, however long it runs."""
         work.held["slow"] = threading.Event()

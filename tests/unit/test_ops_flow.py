@@ -142,16 +142,28 @@ def row(name: str, rank: int, state: str, reason: str = "") -> list[str]:
     return [name, json.dumps([rank, "etl", f"f~{name}", "work"]), state, "1", "", "", reason, ""]
 
 
+IDLE = (0, -1)  # nothing is over its time
+
+
 class TestWatching:
     def test_a_wait_ends_with_the_event_of_the_flow(self, scripted: Scripted, clock: ManualClock) -> None:
         entry = [["glide:{etl}:events", [["2-1", ["event", "flow.completed", "jobId", "", "flowId", "f"]]]]]
         told = scripted(
             flow.wait(REF, None, clock),
-            [[["1-1", []]], record("running"), entry, record("completed"), ["0", ["a", "1"]]],
+            [[["1-1", []]], record("running"), IDLE, entry, record("completed"), ["0", ["a", "1"]]],
         )
         assert told.value.results == {"a": 1}
         assert told.value.status.state is FlowState.COMPLETED
-        assert told.names == ["XREVRANGE", "gmo_flow_status", "XREAD", "gmo_flow_status", "gmo_flow_results"]
+        assert told.names == [
+            *(
+                "XREVRANGE",
+                "gmo_flow_status",
+                "gmo_expire_due",
+                "XREAD",
+                "gmo_flow_status",
+                "gmo_flow_results",
+            )
+        ]
 
     def test_the_position_is_taken_before_the_state_is_read(
         self, scripted: Scripted, clock: ManualClock
@@ -166,7 +178,7 @@ class TestWatching:
             clock.now += flow.REREAD_MS
 
         told = scripted(
-            flow.wait(REF, None, clock), [[], record("running"), late, record("completed"), ["0", []]]
+            flow.wait(REF, None, clock), [[], record("running"), IDLE, late, record("completed"), ["0", []]]
         )
         assert told.value.status.state is FlowState.COMPLETED
         assert told.names.count("gmo_flow_status") == 2
@@ -188,7 +200,8 @@ class TestWatching:
             clock.now += flow.REREAD_MS
 
         told = scripted(
-            flow.wait(REF, None, clock), [[], record("running"), others, late, record("completed"), ["0", []]]
+            flow.wait(REF, None, clock),
+            [[], record("running"), IDLE, others, late, record("completed"), ["0", []]],
         )
         reads = [
             request.words
@@ -204,11 +217,11 @@ class TestWatching:
             clock.now += 250
 
         with pytest.raises(WaitTimeout, match="running after 250 ms: 1 of 3"):
-            scripted(flow.wait(REF, 250, clock), [[], record("running"), late])
+            scripted(flow.wait(REF, 250, clock), [[], record("running"), IDLE, late])
 
     def test_a_wait_of_no_time_asks_once(self, scripted: Scripted, clock: ManualClock) -> None:
         with pytest.raises(WaitTimeout):
-            scripted(flow.wait(REF, 0, clock), [[], record("running")])
+            scripted(flow.wait(REF, 0, clock), [[], record("running"), IDLE])
 
     def test_pages_are_put_together_in_order_and_each_node_once(self, scripted: Scripted) -> None:
         pages = [
