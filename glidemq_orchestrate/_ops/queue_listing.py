@@ -49,6 +49,11 @@ class Wanted:
     name: str | None = None
     data: Mapping[str, JsonLike] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a state that no job has."""
+        if self.state is JobState.SKIPPED:
+            raise ConfigurationError("skipped is a state of nodes of flows; their jobs are completed")
+
     def has(self, head: Sequence[str | None]) -> bool:
         """Whether a job with these fields (state, name, data) is one."""
         if head[0] is None or (self.state is not None and head[0] != self.state):
