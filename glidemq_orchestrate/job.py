@@ -284,7 +284,7 @@ class Attempt:
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
-        """Build from the fields of the job hash that the activation returned."""
+        """Build from the fields of an active job hash."""
         return cls(
             queue=queue,
             job_id=fields["id"],

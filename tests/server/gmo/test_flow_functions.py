@@ -68,7 +68,7 @@ class TestStaging:
         bench.submit(node("a"))
         assert bench.unchanged(bench.stage(node("a"))) == "running"
         attempt = bench.begin()
-        bench.call(orchestrate.finish(attempt, ETL, "1", bench.now))
+        bench.finish(attempt)
         assert bench.unchanged(bench.stage(node("a"))) == "completed"
 
     def test_another_flow_under_the_id_is_refused(self, bench: Bench, node: Any) -> None:
@@ -164,10 +164,8 @@ class TestCancellingAndRetrying:
 
     def test_a_retry_resets_what_failed_and_nothing_else(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"), node("c", "b"))
-        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
-        bench.call(
-            orchestrate.fail(bench.begin(), ETL, "boom", max_attempts=1, backoff_ms=0, now_ms=bench.now)
-        )
+        bench.finish(bench.begin())
+        bench.fail(bench.begin())
         assert bench.record()["state"] == "failed"
         a = bench.job("f~a")
         assert bench.call(orchestrate.retry_flow(ETL, "f", bench.now)) == "running"
@@ -184,7 +182,7 @@ class TestCancellingAndRetrying:
     def test_a_retry_leaves_alone_what_did_not_fail(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"))
         assert bench.unchanged(orchestrate.retry_flow(ETL, "f", bench.now)) == "running"
-        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
+        bench.finish(bench.begin())
         assert bench.unchanged(orchestrate.retry_flow(ETL, "f", bench.now)) == "completed"
         assert bench.unchanged(orchestrate.cancel_flow(ETL, "f", "x", bench.now)) == "completed"
 
@@ -211,7 +209,7 @@ class TestCancellingAndRetrying:
 class TestReading:
     def test_reading_writes_nothing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a", queue="spark"), node("c", "a"))
-        bench.call(orchestrate.finish(bench.begin(), ETL, '{"x":1}', bench.now))
+        bench.finish(bench.begin(), '{"x":1}')
         assert bench.unchanged(orchestrate.flow_status(ETL, "f")).completed == 1
         cursor, nodes = bench.unchanged(orchestrate.flow_nodes(ETL, "f", "0"))
         assert cursor == "0"
