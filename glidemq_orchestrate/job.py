@@ -276,7 +276,6 @@ class Attempt:
     attempts_made: int
     flow_id: str | None
     node: str | None
-    created_ms: int = 0
     signals: str = ""
     fallback_index: int = 0
     budget_key: str = ""
@@ -303,7 +302,7 @@ class Attempt:
     def from_row(cls, queue: str, token: str, row: list[Any]) -> Attempt:
         """Build from a row of ``gmo_finish_and_fetch``."""
         job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
-        created, signals, fallback, budget, inputs = row[9:]
+        signals, fallback, budget, inputs = row[9:]
         results: dict[str, str] | None = {}
         if inputs is not None:
             results = dict(zip(inputs[::2], inputs[1::2], strict=True))
@@ -321,7 +320,6 @@ class Attempt:
             int(made or 0),
             flow_id,
             node,
-            int(created or 0),
             signals or "",
             int(fallback or 0),
             budget or "",
