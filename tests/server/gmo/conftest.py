@@ -33,7 +33,7 @@ DOCUMENTED = [
     QUEUE + r"gmo:(staging|expiring|growing|todo|list-held)",
     QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
     r"glide:gmo:homes",
-    QUEUE + r"(meta|rate|lifo|priority|list-active)",
+    QUEUE + r"(meta|rate|lifo|priority|list-active|group:k)",
 ]
 
 

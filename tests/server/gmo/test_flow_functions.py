@@ -186,6 +186,18 @@ class TestCancellingAndRetrying:
         assert bench.unchanged(orchestrate.retry_flow(ETL, "f", bench.now)) == "completed"
         assert bench.unchanged(orchestrate.cancel_flow(ETL, "f", "x", bench.now)) == "completed"
 
+    def test_a_retry_that_finds_nothing_to_run_ends_the_flow(self, bench: Bench, node: Any) -> None:
+        """As where all that a restart had noted, before a cancel cut it off, were nodes that go."""
+        bench.submit(node("a"))
+        bench.finish(bench.begin())
+        bench.client.hset("glide:{etl}:gmo:flow:f", mapping={"state": "cancelled", "cancel": "cancelled"})
+        bench.now += 5
+        assert bench.call(orchestrate.retry_flow(ETL, "f", bench.now)) == "completed"
+        record = bench.record()
+        assert (record["state"], record["finished_at"], "retry" in record) == ("completed", "1000005", False)
+        assert bench.events()[-1] == ("flow.completed", "f")
+        assert bench.client.exists("glide:{etl}:gmo:todo") == 0
+
     def test_unknown_flows_are_told(self, bench: Bench) -> None:
         for call in (
             orchestrate.cancel_flow(ETL, "f", "x", bench.now),
