@@ -80,12 +80,12 @@ schema: setup  ## Write the JSON Schema of flow files from its model.
 wheel: setup  ## Build the three distributions into dist/.
 	$(BIN)/uv build --quiet --all-packages --wheel --out-dir dist
 
-bench: setup  ## Measure, on this machine.
-	$(BIN)/python -m benchmarks.flows
+bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq and RQ.
+	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.library
 
 constraints: setup  ## Write down the versions that are installed.
 	$(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable > constraints.txt
 
 clean:  ## Remove everything that was made here.
-	rm -rf $(VENV) .demo dist build
+	rm -rf $(VENV) .bench .demo dist build

@@ -396,7 +396,7 @@ def main() -> None:
         driver = SyncDriver(settings)
         driver.run(ensure_libraries())
         driver.close()
-        client = redis.Redis.from_url(settings.driver_url, decode_responses=True)
+        client = redis.Redis.from_url(server.url.replace("valkey://", "redis://"), decode_responses=True)
         client.config_set("appendonly", "no")  # what a disk costs is another question
         bench = Bench(client)
         rows = [row for size in SIZES for row in rows_of(bench, size)]

@@ -6,20 +6,15 @@ The queues are the arguments or, without any, those of the worker that is the co
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from redis import Redis, RedisError
-
-from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
-from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate import Queue
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 
 def options(command: Sequence[str], name: str) -> list[str]:
@@ -29,21 +24,14 @@ def options(command: Sequence[str], name: str) -> list[str]:
     return apart + joined
 
 
-def serves(client: Any, keys: QueueKeys, host: str) -> bool:
-    """Whether a live worker of this host reads the queue."""
-    for worker in client.zrangebyscore(keys.workers(), int(time.time() * 1000), "+inf"):
-        text = client.get(keys.worker(worker))
-        if text and json.loads(text).get("addr") == host:
-            return True
-    return False
-
-
 def unserved(queues: Sequence[str], prefix: str, url: str | None) -> list[str]:
     """The queues that no live worker of this host reads."""
-    settings = ConnectionSettings.resolve(url, prefix=prefix)
-    with Redis.from_url(settings.driver_url, decode_responses=True, socket_timeout=5) as client:
-        host = socket.gethostname()
-        return [queue for queue in queues if not serves(client, QueueKeys(prefix, queue), host)]
+    host, found = socket.gethostname(), []
+    for name in queues:
+        with Queue(name, url, prefix=prefix) as queue:
+            if not any(worker.host == host for worker in queue.workers()):
+                found.append(name)
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         try:
             missing = unserved(queues, prefix, url)
-        except (ConfigurationError, RedisError) as exc:
+        except GlideMQError as exc:
             wrong = f"{type(exc).__name__}: the server cannot be asked"
         else:
             wrong = f"no live worker here for {', '.join(missing)}" if missing else ""

@@ -50,6 +50,7 @@ from glidemq_orchestrate.schedulers import (
     SchedulerEntry,
     Schedulers,
 )
+from glidemq_orchestrate.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from glidemq_orchestrate._worker_tokens import TokenLimit
@@ -71,6 +72,7 @@ __all__ = [
     "Broadcast",
     "BroadcastWorker",
     "CatchUp",
+    "ConnectionSettings",
     "Context",
     "Deduplication",
     "Dependency",

@@ -11,7 +11,7 @@ from glidemq_orchestrate._ops.library import ensure_libraries, with_libraries
 from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.clock import Clock, SystemClock
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.settings import Address, ConnectionSettings
 
 if TYPE_CHECKING:
     from glidemq_orchestrate._io.aio import AsyncDriver
@@ -28,10 +28,10 @@ class SyncFacade:
     """A client with blocking calls. Thread-safe. Opens its connections on first use, anew after a fork."""
 
     def __init__(
-        self, url: str | None = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+        self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
     ) -> None:
         self._settings = ConnectionSettings.resolve(url, prefix=prefix)
-        self._prefix = prefix
+        self._prefix = self._settings.prefix
         self._clock = clock or SystemClock()
         self._driver: SyncDriver | None = None
         self._pid = 0
@@ -44,7 +44,7 @@ class SyncFacade:
 
             driver = SyncDriver(self._settings)
             try:
-                driver.run(ensure_libraries())
+                driver.run_on_each(lambda _: ensure_libraries())
             except BaseException:
                 driver.close()
                 raise
@@ -75,10 +75,10 @@ class AsyncFacade:
     """A client with awaitable calls, for one event loop. Opens its connections on first use."""
 
     def __init__(
-        self, url: str | None = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+        self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
     ) -> None:
         self._settings = ConnectionSettings.resolve(url, prefix=prefix)
-        self._prefix = prefix
+        self._prefix = self._settings.prefix
         self._clock = clock or SystemClock()
         self._driver: AsyncDriver | None = None
 
@@ -90,7 +90,7 @@ class AsyncFacade:
 
             driver = AsyncDriver(self._settings)
             try:
-                await driver.run(ensure_libraries())
+                await driver.run_on_each(lambda _: ensure_libraries())
             except BaseException:
                 await driver.aclose()
                 raise

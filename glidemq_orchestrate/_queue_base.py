@@ -8,6 +8,7 @@ from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
 
 Compression = Literal["none", "gzip"]
 
@@ -18,14 +19,14 @@ class QueueBase(SyncFacade):
     def __init__(
         self,
         name: str,
-        url: str | None = None,
+        url: Address = None,
         *,
         prefix: str = DEFAULT_PREFIX,
         compression: Compression = "none",
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
-        self._keys = QueueKeys(prefix, check_queue_name(name))
+        self._keys = QueueKeys(self._prefix, check_queue_name(name))
         self._packed = _is_packed(compression)
 
 
@@ -35,14 +36,14 @@ class AsyncQueueBase(AsyncFacade):
     def __init__(
         self,
         name: str,
-        url: str | None = None,
+        url: Address = None,
         *,
         prefix: str = DEFAULT_PREFIX,
         compression: Compression = "none",
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
-        self._keys = QueueKeys(prefix, check_queue_name(name))
+        self._keys = QueueKeys(self._prefix, check_queue_name(name))
         self._packed = _is_packed(compression)
 
 

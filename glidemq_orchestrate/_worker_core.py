@@ -28,7 +28,7 @@ from glidemq_orchestrate.retry import MAX_DELAY_MS, delay_ms
 
 MAX_REASON: Final = 4_000
 AHEAD_SECONDS: Final = 0.02
-MOST_AHEAD: Final = 64
+MOST_AHEAD: Final = 128
 
 
 class Chore(StrEnum):
@@ -70,7 +70,7 @@ class Slots:
 
     ``concurrency`` runs at the same time. Of short jobs it holds some more, so that the next one need not
     wait for
-    a round trip: as many as start within 20 ms, at most 64; or ``prefetch`` where that is given.
+    a round trip: as many as start within 20 ms, at most 128; or ``prefetch`` where that is given.
 
     Attributes:
         held: Every attempt in the hands of this worker, begun or not, by token and job.

@@ -1,10 +1,10 @@
 """One queue of a worker: hands in outcomes, takes jobs, and waits for news when there are none.
 
-Everything a worker says about its jobs and every job it gets travels in ``gmo_finish_and_fetch``, one call at
-a
-time per queue: what ends while a call is under way goes with the next one, so the busier the worker, the more
-jobs share a round trip. An idle worker blocks on the queue's stream and events, from the positions that the
-last call gave; it asks again when something there makes a job ready, or when one falls due.
+Everything a worker says about its jobs and every job it gets travels in ``gmo_finish_and_fetch``, one call
+at a time per queue, or two under load: what ends while a call is under way goes with the next one, so the
+busier the worker, the more jobs share a round trip. An idle worker blocks on the queue's stream and events,
+from the positions that the last call gave; it asks again when something there makes a job ready, or when
+one falls due.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from typing import Final, Protocol
 from glidemq_orchestrate._facade import AsyncFacade
 from glidemq_orchestrate._ops import attempt as ops
 from glidemq_orchestrate._ops.dead_letters import bury_all
-from glidemq_orchestrate._protocol.exchange import MOST_OUTCOMES, MOST_WANTED, Answer, Held, Outcome, Request
+from glidemq_orchestrate._protocol.exchange import (
+    MOST_NODES,
+    MOST_OUTCOMES,
+    MOST_WANTED,
+    Answer,
+    Held,
+    Outcome,
+    Request,
+)
 from glidemq_orchestrate._worker_core import Slots, reconnect_delays
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, TransportError
@@ -28,7 +36,8 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 # Producers may be told not to write events; then a job in a list or with a delay is noticed so much later.
 BLOCK_MS: Final = 1_000
-SETTLE_SECONDS: Final = 0.005
+LANES: Final = 2
+SETTLE_MS: Final = 5
 LONGEST_SECONDS: Final = 60.0
 
 
@@ -77,6 +86,11 @@ class Feed:
         self._outbox: list[Outcome] = []
         self._news = asyncio.Event()
         self._dry = asyncio.Event()
+        self._at_rest = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._answered.set()
+        self._lanes: set[asyncio.Task[None]] = set()
+        self._flying = 0
         self._positions, self._held = ("0-0", "0-0"), Held.NOTHING
         self._due: asyncio.TimerHandle | None = None
         self._closing = False
@@ -101,31 +115,68 @@ class Feed:
         listener = self._loop.create_task(self._listen())
         try:
             while True:
+                for lane in [lane for lane in self._lanes if lane.done()]:
+                    self._lanes.discard(lane)
+                    lane.result()
                 wanted = 0 if self._dry.is_set() and not self._outbox else self._wanted()
-                if self._outbox or wanted:
-                    await self._exchange(wanted)
-                elif self._closing:
+                if self._is_worth_a_call(wanted):
+                    self._send(wanted)
+                elif not self._lanes and self._closing:
                     return
                 else:
-                    await self._news.wait()
-                self._news.clear()
+                    await self._pause()
         finally:
             listener.cancel()
             if self._due is not None:
                 self._due.cancel()
+            for lane in self._lanes:
+                lane.cancel()
+            await asyncio.gather(*self._lanes, return_exceptions=True)
+
+    def _is_worth_a_call(self, wanted: int) -> bool:
+        """Whether to call now. While one is under way, what is little had better go with the next.
+
+        While the server works on one call, this worker reads and writes the other. Not with a concurrency of
+        1: calls may overtake each other, and its jobs start in order.
+        """
+        if not self._lanes:
+            return bool(self._outbox or wanted)
+        is_much = len(self._outbox) >= MOST_NODES or wanted >= MOST_WANTED // 2
+        return is_much and len(self._lanes) < LANES and self._slots.concurrency > 1
+
+    async def _pause(self) -> None:
+        if not self._lanes and not self._slots.held:
+            self._at_rest.set()
+        await self._news.wait()
+        self._at_rest.clear()
+        self._news.clear()
 
     def _wanted(self) -> int:
         room = self._slots.room()
         return min(max(room // self._share, min(room, 1)), MOST_WANTED)
 
-    async def _exchange(self, wanted: int) -> None:
-        outcomes, self._outbox = self._outbox[:MOST_OUTCOMES], self._outbox[MOST_OUTCOMES:]
-        request = Request(outcomes, wanted, secrets.token_hex(8), limit=self._limit)
+    def _send(self, wanted: int) -> None:
+        has_nodes = any(outcome.attempt.flow_id for outcome in self._outbox[:MOST_OUTCOMES])
+        most = MOST_NODES if has_nodes else MOST_OUTCOMES
+        outcomes, self._outbox = self._outbox[:most], self._outbox[most:]
         self._slots.reserved += wanted
+        self._flying += 1
+        self._answered.clear()
+        lane = self._loop.create_task(self._exchange(outcomes, wanted))
+        self._lanes.add(lane)
+        lane.add_done_callback(lambda _: self._news.set())
+
+    async def _exchange(self, outcomes: list[Outcome], wanted: int) -> None:
+        request = Request(outcomes, wanted, secrets.token_hex(8), limit=self._limit)
         try:
             answer = await self._until_answered(request)
+            if wanted:
+                self._learn(answer)
         finally:
             self._slots.reserved -= wanted
+            self._flying -= 1
+            if not self._flying:
+                self._answered.set()
         if answer.begun:
             self._crew.begin(answer.begun)
         for outcome, verdict in zip(outcomes, answer.verdicts, strict=True):
@@ -136,10 +187,10 @@ class Feed:
         told = zip(outcomes, answer.verdicts, strict=True)
         if failed := [outcome.attempt.job_id for outcome, verdict in told if verdict == "failed"]:
             await self._bury(failed)
+        if any(outcome.attempt.options.portable for outcome in outcomes):
+            await self._carry(outcomes, answer.verdicts)
         for trouble in answer.troubles:
             logger.error("queue %s: job %s", self.keys.queue, trouble, extra={"action": "broken_job"})
-        if wanted:
-            self._learn(answer)
         for flow_id in answer.flows:
             await self._advance(flow_id)
 
@@ -167,6 +218,14 @@ class Feed:
             await self._worker._run(bury_all(self.keys, failed, self._clock.now_ms()))  # noqa: SLF001
         except GlideMQError as exc:
             logger.warning("no dead letters written: %s", exc, extra={"action": "dead_letter"})
+
+    async def _carry(self, outcomes: list[Outcome], verdicts: list[str]) -> None:
+        try:
+            await self._worker._run(ops.carry(self.keys, outcomes, verdicts, self._clock))  # noqa: SLF001
+        except GlideMQError as exc:  # the supervisor of the flow's home does it
+            logger.info(
+                "dependents in other queues are told later: %s", exc, extra={"action": "flow_advance"}
+            )
 
     async def _advance(self, flow_id: str) -> None:
         try:
@@ -198,15 +257,25 @@ class Feed:
         while True:
             await self._dry.wait()
             try:
-                news = await self._worker._run(  # noqa: SLF001
-                    ops.listen(self.keys, self._positions, BLOCK_MS, self._held)
-                )
+                if await self._is_news():
+                    self._ask_again()
             except TransportError:
                 await asyncio.sleep(next(delays))
-                continue
-            delays = reconnect_delays()
-            known, self._positions = self._positions, news.beyond(self._positions)
-            if news.matters(known):
-                self._ask_again()
             else:
-                await asyncio.sleep(SETTLE_SECONDS)  # others are busy: read their events in bulk
+                delays = reconnect_delays()
+
+    async def _is_news(self) -> bool:
+        run = self._worker._run  # noqa: SLF001
+        news = await run(ops.listen(self.keys, self._positions, BLOCK_MS, self._held))
+        await self._answered.wait()  # what an answer under way tells is no news
+        known, self._positions = self._positions, news.beyond(self._positions)
+        if news.matters(known):
+            return True
+        # While others are busy, or this worker with what it asked for, their events are read in bulk. But an
+        # idle worker hears of a job at once.
+        try:
+            async with asyncio.timeout(SETTLE_MS / 1000):
+                await self._at_rest.wait()
+        except TimeoutError:
+            return False
+        return await run(ops.settle(self.keys, self._positions[0], SETTLE_MS))

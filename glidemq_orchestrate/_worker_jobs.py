@@ -363,7 +363,7 @@ class JobRunner:
         return make_context(attempt, self._voice, self._flow_of(attempt))
 
     def _flow_of(self, attempt: Attempt) -> RunningFlow | None:
-        if attempt.flow_id is None:
+        if attempt.flow_id is None or attempt.options.portable:
             return None
         return RunningFlow(self._run, self._loop, self._queues[attempt.queue].prefix, attempt, self._clock)
 

@@ -9,6 +9,7 @@ from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.job import DEFAULT_OPTIONS, JobId, JobOptions
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
 
 __all__ = ["AsyncBroadcast", "Broadcast"]
 
@@ -18,7 +19,7 @@ class Broadcast(SyncFacade):
 
     Args:
         name: The queue.
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         max_messages: Keep only the newest so many in the stream; slower subscriptions miss the rest.
         prefix: First part of every key.
         clock: For tests.
@@ -27,14 +28,14 @@ class Broadcast(SyncFacade):
     def __init__(
         self,
         name: str,
-        url: str | None = None,
+        url: Address = None,
         *,
         max_messages: int | None = None,
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
-        self._keys, self._most = QueueKeys(prefix, check_queue_name(name)), _checked(max_messages)
+        self._keys, self._most = QueueKeys(self._prefix, check_queue_name(name)), _checked(max_messages)
 
     def publish(self, subject: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
         """Publish one message; ``subject`` is dot-separated and names the handler.
@@ -53,14 +54,14 @@ class AsyncBroadcast(AsyncFacade):
     def __init__(
         self,
         name: str,
-        url: str | None = None,
+        url: Address = None,
         *,
         max_messages: int | None = None,
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
-        self._keys, self._most = QueueKeys(prefix, check_queue_name(name)), _checked(max_messages)
+        self._keys, self._most = QueueKeys(self._prefix, check_queue_name(name)), _checked(max_messages)
 
     async def publish(
         self, subject: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import random
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final
 
@@ -24,9 +27,10 @@ from glidemq_orchestrate._worker_core import judge_error, judge_result, reconnec
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, decode, encode
 from glidemq_orchestrate.errors import ConfigurationError, TransportError
-from glidemq_orchestrate.handler import Context, Handler
+from glidemq_orchestrate.handler import Cancelled, Context, Handler
 from glidemq_orchestrate.job import Attempt, milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.subjects import check_pattern
 
 __all__ = ["BroadcastWorker"]
@@ -44,13 +48,15 @@ class BroadcastWorker(AsyncFacade):
     Args:
         name: The queue.
         handler: Gets a ``Context``; ``ctx.name`` is the subject.
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         subscription: Its name; not blank.
         start_from: For a new subscription: ``$`` from now on, ``0-0`` all there is, or an entry id.
         subjects: Patterns, of which one must fit: ``*`` is one segment, ``>`` at the end one or more.
         concurrency: Messages at the same time.
         lock_duration: After so long without a sign of life others take a message over; at least a second.
         max_lost: How often a message may lose its worker before it fails.
+        shutdown_timeout: How long a stop waits for running handlers. Then ``ctx.cancelled`` is set, async
+            handlers are cancelled, and others take the messages over after ``lock_duration``.
         prefix: First part of every key.
         clock: For tests.
 
@@ -62,7 +68,7 @@ class BroadcastWorker(AsyncFacade):
         self,
         name: str,
         handler: Handler,
-        url: str | None = None,
+        url: Address = None,
         *,
         subscription: str,
         start_from: str = "$",
@@ -70,6 +76,7 @@ class BroadcastWorker(AsyncFacade):
         concurrency: int = 10,
         lock_duration: timedelta = timedelta(seconds=30),
         max_lost: int = 3,
+        shutdown_timeout: timedelta = timedelta(seconds=10),
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
@@ -80,7 +87,7 @@ class BroadcastWorker(AsyncFacade):
             raise ConfigurationError("subjects must be a list of patterns")
         if concurrency < 1 or lock_duration < timedelta(seconds=1):
             raise ConfigurationError("concurrency must be at least 1, lock_duration at least a second")
-        keys = QueueKeys(prefix, check_queue_name(name))
+        keys = QueueKeys(self._prefix, check_queue_name(name))
         patterns = tuple(check_pattern(pattern) for pattern in subjects)
         self.id = f"gmo-broadcast-{secrets.token_hex(6)}"
         self.ready = threading.Event()
@@ -88,6 +95,9 @@ class BroadcastWorker(AsyncFacade):
         self._handler, self._concurrency = handler, concurrency
         self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
         self._tasks: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        self._cancelled: dict[str, Cancelled] = {}
+        self._shutdown_seconds = shutdown_timeout.total_seconds()
+        self._threads: ThreadPoolExecutor | None = None
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -99,24 +109,32 @@ class BroadcastWorker(AsyncFacade):
         self._stopped.set()
 
     async def serve(self) -> None:
-        """Serve until stopped; running handlers are waited for. Connections are closed afterwards."""
+        """Serve until stopped; running handlers are waited for a while. Connections are closed afterwards."""
         loop = asyncio.get_running_loop()
         is_main = threading.current_thread() is threading.main_thread()
         caught = (signal.SIGTERM, signal.SIGINT) if is_main else ()
         for number in caught:
             loop.add_signal_handler(number, self.stop)
+        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="glidemq-broadcast")
         try:
             await self._run(ops.open_subscription(self._subscription))
             self.ready.set()
             await self._serve_until_stopped()
         finally:
+            self._threads.shutdown(wait=False, cancel_futures=True)
             for number in caught:
                 loop.remove_signal_handler(number)
             await self.close()
 
     async def _serve_until_stopped(self) -> None:
         delays, due, again = reconnect_delays(), 0, True
+        patience: float | None = None
         while not self._stopped.is_set() or self._tasks:
+            if self._stopped.is_set():
+                patience = patience or time.monotonic() + self._shutdown_seconds
+                if time.monotonic() > patience:
+                    await self._abandon()
+                    return
             try:
                 if self._clock.now_ms() >= due:
                     again = bool(await self._upkeep()) or again
@@ -131,6 +149,19 @@ class BroadcastWorker(AsyncFacade):
                 again = True
             else:
                 again, delays = False, reconnect_delays()
+
+    async def _abandon(self) -> None:
+        """Leave what does not end: it stays pending, and is taken over when its lock is over."""
+        for cancelled in self._cancelled.values():
+            cancelled.set()
+        tasks = [task for _, task in self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        logger.warning(
+            "%d messages were left to other workers", len(tasks),
+            extra={"action": "abandon", "worker": self.id},
+        )  # fmt: skip
 
     async def _upkeep(self) -> int:
         await self._run(ops.beat(self._subscription, [job for job, _ in self._tasks.values()], self._clock))
@@ -159,6 +190,7 @@ class BroadcastWorker(AsyncFacade):
             logger.exception("message %s: its outcome was not taken", attempt.job_id)
         finally:
             self._tasks.pop(attempt.entry_id, None)
+            self._cancelled.pop(attempt.entry_id, None)
 
     async def _outcome(self, attempt: Attempt) -> Call[Any]:
         queue, group, chance = self._subscription.queue, self._subscription.group, random.random()  # noqa: S311
@@ -171,8 +203,9 @@ class BroadcastWorker(AsyncFacade):
             verdict = judge_error(attempt, exc, chance)
         now_ms = self._clock.now_ms()
         match verdict.kind:
-            case Kind.DONE:
-                return broadcasting.complete(queue, job_id, entry_id, group, verdict.text, now_ms)
+            case Kind.DONE | Kind.SKIP:
+                result = verdict.text if verdict.kind is Kind.DONE else "null"
+                return broadcasting.complete(queue, job_id, entry_id, group, result, now_ms)
             case Kind.FAIL:
                 return broadcasting.fail(
                     queue, job_id, entry_id, group, reason=verdict.text, max_attempts=verdict.first,
@@ -187,7 +220,8 @@ class BroadcastWorker(AsyncFacade):
         if inspect.iscoroutinefunction(self._handler):
             value: JsonLike = await self._handler(context)
             return value
-        made: Any = await asyncio.to_thread(self._handler, context)
+        loop, about = asyncio.get_running_loop(), contextvars.copy_context()
+        made: Any = await loop.run_in_executor(self._threads, about.run, self._handler, context)
         return await made if inspect.isawaitable(made) else made  # type: ignore[no-any-return]  # user code
 
     async def _hand_in(self, attempt: Attempt, call: Call[Any]) -> None:
@@ -208,7 +242,9 @@ class BroadcastWorker(AsyncFacade):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 asyncio.run_coroutine_threadsafe(self._say(call), loop)
 
+        cancelled = self._cancelled[attempt.entry_id] = Cancelled()
         return Context(
+            cancelled=cancelled,
             queue=queue.queue,
             job_id=attempt.job_id,
             name=attempt.name,

@@ -52,7 +52,7 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
 
     Args:
         name: 1 to 256 characters, none of ``{ } :``.
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
         compression: ``gzip`` packs the data of the jobs that are added; every reader unpacks it.
         clock: For tests.
@@ -171,7 +171,7 @@ class Queues(SyncFacade):
     """The queues of one server under one prefix.
 
     Args:
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
         clock: For tests.
     """

@@ -13,6 +13,7 @@ from glidemq_orchestrate._ops.events import Event, EventFilter, EventKind
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
 
 __all__ = ["AsyncEventReader", "Event", "EventFilter", "EventKind", "EventReader"]
 
@@ -32,7 +33,7 @@ class EventReader(SyncFacade):
 
     Args:
         queue: The queue.
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         position: Where to go on: ``position`` of an earlier reader. Left out: only events from now on.
             ``0-0``: from the oldest that is left.
         where: Which events are wanted; a gap always is.
@@ -44,7 +45,7 @@ class EventReader(SyncFacade):
     def __init__(  # noqa: PLR0913  all but the first have defaults
         self,
         queue: str,
-        url: str | None = None,
+        url: Address = None,
         *,
         position: str | None = None,
         where: EventFilter = ALL,
@@ -53,7 +54,7 @@ class EventReader(SyncFacade):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
-        self._keys = QueueKeys(prefix, check_queue_name(queue))
+        self._keys = QueueKeys(self._prefix, check_queue_name(queue))
         self.position = position
         self._where, self._patience = where, patience
 
@@ -90,7 +91,7 @@ class AsyncEventReader(AsyncFacade):
     def __init__(  # noqa: PLR0913  all but the first have defaults
         self,
         queue: str,
-        url: str | None = None,
+        url: Address = None,
         *,
         position: str | None = None,
         where: EventFilter = ALL,
@@ -99,7 +100,7 @@ class AsyncEventReader(AsyncFacade):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
-        self._keys = QueueKeys(prefix, check_queue_name(queue))
+        self._keys = QueueKeys(self._prefix, check_queue_name(queue))
         self.position = position
         self._where, self._patience = where, patience
 

@@ -90,6 +90,7 @@ class RunOptions:
     """What a worker obeys of a job's stored options; unknown and broken parts are ignored.
 
     ``remove_on_complete`` and ``remove_on_fail`` are glide-mq's retention as ``mode count age``, '' for none.
+    ``portable``: flow and node of a job that went by the portable path.
     """
 
     attempts: int
@@ -101,6 +102,7 @@ class RunOptions:
     lock_duration: timedelta | None = None
     fallbacks: tuple[Fallback, ...] = ()
     trace: str = ""
+    portable: tuple[str, str] | None = None
 
     @classmethod
     def from_wire(cls, text: str) -> RunOptions:
@@ -120,7 +122,8 @@ def _run_options(text: str) -> RunOptions:
     if not isinstance(wire, dict):
         wire = {}
     timeout, lock = _number(wire.get("timeout")), _number(wire.get("lockDuration"))
-    backoff = wire.get("backoff")
+    backoff, mark = wire.get("backoff"), wire.get("gmo")
+    mark = mark if isinstance(mark, dict) else {}
     return RunOptions(
         attempts=max(int(_number(wire.get("attempts"))), 1),
         backoff=_backoff(backoff),
@@ -131,6 +134,7 @@ def _run_options(text: str) -> RunOptions:
         lock_duration=timedelta(milliseconds=lock) if 1000 <= lock <= 86_400_000 else None,
         fallbacks=_fallbacks(wire.get("fallbacks")),
         trace=str(wire.get("traceparent", "")),
+        portable=(str(mark["flow"]), str(mark["node"])) if "node" in mark and "flow" in mark else None,
     )
 
 
@@ -303,11 +307,12 @@ class Attempt:
         """Build from a row of ``gmo_finish_and_fetch``."""
         job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
         signals, fallback, budget, inputs = row[9:]
-        results: dict[str, str] | None = {}
+        options = RunOptions.from_wire(opts or "")
+        if not flow_id and options.portable:
+            flow_id, node = options.portable
+        results: dict[str, str] | None = None if flow_id else {}
         if inputs is not None:
             results = dict(zip(inputs[::2], inputs[1::2], strict=True))
-        elif flow_id:
-            results = None
         return cls(
             queue,
             job_id,
@@ -316,7 +321,7 @@ class Attempt:
             processed_on,
             name or "",
             data or "",
-            RunOptions.from_wire(opts or ""),
+            options,
             int(made or 0),
             flow_id,
             node,

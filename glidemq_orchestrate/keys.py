@@ -101,6 +101,11 @@ def flow_homes(prefix: str) -> str:
     return f"{prefix}:gmo:homes"
 
 
+def doctors_key(prefix: str) -> str:
+    """The key on which ``glidemq doctor`` tries what may be done."""
+    return f"{prefix}:gmo:doctor"
+
+
 def check_queue_name(name: str) -> str:
     """Return the name if glide-mq takes it: 1 to 256 characters, none of ``{ } :``.
 

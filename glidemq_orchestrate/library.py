@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace as changed
+from collections.abc import Callable
 from typing import TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from glidemq_orchestrate._facade import SyncFacade
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE
@@ -15,7 +12,7 @@ from glidemq_orchestrate._ops import library as ops
 from glidemq_orchestrate._ops.library import LibraryStatus
 from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.settings import ConnectionSettings, masked
+from glidemq_orchestrate.settings import Place
 
 __all__ = ["Libraries", "LibraryStatus", "source"]
 
@@ -31,7 +28,7 @@ class Libraries(SyncFacade):
 
     def status(self) -> dict[str, list[LibraryStatus]]:
         """What is loaded, by server. Changes nothing."""
-        return dict(self._on_each_primary(ops.library_status))
+        return self._on_each_primary(ops.library_status)
 
     def load(self, *, replace: bool = False) -> dict[str, list[LibraryStatus]]:
         """Load what is missing on every primary. Repeatable. Answers what is there then, by server.
@@ -43,23 +40,22 @@ class Libraries(SyncFacade):
             LibraryError: A ``glidemq`` library of somebody else was left alone.
             LibraryVersionMismatch: A newer ``glidemq_orchestrate`` was left alone.
         """
-        return dict(self._on_each_primary(lambda: ops.install_libraries(replace=replace)))
+        return self._on_each_primary(lambda: ops.install_libraries(replace=replace))
 
-    def _run(self, op: Op[T]) -> T:
-        """Run without the check of the libraries that other clients begin with: here they are the subject."""
-        if self._driver is None or self._pid != os.getpid():
-            from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  the driver takes 0.3 s to import
+    def _on_each_primary(self, op: Callable[[], Op[T]]) -> dict[str, T]:
+        """Without the check of the libraries that other clients begin with: here they are the subject."""
+        from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
-            self._driver, self._pid = SyncDriver(self._settings), os.getpid()
-        return self._driver.run(op)
-
-    def _on_each_primary(self, op: Callable[[], Op[T]]) -> Iterator[tuple[str, T]]:
-        places = self._run(ops.primaries())
-        if not places:
-            yield masked(self._settings.url), self._run(op())
-        for host, port in places:
-            with Libraries(_at(self._settings, host, port)) as node:
-                yield masked(node._settings.url), node._run(op())
+        settings = self._settings
+        driver = SyncDriver(settings)
+        try:
+            if settings.kind == "single" and (primaries := driver.run(ops.primaries())):
+                driver.close()
+                settings = settings.as_cluster(Place(*primaries[0]))
+                driver = SyncDriver(settings)
+            return {settings.node(place): told for place, told in driver.run_on_each(lambda _: op())}
+        finally:
+            driver.close()
 
 
 def source(name: str) -> str:
@@ -71,11 +67,3 @@ def source(name: str) -> str:
     if name not in {GLIDEMQ, ORCHESTRATE}:
         raise ConfigurationError(f"there is no library {name!r}: {GLIDEMQ} or {ORCHESTRATE}")
     return shipped(name).source
-
-
-def _at(settings: ConnectionSettings, host: str, port: int) -> str:
-    """The URL of another node: same scheme, user and password."""
-    parts = urlsplit(settings.url)
-    user = f"{parts.netloc.rsplit('@', 1)[0]}@" if "@" in parts.netloc else ""
-    place = f"[{host}]" if ":" in host else host or (parts.hostname or "")
-    return changed(settings, url=urlunsplit(parts._replace(netloc=f"{user}{place}:{port}"))).url

@@ -39,7 +39,7 @@ class FlowProducer(SyncFacade):
     """Submits flows to one server and finds them again.
 
     Args:
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
         clock: For tests.
     """

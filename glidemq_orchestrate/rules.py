@@ -1,12 +1,13 @@
 """When a node runs: trigger rules, and what the failure of a dependency means. Knows no server.
 
-The server decides; see ``lua/glidemq_orchestrate/rules.lua``.
+The server decides; see ``lua/glidemq_orchestrate/rules.lua``. ``verdict`` is for where our functions are not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self, TypeAlias
 
 from glidemq_orchestrate.errors import InvalidFlow
 
@@ -97,6 +98,48 @@ class Dependency(str):
     def __getnewargs__(self) -> tuple[str, OnFailure | None]:  # type: ignore[override]
         """For copies."""
         return str(self), self.on_failure
+
+
+def counts_as(end: str, policy: OnFailure | None) -> str:
+    """What the end of a dependency is to a node with this policy for it: completed, failed or skipped."""
+    if policy is OnFailure.ALL_DONE or (policy is OnFailure.IGNORE and end == "failed"):
+        return "completed"
+    return "skipped" if policy is OnFailure.SKIP and end == "failed" else end
+
+
+_Decide: TypeAlias = Callable[[int, int, int, int], str | None]
+_VERDICT: Final[Mapping[Rule, _Decide]] = {
+    Rule.ALL_SUCCESS: lambda c, f, k, n: "failed" if f else "skipped" if k else _run(c == n),
+    Rule.ALL_FAILED: lambda c, f, k, n: "skipped" if c + k else _run(f == n),
+    Rule.ALL_SKIPPED: lambda c, f, k, n: "skipped" if c + f else _run(k == n),
+    Rule.ALL_DONE: lambda c, f, k, n: _run(c + f + k == n),
+    Rule.ALL_DONE_MIN_ONE_SUCCESS: lambda c, f, k, n: (
+        "skipped" if k else "failed" if f == n else _run(c + f == n)
+    ),
+    Rule.ONE_SUCCESS: lambda c, f, k, n: (
+        "run" if c else "skipped" if k == n else "failed" if f + k == n else None
+    ),
+    Rule.ONE_FAILED: lambda c, f, k, n: "run" if f else "skipped" if c + k == n else None,
+    Rule.ONE_DONE: lambda c, f, k, n: "run" if c + f else "skipped" if k == n else None,
+    Rule.NONE_FAILED: lambda c, f, k, n: "failed" if f else _run(c + k == n),
+    Rule.NONE_FAILED_MIN_ONE_SUCCESS: lambda c, f, k, n: (
+        "failed" if f else "skipped" if k == n else _run(c + k == n)
+    ),
+    Rule.NONE_SKIPPED: lambda c, f, k, n: "skipped" if k else _run(c + f == n),
+    Rule.ALWAYS: lambda _c, _f, _k, _n: "run",
+}
+
+
+def _run(is_due: bool) -> str | None:  # noqa: FBT001  a condition
+    return "run" if is_due else None
+
+
+def verdict(rule: Rule, completed: int, failed: int, skipped: int, *, total: int) -> str | None:
+    """What becomes of a node: ``run``, ``failed`` or ``skipped``; None while that is open.
+
+    By how many of its ``total`` dependencies count as completed, failed and skipped already.
+    """
+    return _VERDICT[rule](completed, failed, skipped, total) if total else "run"
 
 
 def read_policy(value: str, *, where: str) -> OnFailure:

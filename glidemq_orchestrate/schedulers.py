@@ -11,6 +11,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import SchedulerBusy
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.scheduler import CatchUp, JobTemplate, Schedule, SchedulerEntry
+from glidemq_orchestrate.settings import Address
 
 __all__ = ["AsyncSchedulers", "CatchUp", "JobTemplate", "Schedule", "SchedulerEntry", "Schedulers"]
 
@@ -24,16 +25,16 @@ class Schedulers(SyncFacade):
 
     Args:
         queue: The queue.
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key.
         clock: For tests.
     """
 
     def __init__(
-        self, queue: str, url: str | None = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+        self, queue: str, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
-        self._keys = QueueKeys(prefix, check_queue_name(queue))
+        self._keys = QueueKeys(self._prefix, check_queue_name(queue))
 
     def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> SchedulerEntry:
         """Write a scheduler and return it as stored. Safe to repeat.
@@ -88,10 +89,10 @@ class AsyncSchedulers(AsyncFacade):
     """``Schedulers`` with awaitable calls; same arguments, same errors."""
 
     def __init__(
-        self, queue: str, url: str | None = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+        self, queue: str, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
-        self._keys = QueueKeys(prefix, check_queue_name(queue))
+        self._keys = QueueKeys(self._prefix, check_queue_name(queue))
 
     async def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> SchedulerEntry:
         """See ``Schedulers.upsert``."""

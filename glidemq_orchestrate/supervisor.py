@@ -21,6 +21,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
 
 __all__ = ["Supervisor"]
 
@@ -35,7 +36,7 @@ class Supervisor(AsyncFacade):
     Any number may look after a queue: one leads, and another takes over some seconds after it dies.
 
     Args:
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         queues: At least one queue name: home queues of flows, and queues that only Node workers serve.
         prefix: First part of every key.
         interval: Time between two looks when nothing happens; 100 ms to 5 s.
@@ -50,7 +51,7 @@ class Supervisor(AsyncFacade):
 
     def __init__(  # noqa: PLR0913  all but the first two have defaults
         self,
-        url: str | None = None,
+        url: Address = None,
         *,
         queues: Sequence[str],
         prefix: str = DEFAULT_PREFIX,
@@ -70,7 +71,12 @@ class Supervisor(AsyncFacade):
         self.ready = threading.Event()
         self._interval_ms = milliseconds(interval)
         self._watches = [
-            Watch(QueueKeys(prefix, check_queue_name(name)), self.id, milliseconds(lock_duration), max_lost)
+            Watch(
+                QueueKeys(self._prefix, check_queue_name(name)),
+                self.id,
+                milliseconds(lock_duration),
+                max_lost,
+            )
             for name in dict.fromkeys(queues)
         ]
         self._asked_to_stop = threading.Event()

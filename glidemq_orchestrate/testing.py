@@ -22,6 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from glidemq_orchestrate.embedded import EmbeddedServer
     from glidemq_orchestrate.handler import Handler, Handlers
+    from glidemq_orchestrate.settings import Address
     from glidemq_orchestrate.worker import Worker
 
 __all__ = [
@@ -97,7 +98,7 @@ class RunWorker(Protocol):
         self,
         queues: Sequence[str],
         handlers: Handlers | Mapping[str, Handler],
-        url: str | None = None,
+        url: Address = None,
         *,
         may_leave_active: bool = False,
         **options: Any,
@@ -136,12 +137,12 @@ def run_worker(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
 
 def start_workers(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
     """What the fixture ``run_worker`` does, for fixtures of your own."""
-    started: list[tuple[RunningWorker, str, Sequence[str]]] = []
+    started: list[tuple[RunningWorker, Address, Sequence[str]]] = []
 
     def start(
         queues: Sequence[str],
         handlers: Handlers | Mapping[str, Handler],
-        url: str | None = None,
+        url: Address = None,
         *,
         may_leave_active: bool = False,
         **options: Any,
@@ -191,7 +192,7 @@ def _registry(handlers: Handlers | Mapping[str, Handler]) -> Handlers:
     return registry
 
 
-def _refuse_active(url: str, queues: Sequence[str]) -> None:
+def _refuse_active(url: Address, queues: Sequence[str]) -> None:
     from glidemq_orchestrate.client import Queue  # noqa: PLC0415  only when used
     from glidemq_orchestrate.job import JobState  # noqa: PLC0415  only when used
 

@@ -38,6 +38,7 @@ from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, Transpo
 from glidemq_orchestrate.handler import H, Handlers
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
 
 __all__ = ["Worker"]
 
@@ -54,12 +55,12 @@ class Worker(AsyncFacade):
     """Runs the jobs of queues with the registered handlers until it is stopped.
 
     Args:
-        url: The server; from ``GLIDEMQ_URL`` when left out.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         queues: At least one queue name.
         concurrency: Jobs at the same time, at least 1; handlers that are plain functions run in so many
             threads.
         prefetch: Jobs to hold beyond those at work, so that the next one starts without a round trip. By
-            default as many as start within 20 ms, judging by how long jobs take: at most 64, none of long
+            default as many as start within 20 ms, judging by how long jobs take: at most 128, none of long
                 jobs.
         rate_limit: At most so many starts per time, together with all workers of a queue; a limit of the
             queue itself goes before.
@@ -78,7 +79,7 @@ class Worker(AsyncFacade):
 
     def __init__(  # noqa: PLR0913  all but the first two have defaults
         self,
-        url: str | None = None,
+        url: Address = None,
         *,
         queues: Sequence[str],
         concurrency: int = 10,
@@ -108,7 +109,7 @@ class Worker(AsyncFacade):
         self.handlers = handlers or Handlers()
         self.id = f"{OURS}{self._clock.now_ms()}-{secrets.token_hex(4)}"
         self.ready = threading.Event()
-        self._queues = {name: QueueKeys(prefix, check_queue_name(name)) for name in queues}
+        self._queues = {name: QueueKeys(self._prefix, check_queue_name(name)) for name in queues}
         self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._slots = Slots(concurrency, prefetch)

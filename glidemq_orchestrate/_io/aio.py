@@ -3,45 +3,58 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
-from glidemq_orchestrate._io.translate import DRIVER_ERRORS, MAX_CONNECTIONS, broken, not_connected, refused
-from glidemq_orchestrate._protocol.call import Batch, Op, Request
+from glidemq_orchestrate._io.connect import async_pool
+from glidemq_orchestrate._io.topology import Answered, Parcel, Single, Topology, topology_of
+from glidemq_orchestrate._io.translate import DRIVER_ERRORS, broken, not_connected, refused
+from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.settings import ConnectionSettings, Place
+
+_pack: Any = None
+with contextlib.suppress(ImportError):  # redis-py packs by it on blocking connections only
+    import hiredis
+
+    _pack = hiredis.pack_command
 
 T = TypeVar("T")
 
 
 class AsyncDriver:
-    """Connections to one server; made on first use."""
+    """Connections to the servers that settings name; made on first use."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
-        self._pool: ConnectionPool = ConnectionPool.from_url(
-            settings.driver_url,
-            max_connections=MAX_CONNECTIONS,
-            decode_responses=True,
-            protocol=2,
-            # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation, and
-            # the cancelled task would go on for ever. Every exchange has a time limit of ours instead.
-            socket_timeout=None,
-            socket_connect_timeout=settings.connect_timeout,
-            retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
-        )
+        self._topology = topology_of(settings)
+        self._pools: dict[tuple[Place, bool], ConnectionPool] = {}
 
     async def run(self, op: Op[T]) -> T:
         """Run an operation to its end: what it returns or raises."""
+        return await self._run(op, self._topology)
+
+    async def run_on_each(self, make: Callable[[Place], Op[T]]) -> list[tuple[Place, T]]:
+        """Run an operation on every primary, one after the other."""
+        lookup = self._topology.primaries()
+        places = await self._drive(lookup)
+        return [(place, await self._run(make(place), Single(place))) for place in places]
+
+    async def aclose(self) -> None:
+        """Close every connection; a later use opens new ones."""
+        for pool in list(self._pools.values()):
+            await pool.disconnect()
+
+    async def _run(self, op: Op[T], topology: Topology) -> T:
         try:
             request = next(op)
             while True:
                 try:
-                    reply = await self._answer(request)
+                    reply = await self._answer(request, topology)
                 except GlideMQError as exc:
                     request = op.throw(exc)
                 else:
@@ -52,41 +65,69 @@ class AsyncDriver:
         finally:
             op.close()
 
-    async def aclose(self) -> None:
-        """Close every connection; a later use opens new ones."""
-        await self._pool.disconnect()
+    async def _answer(self, request: Request, topology: Topology) -> Any:
+        if isinstance(request, Batch):
+            return await self._drive(topology.deliver(request.calls))
+        (reply,) = await self._drive(topology.deliver((request,)))
+        if isinstance(reply, GlideMQError):
+            raise reply
+        return reply
 
-    async def _answer(self, request: Request) -> Any:
+    async def _drive(self, delivery: Any) -> Any:
         try:
-            async with asyncio.timeout(self._settings.connect_timeout + self._settings.socket_timeout):
-                connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            parcels = next(delivery)
+            while True:
+                if len(parcels) == 1:
+                    answers = [await self._send(parcels[0])]
+                else:
+                    answers = await asyncio.gather(*map(self._send, parcels))
+                parcels = delivery.send(answers)
+        except StopIteration as stop:
+            return stop.value
+
+    async def _send(self, parcel: Parcel) -> Answered:
+        try:
+            return await self._exchange(parcel)
+        except GlideMQError as exc:
+            return exc
+
+    async def _exchange(self, parcel: Parcel) -> Answered:
+        settings, pool = self._settings, self._pool(parcel)
+        try:
+            async with asyncio.timeout(settings.connect_timeout + settings.socket_timeout):
+                connection = await pool.get_connection()  # type: ignore[no-untyped-call]
         except DRIVER_ERRORS as exc:
-            raise not_connected(self._settings, exc) from exc
+            raise not_connected(settings, parcel.place, exc) from exc
         done = False
+        limit = settings.socket_timeout + max((call.blocks_for or 0 for call in parcel.calls), default=0)
         try:
-            answer = await self._exchange(connection, request)
+            async with asyncio.timeout(limit):
+                await connection.send_packed_command(_packed(connection, parcel.calls))
+                replies = [await self._reply(connection) for _ in parcel.calls]
             done = True
+        except DRIVER_ERRORS as exc:
+            raise broken(settings, parcel.place, exc) from exc
         finally:
             if not done:  # also when cancelled: half a reply may be on its way
                 await connection.disconnect(nowait=True)
-            await self._pool.release(connection)
-        if isinstance(answer, GlideMQError):
-            raise answer
-        return answer
-
-    async def _exchange(self, connection: AbstractConnection, request: Request) -> Any:
-        calls = request.calls if isinstance(request, Batch) else (request,)
-        limit = self._settings.socket_timeout + max((call.blocks_for or 0 for call in calls), default=0)
-        try:
-            async with asyncio.timeout(limit):
-                await connection.send_packed_command(connection.pack_commands([c.words for c in calls]))
-                replies = [await self._reply(connection) for _ in calls]
-        except DRIVER_ERRORS as exc:
-            raise broken(self._settings, exc) from exc
-        return replies if isinstance(request, Batch) else replies[0]
+            await pool.release(connection)
+        return replies
 
     async def _reply(self, connection: AbstractConnection) -> Any:
         try:
             return await connection.read_response()
         except ResponseError as exc:
             return refused(exc)
+
+    def _pool(self, parcel: Parcel) -> ConnectionPool:
+        key = (parcel.place, parcel.sentinel)
+        if key not in self._pools:
+            self._pools[key] = async_pool(self._settings, parcel.place, sentinel=parcel.sentinel)
+        return self._pools[key]
+
+
+def _packed(connection: AbstractConnection, calls: Sequence[Call[Any]]) -> Iterable[bytes]:
+    if _pack is None:
+        packed: Iterable[bytes] = connection.pack_commands([call.words for call in calls])
+        return packed
+    return [_pack(call.words) for call in calls]

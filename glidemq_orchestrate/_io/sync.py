@@ -2,45 +2,55 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from redis import ConnectionPool
-from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.exceptions import ResponseError
-from redis.retry import Retry
 
-from glidemq_orchestrate._io.translate import DRIVER_ERRORS, MAX_CONNECTIONS, broken, not_connected, refused
+from glidemq_orchestrate._io.connect import sync_pool
+from glidemq_orchestrate._io.topology import Answered, Parcel, Single, Topology, topology_of
+from glidemq_orchestrate._io.translate import DRIVER_ERRORS, broken, not_connected, refused
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.settings import ConnectionSettings, Place
 
 T = TypeVar("T")
 
 
 class SyncDriver:
-    """Connections to one server; made on first use."""
+    """Connections to the servers that settings name; made on first use."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
-        self._pool: ConnectionPool = ConnectionPool.from_url(
-            settings.driver_url,
-            max_connections=MAX_CONNECTIONS,
-            decode_responses=True,
-            protocol=2,
-            socket_timeout=settings.socket_timeout,
-            socket_connect_timeout=settings.connect_timeout,
-            **({} if settings.driver_url.startswith("unix") else {"socket_keepalive": True}),
-            retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
-        )
+        self._topology = topology_of(settings)
+        self._pools: dict[tuple[Place, bool], ConnectionPool] = {}
+        self._making = threading.Lock()
 
     def run(self, op: Op[T]) -> T:
         """Run an operation to its end: what it returns or raises."""
+        return self._run(op, self._topology)
+
+    def run_on_each(self, make: Callable[[Place], Op[T]]) -> list[tuple[Place, T]]:
+        """Run an operation on every primary, one after the other."""
+        lookup = self._topology.primaries()
+        return [(place, self._run(make(place), Single(place))) for place in self._drive(lookup)]
+
+    def close(self) -> None:
+        """Close every connection; a later use opens new ones."""
+        with self._making:
+            pools = list(self._pools.values())
+        for pool in pools:
+            pool.disconnect()
+
+    def _run(self, op: Op[T], topology: Topology) -> T:
         try:
             request = next(op)
             while True:
                 try:
-                    reply = self._answer(request)
+                    reply = self._answer(request, topology)
                 except GlideMQError as exc:
                     request = op.throw(exc)
                 else:
@@ -51,36 +61,48 @@ class SyncDriver:
         finally:
             op.close()
 
-    def close(self) -> None:
-        """Close every connection; a later use opens new ones."""
-        self._pool.disconnect()
+    def _answer(self, request: Request, topology: Topology | None = None) -> Any:
+        topology = topology or self._topology
+        if isinstance(request, Batch):
+            return self._drive(topology.deliver(request.calls))
+        (reply,) = self._drive(topology.deliver((request,)))
+        if isinstance(reply, GlideMQError):
+            raise reply
+        return reply
 
-    def _answer(self, request: Request) -> Any:
+    def _drive(self, delivery: Any) -> Any:
         try:
-            connection = self._pool.get_connection()
+            parcels = next(delivery)
+            while True:
+                parcels = delivery.send([self._send(parcel) for parcel in parcels])
+        except StopIteration as stop:
+            return stop.value
+
+    def _send(self, parcel: Parcel) -> Answered:
+        try:
+            return self._exchange(parcel)
+        except GlideMQError as exc:
+            return exc
+
+    def _exchange(self, parcel: Parcel) -> Answered:
+        settings, pool = self._settings, self._pool(parcel)
+        try:
+            connection = pool.get_connection()
         except DRIVER_ERRORS as exc:
-            raise not_connected(self._settings, exc) from exc
+            raise not_connected(settings, parcel.place, exc) from exc
         done = False
         try:
-            answer = self._exchange(connection, request)
+            packed = connection.pack_commands([call.words for call in parcel.calls])  # type: ignore[no-untyped-call]
+            connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
+            replies = [self._reply(connection, call) for call in parcel.calls]
             done = True
+        except DRIVER_ERRORS as exc:
+            raise broken(settings, parcel.place, exc) from exc
         finally:
             if not done:
                 connection.disconnect()  # type: ignore[no-untyped-call]
-            self._pool.release(connection)
-        if isinstance(answer, GlideMQError):
-            raise answer
-        return answer
-
-    def _exchange(self, connection: AbstractConnection, request: Request) -> Any:
-        calls = request.calls if isinstance(request, Batch) else (request,)
-        try:
-            packed = connection.pack_commands([call.words for call in calls])  # type: ignore[no-untyped-call]
-            connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
-            replies = [self._reply(connection, call) for call in calls]
-        except DRIVER_ERRORS as exc:
-            raise broken(self._settings, exc) from exc
-        return replies if isinstance(request, Batch) else replies[0]
+            pool.release(connection)
+        return replies
 
     def _reply(self, connection: AbstractConnection, call: Call[Any]) -> Any:
         try:
@@ -89,3 +111,14 @@ class SyncDriver:
             return connection.read_response(timeout=call.blocks_for + self._settings.socket_timeout)
         except ResponseError as exc:
             return refused(exc)
+
+    def _pool(self, parcel: Parcel) -> ConnectionPool:
+        key = (parcel.place, parcel.sentinel)
+        pool = self._pools.get(key)
+        if pool is None:
+            with self._making:
+                pool = self._pools.get(key) or sync_pool(
+                    self._settings, parcel.place, sentinel=parcel.sentinel
+                )
+                self._pools[key] = pool
+        return pool

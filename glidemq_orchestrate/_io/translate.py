@@ -8,41 +8,61 @@ from redis import exceptions
 
 from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, GlideMQError, OutcomeUnknown
-from glidemq_orchestrate.settings import ConnectionSettings, masked
+from glidemq_orchestrate.settings import ConnectionSettings, Place
 
 # redis-py turns these codes into classes and strips them from the text.
 _STRIPPED: Final = {
     exceptions.BusyLoadingError: "LOADING",
     exceptions.OutOfMemoryError: "OOM",
     exceptions.ReadOnlyError: "READONLY",
+    exceptions.MasterDownError: "MASTERDOWN",
+    exceptions.ClusterDownError: "CLUSTERDOWN",
+    exceptions.TryAgainError: "TRYAGAIN",
+    exceptions.ClusterCrossSlotError: "CROSSSLOT",
 }
 DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)
-MAX_CONNECTIONS: Final = 100_000  # as many as there are waiters: redis-py refuses the 101st by default
 
 
-def not_connected(settings: ConnectionSettings, exc: Exception) -> GlideMQError:
+class Redirected(ConfigurationError):
+    """A node of a cluster refused a call: ``place`` has the slot, for this one call only when ``ask``."""
+
+    def __init__(self, slot: int, place: Place, *, ask: bool) -> None:
+        self.slot, self.place, self.ask = slot, place, ask
+        super().__init__(
+            f"the server is a node of a cluster, and {place} has the slot: "
+            "name the cluster by valkey+cluster://HOST:PORT"
+        )
+
+
+def not_connected(settings: ConnectionSettings, place: Place, exc: Exception) -> GlideMQError:
     """For a failure before anything was sent."""
+    where, told = settings.node(place), _told(exc)
     if isinstance(exc, exceptions.AuthenticationError | exceptions.AuthorizationError):
-        return ConfigurationError(f"{masked(settings.url)} refused the user or password")
+        return ConfigurationError(f"{where} refused the user or password")
     if isinstance(exc, exceptions.BusyLoadingError):
         return error_from(f"LOADING {exc}")
-    return ConnectionFailed(
-        f"cannot connect to {masked(settings.url)}: {_told(exc)}. "
-        "Is the server running? For one on this machine: glidemq server"
-    )
+    if isinstance(exc, exceptions.ResponseError):
+        return refused(exc)
+    return ConnectionFailed(f"cannot connect to {where}: {told}. {_advice(settings, told)}")
 
 
-def broken(settings: ConnectionSettings, exc: Exception) -> GlideMQError:
+def broken(settings: ConnectionSettings, place: Place, exc: Exception) -> GlideMQError:
     """For a connection that broke after something was sent."""
-    return OutcomeUnknown(
-        f"the connection to {masked(settings.url)} broke while waiting for the reply: {_told(exc)}"
-    )
+    where = settings.node(place)
+    if isinstance(exc, exceptions.BusyLoadingError):
+        return error_from(f"LOADING {exc}")
+    return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {_told(exc)}")
 
 
 def refused(exc: exceptions.ResponseError) -> GlideMQError:
     """For an error reply."""
+    if isinstance(exc, exceptions.AskError):  # MOVED is a kind of it
+        is_ask = not isinstance(exc, exceptions.MovedError)
+        return Redirected(exc.slot_id, Place(exc.host, exc.port), ask=is_ask)
     if isinstance(exc, exceptions.NoPermissionError):
-        return ConfigurationError(f"the server's user may not do this: {exc}")
+        error = ConfigurationError(f"the server's user may not do this: {exc}")
+        error.code = "NOPERM"
+        return error
     for kind, code in _STRIPPED.items():
         if isinstance(exc, kind):
             return error_from(f"{code} {exc}")
@@ -52,3 +72,16 @@ def refused(exc: exceptions.ResponseError) -> GlideMQError:
 def _told(exc: Exception) -> str:
     # redis-py's texts name host and port, never the password.
     return str(exc).strip().rstrip(".") or type(exc).__name__
+
+
+def _advice(settings: ConnectionSettings, told: str) -> str:
+    text = told.upper().replace(" ", "_")
+    if not settings.tls:
+        return "Is the server running? For one on this machine: glidemq server"
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "The server's certificate is not trusted: name the file of its CA by ca=FILE"
+    if "CERTIFICATE_REQUIRED" in text or (
+        not settings.cert and any(word in text for word in ("RESET", "CLOSED", "EOF"))
+    ):
+        return "The server wants a certificate of the client: name its files by cert=FILE and key=FILE"
+    return "Is the server running, and does it speak TLS at this port? valkey:// is without TLS"

@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate._ops import flow, flow_index
+from glidemq_orchestrate._ops import flow, flow_index, portable_node
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
-from glidemq_orchestrate._protocol.exchange import Answer, Held, Request
+from glidemq_orchestrate._protocol.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowNotFound, ProtocolError
 from glidemq_orchestrate.job import Attempt
@@ -108,8 +108,22 @@ def exchange(queue: QueueKeys, consumer: str, request: Request, clock: Clock) ->
     answer = yield from ask(wire.finish_and_fetch(queue, consumer, request, clock.now_ms()))
     for attempt in answer.begun:
         if attempt.inputs is None:
-            attempt.inputs = yield from _inputs(queue, attempt.job_id)
+            read = portable_node.inputs if attempt.options.portable else _inputs
+            attempt.inputs = yield from read(queue, attempt.job_id)
     return answer
+
+
+def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str], clock: Clock) -> Op[None]:
+    """Do for the nodes of portable flows that have ended what the server cannot: tell other slots."""
+    ended = [
+        (outcome.attempt, outcome.kind, verdict)
+        for outcome, verdict in zip(outcomes, verdicts, strict=True)
+        if outcome.attempt.options.portable
+    ]
+    done = [attempt.job_id for attempt, kind, verdict in ended if verdict == "ok" and kind is Kind.DONE]
+    failed = {attempt.flow_id or "" for attempt, _, verdict in ended if verdict == "failed"}
+    if done or failed:
+        yield from portable_node.carry(queue, done, failed, clock)
 
 
 def _inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:
@@ -135,6 +149,12 @@ def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: He
         entry_id for entry_id, fields in told if held is Held.CONCURRENCY or fields.get("event") in READY
     ]
     return News(*(ids[-1] if ids else "" for ids in ([e for e, _ in entries], [e for e, _ in told], ready)))
+
+
+def settle(queue: QueueKeys, position: str, block_ms: int) -> Op[bool]:
+    """Let events gather while others are busy. Answers whether the stream got a job, and then at once."""
+    found = yield from ask(wire.wake(queue, position, "", block_ms))
+    return bool(found)
 
 
 def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:

@@ -42,7 +42,7 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
     for first in range(0, len(nodes), PER_TRIP):
         part = nodes[first : first + PER_TRIP]
         told = [portable.job(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
-        for node, (state, _, text) in zip(part, (yield from ask_all(told)), strict=True):
+        for node, (state, _, text, *_) in zip(part, (yield from ask_all(told)), strict=True):
             if state == "completed":
                 texts[node.name] = text
     return orchestrate.read_results(texts)

@@ -11,7 +11,7 @@ from glidemq_orchestrate._ops.flow_portable import PortableRef
 from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import GlideMQError, InvalidFlow, LibraryMissing
+from glidemq_orchestrate.errors import GlideMQError, LibraryMissing
 from glidemq_orchestrate.flow import FlowOutcome, FlowState, FlowStatus, NodeStatus
 
 __all__ = [
@@ -38,24 +38,12 @@ def submit(
     except GlideMQError as exc:
         if not isinstance(exc, LibraryMissing) and not _is_about_slots(exc):
             raise
-    if wanted := _not_portable(flow, on_existing):
-        raise InvalidFlow(
-            f"flow {flow.name}: its queues {', '.join(flow.queues[:5])} are in several slots of a cluster, "
-            f"or the server cannot load functions. Then flows have no {wanted}: use one queue, or none of it"
-        )
     ref = yield from portable.submit(prefix, flow, flow_id, clock)
     if on_existing == "retry_failed":
         yield from portable.retry_failed(ref, clock)
+    elif on_existing == "restart":
+        yield from portable.restart(ref, clock)
     return ref
-
-
-def _not_portable(flow: CheckedFlow, on_existing: OnExisting) -> str:
-    """What the flow wants and the portable path does not have; '' for nothing."""
-    if on_existing == "restart":
-        return "restart"
-    if flow.deadline_ms is not None or flow.fail_fast:
-        return "deadline and no fail_fast"
-    return "rules, on_failure and queue_timeout" if any(node.has_policies for node in flow.nodes) else ""
 
 
 def _is_about_slots(exc: GlideMQError) -> bool:
@@ -113,13 +101,9 @@ def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
 
 
 def restart(ref: FlowRef, clock: Clock) -> Op[FlowState]:
-    """Run every node of an ended flow again. Answers the state afterwards.
-
-    Raises:
-        InvalidFlow: It was submitted by the portable path, which has no restart.
-    """
+    """Run every node of an ended flow again. Answers the state afterwards."""
     if isinstance(ref, PortableRef):
-        raise InvalidFlow(f"flow {ref.flow_id} spans slots of a cluster and cannot be restarted; retry it")
+        return (yield from portable.restart(ref, clock))
     return (yield from staged.restart(ref, clock))
 
 

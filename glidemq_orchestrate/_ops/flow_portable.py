@@ -10,16 +10,26 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flow import FlowRef
+from glidemq_orchestrate._ops.portable_table import (
+    NOT_BEGUN,
+    UPSTREAM,
+    Decisions,
+    Node,
+    decide,
+    parts,
+    policy_text,
+    read_nodes,
+    send_all,
+)
 from glidemq_orchestrate._protocol import portable as calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.flow_index import forget_home
 from glidemq_orchestrate._protocol.orchestrate import failed_node, flow_home_queue, read_results, read_status
-from glidemq_orchestrate._protocol.supervision import node_table
 from glidemq_orchestrate.checked_flow import CheckedFlow, CheckedNode
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import Json
@@ -32,42 +42,15 @@ from glidemq_orchestrate.flow import (
 )
 from glidemq_orchestrate.keys import QueueKeys, node_job_id
 
-T = TypeVar("T")
-
-PER_TRIP: Final = 200
 POLL_MS: Final = 500
 ABANDONED_MS: Final = 15 * 60_000
-UPSTREAM: Final = "upstream failed: "
+GONE: Final = "its job was removed"
 
 
 class PortableRef(FlowRef):
     """Where a portable flow is."""
 
     __slots__ = ()
-
-
-@dataclass(slots=True)
-class Node:
-    """A node as its table and its job have it."""
-
-    name: str
-    queue: QueueKeys
-    job_id: str
-    after: tuple[str, ...]
-    row: str
-    state: str = ""
-    reason: str = ""
-    result: str = "null"
-
-    @property
-    def ref(self) -> str:
-        """The form in which dependents name it."""
-        return f"{self.queue.base}:{self.job_id}"
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it has failed, or its job is gone and will never complete."""
-        return self.state in ("failed", "")
 
 
 def submit(prefix: str, flow: CheckedFlow, flow_id: str, clock: Clock) -> Op[PortableRef]:
@@ -103,15 +86,29 @@ def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
         "path": calls.PATH,
         "created_at": now_ms,
     }
+    if flow.deadline_ms is not None:
+        fields["deadline"] = flow.deadline_ms
+    if flow.fail_fast:
+        fields["fail_fast"] = 1
     yield from ask(calls.enlist(ref.home, ref.flow_id, now_ms))
     yield from ask(calls.write_record(ref.home, ref.flow_id, fields))
-    for part in _parts(flow.nodes):
+    for part in parts(flow.nodes):
         rows = {node.name: _row(ref.flow_id, node) for node in part}
         yield from ask(calls.write_table(ref.home, ref.flow_id, rows))
-    for part in _parts(flow.nodes[::-1]):  # dependents first: whoever looks finds no dependency without them
+    for part in parts(flow.nodes):
+        texts = {node.name: text for node in part if (text := policy_text(node))}
+        if texts:
+            yield from ask(calls.write_policies(ref.home, ref.flow_id, texts))
+    for part in parts(flow.nodes[::-1]):  # dependents first: whoever looks finds no dependency without them
         yield from _add_nodes(ref, flow, part, now_ms)
-    running: dict[str, str | int] = {"state": "running", "started_at": clock.now_ms(), "generation": 0}
+    yield from _list_as(ref, fields, FlowState.RUNNING)
+    running: dict[str, str | int] = {"state": "running", "started_at": clock.now_ms(), "round": 0}
     yield from ask(calls.write_record(ref.home, ref.flow_id, running))
+
+
+def _list_as(ref: FlowRef, fields: Mapping[str, str | int], state: FlowState) -> Op[None]:
+    labels, at = json.loads(str(fields.get("labels", "{}"))), str(fields.get("created_at", 0))
+    yield from ask_all(calls.index(ref.home, ref.flow_id, labels, state, at))
 
 
 def _row(flow_id: str, node: CheckedNode) -> str:
@@ -131,7 +128,9 @@ def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], no
     linking: list[Call[None]] = []
     for node in nodes:
         queue, job_id = place(node.name)
-        deps = [member(name) for name in node.after] or [calls.gate(queue, 0)]
+        deps = [member(name) for name in node.after]
+        if not deps or policy_text(node):
+            deps.append(calls.gate(queue, 0))
         adding.append(calls.add_node(queue, job_id, node, flow_id=ref.flow_id, deps=deps, now_ms=now_ms))
         if node.dependents:
             linking.append(calls.add_members(queue, "parents", job_id, map(member, node.dependents)))
@@ -147,13 +146,17 @@ def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], no
 
 def discard(ref: FlowRef) -> Op[None]:
     """Remove a flow that never started: its own jobs, then the record, then the claim. Repeatable."""
-    nodes = yield from _nodes(ref)
-    for part in _parts(nodes):
+    nodes = yield from read_nodes(ref)
+    for part in parts(nodes):
         owners = yield from ask_all([calls.owner(node.queue, node.job_id) for node in part if node.state])
         there = [node for node in part if node.state]
         ours = [node for node, owner in zip(there, owners, strict=True) if owner == ref.flow_id]
         yield from ask_all([calls.drop_job(node.queue, node.job_id) for node in ours])
     yield from ask(calls.delist(ref.home, ref.flow_id))
+    labels = json.loads((yield from ask(calls.record(ref.home, ref.flow_id))).get("labels", "{}"))
+    yield from ask_all(calls.unindex(ref.home, ref.flow_id, labels))
+    if not (yield from ask(calls.has_flows(ref.home))):
+        yield from ask(forget_home(ref.home))
     for call in calls.drop_record(ref.home, ref.flow_id):
         yield from ask(call)
 
@@ -173,14 +176,14 @@ def status(ref: FlowRef) -> Op[FlowStatus]:
 
 def results(ref: FlowRef) -> Op[dict[str, Json]]:
     """The result of every completed node by name."""
-    nodes = yield from _nodes(ref)
+    nodes = yield from read_nodes(ref)
     return read_results({node.name: node.result for node in nodes if node.state == "completed"})
 
 
 def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
     """Every node, dependencies before dependents."""
     found: list[NodeStatus] = []
-    for part in _parts((yield from _nodes(ref))):
+    for part in parts((yield from read_nodes(ref))):
         told = [calls.node_status(node.queue, node.job_id, node.name, node.row) for node in part]
         found += yield from ask_all(told)
     return found
@@ -228,21 +231,42 @@ def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     """
     fields = yield from ask(calls.record(ref.home, ref.flow_id))
     if fields.get("state") in ("failed", "cancelled"):
-        generation = int(fields.get("generation", 0)) + 1
-        nodes = yield from _nodes(ref)
-        for node in nodes:
-            if node.state == "failed":
-                gate = calls.gate(node.queue, generation)
-                held = calls.add_members(node.queue, "deps", node.job_id, [gate])
-                yield from ask_all([held, *calls.reset(node.queue, node.job_id)])
-        yield from ask(calls.enlist(ref.home, ref.flow_id, clock.now_ms()))
-        yield from ask(
-            calls.clear_record(ref.home, ref.flow_id, ("cancel", "reason", "finished_at", "ended"))
-        )
-        again: dict[str, str | int] = {"state": "running", "generation": generation}
-        yield from ask(calls.write_record(ref.home, ref.flow_id, again))
-        yield from advance(ref, clock)
+        nodes = yield from read_nodes(ref)
+        redo = [node for node in nodes if node.state == "failed" or _was_skipped_for_others(node)]
+        yield from _begin_again(ref, fields, redo, {}, clock)
     return (yield from status(ref)).state
+
+
+def restart(ref: FlowRef, clock: Clock) -> Op[FlowState]:
+    """Run every node of an ended flow again. Answers the state afterwards. Repeatable until it ends."""
+    fields = yield from ask(calls.record(ref.home, ref.flow_id))
+    if fields.get("state") in ("completed", "failed", "cancelled"):
+        nodes = yield from read_nodes(ref)
+        redo = [node for node in nodes if node.state and node.end]
+        generation = int(fields.get("generation", 0)) + 1
+        yield from _begin_again(ref, fields, redo, {"generation": generation}, clock)
+    return (yield from status(ref)).state
+
+
+def _was_skipped_for_others(node: Node) -> bool:
+    return node.state == "skipped" and node.reason.startswith(UPSTREAM)
+
+
+def _begin_again(
+    ref: FlowRef, fields: Mapping[str, str], redo: Iterable[Node], also: Mapping[str, int], clock: Clock
+) -> Op[None]:
+    """A kill in between leaves nodes behind a gate that nobody opens, in a flow that has ended: repeat it."""
+    number = int(fields.get("round", 0)) + 1
+    for node in redo:
+        held = calls.add_members(node.queue, "deps", node.job_id, [calls.gate(node.queue, number)])
+        yield from ask_all([held, *calls.reset(node.queue, node.job_id)])
+    yield from ask(calls.enlist(ref.home, ref.flow_id, clock.now_ms()))
+    yield from ask(calls.forget_waiting(ref.home, ref.flow_id))
+    yield from ask(calls.clear_record(ref.home, ref.flow_id, ("cancel", "reason", "finished_at", "ended")))
+    again: dict[str, str | int] = {"state": "running", "started_at": clock.now_ms(), "round": number, **also}
+    yield from _list_as(ref, fields, FlowState.RUNNING)
+    yield from ask(calls.write_record(ref.home, ref.flow_id, again))
+    yield from advance(ref, clock)
 
 
 def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
@@ -251,80 +275,103 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     state = FlowState(fields["state"])
     if state is not FlowState.RUNNING or fields.get("path") != calls.PATH:
         return state
-    nodes = yield from _nodes(ref)
+    nodes = yield from read_nodes(ref)
+    if "cancel" not in fields:
+        decided = decide(nodes, int(fields.get("started_at", 0)), clock.now_ms())
+        yield from _end(decided, clock)
+        yield from _release(decided.run, nodes, int(fields.get("round", 0)))
+        yield from _expire_waiting(ref, nodes, clock)
+        if reason := _stopped(fields, nodes, clock.now_ms()):
+            fields |= {"cancel": "failed", "reason": reason}
+            marks: dict[str, str | int] = {"cancel": "failed", "reason": reason}
+            yield from ask(calls.write_record(ref.home, ref.flow_id, marks))
     if "cancel" in fields:
         yield from _abort(nodes, fields.get("reason", ""), clock)
-    else:
-        yield from _fail_blocked(nodes, clock)
-        yield from _tell_completed(nodes)
-        yield from _open_gates(nodes, int(fields.get("generation", 0)))
     return (yield from _count(ref, nodes, fields, clock))
 
 
-def _fail_blocked(nodes: Sequence[Node], clock: Clock) -> Op[None]:
-    """In topological order, so that a failure reaches the last dependent in one go."""
-    causes: dict[str, str] = {}
-    failing: list[Call[str]] = []
-    for node in nodes:
-        if node.has_failed:
-            told = node.reason.startswith(UPSTREAM)
-            causes[node.name] = node.reason.removeprefix(UPSTREAM) if told else node.name
-        cause = next((causes[name] for name in node.after if name in causes), None)
-        if cause is not None and node.state == "waiting-children":
-            node.state, node.reason, causes[node.name] = "failed", UPSTREAM + cause, cause
-            failing.append(calls.fail(node.queue, node.job_id, node.reason, clock.now_ms()))
-    yield from _all(failing)
+def _stopped(fields: Mapping[str, str], nodes: Sequence[Node], now_ms: int) -> str:
+    """Why all that is open is to end, or ''."""
+    limit = int(fields.get("deadline", 0))
+    if limit and now_ms >= int(fields.get("started_at", 0)) + limit and any(not node.end for node in nodes):
+        return f"deadline: it has not ended within {limit / 1000:g} s"
+    if "fail_fast" in fields and (cause := next((node for node in nodes if _fails_flow(node)), None)):
+        return f"{cause.name}: {cause.reason or GONE}"
+    return ""
 
 
-def _tell_completed(nodes: Sequence[Node]) -> Op[None]:
+def _fails_flow(node: Node) -> bool:
+    return node.has_failed and not node.is_ignored
+
+
+def _end(decided: Decisions, clock: Clock) -> Op[None]:
+    now_ms = clock.now_ms()
+    yield from send_all(calls.fail(node.queue, node.job_id, node.reason, now_ms) for node in decided.fail)
+    skipping = (calls.skip(node.queue, node.job_id, node.reason, now_ms) for node in decided.skip)
+    yield from send_all(call for steps in skipping for call in steps)
+
+
+def _release(due: Sequence[Node], nodes: Sequence[Node], rounds: int) -> Op[None]:
+    """Tell nodes that may run that all they wait for is done, and open their gates."""
     by_name = {node.name: node for node in nodes}
-    yield from _all(
-        calls.complete_child(node.queue, node.job_id, by_name[name].ref)
-        for node in nodes
-        if node.state == "waiting-children"
-        for name in node.after
-        if by_name[name].state == "completed"
-    )
-
-
-def _open_gates(nodes: Sequence[Node], generation: int) -> Op[None]:
-    waiting = [node for node in nodes if node.state == "waiting-children"]
-    for number in range(generation + 1):
-        for part in _parts([node for node in waiting if number or not node.after]):
+    edges = [(node, by_name[name].ref) for node in due for name in node.after]
+    yield from send_all(calls.complete_child(node.queue, node.job_id, ref) for node, ref in edges)
+    for number in range(rounds + 1):
+        for part in parts(due):
             held = yield from ask_all([calls.has_gate(node.queue, node.job_id, number) for node in part])
             gated = [node for node, has_gate in zip(part, held, strict=True) if has_gate]
-            yield from ask_all(
-                [
-                    calls.complete_child(node.queue, node.job_id, calls.gate(node.queue, number))
-                    for node in gated
-                ]
-            )
+            yield from ask_all([calls.open_gate(node.queue, node.job_id, number) for node in gated])
+
+
+def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], clock: Clock) -> Op[None]:
+    """Fail nodes that no worker has begun in time."""
+    now_ms = clock.now_ms()
+    waiting = [n for n in nodes if n.policy.queue_timeout_ms and n.state in NOT_BEGUN and not n.has_begun]
+    for part in parts(waiting):
+        seen = yield from ask_all(
+            [call for node in part for call in calls.see_waiting(ref.home, ref.flow_id, node.name, now_ms)]
+        )
+        late = [
+            node
+            for node, since in zip(part, seen[1::2], strict=True)
+            if now_ms - since >= (node.policy.queue_timeout_ms or 0)
+        ]
+        for node in late:
+            limit = (node.policy.queue_timeout_ms or 0) / 1000
+            told = f"queue timeout: no worker of queue {node.queue.queue} began it within {limit:g} s"
+            yield from _take_away([node], told, now_ms)
 
 
 def _abort(nodes: Sequence[Node], reason: str, clock: Clock) -> Op[None]:
-    open_nodes = [node for node in nodes if node.state not in ("completed", "failed", "")]
-    told, now_ms = f"cancelled: {reason}", clock.now_ms()
-    yield from _all(calls.revoke(node.queue, node.job_id, now_ms) for node in open_nodes)
-    yield from _all(calls.fail(node.queue, node.job_id, told, now_ms) for node in open_nodes)
-    for node in open_nodes:
-        node.state, node.reason = "failed", told
+    yield from _take_away([node for node in nodes if not node.end], f"cancelled: {reason}", clock.now_ms())
 
 
-def _count(ref: FlowRef, nodes: Sequence[Node], fields: dict[str, str], clock: Clock) -> Op[FlowState]:
-    failed = [node for node in nodes if node.has_failed]
-    completed = Counter(node.state for node in nodes)["completed"]
-    counts: dict[str, str | int] = {"completed": completed, "failed": len(failed)}
-    if failed and "reason" not in fields:
-        counts["reason"] = f"{failed[0].name}: {failed[0].reason or 'its job was removed'}"
+def _take_away(nodes: Sequence[Node], reason: str, now_ms: int) -> Op[None]:
+    yield from send_all(calls.revoke(node.queue, node.job_id, now_ms) for node in nodes)
+    yield from send_all(calls.fail(node.queue, node.job_id, reason, now_ms) for node in nodes)
+    yield from send_all(calls.explain(node.queue, node.job_id, reason) for node in nodes)
+    for node in nodes:
+        node.state, node.reason, node.ended_ms = "failed", reason, now_ms
+
+
+def _count(ref: FlowRef, nodes: Sequence[Node], fields: Mapping[str, str], clock: Clock) -> Op[FlowState]:
+    ends = Counter(node.end for node in nodes)
+    counts: dict[str, str | int] = {end: ends[end] for end in ("completed", "failed", "skipped")}
+    cause = next((node for node in nodes if _fails_flow(node)), None)
+    if cause and "reason" not in fields:
+        counts["reason"] = f"{cause.name}: {cause.reason or GONE}"
     state = FlowState.RUNNING
-    if completed + len(failed) == len(nodes):
-        ended = "cancelled" if "cancel" in fields else "failed" if failed else "completed"
+    if ends[None] == 0:
+        ended = "failed" if cause else "completed"
+        if "cancel" in fields:
+            ended = "failed" if fields["cancel"] == "failed" else "cancelled"
         state = FlowState(ended)
         counts |= {"state": ended, "finished_at": clock.now_ms()}
     yield from ask(calls.write_record(ref.home, ref.flow_id, counts))
     if state.is_terminal:
         if (yield from ask(calls.mark_once(ref.home, ref.flow_id, "ended"))):
             yield from ask(calls.tell_end(ref.home, ref.flow_id, state))
+        yield from _list_as(ref, fields, state)
         yield from ask(calls.delist(ref.home, ref.flow_id))
     return state
 
@@ -337,36 +384,7 @@ def sweep(home: QueueKeys, clock: Clock) -> Op[None]:
         if fields.get("state") == "running":
             yield from advance(ref, clock)
         elif fields.get("state") in ("completed", "failed", "cancelled"):
+            yield from _list_as(ref, fields, FlowState(fields["state"]))
             yield from ask(calls.delist(home, flow_id))
         elif int(fields.get("created_at", 0)) < clock.now_ms() - ABANDONED_MS:
             yield from discard(ref)
-
-
-def _nodes(ref: FlowRef) -> Op[list[Node]]:
-    """Every node with the state of its job, dependencies before dependents."""
-    found: dict[str, tuple[float, Node]] = {}
-    cursor = "0"
-    while True:
-        cursor, page = yield from ask(node_table(ref.home, ref.flow_id, cursor))
-        for name, row in page.items():
-            rank, queue, job_id, _job, *after = row
-            place = QueueKeys(ref.home.prefix, queue)
-            found[name] = (rank, Node(name, place, job_id, tuple(after), json.dumps(row)))
-        if cursor == "0":
-            break
-    nodes = [node for _, node in sorted(found.values(), key=lambda pair: pair[0])]
-    for part in _parts(nodes):
-        states = yield from ask_all([calls.job(node.queue, node.job_id) for node in part])
-        for node, (state, reason, result) in zip(part, states, strict=True):
-            node.state, node.reason, node.result = state, reason, result
-    return nodes
-
-
-def _all(todo: Iterable[Call[T]]) -> Op[None]:
-    for part in _parts(list(todo)):
-        yield from ask_all(part)
-
-
-def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for first in range(0, len(items), PER_TRIP):
-        yield items[first : first + PER_TRIP]

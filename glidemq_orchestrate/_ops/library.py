@@ -62,7 +62,7 @@ def ensure_libraries() -> Op[None]:
     except LibraryMissing:
         yield from _load(ours)
         return
-    if _numbers(version) > _numbers(ours.version):
+    if numbers(version) > numbers(ours.version):
         raise LibraryVersionMismatch(ORCHESTRATE, version, ours.version)
     if (version, sha256) != (ours.version, ours.sha256):
         yield from ask(load_library(ours.source, replace=True))
@@ -170,7 +170,7 @@ def _status_of(shipped: Library) -> Op[LibraryStatus]:
 
 def _is_older(status: LibraryStatus, wanted: Library) -> bool:
     """Of our own library alone: another build of it may be replaced unless it is a newer one."""
-    return wanted.name == ORCHESTRATE and _numbers(status.version or "0") <= _numbers(wanted.version)
+    return wanted.name == ORCHESTRATE and numbers(status.version or "0") <= numbers(wanted.version)
 
 
 def _load(wanted: Library) -> Op[None]:
@@ -181,5 +181,6 @@ def _load(wanted: Library) -> Op[None]:
             raise
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
+    """A version in a form that can be compared."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())

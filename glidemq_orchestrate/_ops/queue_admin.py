@@ -126,7 +126,7 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
             yield from ask(glidemq_admin.unlink(keys))
         if cursor == "0":
             break
-    # On a cluster these keys are elsewhere; what cannot be reached is left.
+    # On a cluster these keys are in other slots; what cannot be reached is left.
     yield from ask_each(
         [
             *(glidemq_admin.unlink([flow_home(queue.prefix, flow_id)]) for flow_id in flows),

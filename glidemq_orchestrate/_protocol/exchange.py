@@ -12,8 +12,11 @@ from glidemq_orchestrate._protocol.call import Call, Word, function
 from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
-MOST_OUTCOMES: Final = 100
-MOST_WANTED: Final = 100
+# The server takes 100 of each, but a call must not keep it busy for 5 ms, and shorter ones overlap better
+# with the work of the worker.
+MOST_OUTCOMES: Final = 50
+MOST_NODES: Final = 25  # the end of a node of a flow releases others
+MOST_WANTED: Final = 64
 
 
 class Kind(StrEnum):
@@ -77,7 +80,7 @@ class Answer:
 
 
 def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: int) -> Call[Answer]:
-    """Hand in up to 100 outcomes and begin up to 100 jobs.
+    """Hand in and begin as many as a short call can: ``MOST_OUTCOMES``, ``MOST_NODES``, ``MOST_WANTED``.
 
     A repeat with ``again`` gives the jobs that a lost reply announced, and refuses the outcomes it took.
     """
@@ -121,10 +124,13 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[li
 
 
 def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]:
-    """Entries of the stream and of the events after the given positions; waits for the first."""
-    keys = (queue.key("stream"), queue.key("events"))
+    """Entries of the stream and of the events after the given positions; waits for the first.
+
+    ``events`` may be '': then only the stream is read.
+    """
+    after = {queue.key("stream"): stream} | ({queue.key("events"): events} if events else {})
     return Call(
-        ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *keys, stream, events),
+        ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *after.keys(), *after.values()),
         replies.stream_entries,
         block_ms / 1000,
     )

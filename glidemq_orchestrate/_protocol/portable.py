@@ -1,7 +1,8 @@
 """Builders of the portable path: glide-mq's own functions and plain commands, each within one slot.
 
 A node of a portable flow is held back by its dependencies and by gates: members of its ``deps`` set that no
-job has. Gate 0 holds the roots until every node exists, gate n what the n-th retry runs again.
+job has. Gate 0 holds the roots until every node exists, and nodes with rules or a delay until these are met;
+gate n what the n-th retry or restart runs again.
 """
 
 from __future__ import annotations
@@ -15,17 +16,36 @@ from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate._protocol.orchestrate import read_node
 from glidemq_orchestrate.checked_flow import CheckedNode
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.flow import NodeStatus
+from glidemq_orchestrate.flow import FlowState, NodeStatus
 from glidemq_orchestrate.job import JobState
-from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home
+from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home, flow_homes
 
 NO_ENTRY: Final = "0-1"
 PATH: Final = "portable"
+MAX_LABELS: Final = 16
 
 
 def gate(queue: QueueKeys, number: int) -> str:
     """The member that holds a job of the queue back."""
     return f"{queue.base}:gmo-gate-{number}"
+
+
+def read_ref(prefix: str, ref: str) -> tuple[QueueKeys, str]:
+    """Queue and job id of a member of ``deps`` or ``parents``; a gate reads like a job that is not there."""
+    queue, _, job_id = ref.removeprefix(f"{prefix}:{{").partition("}:")
+    return QueueKeys(prefix, queue), job_id
+
+
+def result(queue: QueueKeys, job_id: str) -> Call[tuple[str, str] | None]:
+    """Name of the node and stored result of a job; None unless it has completed."""
+
+    def decode(reply: Any) -> tuple[str, str] | None:
+        state, text, options = reply
+        mark = json.loads(options or "{}").get("gmo")
+        name = str(mark["node"]) if isinstance(mark, dict) else job_id
+        return (name, text or "null") if state == "completed" else None
+
+    return command("HMGET", queue.job(job_id), "state", "returnvalue", "opts", decode=decode)
 
 
 def claim(home: QueueKeys, flow_id: str) -> Call[None]:
@@ -80,6 +100,37 @@ def delist(home: QueueKeys, flow_id: str) -> Call[None]:
     return command("ZREM", home.key("gmo:portable"), flow_id, decode=replies.anything)
 
 
+def index(
+    home: QueueKeys, flow_id: str, labels: Mapping[str, str], state: FlowState, at: str
+) -> list[Call[None]]:
+    """Calls that list a flow among those of its home, in one state, as ``index.lua`` does. Repeatable."""
+    flows, gone = home.flows(), replies.anything
+    others = [other for other in FlowState if other is not state]
+    return [
+        command("ZADD", flows, at, flow_id, decode=gone),
+        *(command("ZADD", key, at, flow_id, decode=gone) for key in _label_keys(home, labels)),
+        *(command("ZREM", f"{flows}:state:{other}", flow_id, decode=gone) for other in others),
+        command("ZADD", f"{flows}:state:{state}", at, flow_id, decode=gone),
+        command("SADD", flow_homes(home.prefix), home.queue, decode=gone),
+    ]
+
+
+def unindex(home: QueueKeys, flow_id: str, labels: Mapping[str, str]) -> list[Call[None]]:
+    """Calls that take a flow off every list of its home. Repeatable."""
+    lists = [f"{home.flows()}:state:{state}" for state in FlowState]
+    keys = [home.flows(), *_label_keys(home, labels), *lists]
+    return [command("ZREM", key, flow_id, decode=replies.anything) for key in keys]
+
+
+def has_flows(home: QueueKeys) -> Call[bool]:
+    """Whether the queue is the home of a flow."""
+    return command("EXISTS", home.flows(), decode=bool)
+
+
+def _label_keys(home: QueueKeys, labels: Mapping[str, str]) -> list[str]:
+    return [f"{home.flows()}:label:{key}={value}" for key, value in list(labels.items())[:MAX_LABELS]]
+
+
 def add_node(  # noqa: PLR0913  what a node is made of
     queue: QueueKeys, job_id: str, node: CheckedNode, *, flow_id: str, deps: Iterable[str], now_ms: int
 ) -> Call[bool]:
@@ -123,10 +174,61 @@ def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
     return function("glidemq_completeChild", keys, (member, job_id), replies.integer)
 
 
-def job(queue: QueueKeys, job_id: str) -> Call[tuple[str, str, str]]:
-    """State ('' = gone), reason of the failure, and stored result."""
-    words = ("HMGET", queue.job(job_id), "state", "failedReason", "returnvalue")
-    return command(*words, decode=lambda reply: (reply[0] or "", reply[1] or "", reply[2] or "null"))
+def policies(home: QueueKeys, flow_id: str) -> Call[dict[str, str]]:
+    """The policies of the nodes that have some, as ``portable_table.policy_text`` writes them."""
+    return command("HGETALL", f"{home.flow(flow_id)}:policies", decode=replies.pairs)
+
+
+def write_policies(home: QueueKeys, flow_id: str, texts: Mapping[str, str]) -> Call[None]:
+    """Store policies of nodes."""
+    words = [word for pair in texts.items() for word in pair]
+    return command("HSET", f"{home.flow(flow_id)}:policies", *words, decode=replies.anything)
+
+
+def see_waiting(home: QueueKeys, flow_id: str, name: str, now_ms: int) -> list[Call[Any]]:
+    """Calls that note when a node was first seen to wait for a worker, and answer when that was, in ms."""
+    key = f"{home.flow(flow_id)}:waiting"
+    return [
+        command("HSETNX", key, name, now_ms, decode=replies.anything),
+        command("HGET", key, name, decode=lambda reply: int(reply or now_ms)),
+    ]
+
+
+def forget_waiting(home: QueueKeys, flow_id: str) -> Call[None]:
+    """Forget since when nodes wait: they run again."""
+    return command("UNLINK", f"{home.flow(flow_id)}:waiting", decode=replies.anything)
+
+
+def open_gate(queue: QueueKeys, job_id: str, number: int) -> Call[int]:
+    """Let a gate not hold a job back any more. Repeatable."""
+    return complete_child(queue, job_id, gate(queue, number))
+
+
+JobNow = tuple[str, str, str, int, bool]
+
+
+def job(queue: QueueKeys, job_id: str) -> Call[JobNow]:
+    """State ('' = gone), reason of its end, stored result, when it ended (ms) and whether it was begun."""
+    fields = ("state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped")
+
+    def decode(reply: Any) -> JobNow:
+        state, reason, result, ended, begun, skipped = (field or "" for field in reply)
+        if skipped:
+            state, reason = "skipped", skipped
+        return state, reason, result or "null", int(ended or 0), bool(begun)
+
+    return command("HMGET", queue.job(job_id), *fields, decode=decode)
+
+
+def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[None]]:
+    """Calls that end a job that waits as skipped: completed without a result. Repeatable."""
+    ended = ("state", "completed", "returnvalue", "null", "finishedOn", now_ms, "gmo:skipped", reason)
+    event = ("event", "completed", "jobId", job_id, "returnvalue", "null", "skipped", reason)
+    return [
+        command("HSET", queue.job(job_id), *ended, decode=replies.anything),
+        command("ZADD", queue.key("completed"), now_ms, job_id, decode=replies.anything),
+        command("XADD", queue.key("events"), "MAXLEN", "~", 1000, "*", *event, decode=replies.anything),
+    ]
 
 
 def node_status(queue: QueueKeys, job_id: str, name: str, row: str) -> Call[NodeStatus]:
@@ -156,14 +258,20 @@ def revoke(queue: QueueKeys, job_id: str, now_ms: int) -> Call[str]:
     return function("glidemq_revoke", keys, (job_id, now_ms, GROUP), replies.text)
 
 
+def explain(queue: QueueKeys, job_id: str, reason: str) -> Call[None]:
+    """Say why a job was ended; a revocation says only that it was. Repeatable."""
+    return command("HSET", queue.job(job_id), "failedReason", reason, decode=replies.anything)
+
+
 def reset(queue: QueueKeys, job_id: str) -> list[Call[None]]:
-    """Calls that make a failed job wait again; a gate must hold it back by then."""
+    """Calls that make a job that has ended wait again; a gate must hold it back by then."""
     key = queue.job(job_id)
     fresh = ("state", "waiting-children", "attemptsMade", "0", "failedReason", "", "finishedOn", "")
-    stale = ("revoked", "stalledCount", "progress", "processedOn", "gmo:token", "gmo:entry")
+    stale = ("revoked", "stalledCount", "progress", "processedOn", "gmo:token", "gmo:entry", "gmo:skipped")
     return [
         command("ZREM", queue.key("failed"), job_id, decode=replies.anything),
-        command("HDEL", key, *stale, decode=replies.anything),
+        command("ZREM", queue.key("completed"), job_id, decode=replies.anything),
+        command("HDEL", key, *stale, "returnvalue", decode=replies.anything),
         command("HSET", key, *fresh, decode=replies.anything),
     ]
 
@@ -178,7 +286,7 @@ def drop_record(home: QueueKeys, flow_id: str) -> list[Call[None]]:
     """Delete the record of a flow that never started, the claim on its id last."""
     key = home.flow(flow_id)
     return [
-        command("UNLINK", key, f"{key}:nodes", decode=replies.anything),
+        command("UNLINK", key, f"{key}:nodes", f"{key}:policies", f"{key}:waiting", decode=replies.anything),
         command("UNLINK", flow_home(home.prefix, flow_id), decode=replies.anything),
     ]
 

@@ -38,6 +38,10 @@ _CODES: Final[dict[str, type[GlideMQError]]] = {
     "OOM": ServerBusy,
     "READONLY": ServerBusy,
     "MASTERDOWN": ServerBusy,
+    "CLUSTERDOWN": ServerBusy,
+    "TRYAGAIN": ServerBusy,
+    "UNBLOCKED": ServerBusy,  # a call that was waiting when its server became a replica
+    "NOREPLICAS": ServerBusy,
     "MISCONF": ServerBusy,
 }
 
@@ -49,6 +53,8 @@ def error_from(text: str) -> GlideMQError:
         error: GlideMQError = LibraryMissing(text)
     elif "unknown command" in text and "FCALL" in text.upper():
         error = ServerTooOld("a server", "without functions")
+    elif "access a non local key" in text:  # a slot is on its way to another node
+        error = ServerBusy(text)
     elif code in _CODES:
         error = _CODES[code](told if code.startswith("GMO_") else text)
     else:

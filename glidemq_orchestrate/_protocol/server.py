@@ -34,6 +34,23 @@ def server_info() -> Call[tuple[str, str]]:
     return command("INFO", "server", decode=decode)
 
 
+def server_facts() -> Call[dict[str, str]]:
+    """Everything that the server tells about itself."""
+    return command(
+        "INFO", decode=lambda reply: dict(re.findall(r"^([a-z_0-9]+):(.*?)\r?$", reply, re.MULTILINE))
+    )
+
+
+def server_time() -> Call[int]:
+    """The server's clock, ms since the epoch."""
+    return command("TIME", decode=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
+
+
+def slots_served() -> Call[int]:
+    """How many of the 16,384 slots of the cluster somebody serves."""
+    return command("CLUSTER", "SLOTS", decode=lambda reply: sum(row[1] - row[0] + 1 for row in reply))
+
+
 def load_library(source: str, *, replace: bool = False) -> Call[None]:
     """Load a function library."""
     return command("FUNCTION", "LOAD", *(("REPLACE",) if replace else ()), source, decode=replies.anything)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from glidemq_orchestrate.cli import process
+from glidemq_orchestrate.cli.doctor import doctor
 from glidemq_orchestrate.cli.events import events
 from glidemq_orchestrate.cli.flow import flow_app
 from glidemq_orchestrate.cli.job import job_app
@@ -29,6 +30,7 @@ app.add_typer(job_app)
 app.add_typer(library_app)
 app.add_typer(scheduler_app)
 app.command()(events)
+app.command()(doctor)
 app.command()(process.demo)
 
 

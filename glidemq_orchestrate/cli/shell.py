@@ -27,7 +27,11 @@ errors = Console(stderr=True, soft_wrap=True)
 
 Url = Annotated[
     str | None,
-    typer.Option(envvar="GLIDEMQ_URL", show_envvar=True, help="The server, such as valkey://127.0.0.1:6379."),
+    typer.Option(
+        envvar="GLIDEMQ_URL",
+        show_envvar=True,
+        help="The server: valkey://HOST:PORT; valkeys:// with TLS; valkey+cluster://, valkey+sentinel://.",
+    ),
 ]
 Prefix = Annotated[str, typer.Option(help="First part of every key, as in glide-mq.")]
 AsJson = Annotated[

@@ -82,6 +82,7 @@ local function accept(x, args)
     end
     verdicts[#verdicts + 1] = verdict
   end
+  L.settle.flush(x.ended, x.now)
   if #x.entries > 0 then
     redis.call('XACK', x.stream, x.group, unpack(x.entries))
     redis.call('XDEL', x.stream, unpack(x.entries))
@@ -109,7 +110,7 @@ local function finish_and_fetch(keys, args)
   end
   local x = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = now, now_text = L.numbers.text(now),
     group = args[2], consumer = args[3], token = args[5], jobs = {}, flows = {}, entries = {}, troubles = {},
-    completed = 0, took = 0, spent = 0, budget = BUDGET }
+    completed = 0, took = 0, spent = 0, budget = BUDGET, ended = {} }
   local verdicts = accept(x, args)
   local is_full, held, until_ms = true, '', -1
   if args[6] == 'again' then

@@ -80,6 +80,8 @@ local function stage(s, nodes, now)
   redis.call('HSET', meta, 'flow', s.header.id)
   if s.ref then
     redis.call('HSET', meta, 'ref', s.ref, 'token', s.token)
+    local prefix, job_id = L.record.split(s.ref)
+    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:grows', '1') -- its end looks for it only then
   end
   redis.call('ZADD', s.home .. 'gmo:growing', now, s.header.growth .. '\n' .. s.header.id)
   for _, node in ipairs(fresh) do

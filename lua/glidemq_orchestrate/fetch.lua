@@ -21,12 +21,12 @@ end
 -- The results of a node's dependencies as a flat array of name and result; false when they are too many or too
 -- large for this reply: gmo_node_inputs gives them in pages.
 local function inputs(prefix, job_id)
-  local key, found, bytes = prefix .. 'deps:' .. job_id, {}, 0
-  local count = redis.call('SCARD', key)
-  if count == 0 or count > MAX_INPUTS then
-    return count == 0 and found
+  local found, bytes = {}, 0
+  local refs = redis.call('SRANDMEMBER', prefix .. 'deps:' .. job_id, MAX_INPUTS + 1)
+  if #refs > MAX_INPUTS then
+    return false
   end
-  for _, ref in ipairs(redis.call('SMEMBERS', key)) do
+  for _, ref in ipairs(refs) do
     local queue, dependency = L.record.split(ref)
     local job = redis.call('HMGET', queue .. 'job:' .. dependency, 'gmo:node', 'state', 'returnvalue', 'gmo:skipped')
     if job[2] == 'completed' and not job[4] then

@@ -21,14 +21,15 @@ local FLOW_FAILURE = 50
 local function read(x, o)
   local key = x.prefix .. 'job:' .. o.job_id
   local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingSeq', 'orderingKey',
-    'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name')
+    'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name', 'gmo:grows')
   if not v[1] then
     return nil, 'stale job ' .. o.job_id .. ' is gone'
   end
   if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then
     return nil, 'stale this attempt no longer owns job ' .. o.job_id .. ', which is ' .. v[1]
   end
-  local flow = v[11] and v[12] and { id = v[11], home = v[12], node = v[13] or o.job_id } or nil
+  local flow = v[11] and v[12] and { id = v[11], home = v[12], node = v[13] or o.job_id,
+    grows = v[15] ~= false, ended = x.ended } or nil
   return { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingSeq = v[5] or nil,
     orderingKey = v[6] or nil, groupSlot = v[7] or nil, priority = v[8] or nil, parentId = v[9] or nil,
     parentQueue = v[10] or nil, name = v[14] or nil, flow = flow }
@@ -60,6 +61,12 @@ local function tell_single_parent(x, o, job)
   end
 end
 
+-- Whether the job is a node of a flow of the portable path, whose dependents are told by the supervisor.
+local function is_portable(x, o)
+  local opts = redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts') or ''
+  return opts:find('"gmo":{"flow"', 1, true) ~= nil or opts:find('"gmo": {"flow"', 1, true) ~= nil
+end
+
 local function done(x, o, job)
   local mode, count, age = retention(o, job)
   local result = o.kind == 'skip' and 'null' or o.text
@@ -82,7 +89,9 @@ local function done(x, o, job)
   elseif job.flow then
     x.flows[#x.flows + 1] = L.settle.job_completed(job.flow, x.prefix, o.job_id, x.now)
   else
-    L.parents.notify_all(x.prefix, o.job_id)
+    if o.kind == 'done' or not is_portable(x, o) then
+      L.parents.notify_all(x.prefix, o.job_id)
+    end
     L.retention.apply(x.prefix .. 'completed', x.prefix, o.job_id, mode, count, age, x.now)
   end
   return 'ok'
@@ -148,8 +157,11 @@ function L.outcome.accept(x, o)
   if not job then
     return stale
   end
-  if job.flow and o.kind == 'done' then
-    x.spent = x.spent + math.min(redis.call('SCARD', x.prefix .. 'parents:' .. o.job_id), FLOW_FAILURE)
+  if job.flow and o.kind ~= 'done' then
+    L.settle.flush(x.ended, x.now)
+  elseif job.flow then
+    job.flow.dependents = redis.call('SCARD', x.prefix .. 'parents:' .. o.job_id)
+    x.spent = x.spent + math.min(job.flow.dependents, FLOW_FAILURE)
   end
   return act(x, o, job)
 end

@@ -41,11 +41,21 @@ local function place(prefix, job_id, name, now)
   return true
 end
 
--- Routes one node by its own options, and remembers the stream entry so that a cancel can take it back.
-function L.release.node(flow, ref, now)
+-- What releasing needs of a job, as `read` gives it.
+local FIELDS = { 'state', 'name', 'delay', 'gmo:rule', 'gmo:placed', 'gmo:queue_timeout', 'gmo:edge' }
+
+-- The fields of a job that releasing it needs, and one more.
+function L.release.read(job_key, field)
+  FIELDS[8] = field
+  return redis.call('HMGET', job_key, unpack(FIELDS))
+end
+
+-- Routes one node by its own options, and remembers the stream entry so that a cancel can take it back. `v`: what
+-- `L.release.read` has found, where that is known.
+function L.release.node(flow, ref, now, v)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
-  local v = redis.call('HMGET', job_key, 'state', 'name', 'delay', 'gmo:rule', 'gmo:placed', 'gmo:queue_timeout')
+  v = v or L.release.read(job_key, 'id')
   if v[1] ~= 'waiting-children' then
     return
   end
@@ -73,10 +83,10 @@ end
 
 -- Returns true when gmo_advance_flow has to end the dependent.
 function L.release.tell(flow, key, ref, dependent, told, now)
-  local what = L.rules.tell(key, ref, dependent, told)
+  local what, v = L.rules.tell(key, ref, dependent, told)
   if what == 'run' then
     local prefix, job_id = L.record.split(dependent)
-    L.release.node(flow, dependent, now)
+    L.release.node(flow, dependent, now, v)
     L.events.emit(prefix .. 'events', 'active', job_id)
   elseif what == 'blocked' then
     redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
@@ -85,10 +95,10 @@ function L.release.tell(flow, key, ref, dependent, told, now)
 end
 
 -- Tells the dependents of a job, whichever queue they are in, how it ended. Returns true when gmo_advance_flow has to
--- go on: they are too many, or one cannot run. told: see rules.lua.
-function L.release.dependents(flow, prefix, job_id, now, told)
+-- go on: they are too many, or one cannot run. told: see rules.lua; count: how many there are, where that is known.
+function L.release.dependents(flow, prefix, job_id, now, told, count)
   local key, parents, ref = L.record.key(flow.home, flow.id), prefix .. 'parents:' .. job_id, prefix .. job_id
-  local count = redis.call('SCARD', parents)
+  count = count or redis.call('SCARD', parents)
   if count > SLICE then
     redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
     local row = table.concat({ '0', told.outcome, told.cause, told.on_failure or '' }, '\n')

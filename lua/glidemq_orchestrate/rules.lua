@@ -65,9 +65,9 @@ function L.rules.unguard(prefix, job_id)
   redis.call('SREM', prefix .. 'deps:' .. job_id, prefix .. job_id)
 end
 
--- How an outcome counts; v: what `told_of` has read.
+-- How an outcome counts; v: what `L.release.read` has found.
 local function effect(told, v)
-  local changed = COUNTS_AS[v[4] or v[3] or told.on_failure]
+  local changed = COUNTS_AS[v[8] or v[7] or told.on_failure]
   return changed and changed[told.outcome] or told.outcome
 end
 
@@ -131,19 +131,19 @@ local function tick_off(prefix, job_id, ref)
 end
 
 -- Tells a dependent how the job `ref` ended. A repeat changes nothing. Returns run when it may be released, blocked
--- when gmo_advance_flow has to end it, or nil.
+-- when gmo_advance_flow has to end it, or nil; and what `L.release.read` has found.
 -- told: outcome, cause (the node that began it) and on_failure (of the node that ended, or nil).
 function L.rules.tell(key, ref, dependent, told)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id
-  local v = redis.call('HMGET', job_key, 'state', 'gmo:rule', 'gmo:edge', 'gmo:edge:' .. ref)
+  local v = L.release.read(job_key, 'gmo:edge:' .. ref)
   if not v[1] then
     return nil
   end
   local outcome, is_waiting = effect(told, v), v[1] == 'waiting-children'
-  if not v[2] then
+  if not v[4] then
     if outcome == 'completed' then
-      return tick_off(prefix, job_id, ref) and is_waiting and 'run' or nil
+      return tick_off(prefix, job_id, ref) and is_waiting and 'run' or nil, v
     elseif outcome == 'skipped' then
       mark(job_key, ref, outcome)
     end
@@ -154,12 +154,12 @@ function L.rules.tell(key, ref, dependent, told)
   if not mark(job_key, ref, outcome) then
     return nil
   end
-  local now_due = is_waiting and verdict(prefix, job_id, v[2])
+  local now_due = is_waiting and verdict(prefix, job_id, v[4])
   if now_due == 'failed' or now_due == 'skipped' then
     block(key, job_key, dependent, now_due, told)
     return 'blocked'
   end
-  return now_due or nil
+  return now_due or nil, v
 end
 
 -- Takes back what a dependent was told of the job `ref`, which is to run again.

@@ -114,12 +114,40 @@ function L.settle.failure(flow)
   return { outcome = 'failed', cause = flow.node, on_failure = flow.on_failure }
 end
 
--- A node has completed: its dependents are told, and its end is counted. Returns the id of its flow if that needs
--- gmo_advance_flow, else ''.
+-- Counts the nodes that have completed in this call, those of a flow together. `ended`: key of the flow -> the flow
+-- and the refs of its nodes. Before anything else that looks at open nodes: these are not open any more.
+function L.settle.flush(ended, now)
+  for key, list in pairs(ended) do
+    local removed = redis.call('SREM', key .. ':open', unpack(list.refs))
+    if removed > 0 then
+      redis.call('HINCRBY', key, 'completed', removed)
+      L.settle.end_if_over(list.flow, key, now)
+    end
+    ended[key] = nil
+  end
+end
+
+local function count_later(flow, ref)
+  local key = L.record.key(flow.home, flow.id)
+  local list = flow.ended[key]
+  if not list then
+    list = { flow = flow, refs = {} }
+    flow.ended[key] = list
+  end
+  list.refs[#list.refs + 1] = ref
+end
+
+-- A node has completed: its dependents are told, and its end is counted, at once or by `flush` where the caller of
+-- many says so. Returns the id of its flow if that needs gmo_advance_flow, else ''. Where they are known, `grows` says
+-- whether the attempt staged nodes, and `dependents` how many there are.
 function L.settle.job_completed(flow, prefix, job_id, now)
-  local is_unfinished = L.grow.commit(flow, prefix, job_id, now)
-    or L.release.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node })
-  L.settle.ended(flow, prefix .. job_id, 'completed', '', now)
+  local is_unfinished = flow.grows ~= false and L.grow.commit(flow, prefix, job_id, now)
+    or L.release.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node }, flow.dependents)
+  if flow.ended then
+    count_later(flow, prefix .. job_id)
+  else
+    L.settle.ended(flow, prefix .. job_id, 'completed', '', now)
+  end
   return is_unfinished and flow.id or ''
 end
 

@@ -98,12 +98,14 @@ end
 -- Writes the job of a node with its edges; nothing refers to it yet. Extra pairs for the hash may follow.
 function L.stage.write_job(node, home, flow_id, now, ...)
   local job_key = node.prefix .. 'job:' .. node.id
+  local more = { ... }
+  if node.parent_ids ~= '' then
+    more[#more + 1], more[#more + 2] = 'parentIds', node.parent_ids
+    more[#more + 1], more[#more + 2] = 'parentQueues', node.parent_queues
+  end
   redis.call('HSET', job_key, 'id', node.id, 'name', node.job, 'data', node.data, 'opts', node.opts,
     'timestamp', now, 'attemptsMade', '0', 'delay', node.delay, 'priority', '0', 'maxAttempts', node.attempts,
-    'state', 'waiting-children', 'gmo:flow', flow_id, 'gmo:home', home, 'gmo:node', node.name, ...)
-  if node.parent_ids ~= '' then
-    redis.call('HSET', job_key, 'parentIds', node.parent_ids, 'parentQueues', node.parent_queues)
-  end
+    'state', 'waiting-children', 'gmo:flow', flow_id, 'gmo:home', home, 'gmo:node', node.name, unpack(more))
   L.stage.write_edges(node)
   if node.more ~= '' then
     write_more(job_key, node)
@@ -112,8 +114,9 @@ function L.stage.write_job(node, home, flow_id, now, ...)
 end
 
 -- Whether a node whose edges are all written may run at once. The others with a rule are guarded from now on.
-function L.stage.is_root(prefix, job_id, rule)
-  if redis.call('EXISTS', prefix .. 'deps:' .. job_id) == 0 then
+-- `has_deps`: it is known to wait for something.
+function L.stage.is_root(prefix, job_id, rule, has_deps)
+  if not has_deps and redis.call('EXISTS', prefix .. 'deps:' .. job_id) == 0 then
     return true
   end
   if rule then
@@ -122,17 +125,26 @@ function L.stage.is_root(prefix, job_id, rule)
   return rule == 'always'
 end
 
-local function write_node(node, key, home, flow_id, now)
-  redis.call('SADD', key .. ':open', node.ref)
-  if node.row == '' then
-    L.stage.write_edges(node)
-    return
+-- Writes nodes that are new; what all of them have in common in few calls.
+local function write_nodes(nodes, key, home, flow_id, now)
+  local refs, rows, ready = {}, {}, {}
+  for i, node in ipairs(nodes) do
+    refs[i] = node.ref
+    if node.row == '' then
+      L.stage.write_edges(node)
+    else
+      L.stage.write_job(node, home, flow_id, now)
+      rows[#rows + 1], rows[#rows + 2] = node.name, node.row
+      if L.stage.is_root(node.prefix, node.id, node.rule, #node.after > 0) then
+        ready[#ready + 1] = node.ref
+      end
+    end
   end
-  L.stage.write_job(node, home, flow_id, now)
-  if L.stage.is_root(node.prefix, node.id, node.rule) then
-    redis.call('SADD', key .. ':ready', node.ref)
+  add_all(key .. ':open', refs)
+  add_all(key .. ':ready', ready)
+  for first = 1, #rows, 1000 do
+    redis.call('HSET', key .. ':nodes', unpack(rows, first, math.min(first + 999, #rows)))
   end
-  redis.call('HSET', key .. ':nodes', node.name, node.row)
 end
 
 local function write_record(keys, header, home, now)
@@ -147,29 +159,40 @@ local function write_record(keys, header, home, now)
   L.index.added(home, header.id, header.labels, now)
 end
 
+-- The nodes that the table does not have. The second result is one whose job exists all the same, outside the flow.
+local function missing_nodes(table_key, nodes)
+  local names, fresh = {}, {}
+  for i, node in ipairs(nodes) do
+    names[i] = node.name
+  end
+  local known = #names > 0 and redis.call('HMGET', table_key, unpack(names)) or {}
+  for i, node in ipairs(nodes) do
+    if not known[i] then
+      if redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
+        return nil, node
+      end
+      fresh[#fresh + 1] = node
+    end
+  end
+  return fresh
+end
+
 local function stage_flow(keys, args)
   local header, now = cjson.decode(args[2]), args[1]
   local refused, is_known = refusal(keys, header)
   if refused then
     return refused
   end
-  local fresh = {}
-  for _, node in ipairs(L.stage.read_nodes(keys, 3, args, 3)) do
-    if redis.call('HEXISTS', keys[2] .. ':nodes', node.name) == 0 then
-      if redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
-        return conflict('job ' .. node.id .. ' of node ' .. node.name .. ' exists already outside this flow')
-      end
-      fresh[#fresh + 1] = node
-    end
+  local fresh, strange = missing_nodes(keys[2] .. ':nodes', L.stage.read_nodes(keys, 3, args, 3))
+  if strange then
+    return conflict('job ' .. strange.id .. ' of node ' .. strange.name .. ' exists already outside this flow')
   end
   local home = L.record.home(keys[2], header.id)
   if not is_known then
     write_record(keys, header, home, now)
   end
   redis.call('ZADD', home .. 'gmo:staging', now, header.id)
-  for _, node in ipairs(fresh) do
-    write_node(node, keys[2], home, header.id, now)
-  end
+  write_nodes(fresh, keys[2], home, header.id, now)
   return 'staging'
 end
 

@@ -13,7 +13,15 @@ from typing import Any
 import yaml
 from typer.main import get_command
 
-from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowProducer, FlowSpec, Queue, Worker
+from glidemq_orchestrate import (
+    ConnectionSettings,
+    EmbeddedServer,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    Queue,
+    Worker,
+)
 from glidemq_orchestrate.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +60,13 @@ def test_every_call_that_is_listed_exists() -> None:
     names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert len(names) > 40
     assert {name for name in names if not callable(getattr(Queue, name, None))} == set()
+
+
+def test_every_way_to_name_a_server_is_understood_as_printed() -> None:
+    exec(code := block_with("ConnectionSettings("), {"secret": "hunter2"})
+    urls = re.findall(r"^\| `([a-z+]+://[^`]+)`", README, re.MULTILINE)
+    assert "+cluster://" in code
+    assert {ConnectionSettings(url).kind for url in urls} == {"single", "cluster", "sentinel"}
 
 
 def test_the_growing_flow_runs_as_printed() -> None:

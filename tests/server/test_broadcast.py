@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import Backoff, JobOptions
+from glidemq_orchestrate import Backoff, EmbeddedServer, JobOptions, Skip
 from glidemq_orchestrate.broadcast import AsyncBroadcast, Broadcast
 from glidemq_orchestrate.broadcast_worker import BroadcastWorker
 from glidemq_orchestrate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.conftest import Eventually
     from tests.server.conftest import Clients
@@ -118,3 +122,97 @@ def test_what_cannot_be_meant_is_refused(url: str) -> None:
         BroadcastWorker("news", print, url, subscription=" ")
     with pytest.raises(ConfigurationError, match="subjects"):
         BroadcastWorker("news", print, url, subscription="s", subjects="a")
+
+
+SUBSCRIBER = """
+import sys, time
+from pathlib import Path
+from glidemq_orchestrate import BroadcastWorker
+
+def handle(ctx):
+    Path(sys.argv[2], ctx.name).touch()
+    time.sleep(0.5)
+    Path(sys.argv[2], ctx.name + ".done").touch()
+
+worker = BroadcastWorker("news", handle, sys.argv[1], subscription="s", concurrency=1)
+worker.run()
+"""
+
+
+def test_a_terminated_process_ends_what_it_has_begun(
+    url: str, tmp_path: Path, eventually: Eventually, redis_client: Any
+) -> None:
+    with Broadcast("news", url) as news:
+        process = subprocess.Popen([sys.executable, "-c", SUBSCRIBER, url, str(tmp_path)])
+        try:
+            eventually(lambda: redis_client.exists(STREAM) and redis_client.xinfo_groups(STREAM), timeout=20)
+            news.publish("a")
+            news.publish("b")
+            eventually((tmp_path / "a").exists, timeout=20)
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    assert (tmp_path / "a.done").exists()
+    assert not (tmp_path / "b").exists(), "nothing is begun after the signal"
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_what_does_not_end_is_left_to_others(url: str, start: Any, eventually: Eventually, kind: str) -> None:
+    begun: list[str] = []
+    seen: list[bool] = []
+    release = threading.Event()
+
+    def in_thread(ctx: Any) -> None:
+        begun.append(ctx.name)
+        seen.append(ctx.cancelled.wait(20))
+        release.wait(20)
+
+    async def on_the_loop(ctx: Any) -> None:
+        begun.append(ctx.name)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            seen.append(ctx.cancelled.is_set())
+
+    short = {"shutdown_timeout": timedelta(milliseconds=300), "lock_duration": timedelta(seconds=1)}
+    first = start(in_thread if kind == "thread" else on_the_loop, "s", **short)
+    with Broadcast("news", url) as news:
+        news.publish("a")
+    eventually(lambda: begun == ["a"])
+    first.stop()
+    eventually(lambda: seen == [True])
+    others: list[str] = []
+    start(lambda ctx: others.append(ctx.name), "s", lock_duration=timedelta(seconds=1))
+    eventually(lambda: others == ["a"], timeout=10)
+    release.set()
+
+
+def test_a_server_that_is_restarted_is_waited_for(tmp_path: Path, eventually: Eventually) -> None:
+    seen: list[str] = []
+    with EmbeddedServer(data_dir=tmp_path) as server:
+        port = int(server.url.rsplit(":", 1)[1])
+        worker = BroadcastWorker("news", lambda ctx: seen.append(ctx.name), server.url, subscription="s")
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        assert worker.ready.wait(10)
+        with Broadcast("news", server.url) as news:
+            news.publish("a")
+        eventually(lambda: seen == ["a"])
+    with EmbeddedServer(data_dir=tmp_path, port=port) as server, Broadcast("news", server.url) as news:
+        news.publish("b")
+        eventually(lambda: seen == ["a", "b"], timeout=20)
+        worker.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_needless_message_is_done(url: str, start: Any, eventually: Eventually, redis_client: Any) -> None:
+    def skip(_: Any) -> None:
+        raise Skip
+
+    start(skip, "s")
+    with Broadcast("news", url) as news:
+        news.publish("a")
+    eventually(lambda: redis_client.xinfo_groups(STREAM)[0]["entries-read"] == 1)
+    eventually(lambda: redis_client.xpending(STREAM, "s")["pending"] == 0)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from glidemq_orchestrate._io import aio
 from glidemq_orchestrate._io.aio import AsyncDriver
 from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Op, ask, ask_each, command
+from glidemq_orchestrate._protocol.call import Op, Word, ask, ask_all, ask_each, command
+from glidemq_orchestrate._protocol.exchange import Kind
 from glidemq_orchestrate.errors import OutcomeUnknown, ProtocolError
 from glidemq_orchestrate.settings import ConnectionSettings
 
@@ -99,3 +101,16 @@ def test_an_operation_is_told_the_error_and_may_go_on(hand: Hand) -> None:
         return "not refused"
 
     assert hand.run(op()) == "PONG"
+
+
+@pytest.mark.parametrize("has_hiredis", ["with", "without"])
+async def test_words_of_all_kinds_arrive_as_sent(
+    url: str, monkeypatch: pytest.MonkeyPatch, has_hiredis: str
+) -> None:
+    if has_hiredis == "without":  # it is an extra
+        monkeypatch.setattr(aio, "_pack", None)
+    driver = AsyncDriver(ConnectionSettings.resolve(url))
+    words: list[Word] = ["", "plain", "é \N{SNAKE}", 7, -1, 0.5, Kind.DONE, "x" * 100_000]
+    calls = [command("EVAL", "return ARGV", 0, *words, decode=list), command("ECHO", "end", decode=list)]
+    assert await driver.run(ask_all(calls)) == [[str(word) for word in words], list("end")]
+    await driver.aclose()

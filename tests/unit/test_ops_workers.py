@@ -170,6 +170,13 @@ class TestTheWorkersCalls:
         assert not heard([["2-1", ["jobId", "7"]]], []).matters(("2-1", "5-0")), "it was known already"
         assert heard([["10-1", ["jobId", "7"]]], []).matters(("9-1", "5-0")), "ids are numbers, not texts"
 
+    def test_a_job_ends_the_time_in_which_events_of_others_gather(self, scripted: Scripted) -> None:
+        job = [["glide:{etl}:stream", [["2-1", ["jobId", "7"]]]]]
+        assert scripted(attempts.settle(HOME, "1-1", 5), [job]).value is True
+        assert scripted(attempts.settle(HOME, "1-1", 5), [None]).value is False
+        (words,) = [asked.words for asked in attempts.settle(HOME, "1-1", 5) if isinstance(asked, Call)]
+        assert words[-3:] == ("STREAMS", "glide:{etl}:stream", "1-1"), "the events are left alone"
+
     def test_upkeep_goes_on_where_a_flow_is_gone(self, scripted: Scripted, clock: ManualClock) -> None:
         script: list[Any] = [[0], [0, 0], [["x", "y"]], FlowNotFound("x"), 0, [(0, -1)], [-1]]
         assert scripted(attempts.upkeep([HOME], clock), script).value == -1

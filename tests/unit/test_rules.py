@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import pickle
 from datetime import timedelta
@@ -26,6 +27,8 @@ from glidemq_orchestrate._protocol.staging import JobNames, more_fields
 from glidemq_orchestrate.checked_flow import CheckedNode
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.growth import check_growth
+from glidemq_orchestrate.rules import verdict
+from tests.rule_oracle import ENDS, verdicts
 
 
 def node(name: str, *after: str, **kw: Any) -> FlowNode:
@@ -202,3 +205,12 @@ def test_a_file_has_them_all() -> None:
     assert FlowSpec.from_dict(wire).check().digest == spec.check().digest
     graph = spec.to_graph()
     assert FlowSpec.from_graph(graph, **graph.graph).check().digest == spec.check().digest
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_verdicts_in_python_are_those_of_the_table(rule: Rule) -> None:
+    for ends in itertools.chain(*(itertools.product(ENDS, repeat=size) for size in (1, 2, 3))):
+        counts = [ends.count(end) for end in ENDS]
+        assert verdict(rule, *counts, total=len(ends)) in verdicts(rule, ends)
+        assert verdict(rule, 0, 0, 0, total=len(ends)) == ("run" if rule is Rule.ALWAYS else None)
+    assert verdict(rule, 0, 0, 0, total=0) == "run"

@@ -44,6 +44,21 @@ def test_a_ca_file_is_used_with_tls_only() -> None:
     assert settings_from(connection).url == "valkeys://h:6379/0?ssl_ca_certs=%2Fetc%2Fca+1.pem"
 
 
+def test_a_host_may_be_the_url_of_a_cluster_or_of_sentinels() -> None:
+    connection = Connection(
+        conn_id="c", conn_type="glidemq", host="valkeys+cluster://a:1,b:2?ca=/etc/ca.pem",
+        login="u", password="p", extra='{"prefix": "mine"}',
+    )  # fmt: skip
+    settings = settings_from(connection)
+    assert (settings.kind, [str(place) for place in settings.places]) == ("cluster", ["a:1", "b:2"])
+    assert (settings.user, settings.password, settings.ca, settings.prefix) == (
+        "u",
+        "p",
+        "/etc/ca.pem",
+        "mine",
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -51,6 +66,7 @@ def test_a_ca_file_is_used_with_tls_only() -> None:
         ({"host": "h", "extra": '{"tls": "perhaps"}'}, "extra tls must be true or false"),
         ({"host": "h", "extra": '{"db": "-1"}'}, "extra db must be a whole number"),
         ({"host": "h", "extra": '{"prefix": "{x}"}'}, "prefix"),
+        ({"host": "http://h"}, "does not name a server"),
     ],
 )
 def test_a_wrong_field_is_named_and_no_secret_is(fields: dict[str, object], told: str) -> None:

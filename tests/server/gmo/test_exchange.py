@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from glidemq_orchestrate import FlowSpec
+from glidemq_orchestrate._ops import flow as flow_ops
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import glidemq
 from glidemq_orchestrate._protocol.exchange import Answer, Held, Kind, Outcome, Request
@@ -306,6 +308,28 @@ class TestLimits:
             rounds += 1
         assert rounds == 3
         assert len(worker(wanted=99).begun) == 50
+
+
+class TestManyNodesOfAFlow:
+    def test_their_ends_are_counted_together(self, bench: Bench, worker: Worker, node: Any) -> None:
+        bench.submit(*(node(f"n{n}") for n in range(5)))
+        told = worker(*map(done, worker(wanted=5).begun))
+        assert told.verdicts == ["ok"] * 5
+        record = bench.record()
+        assert (record["state"], record["completed"]) == ("completed", "5")
+        assert bench.events().count(("flow.completed", "f")) == 1
+
+    def test_one_that_fails_fast_ends_none_that_completed_in_the_same_call(
+        self, bench: Bench, worker: Worker, node: Any
+    ) -> None:
+        nodes = [node(name) for name in ("a", "b", "c")]
+        flow = FlowSpec("n", nodes, fail_fast=True).check()
+        bench.hand.run(flow_ops.submit("glide", flow, "f", "attach", bench))
+        a, b, c = sorted(worker(wanted=3).begun, key=lambda attempt: str(attempt.node))
+        assert worker(done(a), fail(b), done(c)).verdicts[:2] == ["ok", "failed"]
+        record = bench.record()
+        assert (record["state"], record["completed"], record["failed"]) == ("failed", "1", "2")
+        assert [bench.job(f"f~{name}")["state"] for name in "abc"] == ["completed", "failed", "failed"]
 
 
 class TestInputs:

@@ -24,9 +24,10 @@ _FALSE: Final = ("", "0", "false", "no", "off", "none")
 class GlideMQHook(BaseHook):
     """Clients for the server that a connection of type ``glidemq`` names.
 
-    The connection: ``host`` (a name, an address, or the path of a unix socket), ``port`` (6379), ``login``
+    The connection: ``host`` (a name, an address, the path of a unix socket, or a whole URL such as
+    ``valkeys+cluster://a:6379,b:6379?ca=/etc/ca.pem``, without user and password), ``port`` (6379), ``login``
     and ``password`` of the ACL user, and in ``extra``: ``prefix`` (first part of every key, ``glide``),
-    ``tls``, ``tls_ca_file`` (path of a CA certificate), ``db``.
+    ``tls``, ``tls_ca_file`` (path of a CA certificate), ``db``. With a URL only ``prefix`` is read of these.
 
     Example:
         >>> with GlideMQHook("glidemq_default").get_producer() as producer:  # doctest: +SKIP
@@ -60,12 +61,12 @@ class GlideMQHook(BaseHook):
     def get_producer(self) -> FlowProducer:
         """A client; opens its connections on first use. Use it in a ``with`` statement, or call ``close``."""
         settings = self.get_settings()
-        return FlowProducer(settings.url, prefix=settings.prefix)
+        return FlowProducer(settings)
 
     async def aget_producer(self) -> AsyncFlowProducer:
         """``get_producer`` for triggers; for one event loop."""
         settings = await self.aget_settings()
-        return AsyncFlowProducer(settings.url, prefix=settings.prefix)
+        return AsyncFlowProducer(settings)
 
     def get_conn(self) -> FlowProducer:
         """``get_producer`` under the name that Airflow's hooks share."""
@@ -91,6 +92,9 @@ def settings_from(connection: Connection) -> ConnectionSettings:
     """
     extra = connection.extra_dejson
     prefix = str(extra.get("prefix") or DEFAULT_PREFIX)
+    if "://" in (connection.host or ""):
+        user, password = connection.login or None, connection.password or None
+        return ConnectionSettings(connection.host or "", prefix=prefix, user=user, password=password)
     return ConnectionSettings.resolve(_url(connection, extra), prefix=prefix)
 
 

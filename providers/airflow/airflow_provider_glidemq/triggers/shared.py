@@ -67,8 +67,8 @@ class QueueEvents:
     def __init__(self, settings: ConnectionSettings, queue: str) -> None:
         self.activity = 0
         self.task: asyncio.Task[None] | None = None
-        self._reader = AsyncEventReader(queue, settings.url, prefix=settings.prefix)
-        self._supervisor = Supervisor(settings.url, queues=[queue], prefix=settings.prefix)
+        self._reader = AsyncEventReader(queue, settings)
+        self._supervisor = Supervisor(settings, queues=[queue])
         self._subscriptions: dict[str, set[Subscription]] = defaultdict(set)
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -155,7 +155,7 @@ class SharedClient:
         self.users = 0
         self.task: asyncio.Task[None] | None = None
         self._settings = settings
-        self._producer = AsyncFlowProducer(settings.url, prefix=settings.prefix)
+        self._producer = AsyncFlowProducer(settings)
         self._queues: dict[str, QueueEvents] = {}
         self._gate = asyncio.Semaphore(CONCURRENT_READS)
         self._first = asyncio.Lock()

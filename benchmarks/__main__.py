@@ -1,0 +1,63 @@
+"""Compare with others, and measure large flows: ``python -m benchmarks [--rounds N] [--quick] [--json]``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from benchmarks import compare, report, sizes
+from benchmarks.rivals import OURS, RIVALS, CannotInstall, Contender
+from benchmarks.stage import Stage
+
+QUICK: Final = 0.1
+EVERYBODY: Final = ",".join(rival.name for rival in RIVALS)
+
+
+def main(
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How often everything is measured; medians are shown.")
+    ] = 3,
+    *,
+    quick: Annotated[bool, typer.Option(help="One round of a tenth of the jobs, for a look.")] = False,
+    scale: Annotated[float, typer.Option(help="What part of the jobs to measure with.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures for programs.")] = False,
+    rivals: Annotated[str, typer.Option(help="Whom to compare with.")] = EVERYBODY,
+) -> None:
+    """Measure and print."""
+    progress = Console(stderr=True)
+    contenders = installed([OURS, *(rival for rival in RIVALS if rival.name in rivals.split(","))], progress)
+    if quick:
+        rounds, scale = 1, QUICK
+    rows = [*compare.job_rows(scale), *compare.flow_rows(scale)]
+    with Stage(contenders) as stage:
+        machine = report.machine(stage, shutil.which("node"))
+        figures = compare.measure_all(stage, rows, rounds, progress)
+        grown = sizes.measure(stage, scale, progress)
+    if as_json:
+        told: dict[str, Any] = {"machine": machine, "figures": compare.results(figures), "flow sizes": grown}
+        json.dump(told, sys.stdout, indent=2)
+        return
+    out = Console(width=None if sys.stdout.isatty() else 160)
+    report.show(out, machine, contenders, figures, grown)
+
+
+def installed(wanted: list[Contender], progress: Console) -> list[Contender]:
+    """Those that are there or could be installed; why the others are not is said."""
+    found = []
+    for contender in wanted:
+        try:
+            contender.install()
+        except CannotInstall as exc:
+            progress.print(str(exc), style="red", markup=False)
+        else:
+            found.append(contender)
+    return found
+
+
+if __name__ == "__main__":
+    typer.run(main)

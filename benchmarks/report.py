@@ -1,0 +1,116 @@
+"""What was measured, as tables."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.compare import CONCURRENCIES
+from benchmarks.rivals import OURS, Contender
+from benchmarks.stage import Stage
+from glidemq_orchestrate._view import summary_table
+
+Figures = dict[str, dict[str, float]]
+
+
+def machine(stage: Stage, node: str | None) -> str:
+    """Where this was measured."""
+    told = stage.client.info("server")
+    version = (
+        subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout if node else ""
+    )
+    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    return (
+        f"{os.cpu_count()} cores, {platform.machine()}; Python {platform.python_version()}; "
+        f"Node.js {version.strip() or 'none'}; Valkey {told.get('valkey_version', told['redis_version'])}, "
+        f"append-only file each second; load before the start {load}"
+    )
+
+
+def show(
+    out: Console, where: str, contenders: list[Contender], figures: Figures, grown: list[dict[str, Any]]
+) -> None:
+    """Print everything."""
+    out.print(f"\n{where}")
+    for contender in contenders:
+        out.print(f"  {' '.join(contender.pins) or contender.name}: {contender.settings}", markup=False)
+    rivals = [contender.name for contender in contenders if contender is not OURS]
+    flowing = [contender.name for contender in contenders if contender.flows and contender is not OURS]
+    out.print(
+        "\n", _comparison("Jobs (medians; ratio: ours to the best of the others)", figures, rivals, _is_job)
+    )
+    out.print("\n", _comparison("Flows, worker at 50 (medians)", figures, flowing, _is_flow))
+    for contender in contenders:
+        out.print(
+            "\n",
+            summary_table(
+                f"Where the time of a drained job goes: {contender.name}", shares(figures, contender)
+            ),
+        )
+    out.print("\n", summary_table("Flows of growing size", grown))
+
+
+def shares(
+    figures: Figures, contender: Contender, concurrencies: Sequence[int] = CONCURRENCIES
+) -> list[dict[str, Any]]:
+    """Processor time a job of each side, and how busy each was: what is near 100 % is the bottleneck."""
+    rows = []
+    for concurrency in concurrencies:
+        part = {
+            side: figures.get(f"{side} at {concurrency}, µs/job", {}).get(contender.name, 0.0)
+            for side in ("wall", "server", "worker", "handler")
+        }
+        if wall := part["wall"]:
+            rows.append(
+                {
+                    "concurrency": concurrency,
+                    "wall_us": wall,
+                    "server_us": part["server"],
+                    "library_us": part["worker"] - part["handler"],
+                    "handler_us": part["handler"],
+                    "server_busy_%": 100 * part["server"] / wall,
+                    "worker_busy_%": 100 * part["worker"] / wall,
+                }
+            )
+    return rows
+
+
+def _is_job(figure: str) -> bool:
+    return figure.endswith("jobs/s") or "finished" in figure
+
+
+def _is_flow(figure: str) -> bool:
+    return figure.startswith(("submit", "complete"))
+
+
+def _comparison(title: str, figures: Figures, rivals: list[str], wanted: Any) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 3, 0, 0))
+    table.add_column("")
+    for name in [OURS.name, *rivals, "ratio"]:
+        table.add_column(name, justify="right")
+    for figure, found in figures.items():
+        if wanted(figure):
+            cells = [_number(found.get(name)) for name in (OURS.name, *rivals)]
+            table.add_row(figure, *cells, _ratio(figure, found, rivals))
+    return table
+
+
+def _ratio(figure: str, found: dict[str, float], rivals: Iterable[str]) -> str:
+    """How many times better ours is than the best rival."""
+    others = [found[name] for name in rivals if name in found]
+    if not others or OURS.name not in found:
+        return "-"
+    ours = found[OURS.name]
+    return f"{ours / max(others):.1f}x" if figure.endswith("/s") else f"{min(others) / ours:.1f}x"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"

@@ -1,0 +1,89 @@
+"""Pools of connections to one server, blocking and asyncio."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import redis.asyncio.connection as aio
+import redis.asyncio.retry
+from redis import connection as sync
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.settings import ConnectionSettings, Place
+
+MAX_CONNECTIONS: Final = 100_000  # as many as there are waiters: redis-py refuses the 101st by default
+
+
+def sync_pool(settings: ConnectionSettings, place: Place, *, sentinel: bool = False) -> sync.ConnectionPool:
+    """Blocking connections."""
+    options = _options(settings, place, sentinel=sentinel)
+    if place.port:
+        options["socket_keepalive"] = True
+    return sync.ConnectionPool(
+        connection_class=_kind(sync, settings, place),
+        socket_timeout=settings.socket_timeout,
+        retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
+        **options,
+    )
+
+
+def async_pool(settings: ConnectionSettings, place: Place, *, sentinel: bool = False) -> aio.ConnectionPool:
+    """Connections of one event loop."""
+    return aio.ConnectionPool(
+        connection_class=_kind(aio, settings, place),
+        # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation, and the
+        # cancelled task would go on for ever. Every exchange has a time limit of ours instead.
+        socket_timeout=None,
+        retry=redis.asyncio.retry.Retry(NoBackoff(), 0),
+        **_options(settings, place, sentinel=sentinel),
+    )
+
+
+def _kind(module: Any, settings: ConnectionSettings, place: Place) -> Any:
+    if not place.port:
+        return module.UnixDomainSocketConnection
+    return module.SSLConnection if settings.tls else module.Connection
+
+
+def _options(settings: ConnectionSettings, place: Place, *, sentinel: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "max_connections": MAX_CONNECTIONS,
+        "decode_responses": True,
+        "protocol": 2,
+        "driver_info": None,  # two commands less a connection, and nothing that an ACL rule must allow
+        "socket_connect_timeout": settings.connect_timeout,
+        "username": settings.sentinel_user if sentinel else settings.user,
+        "password": settings.sentinel_password if sentinel else settings.password,
+        "db": 0 if sentinel else settings.db,
+    }
+    if place.port:
+        options |= {"host": place.host, "port": place.port}
+    else:
+        options["path"] = place.host
+    if settings.tls:
+        _check_files(settings)
+        options |= {
+            "ssl_ca_certs": settings.ca,
+            "ssl_certfile": settings.cert,
+            "ssl_keyfile": settings.key,
+            "ssl_cert_reqs": "required" if settings.verify else "none",
+            "ssl_check_hostname": settings.verify,
+        }
+        if not options["password"]:
+            # With TLS 1.3 a server refuses a client's certificate after the handshake: a first reply shows
+            # that it did not, before anything is sent whose outcome would then be unknown.
+            options["client_name"] = "glidemq"
+    return options
+
+
+def _check_files(settings: ConnectionSettings) -> None:
+    for name in ("ca", "cert", "key"):
+        path = getattr(settings, name)
+        try:
+            if path:
+                Path(path).read_bytes()
+        except OSError as exc:
+            raise ConfigurationError(f"{name}: {path} cannot be read: {exc.strerror}") from exc

@@ -1,0 +1,328 @@
+"""Who gets a call: the one server, the primary that sentinels know, or the primaries of a cluster. Pure.
+
+``deliver`` is a generator: it yields ``Parcel`` lists, and is sent for each parcel the replies (an error
+stands where a call was refused) or the error that kept the parcel from being answered. The drivers send
+them. A call is sent a second time only after the server refused it (MOVED, ASK), never when its outcome is
+unknown.
+
+What is known about sentinels and clusters is looked up on first use, and again after a connection broke, a
+server said READONLY, or a slot moved. Threads may share a topology: what is known is replaced, not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from glidemq_orchestrate._io.places import SLOTS, SlotMap, target
+from glidemq_orchestrate._io.translate import Redirected
+from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    GlideMQError,
+    OutcomeUnknown,
+    ProtocolError,
+    ServerBusy,
+    TransportError,
+)
+from glidemq_orchestrate.settings import ConnectionSettings, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Calls that travel to one place, in order."""
+
+    place: Place
+    calls: tuple[Call[Any], ...]
+    sentinel: bool = False
+
+
+Replies: TypeAlias = list[Any]
+Answered: TypeAlias = "Replies | GlideMQError"
+Delivery: TypeAlias = Generator[list[Parcel], list[Answered], Replies]
+Lookup: TypeAlias = Generator[list[Parcel], list[Answered], tuple[Place, ...]]
+
+ASKING: Final = command("ASKING", decode=str)
+
+
+class Topology(Protocol):
+    """Knows who gets a call."""
+
+    def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
+        """Have the calls answered, in order. Raises what kept all of them from being answered."""
+
+    def primaries(self) -> Lookup:
+        """Every server that holds a part of the data."""
+
+
+def topology_of(settings: ConnectionSettings) -> Topology:
+    """The topology that the URL names."""
+    if settings.kind == "cluster":
+        return Cluster(settings)
+    if settings.kind == "sentinel":
+        return Sentinel(settings)
+    return Single(settings.places[0])
+
+
+class Single:
+    """One server."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
+        """See ``Topology``."""
+        (answered,) = yield [Parcel(self._place, calls)]
+        if isinstance(answered, GlideMQError):
+            raise answered
+        return answered
+
+    def primaries(self) -> Lookup:
+        """See ``Topology``."""
+        yield from ()
+        return (self._place,)
+
+
+class Sentinel:
+    """The primary of a service, as the sentinels know it."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._sentinels = settings.places
+        self._primary: Place | None = None
+
+    def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
+        """See ``Topology``."""
+        place = self._primary or (yield from self._look_up())
+        (answered,) = yield [Parcel(place, calls)]
+        if isinstance(answered, ConnectionFailed):
+            self._forget()
+            now = yield from self._look_up()
+            if now != place:  # nothing was sent
+                (answered,) = yield [Parcel(now, calls)]
+        if isinstance(answered, GlideMQError):
+            if isinstance(answered, TransportError):
+                self._forget()
+            raise answered
+        if any(is_stale(reply) for reply in answered):
+            self._forget()
+        return answered
+
+    def _forget(self) -> None:
+        """Whoever named this primary is asked last: he may be cut off from the others."""
+        self._primary = None
+        first, *others = self._sentinels
+        self._sentinels = (*others, first)
+
+    def primaries(self) -> Lookup:
+        """See ``Topology``."""
+        return (self._primary or (yield from self._look_up()),)
+
+    def _look_up(self) -> Generator[list[Parcel], list[Answered], Place]:
+        name = self._settings.service
+        ask = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name, decode=list)
+        failed: GlideMQError | None = None
+        for sentinel in self._sentinels:
+            (answered,) = yield [Parcel(sentinel, (ask,), sentinel=True)]
+            found = answered if isinstance(answered, GlideMQError) else answered[0]
+            if isinstance(found, GlideMQError):
+                failed = _more_telling(failed, found)
+            elif found:
+                others = (other for other in self._sentinels if other != sentinel)
+                self._sentinels = (sentinel, *others)
+                self._primary = Place(found[0], int(found[1]))
+                return self._primary
+            else:
+                unknown = f"the sentinels of {self._settings.where} know no service {name!r}"
+                failed = _more_telling(failed, ConfigurationError(unknown))
+        raise _nothing_sent(failed)
+
+
+class Cluster:
+    """The primaries of a cluster, each with its slots."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = settings
+        self._map: SlotMap | None = None
+        self._known: tuple[Place, ...] = ()
+
+    def primaries(self) -> Lookup:
+        """See ``Topology``."""
+        return (self._map or (yield from self._look_up())).primaries
+
+    def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
+        """See ``Topology``. In a batch, an error stands where a call was not answered."""
+        slots = self._map or (yield from self._look_up())
+        orders = [self._order(call, slots) for call in calls]
+        parts = [part for order in orders for part in order.parts]
+        replies = yield from self._exchange(parts)
+        if any(isinstance(reply, ConnectionFailed) for reply in replies):
+            yield from self._try_elsewhere(parts, replies)
+        at, merged = 0, []
+        for order in orders:
+            end = at + len(order.parts)
+            merged.append(order.merge(replies[at:end]))
+            at = end
+        lost = [reply for reply in merged if isinstance(reply, ConnectionFailed | OutcomeUnknown)]
+        if lost and len(lost) == len(merged):
+            raise lost[0]
+        return merged
+
+    def _try_elsewhere(self, parts: Sequence[Part], replies: Replies) -> Delivery:
+        """What could not be sent goes to whoever serves its slot by now; changes the replies."""
+        slots = self._map or (yield from self._look_up())
+        again = {}
+        for number, part in enumerate(parts):
+            where = target(part.call.words)
+            if isinstance(replies[number], ConnectionFailed) and isinstance(where, int):
+                owner = slots.owner(where)
+                if owner != part.place:
+                    again[number] = Part(owner, part.call)
+        told = (yield from self._exchange(list(again.values()))) if again else []
+        for number, reply in zip(again, told, strict=True):
+            replies[number] = reply
+        return replies
+
+    def _exchange(self, parts: Sequence[Part]) -> Delivery:
+        replies = yield from self._send(parts)
+        moved = [i for i, reply in enumerate(replies) if isinstance(reply, Redirected)]
+        if moved:
+            # Refused, and so not carried out: these alone are sent again.
+            if not all(replies[i].ask for i in moved):
+                self._map = None
+            again = [_redirected(parts[i], replies[i]) for i in moved]
+            for i, reply in zip(moved, (yield from self._send(again)), strict=True):
+                gone = isinstance(reply, Redirected)
+                replies[i] = ServerBusy("the cluster is moving the slot of the key") if gone else reply
+        for part, reply in zip(parts, replies, strict=True):
+            if is_stale(reply) and part.place is not None:
+                self._forget(part.place)
+        return replies
+
+    def _forget(self, place: Place) -> None:
+        """Look the map up again, and at this place last: it may be cut off from the others."""
+        self._map = None
+        self._known = (*(known for known in self._known if known != place), place)
+
+    def _send(self, parts: Sequence[Part]) -> Delivery:
+        """One parcel a place. An error stands for what a place did not answer or nobody serves."""
+        numbers: dict[Place, list[int]] = {}
+        for number, part in enumerate(parts):
+            if part.place is not None:
+                numbers.setdefault(part.place, []).append(number)
+        parcels = []
+        for place, some in numbers.items():
+            pairs = [(ASKING, parts[n].call) if parts[n].ask else (parts[n].call,) for n in some]
+            parcels.append(Parcel(place, tuple(call for pair in pairs for call in pair)))
+        replies: Replies = [ServerBusy("CLUSTERDOWN nobody serves the slot of the key")] * len(parts)
+        answers = (yield parcels) if parcels else []
+        for parcel, some, answered in zip(parcels, numbers.values(), answers, strict=True):
+            told: Replies
+            if isinstance(answered, GlideMQError):
+                self._forget(parcel.place)
+                told = [answered] * len(some)
+            else:
+                both = zip(parcel.calls, answered, strict=True)
+                told = [reply for call, reply in both if call is not ASKING]
+            for number, reply in zip(some, told, strict=True):
+                replies[number] = reply
+        return replies
+
+    def _order(self, call: Call[Any], slots: SlotMap) -> Order:
+        where = target(call.words)
+        if where == "scan":
+            return _scan(call, slots.primaries)
+        if where == "all":
+            return Order([Part(place, call) for place in slots.primaries], _strictest)
+        place = slots.primaries[0] if where == "any" else slots.owner(where)
+        return Order([Part(place, call)], lambda replies: replies[0])
+
+    def _look_up(self) -> Generator[list[Parcel], list[Answered], SlotMap]:
+        ask = command("CLUSTER", "SLOTS", decode=list)
+        failed: GlideMQError | None = None
+        for place in dict.fromkeys((*self._known, *self._settings.places)):
+            (answered,) = yield [Parcel(place, (ask,))]
+            found = answered if isinstance(answered, GlideMQError) else answered[0]
+            if isinstance(found, ProtocolError) and "cluster support disabled" in str(found):
+                raise ConfigurationError(
+                    f"{self._settings.where} is no cluster: use valkey:// without +cluster"
+                )
+            if isinstance(found, GlideMQError):
+                failed = _more_telling(failed, found)
+                continue
+            slots = SlotMap.read(found, place)
+            if slots.covered:
+                self._map, self._known = slots, slots.primaries
+                return slots
+            failed = failed or ServerBusy(f"CLUSTERDOWN none of the {SLOTS} slots is served")
+        self._known = ()
+        raise _nothing_sent(failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A call for one place; None while nobody serves its slot. ``ask``: in the middle of a move."""
+
+    place: Place | None
+    call: Call[Any]
+    ask: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What becomes of one call: its parts, and how their replies make one."""
+
+    parts: list[Part]
+    merge: Callable[[Replies], Any]
+
+
+def is_stale(reply: object) -> bool:
+    """Whether a refusal says that the server is not the primary it was."""
+    return isinstance(reply, ServerBusy) and reply.code in {
+        "READONLY",
+        "CLUSTERDOWN",
+        "MASTERDOWN",
+        "UNBLOCKED",
+    }
+
+
+def _redirected(part: Part, moved: Redirected) -> Part:
+    host = moved.place.host or (part.place.host if part.place else "")
+    return Part(Place(host, moved.place.port), part.call, ask=moved.ask)
+
+
+def _strictest(replies: Replies) -> Any:
+    """The first refusal, else the first reply."""
+    return next((reply for reply in replies if isinstance(reply, GlideMQError)), replies[0])
+
+
+def _scan(call: Call[Any], primaries: Sequence[Place]) -> Order:
+    """One primary after the other: a cursor is that of a primary and, after ``@``, its number."""
+    cursor, _, number = str(call.words[1]).partition("@")
+    index = min(int(number or 0), len(primaries) - 1)
+
+    def merge(replies: Replies) -> Any:
+        (reply,) = replies
+        if isinstance(reply, GlideMQError):
+            return reply
+        following, keys = str(reply[0]), reply[1]
+        if following != "0":
+            return [f"{following}@{index}", keys]
+        return [f"0@{index + 1}" if index + 1 < len(primaries) else "0", keys]
+
+    words = (call.words[0], cursor, *call.words[2:])
+    return Order([Part(primaries[index], Call(words, call.decode, call.blocks_for))], merge)
+
+
+def _more_telling(one: GlideMQError | None, other: GlideMQError) -> GlideMQError:
+    """A server that refuses says more than one that is not there."""
+    return other if one is None or isinstance(other, ConfigurationError) else one
+
+
+def _nothing_sent(exc: GlideMQError | None) -> GlideMQError:
+    """A look-up that broke has sent nothing of the caller's."""
+    if isinstance(exc, OutcomeUnknown):
+        return ConnectionFailed(str(exc))
+    return exc or ConnectionFailed("no server to ask")

@@ -1,0 +1,80 @@
+"""What an ACL user needs: one copy for the README, ``glidemq doctor`` and the tests."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+# The server checks the commands inside functions against the rights of the caller, too.
+_COMMANDS: Final = """
+fcall info scan get mget set incr incrby decr decrby exists del unlink expire pexpire hget hmget hgetall
+hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush lrange
+lrem rpop rpush sadd scard sismember smembers spop srandmember srem sscan zadd zcard zcount zpopmin
+zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore xack xadd xautoclaim xdel xgroup xinfo xlen
+xpending xrange xread xreadgroup xrevrange xtrim
+"""
+COMMANDS: Final = tuple(_COMMANDS.split())
+IN_A_CLUSTER: Final = ("asking", "cluster|slots")
+TO_LOAD: Final = ("fcall", "info", "cluster|nodes", "function|list", "function|load")
+
+
+# Words after a key with which a call changes nothing, or is refused, where the key is a string.
+_AFTER_KEY: Final = {
+    "set": ("1", "PX", "60000"),
+    "expire": ("60",),
+    "pexpire": ("60000",),
+    "xack": ("g", "0-1"),
+    "xadd": ("*", "f", "v"),
+    "xautoclaim": ("g", "c", "0", "0"),
+    "xdel": ("0-1",),
+    "xpending": ("g",),
+    "xtrim": ("MAXLEN", "0"),
+}
+_ONE: Final = """
+decrby hdel hexists hget hmget hscan incrby lpos lpush rpush sadd sismember srem sscan zrem zscore
+"""
+_TWO: Final = """
+hincrby hincrbyfloat hset hsetnx lrange lrem xrange xrevrange zadd zcount zrange zrangebyscore zrevrange
+zrevrangebyscore
+"""
+_ELSE: Final = {
+    "info": ("INFO", "server"),
+    "scan": ("SCAN", "0", "COUNT", "1"),
+    "fcall": ("FCALL", "glidemq_version", "0"),
+    "xgroup": ("XGROUP", "CREATE", "KEY", "g", "0"),
+    "xinfo": ("XINFO", "STREAM", "KEY"),
+    "xread": ("XREAD", "STREAMS", "KEY", "0"),
+    "xreadgroup": ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "KEY", ">"),
+}
+
+
+def trial(name: str, key: str) -> Call[None]:
+    """A call of the command that leaves nothing behind but, for ``set``, the key for a minute.
+
+    The key must be that of a string; commands for other types are then refused, after the check of rights.
+    """
+    more = 1 if name in _ONE.split() else 2 if name in _TWO.split() else 0
+    words = _ELSE.get(name) or (name.upper(), "KEY", *_AFTER_KEY.get(name, ("1",) * more))
+    return command(*(key if word == "KEY" else word for word in words), decode=replies.anything)
+
+
+def rule(prefix: str = DEFAULT_PREFIX) -> str:
+    """The rule of a user who does everything but load the libraries."""
+    return f"resetchannels ~{prefix}:* -@all {_allowed(COMMANDS)}"
+
+
+def cluster_rule() -> str:
+    """What is added to it in a cluster."""
+    return _allowed(IN_A_CLUSTER)
+
+
+def loader_rule() -> str:
+    """The rule of a user who loads the libraries (``glidemq library load``)."""
+    return f"resetchannels -@all {_allowed(TO_LOAD)}"
+
+
+def _allowed(commands: tuple[str, ...]) -> str:
+    return " ".join(f"+{command}" for command in commands)

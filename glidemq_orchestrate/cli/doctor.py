@@ -1,0 +1,39 @@
+"""``glidemq doctor``: is the server fit for use?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, told
+from glidemq_orchestrate.doctor import Finding, Verdict, examine
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}
+
+
+@told
+def doctor(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False) -> None:
+    """Check the server (each primary of a cluster) and say what to do. Exit code 1 when something failed."""
+    found = examine(url, prefix=prefix)
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in found], indent=2))
+    else:
+        for server in dict.fromkeys(finding.server for finding in found):
+            console.print(_table(server, [finding for finding in found if finding.server == server]))
+    if any(finding.verdict is Verdict.FAILED for finding in found):
+        raise typer.Exit(1)
+
+
+def _table(server: str, found: list[Finding]) -> Table:
+    table = Table(title=Text(server), box=None, padding=(0, 2, 0, 0), title_justify="left")
+    for column in ("check", "", "found", "what to do"):
+        table.add_column(column)
+    for finding in found:
+        verdict = Text(finding.verdict, STYLES[finding.verdict])
+        table.add_row(finding.check, verdict, Text(finding.found), Text(finding.advice))
+    return table

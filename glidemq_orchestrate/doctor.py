@@ -1,0 +1,43 @@
+"""examine: is the server fit for use, and what to do if not."""
+
+from __future__ import annotations
+
+from glidemq_orchestrate._ops import doctor as ops
+from glidemq_orchestrate._ops.doctor import Finding, Verdict
+from glidemq_orchestrate.clock import Clock, SystemClock
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.settings import Address, ConnectionSettings
+
+__all__ = ["Finding", "Verdict", "examine"]
+
+
+def examine(
+    url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+) -> list[Finding]:
+    """Look at the server, or at every primary of the cluster, and leave nothing behind. Repeatable.
+
+    Looked at are connection, version, role, persistence, memory, the user's rights, libraries, clock, slots.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key; the rights to such keys are tried.
+        clock: For tests.
+
+    Returns:
+        What was found, in that order. A server that cannot be asked is a finding too.
+
+    Raises:
+        ConfigurationError: The URL is not usable.
+    """
+    from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
+
+    settings, now = ConnectionSettings.resolve(url, prefix=prefix), clock or SystemClock()
+    driver = SyncDriver(settings)
+    try:
+        told = driver.run_on_each(lambda place: ops.examine(settings.prefix, now, settings, place))
+    except GlideMQError as exc:  # nobody knows who the primaries are
+        return [ops.unreachable(settings.where, exc)]
+    finally:
+        driver.close()
+    return [finding for _, findings in told for finding in findings]

@@ -1,0 +1,222 @@
+"""A user who may touch ``glide:*`` alone, with the rule that the README tells, does everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from glidemq_orchestrate import (
+    Broadcast,
+    ConnectionSettings,
+    EventReader,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    FlowState,
+    JobOptions,
+    JobState,
+    NewJob,
+    Ordering,
+    Queue,
+    Queues,
+    Schedule,
+    Schedulers,
+)
+from glidemq_orchestrate._io.sync import SyncDriver
+from glidemq_orchestrate._ops import flow_portable
+from glidemq_orchestrate._protocol import acl
+from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.library import Libraries
+from glidemq_orchestrate.schedulers import JobTemplate
+from tests.conftest import Eventually, RunWorker
+from tests.server.lua.servers import load_libraries, redis7_binary, running, valkey_binary
+
+README = Path(__file__).parents[3] / "README.md"
+LONG = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+SECRET = "hunter2"
+
+
+@dataclass
+class Guarded:
+    """A server with a user who obeys the rule."""
+
+    port: int
+    admin: Any
+
+    @property
+    def url(self) -> str:
+        return f"valkey://worker:{SECRET}@127.0.0.1:{self.port}"
+
+    def set_user(self, name: str, rule: str) -> None:
+        self.admin.execute_command("ACL", "SETUSER", name, "reset", "on", f">{SECRET}", *rule.split())
+
+    def denied(self) -> list[Any]:
+        return [entry["object"] for entry in self.admin.acl_log()]
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis 7"])
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    directory = tmp_path_factory.mktemp("guarded")
+    binary = valkey_binary() if request.param == "valkey" else redis7_binary(directory)
+    with running(binary, directory) as port, redis.Redis(port=port, decode_responses=True) as admin:
+        load_libraries(port)
+        yield Guarded(port, admin)
+
+
+@pytest.fixture
+def url(guarded: Guarded) -> str:
+    guarded.admin.flushall()
+    guarded.set_user("worker", acl.rule())
+    guarded.admin.acl_log_reset()
+    return guarded.url
+
+
+def test_the_readme_tells_the_rules_that_are_tried_here() -> None:
+    told = README.read_text(encoding="utf-8")
+    for rule in (acl.rule(), acl.cluster_rule(), acl.loader_rule()):
+        assert rule in " ".join(told.split())
+
+
+def test_queues_workers_schedulers_and_broadcasts_are_allowed(
+    guarded: Guarded, url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    with Queue("etl", url) as queue, EventReader("etl", url, position="0-0") as reader:
+        options = JobOptions(priority=1, ordering=Ordering("a"), delay=SECOND)
+        queue.add("late", options=options)
+        queue.add("ttl", options=JobOptions(ttl=HOUR, attempts=2))
+        ids = queue.add_many([NewJob("work", n) for n in range(20)])
+        queue.pause()
+        queue.resume()
+        queue.scan_jobs()
+        for state in JobState:
+            queue.get_jobs(state)
+        queue.add_log(str(ids[0]), "said")
+        assert queue.logs(str(ids[0])).lines
+        queue.change_priority(str(ids[1]), 3)
+        queue.revoke(str(ids[2]))
+        queue.remove(str(ids[3]))
+        queue.set_global_concurrency(5)
+
+        def work(ctx: Any) -> Any:
+            ctx.progress(1)
+            ctx.log("here")
+            ctx.output("x")
+            if ctx.name == "ttl" and ctx.attempt == 1:
+                raise ValueError
+            return ctx.data
+
+        run_worker(
+            ["etl"],
+            dict.fromkeys(("work", "late", "ttl"), work),
+            url=url,
+            rate_limit=(1000, SECOND),
+            lock_duration=SECOND,
+        )
+        with Schedulers("etl", url) as schedulers:
+            schedulers.upsert("often", Schedule(every=SECOND, limit=2), JobTemplate("work"))
+            assert schedulers.list()
+            eventually(lambda: queue.counts()[JobState.COMPLETED] >= 22, timeout=20)
+        assert queue.workers()
+        queue.retry_failed()
+        queue.clean(JobState.COMPLETED, grace=timedelta(0), limit=5)
+        queue.metrics(JobState.COMPLETED)
+        queue.groups()
+        queue.drain(delayed=True)
+        assert list(reader.read())
+    with Broadcast("news", url) as news:
+        news.publish("order.paid", {"n": 1})
+    assert Queues(url).names() == ["etl", "news"]
+    with Queue("news", url) as queue:
+        queue.obliterate(force=True)
+    assert guarded.denied() == []
+
+
+def test_flows_and_supervision_are_allowed(guarded: Guarded, url: str, run_worker: RunWorker) -> None:
+    def work(ctx: Any) -> Any:
+        if ctx.node == "grow":
+            ctx.flow.add_nodes([FlowNode("added", "etl", "work")])
+        if ctx.node == "broken" and not ctx.data:
+            raise ValueError("boom")
+        return dict(ctx.inputs)
+
+    with FlowProducer(url) as flows:
+        nodes = [FlowNode("grow", "etl", "work"), FlowNode("b", "etl2", "work", after=["grow"])]
+        fine = flows.submit(FlowSpec("n", nodes, retention=HOUR), flow_id="fine")
+        broken = flows.submit(FlowSpec("n", [FlowNode("broken", "etl", "work")]), flow_id="broken")
+        waiting = flows.submit(FlowSpec("n", [FlowNode("x", "nobody", "work")]), flow_id="waiting")
+        run_worker(["etl", "etl2"], {"work": work}, url=url, lock_duration=SECOND)
+        assert set(fine.result(timeout=LONG)) == {"grow", "b", "added"}
+        assert broken.wait(timeout=LONG).status.state is FlowState.FAILED
+        broken.retry_failed()
+        assert broken.wait(timeout=LONG).status.state is FlowState.FAILED
+        waiting.cancel("enough")
+        assert waiting.wait(timeout=LONG).status.state is FlowState.CANCELLED
+        assert {flow.id for flow in flows.list()} == {"fine", "broken", "waiting"}
+        assert fine.nodes()
+    assert guarded.denied() == []
+
+
+def test_flows_by_the_portable_path_are_allowed(guarded: Guarded, url: str, run_worker: RunWorker) -> None:
+    driver, clock = SyncDriver(ConnectionSettings(url)), SystemClock()
+    nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "etl2", "work", after=["a"])]
+    ref = driver.run(flow_portable.submit("glide", FlowSpec("n", nodes).check(), "f", clock))
+    run_worker(["etl", "etl2"], {"work": lambda ctx: 1}, url=url)
+    assert driver.run(flow_portable.wait(ref, 20_000, clock)).status.state is FlowState.COMPLETED
+    assert driver.run(flow_portable.retry_failed(ref, clock)) is FlowState.COMPLETED
+    driver.close()
+    assert guarded.denied() == []
+
+
+def test_other_keys_and_the_libraries_are_out_of_reach(guarded: Guarded, url: str) -> None:
+    with Queue("etl", url) as queue:
+        queue.add("work")
+    guarded.admin.set("other", "1")
+    with redis.Redis.from_url(url.replace("valkey", "redis"), driver_info=None) as client:
+        for words in (
+            ("GET", "other"),
+            ("FCALL", "glidemq_promote", 2, "other", "x"),
+            ("FLUSHALL",),
+            ("CONFIG", "GET", "*"),
+        ):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*words)
+    with (
+        Queue("etl", url, prefix="other") as queue,
+        pytest.raises(ConfigurationError, match="may not do this"),
+    ):
+        queue.add("work")
+    with Libraries(url) as libraries, pytest.raises(ConfigurationError, match="may not do this"):
+        libraries.load(replace=True)
+
+
+def test_a_user_who_loads_the_libraries_needs_only_the_other_rule(guarded: Guarded, url: str) -> None:
+    guarded.admin.function_flush()
+    with Queue("etl", url) as queue, pytest.raises(ConfigurationError, match=r"may not do this.*function"):
+        queue.add("work")
+    guarded.set_user("loader", acl.loader_rule())
+    guarded.admin.acl_log_reset()
+    with Libraries(url.replace("worker", "loader")) as libraries:
+        (found,) = libraries.load().values()
+    assert all(status.ours for status in found)
+    assert guarded.denied() == []
+    with Queue("etl", url) as queue:
+        queue.add("work")
+
+
+def test_a_wrong_password_is_told_without_it(guarded: Guarded, url: str) -> None:
+    wrong = ConnectionSettings(url, password="hunter3")
+    with (
+        Queue("etl", wrong) as queue,
+        pytest.raises(ConfigurationError, match="refused the user or password") as told,
+    ):
+        queue.add("work")
+    assert "hunter" not in str(told.value)

@@ -1,0 +1,385 @@
+"""A cluster of three primaries: every client finds the owner of a queue, whatever happens to it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+from redis.exceptions import MovedError
+
+from glidemq_orchestrate import (
+    ConnectionSettings,
+    EventReader,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    FlowState,
+    JobState,
+    NewJob,
+    Queue,
+    Schedule,
+    Schedulers,
+)
+from glidemq_orchestrate._protocol import acl
+from glidemq_orchestrate.errors import ConfigurationError, FlowFailed, ServerBusy, TransportError
+from glidemq_orchestrate.library import Libraries
+from glidemq_orchestrate.schedulers import JobTemplate
+from tests.conftest import Eventually, RunWorker
+from tests.server.conftest import Clients
+from tests.server.connections.topologies import Primaries, running_primaries
+
+QUEUES = ("b", "c", "q")  # one for each primary
+LONG = timedelta(seconds=30)
+HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture(scope="module")
+def primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Primaries]:
+    with running_primaries(tmp_path_factory.mktemp("primaries")) as running:
+        assert len({running.owner(queue).port for queue in QUEUES}) == 3
+        yield running
+
+
+@pytest.fixture
+def url(primaries: Primaries) -> str:
+    for server in primaries.servers:
+        server.client.flushall()
+    return primaries.url
+
+
+def node(name: str, *after: str, queue: str = "b") -> FlowNode:
+    return FlowNode(name, queue, "work", {"n": name}, after=list(after))
+
+
+# a(b) -> m(c), n(q) -> end(b);  side(q)
+FLOW = FlowSpec(
+    "n",
+    [
+        node("a"),
+        node("m", "a", queue="c"),
+        node("n", "a", queue="q"),
+        node("end", "m", "n"),
+        node("side", queue="q"),
+    ],
+)
+
+
+def test_the_first_call_loads_the_libraries_on_every_primary(primaries: Primaries, url: str) -> None:
+    for server in primaries.servers:
+        server.client.function_flush()
+    with Queue("b", url) as queue:
+        queue.add("work")
+    statuses = Libraries(url).status()
+    assert statuses == Libraries(f"valkey://127.0.0.1:{primaries.servers[0].port}").status()
+    assert set(statuses) == {f"valkey://127.0.0.1:{server.port}" for server in primaries.servers}
+    assert all(status.ours for found in statuses.values() for status in found)
+
+
+def test_libraries_that_one_primary_has_lost_are_loaded_again(primaries: Primaries, url: str) -> None:
+    with Queue("b", url) as queue:
+        queue.add("work")
+        primaries.owner("b").client.function_flush()
+        assert queue.add("work") == "2"
+
+
+def double(ctx: Any) -> int:
+    return int(ctx.data) * 2
+
+
+def test_queues_of_every_slot_work_by_one_client_of_each_kind(
+    clients: Clients, run_worker: RunWorker
+) -> None:
+    run_worker(QUEUES, {"work": double}, url=clients.url)
+    for name in QUEUES:
+        queue = clients.queue(name)
+        assert clients.do(queue.add_and_wait("work", 21)) == 42
+        ids = clients.do(queue.add_many([NewJob("work", n) for n in range(250)]))
+        assert len(set(ids)) == 250
+        clients.do(queue.pause())
+        assert clients.do(queue.is_paused())
+    assert clients.do(clients.queues().names()) == list(QUEUES)
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_events_schedulers_scans_and_removal_stay_with_the_queue(url: str, name: str) -> None:
+    with Queue(name, url) as queue, EventReader(name, url, position="0-0") as reader:
+        ids = {queue.add("work") for _ in range(30)}
+        assert {event.job_id for event in reader.read()} == ids
+        found, page = set[str](), queue.scan_jobs()
+        found |= {job.id for job in page.jobs}
+        while page.cursor != "0":
+            page = queue.scan_jobs(cursor=page.cursor)
+            found |= {job.id for job in page.jobs}
+        assert found == ids
+        with Schedulers(name, url) as schedulers:
+            schedulers.upsert("hourly", Schedule(every=HOUR), JobTemplate("work"))
+            assert [entry.name for entry in schedulers.list()] == ["hourly"]
+        queue.obliterate()
+        assert sum(queue.counts().values()) == 0
+
+
+def test_a_flow_across_slots_runs_in_order_and_every_node_gets_its_inputs(
+    clients: Clients, run_worker: RunWorker
+) -> None:
+    seen: dict[str, dict[str, Any]] = {}
+
+    def work(ctx: Any) -> str:
+        assert (ctx.flow_id, ctx.data) == ("f", {"n": ctx.node})
+        seen[ctx.node] = dict(ctx.inputs)
+        return f"{ctx.node}!"
+
+    run_worker(QUEUES, {"work": work}, url=clients.url)
+    flow = clients.do(clients.flows().submit(FLOW, flow_id="f"))
+    outcome = clients.do(flow.wait(timeout=LONG))
+    assert (outcome.status.state, outcome.status.completed) == (FlowState.COMPLETED, 5)
+    assert outcome.results == {name: f"{name}!" for name in ("a", "m", "n", "end", "side")}
+    assert seen == {"a": {}, "side": {}, "m": {"a": "a!"}, "n": {"a": "a!"}, "end": {"m": "m!", "n": "n!"}}
+
+
+def test_a_flow_across_slots_goes_on_when_nobody_waits_for_it(
+    url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    run_worker(QUEUES, {"work": lambda ctx: 1}, url=url)
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FLOW, flow_id="f")
+        eventually(lambda: flow.status().state is FlowState.COMPLETED, timeout=20)
+
+
+def test_a_failure_reaches_other_slots_and_a_retry_repairs_it(url: str, run_worker: RunWorker) -> None:
+    broken = {"m"}
+    calls = Counter[str]()
+
+    def work(ctx: Any) -> str:
+        calls[ctx.node] += 1
+        if ctx.node in broken:
+            raise ValueError("boom")
+        return str(ctx.node)
+
+    run_worker(QUEUES, {"work": work}, url=url)
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FLOW, flow_id="f")
+        with pytest.raises(FlowFailed, match="m: ValueError: boom") as failed:
+            flow.result(timeout=LONG)
+        assert [(one.name, one.reason) for one in failed.value.failed][1:] == [("end", "upstream failed: m")]
+        broken.clear()
+        flow.retry_failed()
+        assert set(flow.result(timeout=LONG)) == {"a", "m", "n", "end", "side"}
+    assert calls == {"a": 1, "n": 1, "side": 1, "m": 2, "end": 1}
+
+
+def test_flows_across_slots_are_listed(url: str, run_worker: RunWorker) -> None:
+    with FlowProducer(url) as flows:
+        labelled = FlowSpec("n", [node("a"), node("m", "a", queue="c")], labels={"dag": "nightly"})
+        first = flows.submit(labelled, flow_id="first")
+        flows.submit(FlowSpec("n", [node("x", queue="q")]), flow_id="second")
+        assert [flow.id for flow in flows.list()] == ["second", "first"]
+        assert [flow.id for flow in flows.list(state="running", label=("dag", "nightly"))] == ["first"]
+        first.cancel("enough")
+        assert [flow.id for flow in flows.list(state="cancelled")] == ["first"]
+        assert [flow.id for flow in flows.list(state="running")] == ["second"]
+        run_worker(QUEUES, {"work": lambda ctx: 1}, url=url)
+        first.retry_failed()
+        first.result(timeout=LONG)
+        assert [flow.id for flow in flows.list(state="completed", label=("dag", "nightly"))] == ["first"]
+
+
+def test_a_user_with_the_documented_rights_is_enough(
+    primaries: Primaries, url: str, run_worker: RunWorker
+) -> None:
+    words = f"{acl.rule()} {acl.cluster_rule()}".split()
+    for server in primaries.servers:
+        server.client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">secret", *words)
+        server.client.acl_log_reset()
+    settings = ConnectionSettings(url, user="worker", password="secret")
+    run_worker(QUEUES, {"work": lambda ctx: 1}, url=settings)
+    with FlowProducer(settings) as flows, Queue("q", settings) as queue:
+        assert len(flows.submit(FLOW, flow_id="f").result(timeout=LONG)) == 5
+        assert [flow.id for flow in flows.list()] == ["f"]
+        move = Move(primaries, "q")  # in the middle of a move, calls are sent with ASKING
+        move.begin()
+        move.carry(1000)
+        assert queue.get_job("f~n").state is JobState.COMPLETED
+        move.end()
+        move.back()
+    assert [entry for server in primaries.servers for entry in server.client.acl_log()] == []
+
+
+def test_a_cancel_reaches_other_slots(url: str, run_worker: RunWorker) -> None:
+    started = threading.Event()
+
+    def work(ctx: Any) -> None:
+        started.set()
+        ctx.cancelled.wait(20)
+
+    run_worker(QUEUES, {"work": work}, url=url)
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FlowSpec("n", [node("a"), node("m", "a", queue="c")]), flow_id="f")
+        assert started.wait(10)
+        flow.cancel("enough")
+        assert flow.wait(timeout=LONG).status.state is FlowState.CANCELLED
+
+
+def _serves(server: Any, queue: str) -> bool:
+    try:
+        return bool(server.client.exists(f"{{{queue}}}") == 0)
+    except MovedError:
+        return False
+
+
+class Move:
+    """Takes the slot of a queue from its primary to the next one, step by step."""
+
+    def __init__(self, primaries: Primaries, queue: str) -> None:
+        self.queue, self.slot = queue, key_slot(queue.encode())
+        self.source = primaries.owner(queue)
+        self.target = next(server for server in primaries.servers if server is not self.source)
+        self.all = primaries.servers
+        self.ids = {server.port: server.client.execute_command("CLUSTER MYID") for server in self.all}
+
+    def begin(self) -> None:
+        name = "CLUSTER SETSLOT"
+        self.target.client.execute_command(name, self.slot, "IMPORTING", self.ids[self.source.port])
+        self.source.client.execute_command(name, self.slot, "MIGRATING", self.ids[self.target.port])
+
+    def carry(self, most: int) -> bool:
+        keys = self.source.client.execute_command("CLUSTER GETKEYSINSLOT", self.slot, most)
+        if keys:
+            words = ("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys)
+            self.source.client.execute_command(*words)
+        return bool(keys)
+
+    def at_once(self) -> None:
+        """By the atomic migration of Valkey 9: no call sees half of the keys."""
+        words = ("SLOTSRANGE", self.slot, self.slot, "NODE", self.ids[self.target.port])
+        self.source.client.execute_command("CLUSTER MIGRATESLOTS", *words)
+        while not _serves(self.target, self.queue):
+            threading.Event().wait(0.02)
+
+    def back(self) -> None:
+        self.source, self.target = self.target, self.source
+        self.begin()
+        self.carry(1000)
+        self.end()
+
+    def end(self) -> None:
+        for server in (self.target, self.source, *self.all):
+            server.client.execute_command("CLUSTER SETSLOT", self.slot, "NODE", self.ids[self.target.port])
+
+
+def test_a_worker_outlives_the_move_of_the_slot_of_its_queue(
+    primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    run_worker(
+        ["q"],
+        {"work": lambda ctx: threading.Event().wait(0.01)},
+        url=url,
+        concurrency=2,
+        lock_duration=SECOND,
+    )
+    with Queue("q", url) as queue:
+        queue.add_many([NewJob("work", n) for n in range(100)])
+        there = Move(primaries, "q")
+        there.at_once()
+        eventually(lambda: queue.counts()[JobState.COMPLETED] > 20, timeout=20)
+        there.source, there.target = there.target, there.source
+        there.at_once()
+        eventually(lambda: queue.counts()[JobState.COMPLETED] == 100, timeout=30)
+
+
+def test_a_slot_that_moves_is_followed(primaries: Primaries, url: str) -> None:
+    with Queue("q", url) as queue:
+        before = {queue.add("work", n) for n in range(5)}
+        there = Move(primaries, "q")
+        there.begin()
+        there.carry(2)
+        for job_id in before:  # read from where each is, before the move has ended
+            assert queue.get_job(job_id).state is JobState.WAITING
+        with pytest.raises(ServerBusy):  # the keys of one call are on both sides
+            queue.add("work")
+        there.carry(100)
+        there.end()
+        assert queue.add("work", 6) == "6"
+        assert queue.counts()[JobState.WAITING] == 6
+        there.back()
+        assert queue.add("work", 7) == "7"
+
+
+def test_a_worker_survives_the_death_and_the_restart_of_a_primary(
+    primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    def work(ctx: Any) -> int:
+        threading.Event().wait(0.02)
+        return int(ctx.data)
+
+    lock = timedelta(seconds=1)
+    run_worker(QUEUES, {"work": work}, url=url, concurrency=4, lock_duration=lock)
+    queues = {name: Queue(name, url) for name in QUEUES}
+    for queue in queues.values():
+        queue.add_many([NewJob("work", n) for n in range(100)])
+    primaries.owner("c").kill()
+    with pytest.raises(TransportError):
+        queues["c"].add("work", 1)
+    primaries.owner("c").start()
+    eventually(lambda: _is_up(primaries), timeout=20)
+    counts = [queue.counts for queue in queues.values()]
+    eventually(lambda: all(count()[JobState.COMPLETED] >= 100 for count in counts), timeout=30)
+    eventually(lambda: not any(count()[JobState.ACTIVE] for count in counts), timeout=30)
+    for queue in queues.values():
+        assert queue.add_and_wait("work", 5) == 5
+        queue.close()
+
+
+def _is_up(primaries: Primaries) -> bool:
+    told = [server.client.execute_command("CLUSTER INFO") for server in primaries.servers]
+    return all(one["cluster_state"] == "ok" for one in told)
+
+
+def test_a_worker_goes_on_at_the_replica_of_a_primary_that_died(
+    run_worker: RunWorker, eventually: Eventually, tmp_path: Path
+) -> None:
+    with running_primaries(tmp_path) as primaries:  # its own: it has lost a node afterwards
+        dying = primaries.owner("c")
+        with primaries.replica_of(dying, tmp_path) as replica, Queue("c", primaries.url) as queue:
+            ids = queue.add_many([NewJob("work", n) for n in range(100)])
+            dying.client.set("{c}", "1")
+            assert dying.client.wait(1, 5000) == 1
+            options: dict[str, Any] = {"concurrency": 4, "lock_duration": SECOND}
+            running = run_worker(["b", "c"], {"work": slowly}, url=primaries.url, **options)
+            eventually(lambda: queue.counts()[JobState.COMPLETED] > 10, timeout=20)
+            dying.kill()
+            eventually(lambda: replica.client.role()[0] == "master", timeout=60)
+            eventually(lambda: _is_done(queue, len(ids)), timeout=40)
+            assert queue.add_and_wait("work", timeout=LONG) is None
+            running.stop()
+
+
+def slowly(ctx: Any) -> None:
+    threading.Event().wait(0.02)
+
+
+def _is_done(queue: Queue, count: int) -> bool:
+    try:
+        return queue.counts()[JobState.COMPLETED] >= count
+    except TransportError:
+        return False
+
+
+def test_a_url_that_takes_a_cluster_for_a_server_or_a_server_for_a_cluster_is_told(
+    primaries: Primaries, server: Any
+) -> None:
+    port = primaries.owner("b").port
+    with (
+        Queue("c", f"valkey://127.0.0.1:{port}") as queue,
+        pytest.raises(ConfigurationError, match=r"valkey\+cluster://"),
+    ):
+        queue.add("work")
+    alone = ConnectionSettings(server.url.replace("valkey://", "valkey+cluster://").removesuffix("/0"))
+    with Queue("c", alone) as queue, pytest.raises(ConfigurationError, match="is no cluster"):
+        queue.add("work")
