@@ -277,23 +277,35 @@ def _scans(name: str, keys: str, *args: Any) -> Case:
     return prepare
 
 
-def activate_attempt(bench: Bench) -> list[Words]:
-    """Begin an attempt."""
+def exchange(*outcomes: Words, wanted: int = 0) -> Words:
+    """One exchange of a worker."""
+    words = [word for outcome in outcomes for word in outcome]
+    return fcall("gmo_finish_and_fetch", "stream", T, "workers", "c", wanted, "t", "", 0, 0, *words)
+
+
+def _begun(bench: Bench) -> list[Any]:
+    """Job id, entry id and time of the start of attempts."""
     bench.add()
-    return [_attempt(job_id, entry_id) for entry_id, job_id in bench.read()]
+    return [
+        row for _ in range(CALLS // 100) for row in bench.client.execute_command(*exchange(wanted=100))[2]
+    ]
 
 
-def _attempt(job_id: str, entry_id: str) -> Words:
-    return fcall("gmo_activate", f"job:{job_id} stream", T, job_id, entry_id, "workers", "t")
+def begin(bench: Bench) -> list[Words]:
+    """Begin one attempt a call."""
+    bench.add()
+    return [exchange(wanted=1)] * CALLS
 
 
-def _proofs(name: str, *rest: Any) -> Case:
+def heartbeats(bench: Bench) -> list[Words]:
+    """Keep one lease a call."""
+    return [fcall("gmo_heartbeats", "stream", T, job, "t", begun) for job, _, begun, *_ in _begun(bench)]
+
+
+def _ends(kind: str, text: str, *numbers: int, many: int = 1) -> Case:
     def prepare(bench: Bench) -> list[Words]:
-        bench.add()
-        jobs = bench.read()
-        bench.send([_attempt(job_id, entry_id) for entry_id, job_id in jobs])
-        proof = ("workers", "t", T)
-        return [fcall(name, f"job:{i} stream", T, i, entry_id, *proof, *rest) for entry_id, i in jobs]
+        said = [(kind, job, entry, "t", begun, text, "", *numbers) for job, entry, begun, *_ in _begun(bench)]
+        return [exchange(*said[at : at + many]) for at in range(0, len(said), many)]
 
     return prepare
 
@@ -334,10 +346,11 @@ CASES: Final[dict[str, Case]] = {
     "reclaimStalledListJobs": _scans("reclaimStalledListJobs", "stream events", 0, 1, T, f"{P}failed"),
     "healListActive": _scans("healListActive", "id"),
     "getActiveListJobIds": _scans("getActiveListJobIds", "id", 0, -1),
-    "gmo_activate": activate_attempt,
-    "gmo_heartbeat": _proofs("gmo_heartbeat"),
-    "gmo_finish": _proofs("gmo_finish", '"ok"'),
-    "gmo_fail": _proofs("gmo_fail", "boom", 3, 10**9),
+    "begin an attempt": begin,
+    "keep a lease": heartbeats,
+    "finish an attempt": _ends("done", '"ok"', 0, 0),
+    "finish 20 attempts": _ends("done", '"ok"', 0, 0, many=20),
+    "fail an attempt, retry": _ends("fail", "boom", 3, 10**9),
 }
 
 

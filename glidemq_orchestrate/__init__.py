@@ -1,15 +1,16 @@
 """Run a DAG as one flow of jobs on Valkey, in the format of glide-mq.
 
 Importing this package opens nothing and imports no driver: a DAG file that imports it stays cheap to parse.
+What runs jobs, and asyncio with it, is loaded when it is first used.
 """
 
 from __future__ import annotations
 
 import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate._worker_tokens import TokenLimit
 from glidemq_orchestrate.broadcast import AsyncBroadcast, Broadcast
-from glidemq_orchestrate.broadcast_worker import BroadcastWorker
 from glidemq_orchestrate.client import AsyncQueue, AsyncQueues, NewJob, Queue, Queues, Usage
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.events import AsyncEventReader, Event, EventFilter, EventKind, EventReader
@@ -50,7 +51,11 @@ from glidemq_orchestrate.schedulers import (
     Schedulers,
 )
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.worker import Worker
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate._worker_tokens import TokenLimit
+    from glidemq_orchestrate.broadcast_worker import BroadcastWorker
+    from glidemq_orchestrate.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -120,5 +125,23 @@ __all__ = [
     "map_over",
     "nested",
 ]
+
+_ON_FIRST_USE: Final = {
+    "BroadcastWorker": "broadcast_worker",
+    "TokenLimit": "_worker_tokens",
+    "Worker": "worker",
+}
+
+if not TYPE_CHECKING:  # type checkers would take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        if name not in _ON_FIRST_USE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_ON_FIRST_USE[name]}"), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_ON_FIRST_USE})
+
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

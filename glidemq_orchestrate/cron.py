@@ -55,11 +55,6 @@ class Cron:
             _zone(zone)
         return cls(" ".join(checked), zone)
 
-    @property
-    def has_seconds(self) -> bool:
-        """Whether it has six fields; glide-mq cannot compute such a pattern and deletes its entry."""
-        return self.pattern.count(" ") == 5
-
     def after(self, at_ms: int) -> int | None:
         """The first match strictly later than ``at_ms``; None when there is none within ten years."""
         return self._search(at_ms, forward=True)

@@ -280,7 +280,6 @@ class Attempt:
     attempts_made: int
     flow_id: str | None
     node: str | None
-    created_ms: int = 0
     signals: str = ""
     fallback_index: int = 0
     budget_key: str = ""
@@ -288,7 +287,7 @@ class Attempt:
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
-        """Build from the fields of the job hash that the activation returned."""
+        """Build from the fields of an active job hash."""
         return cls(
             queue=queue,
             job_id=fields["id"],
@@ -307,7 +306,7 @@ class Attempt:
     def from_row(cls, queue: str, token: str, row: list[Any]) -> Attempt:
         """Build from a row of ``gmo_finish_and_fetch``."""
         job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
-        created, signals, fallback, budget, inputs = row[9:]
+        signals, fallback, budget, inputs = row[9:]
         options = RunOptions.from_wire(opts or "")
         if not flow_id and options.portable:
             flow_id, node = options.portable
@@ -326,7 +325,6 @@ class Attempt:
             int(made or 0),
             flow_id,
             node,
-            int(created or 0),
             signals or "",
             int(fallback or 0),
             budget or "",

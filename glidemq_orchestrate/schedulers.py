@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Final
 
@@ -103,7 +102,7 @@ class AsyncSchedulers(AsyncFacade):
             except SchedulerBusy:
                 if left == 1:
                     raise
-                await asyncio.sleep(PAUSE_SECONDS)
+                await _pause()
         raise AssertionError("unreachable")
 
     async def remove(self, name: str) -> bool:
@@ -114,7 +113,7 @@ class AsyncSchedulers(AsyncFacade):
             except SchedulerBusy:
                 if left == 1:
                     raise
-                await asyncio.sleep(PAUSE_SECONDS)
+                await _pause()
         raise AssertionError("unreachable")
 
     async def get(self, name: str) -> SchedulerEntry:
@@ -124,3 +123,9 @@ class AsyncSchedulers(AsyncFacade):
     async def list(self) -> list[SchedulerEntry]:
         """See ``Schedulers.list``."""
         return await self._run(ops.find_all(self._keys))
+
+
+async def _pause() -> None:
+    import asyncio  # noqa: PLC0415  dear, and seldom needed
+
+    await asyncio.sleep(PAUSE_SECONDS)

@@ -70,12 +70,6 @@ def bury_all(queue: QueueKeys, job_ids: Sequence[str], now_ms: int) -> Op[list[J
     return letters
 
 
-def bury(queue: QueueKeys, job_id: str, now_ms: int) -> Op[JobId | None]:
-    """Write the dead letter of one job; None when the queue has no dead letters."""
-    letters = yield from bury_all(queue, [job_id], now_ms)
-    return letters[0] if letters else None
-
-
 def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[JobId | None]:
     """Data that does not fit with what is written around it is left out; the failed job still has it."""
     fields = yield from ask(glidemq.job_fields(queue, job_id))

@@ -18,7 +18,6 @@ from glidemq_orchestrate.job import Job, JobId, JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.options import DEFAULT_OPTIONS, JobOptions
 
-TELLING: Final = ("completed", "failed", "expired", "revoked", "removed")
 REREAD_MS: Final = 1000
 BATCH_CALLS: Final = 500
 BATCH_CHARACTERS: Final = 8_000_000

@@ -137,21 +137,6 @@ def create_group(queue: QueueKeys) -> Call[None]:
     return command("XGROUP", "CREATE", queue.key("stream"), GROUP, "0", "MKSTREAM", decode=replies.anything)
 
 
-def read_group(
-    queues: list[QueueKeys], consumer: str, count: int, block_ms: int, *, again: bool
-) -> Call[Any]:
-    """Take up to ``count`` new jobs per queue, waiting at most ``block_ms``; entries by stream key.
-
-    ``again``: instead, what was delivered to this consumer before and not acknowledged; does not wait.
-    """
-    words = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, "BLOCK", block_ms, "STREAMS")
-    keys = [queue.key("stream") for queue in queues]
-    start = "0" if again else ">"
-    return command(
-        *words, *keys, *(start for _ in keys), decode=replies.stream_entries, blocks_for=block_ms / 1000
-    )
-
-
 def register_worker(queue: QueueKeys, worker_id: str, description: str, ttl_ms: int) -> Call[None]:
     """Say that a worker is alive. Repeatable."""
     return command("SET", queue.worker(worker_id), description, "PX", ttl_ms, decode=replies.anything)

@@ -181,18 +181,6 @@ def failed_node(node: NodeStatus) -> FailedNode:
     return FailedNode(name=node.name, job_id=node.job_id, reason=node.reason, attempts=node.attempts)
 
 
-def activate(queue: QueueKeys, job_id: str, entry_id: str, token: str, now_ms: int) -> Call[Attempt | str]:
-    """Begin an attempt. Answers it, or the word for why the job is not to be run (it is taken care of)."""
-
-    def decode(reply: Any) -> Attempt | str:
-        if len(reply) == 1:
-            return replies.text(reply[0])
-        return Attempt.from_wire(queue.queue, entry_id, token, replies.pairs(reply))
-
-    keys = [queue.job(job_id), queue.key("stream")]
-    return function("gmo_activate", keys, (now_ms, job_id, entry_id, GROUP, token), decode)
-
-
 def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
     """The stored results of a node's dependencies by node name."""
     return function(
@@ -201,35 +189,6 @@ def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, d
         (0, job_id, cursor, PAGE),
         lambda reply: (reply[0], replies.pairs(reply[1])),
     )
-
-
-def finish(attempt: Attempt, queue: QueueKeys, result: str, now_ms: int) -> Call[str]:
-    """Accept a result. Answers the id of a flow that needs ``advance_flow``, or an empty text.
-
-    A second send after a lost reply is refused with LeaseLost and changes nothing.
-    """
-    keys = [queue.job(attempt.job_id), queue.key("stream")]
-    return function("gmo_finish", keys, (now_ms, *_proof(attempt), result), replies.text)
-
-
-def fail(  # noqa: PLR0913  the arguments of one server call
-    attempt: Attempt, queue: QueueKeys, reason: str, *, max_attempts: int, backoff_ms: int, now_ms: int
-) -> Call[tuple[str, str]]:
-    """Accept a failure. Answers ``retrying`` or ``failed``, and the flow to advance or ''."""
-    keys = [queue.job(attempt.job_id), queue.key("stream")]
-    args = (now_ms, *_proof(attempt), reason, max_attempts, backoff_ms)
-    return function("gmo_fail", keys, args, lambda reply: (reply[0], reply[1]))
-
-
-def give_back(attempt: Attempt, queue: QueueKeys, now_ms: int) -> Call[int]:
-    """Put an unfinished job back at the end of the queue; the attempt does not count."""
-    keys = [queue.job(attempt.job_id), queue.key("stream")]
-    return function("gmo_give_back", keys, (now_ms, *_proof(attempt)), replies.integer)
-
-
-def heartbeat(attempt: Attempt, queue: QueueKeys, now_ms: int) -> Call[int]:
-    """Keep the lease."""
-    return function("gmo_heartbeat", [queue.job(attempt.job_id)], (now_ms, *_proof(attempt)), replies.integer)
 
 
 def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Call[int]:

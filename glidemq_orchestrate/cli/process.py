@@ -19,7 +19,6 @@ from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.handler import Handlers
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.worker import Worker
 
 
 @told
@@ -82,6 +81,8 @@ def worker(
     ] = False,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; then finish or give back what it holds."""
+    from glidemq_orchestrate.worker import Worker  # noqa: PLC0415  no other command needs it
+
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"
     )
@@ -133,6 +134,8 @@ def load_handlers(name: str) -> Handlers:
         raise ConfigurationError(
             f"--app {name}: there is no module {exc.name}; is it installed or below here?"
         ) from exc
+    from glidemq_orchestrate.worker import Worker  # noqa: PLC0415  no other command needs it
+
     found = [getattr(module, attribute, None)] if attribute else list(vars(module).values())
     for thing in found:
         if isinstance(thing, Handlers):

@@ -10,7 +10,6 @@ import typer
 
 from glidemq_orchestrate.cli.shell import Prefix, Url, told
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.supervisor import Supervisor
 
 
 @told
@@ -28,6 +27,8 @@ def supervise(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Look after queues until SIGTERM or Ctrl-C. Any number may run: one leads each queue."""
+    from glidemq_orchestrate.supervisor import Supervisor  # noqa: PLC0415  no other command needs it
+
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"
     )

@@ -2,7 +2,8 @@
 --   restart   (restarts only) every node is noted in :failed; those that running nodes had added are doomed
 --   retry     every noted node goes back to waiting, and its dependents forget how it had ended; doomed ones go
 --   then      what they know of the dependencies that do not run again decides about the nodes that went back
--- Nothing is released before the first two are over.
+-- Nothing is released before the first two are over. The record's field `doomed` is there from the first node that is
+-- doomed until the retry is over, cut off by a cancel or not: without it no edge needs to be looked at for doom.
 L.again = {}
 
 local SLICE, BUDGET = 50, 250
@@ -18,6 +19,7 @@ local function note(key, name, row, start)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:grown', 'gmo:row')
   if job[1] and job[1]:sub(1, 2) ~= 'x-' then
     redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:doomed', '1')
+    redis.call('HSET', key, 'doomed', '1')
   elseif job[2] then -- without the names that were added to it
     redis.call('HSET', key .. ':nodes', name, row:sub(1, tonumber(job[2]) - 1) .. ']')
     redis.call('HDEL', prefix .. 'job:' .. job_id, 'gmo:row')
@@ -50,8 +52,16 @@ local function clear(prefix, job_id, job, now)
     'gmo:skipped')
 end
 
+-- Whether any node of the flow is doomed.
+function L.again.dooms(key)
+  return redis.call('HEXISTS', key, 'doomed') == 1
+end
+
 -- A dependent forgets how the node ended, or that there was such a node.
-function L.again.take_back(ref, dependent)
+function L.again.take_back(ref, dependent, dooms)
+  if not dooms then
+    return L.rules.forget(ref, dependent)
+  end
   local prefix, job_id = L.record.split(ref)
   local its_prefix, its_id = L.record.split(dependent)
   local goes, its_goes = is_doomed(prefix, job_id), is_doomed(its_prefix, its_id)
@@ -66,9 +76,9 @@ function L.again.take_back(ref, dependent)
 end
 
 -- All dependents of the node have forgotten it.
-function L.again.told(key, ref)
+function L.again.told(key, ref, dooms)
   local prefix, job_id = L.record.split(ref)
-  if is_doomed(prefix, job_id) then
+  if dooms and is_doomed(prefix, job_id) then
     redis.call('HDEL', key .. ':nodes', redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:node'))
     L.jobs.unlink(prefix, job_id)
   end
@@ -86,12 +96,12 @@ local function uncount(key, v)
 end
 
 -- Returns what it cost.
-local function reset(key, ref, now)
+local function reset(key, ref, now, dooms)
   local prefix, job_id = L.record.split(ref)
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule')
   local job = L.jobs.read(prefix, job_id)
   uncount(key, v[1] and v or { 'failed' }) -- a job that is gone has counted as failed
-  if is_doomed(prefix, job_id) then
+  if dooms and is_doomed(prefix, job_id) then
     redis.call('HINCRBY', key, 'total', -1)
     redis.call('ZREM', prefix .. 'failed', job_id)
     redis.call('ZREM', prefix .. 'completed', job_id)
@@ -112,27 +122,28 @@ local function reset(key, ref, now)
     return SLICE
   end
   for _, dependent in ipairs(redis.call('SMEMBERS', parents)) do
-    L.again.take_back(ref, dependent)
+    L.again.take_back(ref, dependent, dooms)
   end
-  L.again.told(key, ref)
+  L.again.told(key, ref, dooms)
   return 5 + count
 end
 
 -- A slice of the retry; returns how much is left.
 function L.again.slice(flow, key, now)
-  local spent = 0
+  local spent, dooms = 0, L.again.dooms(key)
   while spent < BUDGET do
     local ref = redis.call('SPOP', key .. ':failed')
     if not ref then
       break
     end
-    spent = spent + reset(key, ref, now)
+    spent = spent + reset(key, ref, now, dooms)
   end
   local left = redis.call('SCARD', key .. ':failed')
   if left == 0 and spent < BUDGET then
     left = L.release.go_on(flow, key, now)
     if left == 0 then
-      redis.call('HDEL', key, 'retry')
+      redis.call('HDEL', key, 'retry', 'doomed')
+      L.settle.end_if_over(flow, key, now) -- where every node that was noted is gone
     end
   end
   return math.max(left + redis.call('SCARD', key .. ':ready'), 1)

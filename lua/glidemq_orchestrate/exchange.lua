@@ -5,8 +5,8 @@
 --       7 most starts per window (0 = what the queue says)  8 window in ms, then the outcomes (see outcome.lua)
 -- REPLY {verdict per outcome, ids of flows that need gmo_advance_flow, rows of jobs that began, last stream entry,
 --       last event, next due time or -1, what holds jobs back: '' | paused | concurrency | rate, troubles}
---       row: job id, entry id, processedOn, name, data, opts, attemptsMade, flow, node, timestamp, signals, fallbackIndex,
---       budgetKey, flat array of the dependencies' results by name (nil: outside flows, or gmo_node_inputs has them)
+--       row: job id, entry id, processedOn, name, data, opts, attemptsMade, flow, node, signals, fallbackIndex, budgetKey,
+--       flat array of the dependencies' results by name (nil: outside flows, or gmo_node_inputs has them)
 --       The two positions and the due time are given when fewer jobs than wanted began, else '' and -1: whoever
 --       reads both streams from there on misses nothing that makes a job ready.
 -- EFFECTS those of glidemq_complete, glidemq_fail and so on; of glidemq_promote; of glidemq_moveToActive. Outcomes are

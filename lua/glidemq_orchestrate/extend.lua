@@ -102,7 +102,7 @@ end
 -- ARGS  1 now_ms, proof, 7 header JSON, then nodes
 -- REPLY integer: 1, or 0 when a slice of what an earlier attempt had staged was removed first: send it again
 -- ERROR GMO_STALE, GMO_NODE_EXISTS, GMO_FLOW_INCOMPLETE (chunks are missing before the last)
--- EFFECTS jobs and growth tables; the flow and its counts stay as they are until gmo_finish. Repeatable.
+-- EFFECTS jobs and growth tables; the flow and its counts stay as they are until its result is taken. Repeatable.
 -- EVENT added {name} for each new node, in its queue
 local function grow(keys, args)
   local lease, stale = L.lease.check(keys, args)

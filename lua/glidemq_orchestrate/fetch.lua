@@ -6,8 +6,8 @@ L.fetch = {}
 local TRIES, MAX_INPUTS, MAX_INPUT_BYTES = 3, 20, 262144
 
 -- What a row of the reply holds after job id, entry id and processedOn, in this order.
-local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node', 'timestamp', 'signals',
-  'fallbackIndex', 'budgetKey' }
+local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node', 'signals', 'fallbackIndex',
+  'budgetKey' }
 local SHOWN = #COLUMNS
 -- What decides, after those.
 local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
@@ -86,13 +86,20 @@ local function pass_gates(x, job_id, entry_id)
   return false
 end
 
+-- Whether an attempt of ours holds the active job by something else than this entry: another one, or a list.
+local function is_held_otherwise(x, job_id, entry_id, held)
+  if not held or held == entry_id then
+    return false
+  elseif held == '' then
+    return redis.call('ZSCORE', x.prefix .. 'gmo:list-held', job_id) and true or false
+  end
+  return #redis.call('XPENDING', x.stream, x.group, held, held, 1) > 0
+end
+
 -- An entry whose job does not wait. That of a running job stays: reclaiming decides about it.
-local function set_aside(x, entry_id, v, at)
-  if v[at + STATE] == 'active' and entry_id ~= '' then
-    local held = v[at + ENTRY]
-    if not held or held == entry_id or #redis.call('XPENDING', x.stream, x.group, held, held, 1) == 0 then
-      return
-    end
+local function set_aside(x, job_id, entry_id, v, at)
+  if v[at + STATE] == 'active' and entry_id ~= '' and not is_held_otherwise(x, job_id, entry_id, v[at + ENTRY]) then
+    return
   end
   L.stream.ack(x.stream, x.group, entry_id, false)
 end
@@ -101,7 +108,7 @@ local function begin(x, job_id, entry_id)
   local key, at = x.prefix .. 'job:' .. job_id, SHOWN
   local v = read(key)
   if v[at + STATE] ~= 'waiting' then
-    return set_aside(x, entry_id, v, at)
+    return set_aside(x, job_id, entry_id, v, at)
   end
   if v[at + REVOKED] == '1' or v[at + EXPIRE] or (v[at + GROUP] and v[at + GROUP] ~= '') then
     if not pass_gates(x, job_id, entry_id) then

@@ -55,8 +55,8 @@ end
 -- KEYS  1 <prefix>completed or <prefix>failed
 -- ARGS  1 now_ms  2 score to begin at  3 how many entries of that score to pass over  4 limit
 -- REPLY {score and number to go on with, 1 if more is there, how many were settled}
--- EFFECTS at most `limit` jobs are looked at, or fewer with more dependents: those of EFFECTS of gmo_finish and
---   gmo_fail that concern the flow. Flows that need gmo_advance_flow stand in gmo:todo.
+-- EFFECTS at most `limit` jobs are looked at, or fewer with more dependents: the EFFECTS of gmo_finish_and_fetch
+--   that concern the flow. Flows that need gmo_advance_flow stand in gmo:todo.
 local function settle_foreign(keys, args)
   local now, from, passed, limit = tonumber(args[1]), args[2], tonumber(args[3]), tonumber(args[4])
   local prefix = keys[1]:match('^(.*:)[^:]+$')

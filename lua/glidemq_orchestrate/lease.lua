@@ -1,35 +1,20 @@
--- The lease of an attempt. Activation writes a token that only this attempt knows; what an attempt sends later is
+-- The lease of an attempt. Whoever begins one (fetch.lua) writes a token that only this attempt knows; what an attempt sends later is
 -- taken only while the job is active, carries that token, and has the activation time that the attempt saw. The
 -- last part fences off Node workers too: they rewrite processedOn when they take a job over, but know no token.
--- Proof in ARGS of every function below: 2 job id   3 stream entry id   4 group   5 token   6 processedOn
+-- Proof in ARGS of gmo_progress and gmo_grow: 2 job id   3 stream entry id   4 group   5 token   6 processedOn
 L.lease = {}
 
 -- Returns what the caller needs of the job, or nil and the error reply.
 function L.lease.check(keys, args)
   local job_id = args[2]
-  local fields = redis.call('HMGET', keys[1], 'state', 'gmo:token', 'processedOn', 'revoked', 'opts', 'gmo:flow')
+  local fields = redis.call('HMGET', keys[1], 'state', 'gmo:token', 'processedOn')
   if not fields[1] then
     return nil, redis.error_reply('GMO_STALE job ' .. job_id .. ' is gone')
   end
   if fields[1] ~= 'active' or fields[2] ~= args[5] or fields[3] ~= args[6] then
     return nil, redis.error_reply('GMO_STALE this attempt no longer owns job ' .. job_id .. ', which is ' .. fields[1])
   end
-  local prefix = keys[1]:sub(1, #keys[1] - #('job:' .. job_id))
-  return { prefix = prefix, job_id = job_id, entry_id = args[3], group = args[4],
-    revoked = fields[4] == '1', opts = fields[5] or '', in_flow = fields[6] and true or false }
-end
-
--- gmo_heartbeat: keep the lease.
--- KEYS  1 job hash          ARGS  1 now_ms, proof
--- REPLY integer: 1, or 0 when the job was revoked and should stop
--- ERROR GMO_STALE
-local function heartbeat(keys, args)
-  local lease, stale = L.lease.check(keys, args)
-  if not lease then
-    return stale
-  end
-  redis.call('HSET', keys[1], 'lastActive', args[1])
-  return lease.revoked and 0 or 1
+  return { prefix = keys[1]:sub(1, #keys[1] - #('job:' .. job_id)), job_id = job_id }
 end
 
 -- gmo_heartbeats: keep the leases of many attempts of one queue.
@@ -64,20 +49,5 @@ local function progress(keys, args)
   return 1
 end
 
--- gmo_give_back: put an unfinished job back; the attempt does not count.
--- KEYS  1 job hash  2 stream   ARGS  1 now_ms, proof
--- REPLY integer: 1          ERROR GMO_STALE
-local function give_back(keys, args)
-  local lease, stale = L.lease.check(keys, args)
-  if not lease then
-    return stale
-  end
-  L.finish.defer { prefix = lease.prefix, job_id = lease.job_id, entry_id = lease.entry_id, group = lease.group }
-  redis.call('HDEL', keys[1], 'gmo:token', 'gmo:entry', 'processedOn', 'lastActive')
-  return 1
-end
-
-redis.register_function { function_name = 'gmo_heartbeat', callback = heartbeat, flags = { 'allow-oom' } }
 redis.register_function { function_name = 'gmo_heartbeats', callback = heartbeats, flags = { 'allow-oom' } }
 redis.register_function { function_name = 'gmo_progress', callback = progress, flags = { 'allow-oom' } }
-redis.register_function { function_name = 'gmo_give_back', callback = give_back, flags = { 'allow-oom' } }

@@ -3,7 +3,7 @@
 --                                 skipped ignored (those of the failed that do not count) created_at started_at
 --                                 finished_at generation (how often it was restarted) retention and deadline (ms)
 --                                 fail_fast expired_at listed (the state it is listed under), and the marks cancel
---                                 (what it ends as), retry and restart (a cursor): see steer.lua
+--                                 (what it ends as), retry and restart (a cursor): see steer.lua; doomed: again.lua
 --   <home>gmo:flow:<id>:nodes     hash: node name -> JSON [rank, queue, job id, job, dependency...]
 --   <home>gmo:flow:<id>:open      set of refs: nodes that have not ended
 --   <home>gmo:flow:<id>:ready     set of refs: nodes to be released

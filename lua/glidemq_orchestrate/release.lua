@@ -127,6 +127,7 @@ function L.release.go_on(flow, key, now)
   local cursor, outcome, cause, on_failure = redis.call('HGET', telling, ref):match('^(%d+)\n(%a+)\n([^\n]*)\n(.*)$')
   local prefix, job_id = L.record.split(ref)
   local is_again = outcome == 'again'
+  local dooms = is_again and L.again.dooms(key)
   local next_cursor = '0'
   if is_again or is_current(prefix, job_id, outcome) then
     local told = { outcome = outcome, cause = cause, on_failure = on_failure ~= '' and on_failure or nil }
@@ -134,7 +135,7 @@ function L.release.go_on(flow, key, now)
     next_cursor = page[1]
     for _, dependent in ipairs(page[2]) do
       if is_again then
-        L.again.take_back(ref, dependent)
+        L.again.take_back(ref, dependent, dooms)
       else
         L.release.tell(flow, key, ref, dependent, told, now)
       end
@@ -145,7 +146,7 @@ function L.release.go_on(flow, key, now)
   else
     redis.call('HDEL', telling, ref)
     if is_again then
-      L.again.told(key, ref)
+      L.again.told(key, ref, dooms)
     end
   end
   return redis.call('HLEN', telling)

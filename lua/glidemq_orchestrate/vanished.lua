@@ -2,7 +2,7 @@
 -- KEYS  1 flow hash  2 job hash  3 set of its dependents (glide-mq's `parents`)
 -- ARGS  1 now_ms  2 flow id  3 job id  4 JSON {node, job, completed, result, reason}  5.. refs of its dependents
 -- REPLY 1, or 0 when the node has ended or its job is there; then nothing was changed
--- EFFECTS the job is there again as ended, without data; else those of gmo_finish or gmo_fail on its flow. A dependent
+-- EFFECTS the job is there again as ended, without data; else those of its outcome on its flow. A dependent
 --   that a Node worker told before the job was removed says that it completed, whatever ARGS 4 says.
 local function is_told(ref, dependents)
   for i = 1, math.min(#dependents, 1000) do

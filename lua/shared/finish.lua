@@ -32,9 +32,7 @@ local function notify_parents(c)
   if c.parent then
     L.parents.notify(c.parent)
   end
-  if not c.parents_told then
-    L.parents.notify_all(c.prefix, c.job_id)
-  end
+  L.parents.notify_all(c.prefix, c.job_id)
 end
 
 local function settle_order(c, job)
@@ -56,8 +54,8 @@ end
 
 -- c: prefix job_id entry_id group returnvalue now; remove_mode remove_count remove_age; broadcast skip_events
 -- skip_metrics; parent = the argument of `L.parents.notify` or nil; hints ordering_key ordering_seq group_key
--- processed_on; parents_told = the caller has told all other parents; `job` (from `L.jobs.read`) when the caller has it. Returns false when there was nothing to
--- finish, else true.
+-- processed_on; `job` (from `L.jobs.read`) when the caller has it. Returns false when there was nothing to finish,
+-- else true.
 function M.complete(c)
   local prefix, now = c.prefix, c.now
   local job = c.job or L.jobs.read_to_finish(prefix, c.job_id)

@@ -177,10 +177,3 @@ function M.leave(prefix, job, now, group)
     M.promote(prefix, group_key, group, now)
   end
 end
-
--- `leave` for callers that have not read the job; `group_key` is used instead of the job's own when given.
-function M.release(prefix, job_id, now, group_key)
-  local job = L.jobs.read(prefix, job_id) or { state = 'active' }
-  job.groupKey = group_key or job.groupKey
-  M.leave(prefix, job, now)
-end

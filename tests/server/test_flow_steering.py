@@ -18,7 +18,9 @@ from glidemq_orchestrate import (
     JobOptions,
     JobState,
 )
-from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._ops import attempt as attempt_ops
+from glidemq_orchestrate._protocol import exchange, orchestrate
+from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate.errors import FlowCancelled, LeaseLost
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -192,18 +194,16 @@ class TestCancelling:
     ) -> None:
         found = flows.submit(DIAMOND, flow_id="f")
         queue = QueueKeys("glide", "etl")
-        redis_client.xgroup_create("glide:{etl}:stream", "workers", "0")
-        ((_, ((entry, fields),)),) = redis_client.xreadgroup("workers", "me", {"glide:{etl}:stream": ">"})
-        attempt = hand.run(orchestrate_ask(orchestrate.activate(queue, fields["jobId"], entry, "token", 5)))
+        hand.run(attempt_ops.open_queues([queue]))
+        request = exchange.Request([], 1, "token")
+        (attempt,) = hand.run(ask(exchange.finish_and_fetch(queue, "me", request, 5))).begun
         found.cancel("enough")
         before = redis_client.hgetall("glide:{etl}:job:f~a")
-        for call in (
-            orchestrate.finish(attempt, queue, "1", 6),
-            orchestrate.progress(attempt, queue, "1", 6),
-            orchestrate.heartbeat(attempt, queue, 6),
-            orchestrate.give_back(attempt, queue, 6),
-        ):
-            assert isinstance(hand.answer(call), LeaseLost)
+        late = exchange.Request([exchange.Outcome(attempt, kind, "1") for kind in exchange.Kind], 0, "token")
+        verdicts = hand.run(ask(exchange.finish_and_fetch(queue, "me", late, 6))).verdicts
+        assert {verdict.split()[0] for verdict in verdicts} == {"stale"}
+        assert hand.run(ask(exchange.heartbeat(queue, [attempt], 6))) == [-1]
+        assert isinstance(hand.answer(orchestrate.progress(attempt, queue, "1", 6)), LeaseLost)
         assert redis_client.hgetall("glide:{etl}:job:f~a") == before
 
     def test_a_large_flow_is_cancelled_as_a_whole(self, flows: FlowProducer, redis_client: Any) -> None:
@@ -259,7 +259,3 @@ class TestWaiting:
         found = flows.submit(flow(node("a"), node("b", "a")))
         assert found.wait(timeout=LONG).status.state is FlowState.COMPLETED
         others.wait(timeout=LONG)
-
-
-def orchestrate_ask(call: Any) -> Any:
-    return call.decode((yield call))

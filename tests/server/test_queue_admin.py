@@ -305,7 +305,8 @@ class TestDeadLetters:
         queue.set_dead_letter_queue("dead")
         job_id = queue.add("a", {"n": 1})
         node.fail(node.begin(job_id), "no rows")
-        return str(hand.run(dead_letters.bury(QueueKeys("glide", "etl"), job_id, node.now())))
+        (letter_id,) = hand.run(dead_letters.bury_all(QueueKeys("glide", "etl"), [job_id], node.now()))
+        return str(letter_id)
 
     def test_a_letter_has_the_form_that_node_writes(
         self, clients: Clients, hand: Hand, queue: Queue, node: Node, redis_client: Any
@@ -377,7 +378,7 @@ class TestDeadLetters:
         with pytest.raises(JobNotFound, match="has no dead-letter queue"):
             clients.do(mine.get_dead_letter("1"))
         node.fail(node.begin(queue.add("a")))
-        assert hand.run(dead_letters.bury(QueueKeys("glide", "etl"), "1", 5)) is None
+        assert hand.run(dead_letters.bury_all(QueueKeys("glide", "etl"), ["1"], 5)) == []
         clients.do(mine.set_dead_letter_queue("dead"))
         assert clients.do(mine.dead_letter_queue()) == "dead"
         clients.do(mine.set_dead_letter_queue(None))
@@ -387,6 +388,6 @@ class TestDeadLetters:
         queue.set_dead_letter_queue("dead")
         job_id = queue.add("a", "x" * 1_048_570)
         node.fail(node.begin(job_id))
-        hand.run(dead_letters.bury(QueueKeys("glide", "etl"), job_id, node.now()))
+        hand.run(dead_letters.bury_all(QueueKeys("glide", "etl"), [job_id], node.now()))
         (letter,) = queue.dead_letters()
         assert (letter.job_id, letter.data) == (job_id, None)

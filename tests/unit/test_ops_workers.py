@@ -142,7 +142,7 @@ class TestTheWorkersCalls:
             scripted(attempts.open_queues([HOME]), [[ProtocolError("WRONGTYPE x")]])
 
     def test_the_inputs_of_a_wide_node_come_in_pages(self, scripted: Scripted, clock: ManualClock) -> None:
-        row = ["2", "2-1", "5", "work", "null", "{}", "0", "f", "n", "1", None, None, None, None]
+        row = ["2", "2-1", "5", "work", "null", "{}", "0", "f", "n", None, None, None, None]
         answer: list[Any] = [["ok"], ["f"], [row], "", "", -1, "", []]
         op = attempts.exchange(HOME, "w", Request([], 1, "t"), clock)
         told = scripted(op, [answer, ["7", ["a", "1"]], ["0", ["b", "2", "a", "1"]]])

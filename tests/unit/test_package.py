@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import glidemq_orchestrate
+from glidemq_orchestrate import worker
 
 PUBLIC = {
     "EmbeddedServer", "Queue", "AsyncQueue", "JobOptions", "FlowSpec", "FlowNode", "FlowProducer",
@@ -27,7 +30,14 @@ def test_everything_public_is_listed() -> None:
         for name, value in vars(glidemq_orchestrate).items()
         if not name.startswith("_") and getattr(value, "__module__", "").startswith("glidemq_orchestrate")
     }
-    assert bound == set(glidemq_orchestrate.__all__)
+    assert bound | set(glidemq_orchestrate._ON_FIRST_USE) == set(glidemq_orchestrate.__all__)
+
+
+def test_what_is_loaded_on_first_use_is_there_like_the_rest() -> None:
+    assert set(glidemq_orchestrate.__all__) <= set(dir(glidemq_orchestrate))
+    assert glidemq_orchestrate.Worker is worker.Worker
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = glidemq_orchestrate.Nothing  # type: ignore[attr-defined]  # that is the point
 
 
 HEAVY = [
@@ -45,7 +55,8 @@ HEAVY = [
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    code = f"import sys, glidemq_orchestrate; print([name for name in {HEAVY} if name in sys.modules])"
+    heavy = [*HEAVY, "asyncio", "multiprocessing"]
+    code = f"import sys, glidemq_orchestrate; print([name for name in {heavy} if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert told.stdout.strip() == "[]"
 

@@ -10,8 +10,10 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate._ops import attempt as attempt_ops
 from glidemq_orchestrate._ops import flow as flow_ops
-from glidemq_orchestrate._protocol import glidemq, orchestrate, staging
+from glidemq_orchestrate._protocol import exchange as wire
+from glidemq_orchestrate._protocol import orchestrate, staging
 from glidemq_orchestrate._protocol.call import Call, ask, function
+from glidemq_orchestrate._protocol.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
@@ -31,7 +33,7 @@ DOCUMENTED = [
     QUEUE + r"gmo:(staging|expiring|growing|todo|list-held)",
     QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
     r"glide:gmo:homes",
-    QUEUE + r"(meta|rate|lifo|priority|list-active)",
+    QUEUE + r"(meta|rate|lifo|priority|list-active|group:k)",
 ]
 
 
@@ -80,20 +82,52 @@ class Bench:
     def digest(self, *nodes: FlowNode) -> str:
         return FlowSpec("n", nodes).check().digest
 
-    def take(self, queue: QueueKeys | None = None, consumer: str = "w") -> tuple[str, str]:
-        """Job id and entry id of the next entry."""
-        queue = queue or self.etl
-        streams = self.call(glidemq.read_group([queue], consumer, 1, 1, again=False))
-        ((entry_id, fields),) = streams[queue.key("stream")]
-        return fields["jobId"], entry_id
+    def take(self, consumer: str = "node") -> str:
+        """A Node worker reads the next entry and does nothing with it yet; answers the entry's id."""
+        ((_, ((entry_id, _fields),)),) = self.client.xreadgroup(
+            GROUP, consumer, {self.etl.key("stream"): ">"}, 1
+        )
+        return str(entry_id)
 
-    def begin(self, queue: QueueKeys | None = None, consumer: str = "w") -> Attempt:
-        queue = queue or self.etl
-        job_id, entry_id = self.take(queue, consumer)
-        self.tokens += 1
-        attempt = self.call(orchestrate.activate(queue, job_id, entry_id, f"t{self.tokens}", self.now))
-        assert not isinstance(attempt, str), attempt
-        return attempt  # type: ignore[no-any-return]  # decoded
+    def exchange(
+        self, *outcomes: Outcome, wanted: int = 0, queue: QueueKeys | None = None, again: bool = False
+    ) -> Answer:
+        """Hand in outcomes and begin jobs; the attempts of each exchange have a token of their own."""
+        self.tokens += not again
+        request = wire.Request(outcomes, wanted, f"t{self.tokens}", again)
+        answer: Answer = self.call(wire.finish_and_fetch(queue or self.etl, "w", request, self.now))
+        return answer
+
+    def begin(self, queue: QueueKeys | None = None) -> Attempt:
+        (attempt,) = self.exchange(wanted=1, queue=queue).begun
+        return attempt
+
+    def tell(self, outcome: Outcome) -> tuple[str, list[str]]:
+        """The verdict about an outcome, and the flows that need advancing."""
+        answer = self.exchange(outcome, queue=QueueKeys("glide", outcome.attempt.queue))
+        (verdict,) = answer.verdicts
+        return verdict, answer.flows
+
+    def finish(self, attempt: Attempt, result: str = "1") -> list[str]:
+        """Hand in a result, which must be taken; answers the flows that need advancing."""
+        verdict, flows = self.tell(Outcome(attempt, Kind.DONE, result))
+        assert verdict == "ok"
+        return flows
+
+    def fail(self, attempt: Attempt, attempts: int = 1, backoff_ms: int = 0) -> tuple[str, list[str]]:
+        return self.tell(Outcome(attempt, Kind.FAIL, "boom", "", attempts, backoff_ms))
+
+    def stale(self, *outcomes: Outcome) -> bool:
+        """Whether every one of them is refused as stale; the database is as before."""
+        before = self.dump()
+        verdicts = self.exchange(*outcomes).verdicts
+        assert self.dump() == before
+        return len(verdicts) == len(outcomes) and all(said.startswith("stale ") for said in verdicts)
+
+    def heartbeat(self, attempt: Attempt, later_ms: int = 0) -> int:
+        """1 kept, 0 asked to stop, -1 not the attempt's any more."""
+        (kept,) = self.call(wire.heartbeat(self.etl, [attempt], self.now + later_ms))
+        return int(kept)
 
     def reclaim(self, lock_ms: int = 1000, max_lost: int = 3, consumer: str = "other") -> Any:
         return self.raw(

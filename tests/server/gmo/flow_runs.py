@@ -18,8 +18,7 @@ REF = flow_ops.FlowRef(ETL, "f")
 
 def finish(bench: Bench, attempt: Attempt) -> None:
     """Hand in a result and do what the flow then needs."""
-    queue = QueueKeys("glide", attempt.queue)
-    bench.call(orchestrate.finish(attempt, queue, f'"{attempt.node}!"', bench.now))
+    bench.finish(attempt, f'"{attempt.node}!"')
     bench.hand.run(flow_ops.advance(REF, bench))
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,11 +24,14 @@ from glidemq_orchestrate._ops import flow as flow_ops
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, ask, function
+from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 from tests.rule_oracle import counts_as, verdicts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from glidemq_orchestrate.job import Attempt
     from tests.server.conftest import Hand
 
@@ -37,15 +41,6 @@ ENDED = ("completed", "failed", "skipped")
 RULES = ["all_success"] * 12 + list(Rule)
 EARLY = {"one_success", "one_failed", "one_done", "always"}
 POLICIES = [None] * 6 + list(OnFailure)
-
-
-@dataclass
-class Delivery:
-    """A stream entry in the hands of a worker that has not begun it."""
-
-    queue: QueueKeys
-    job_id: str
-    entry_id: str
 
 
 @st.composite
@@ -91,7 +86,6 @@ class World:
     hand: Hand
     client: Any
     clock: Clock = field(default_factory=Clock)
-    deliveries: list[Delivery] = field(default_factory=list)
     held: list[Attempt] = field(default_factory=list)
     lost: list[Attempt] = field(default_factory=list)
     tokens: int = 0
@@ -99,29 +93,26 @@ class World:
     def call(self, call: Call[Any]) -> Any:
         return self.hand.run(ask(call))
 
-    def deliver(self, queue: QueueKeys) -> bool:
-        streams = self.client.xreadgroup(GROUP, "w", {queue.key("stream"): ">"}, count=1)
-        for _, entries in streams or []:
-            for entry_id, fields in entries:
-                self.deliveries.append(Delivery(queue, fields["jobId"], entry_id))
-        return bool(streams)
+    def exchange(
+        self, queue: QueueKeys, outcomes: Sequence[Outcome] = (), wanted: int = 0, *, again: bool = False
+    ) -> list[str]:
+        """Hand in outcomes, begin jobs, and answer the verdicts."""
+        self.tokens += not again
+        request = wire.Request(outcomes, wanted, f"t{self.tokens}", again)
+        answer = self.call(wire.finish_and_fetch(queue, "w", request, self.clock.now))
+        assert answer.troubles == []
+        self.held += answer.begun
+        return list(answer.verdicts)
 
-    def begin(self, delivery: Delivery) -> None:
-        self.tokens += 1
-        call = orchestrate.activate(
-            delivery.queue, delivery.job_id, delivery.entry_id, f"t{self.tokens}", self.clock.now
-        )
-        answer = self.call(call)
-        if not isinstance(answer, str):
-            self.held.append(answer)
+    def read(self, queue: QueueKeys) -> None:
+        """A Node worker reads an entry, and dies."""
+        self.client.xreadgroup(GROUP, "node", {queue.key("stream"): ">"}, count=1)
 
-    def say(self, attempt: Attempt, call: Call[Any]) -> bool:
-        """Hand something in; false when the attempt no longer counts."""
-        try:
-            self.call(call)
-        except LeaseLost:
-            return False
-        return True
+    def owns(self, attempt: Attempt) -> bool:
+        """Whether the attempt may still hand something in."""
+        job = self.client.hgetall(self.queue(attempt).job(attempt.job_id))
+        wanted = ("active", attempt.token, attempt.processed_on)
+        return (job["state"], job.get("gmo:token"), job.get("processedOn")) == wanted
 
     def queue(self, attempt: Attempt) -> QueueKeys:
         return QueueKeys("glide", attempt.queue)
@@ -147,74 +138,61 @@ class AnyOrder(RuleBasedStateMachine):
         self.hand.run(flow_ops.submit("glide", checked, FLOW, "attach", self.world.clock))
         self.home = QueueKeys("glide", checked.home)
         self.completed: set[str] = set()
-        self.is_steered = spec.fail_fast
+        self.is_steered = self.fails_fast = spec.fail_fast
         self.is_restarted = False
 
+    @rule(queue=st.sampled_from(QUEUES), wanted=st.integers(1, 3))
+    def a_worker_begins(self, queue: QueueKeys, wanted: int) -> None:
+        self.world.exchange(queue, wanted=wanted)
+
+    @rule(queue=st.sampled_from(QUEUES), wanted=st.integers(1, 3))
+    def a_worker_begins_and_the_reply_is_lost(self, queue: QueueKeys, wanted: int) -> None:
+        before = len(self.world.held)
+        self.world.exchange(queue, wanted=wanted)
+        begun = self.world.held[before:]
+        del self.world.held[before:]
+        self.world.exchange(queue, again=True)
+        assert self.world.held[before:] == begun
+
     @rule(queue=st.sampled_from(QUEUES))
-    def a_worker_takes_an_entry(self, queue: QueueKeys) -> None:
-        self.world.deliver(queue)
-
-    @precondition(lambda self: self.world.deliveries)
-    @rule(data=st.data(), twice=st.booleans())
-    def a_worker_begins(self, data: st.DataObject, twice: bool) -> None:  # noqa: FBT001  a strategy
-        delivery = data.draw(st.sampled_from(self.world.deliveries))
-        if not twice:
-            self.world.deliveries.remove(delivery)
-        self.world.begin(delivery)
-
-    @precondition(lambda self: self.world.deliveries)
-    @rule(data=st.data())
-    def a_worker_dies_with_an_entry(self, data: st.DataObject) -> None:
-        self.world.deliveries.remove(data.draw(st.sampled_from(self.world.deliveries)))
+    def a_node_worker_dies_with_an_entry(self, queue: QueueKeys) -> None:
+        self.world.read(queue)
 
     @precondition(lambda self: self.world.held)
-    @rule(data=st.data())
-    def a_worker_finishes(self, data: st.DataObject) -> None:
-        attempt = data.draw(st.sampled_from(self.world.held))
-        self.world.held.remove(attempt)
-        queue = self.world.queue(attempt)
-        if self.world.say(attempt, orchestrate.finish(attempt, queue, "1", self.world.clock.now)):
+    @rule(data=st.data(), wanted=st.integers(0, 2))
+    def a_worker_hands_in(self, data: st.DataObject, wanted: int) -> None:
+        """Several outcomes, some too late or said twice, travel in one call with a wish for more jobs."""
+        queue = self.world.queue(data.draw(st.sampled_from(self.world.held)))
+        ours = [a for a in (*self.world.held, *self.world.lost) if a.queue == queue.queue]
+        some = data.draw(st.lists(st.sampled_from(ours), min_size=1, max_size=6))
+        said = [self.an_outcome(data, attempt) for attempt in some]
+        owned = [a for a in ours if self.world.owns(a)]
+        for outcome, verdict in zip(said, self.world.exchange(queue, said, wanted), strict=True):
+            self.it_was_heard(outcome, verdict, owned)
+
+    def an_outcome(self, data: st.DataObject, attempt: Attempt) -> Outcome:
+        kind = data.draw(st.sampled_from([Kind.DONE, Kind.DONE, Kind.SKIP, Kind.FAIL, Kind.BACK]))
+        pause = data.draw(st.sampled_from([0, 30]))
+        return Outcome(attempt, kind, "1", "", attempt.options.attempts, pause)
+
+    def it_was_heard(self, outcome: Outcome, verdict: str, owned: list[Attempt]) -> None:
+        """The first outcome of whoever owns the job is taken, unless it is to be sent again."""
+        attempt = outcome.attempt
+        if verdict == "again":
+            return
+        if attempt in self.world.held:
+            self.world.held.remove(attempt)
+            self.world.lost.append(attempt)
+        if verdict.startswith("stale "):
+            # Where a failure cancels the rest, one of the same call may have taken the job away.
+            assert attempt not in owned or self.fails_fast, (outcome, verdict)
+            return
+        assert attempt in owned, (outcome, verdict)
+        owned.remove(attempt)
+        assert verdict in (["retrying", "failed"] if outcome.kind is Kind.FAIL else ["ok"])
+        if outcome.kind is Kind.DONE:
             assert attempt.job_id not in self.completed, "completed twice"
             self.completed.add(attempt.job_id)
-        self.world.lost.append(attempt)
-
-    @precondition(lambda self: self.world.held)
-    @rule(data=st.data())
-    def a_worker_finds_its_job_needless(self, data: st.DataObject) -> None:
-        attempt = data.draw(st.sampled_from(self.world.held))
-        self.world.held.remove(attempt)
-        said = [wire.Outcome(attempt, wire.Kind.SKIP, "needless")]
-        request = wire.Request(said, 0, "t")
-        self.world.call(wire.finish_and_fetch(self.world.queue(attempt), "w", request, self.world.clock.now))
-        self.world.lost.append(attempt)
-
-    @precondition(lambda self: self.world.held)
-    @rule(data=st.data(), pause=st.sampled_from([0, 30]))
-    def a_worker_fails(self, data: st.DataObject, pause: int) -> None:
-        attempt = data.draw(st.sampled_from(self.world.held))
-        self.world.held.remove(attempt)
-        self.world.say(
-            attempt,
-            orchestrate.fail(
-                attempt,
-                self.world.queue(attempt),
-                "boom",
-                max_attempts=attempt.options.attempts,
-                backoff_ms=pause,
-                now_ms=self.world.clock.now,
-            ),
-        )
-        self.world.lost.append(attempt)
-
-    @precondition(lambda self: self.world.held)
-    @rule(data=st.data())
-    def a_worker_gives_back(self, data: st.DataObject) -> None:
-        attempt = data.draw(st.sampled_from(self.world.held))
-        self.world.held.remove(attempt)
-        self.world.say(
-            attempt, orchestrate.give_back(attempt, self.world.queue(attempt), self.world.clock.now)
-        )
-        self.world.lost.append(attempt)
 
     @precondition(lambda self: self.world.held)
     @rule(data=st.data())
@@ -227,30 +205,30 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def all_workers_give_a_sign_of_life(self) -> None:
         self.world.clock.now += LOCK_MS // 3
-        self.world.held = [
-            attempt
-            for attempt in self.world.held
-            if self.world.say(
-                attempt, orchestrate.heartbeat(attempt, self.world.queue(attempt), self.world.clock.now)
-            )
-        ]
+        for queue in QUEUES:
+            held = [attempt for attempt in self.world.held if attempt.queue == queue.queue]
+            answers = self.world.call(wire.heartbeat(queue, held, self.world.clock.now))
+            for attempt, answer in zip(held, answers, strict=True):
+                if answer == -1:
+                    self.world.held.remove(attempt)
+                    self.world.lost.append(attempt)
 
     @precondition(lambda self: self.world.lost)
-    @rule(data=st.data(), how=st.sampled_from(["finish", "fail", "give back", "progress"]))
+    @rule(data=st.data(), how=st.sampled_from([*Kind, "progress", "heartbeat"]))
     def one_that_was_given_up_comes_back(self, data: st.DataObject, how: str) -> None:
         attempt = data.draw(st.sampled_from(self.world.lost))
+        if self.world.owns(attempt):  # it was only thought dead
+            return
         queue, now = self.world.queue(attempt), self.world.clock.now
         job = self.client.hgetall(queue.job(attempt.job_id))
-        owns = job["state"] == "active" and job.get("gmo:token") == attempt.token
-        if owns:  # it was only thought dead
-            return
-        calls: dict[str, Call[Any]] = {
-            "finish": orchestrate.finish(attempt, queue, "2", now),
-            "fail": orchestrate.fail(attempt, queue, "x", max_attempts=9, backoff_ms=0, now_ms=now),
-            "give back": orchestrate.give_back(attempt, queue, now),
-            "progress": orchestrate.progress(attempt, queue, "2", now),
-        }
-        assert not self.world.say(attempt, calls[how])
+        if how == "progress":
+            with pytest.raises(LeaseLost):
+                self.world.call(orchestrate.progress(attempt, queue, "2", now))
+        elif how == "heartbeat":
+            assert self.world.call(wire.heartbeat(queue, [attempt], now)) == [-1]
+        else:
+            (verdict,) = self.world.exchange(queue, [Outcome(attempt, Kind(how), "2", "", 9)])
+            assert verdict.startswith("stale ")
         assert self.client.hgetall(queue.job(attempt.job_id)) == job
 
     @rule(queue=st.sampled_from(QUEUES), late=st.booleans())
@@ -350,24 +328,18 @@ class AnyOrder(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         world = self.world
-        world.deliveries.clear()
         world.held.clear()  # every worker dies; a new one does all there is to do
         for _ in range(60):
             world.clock.now += 2 * LOCK_MS
             world.call(orchestrate.advance_flow(self.home, FLOW, world.clock.now))
             for queue in QUEUES:
-                world.call(glidemq.promote(queue, world.clock.now))
                 world.reclaim(queue)
-                while world.deliver(queue):
-                    pass
-            for delivery in world.deliveries:
-                world.begin(delivery)
-            world.deliveries.clear()
-            for attempt in world.held:
-                if world.say(
-                    attempt, orchestrate.finish(attempt, world.queue(attempt), "1", world.clock.now)
-                ):
-                    self.completed.add(attempt.job_id)
+                world.exchange(queue, wanted=100)
+            for queue in QUEUES:
+                said = [Outcome(a, Kind.DONE, "1") for a in world.held if a.queue == queue.queue]
+                for outcome, verdict in zip(said, world.exchange(queue, said), strict=True):
+                    if verdict == "ok":
+                        self.completed.add(outcome.attempt.job_id)
             world.held.clear()
             if not any(self.client.xlen(queue.key("stream")) for queue in QUEUES) and self.is_over():
                 break

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate.job import JobOptions
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
@@ -22,76 +23,97 @@ def a_job(bench: Bench, job_id: str = "j", **options: Any) -> str:
     return str(bench.call(glidemq.add_job(ETL, "work", "1", options_, bench.now)))
 
 
-class TestActivating:
+class TestBeginning:
     def test_it_begins_an_attempt_and_a_repeat_answers_the_same(self, bench: Bench) -> None:
         a_job(bench)
-        job_id, entry_id = bench.take()
-        call = orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)
-        attempt = bench.call(call)
+        attempt = bench.begin()
         assert (attempt.job_id, attempt.processed_on, attempt.data) == ("j", "1000000", "1")
         assert bench.job("j")["state"] == "active"
-        assert bench.unchanged(call) == attempt
+        before = bench.dump()
+        assert bench.exchange(wanted=1, again=True).begun == [attempt]
+        assert bench.dump() == before
 
-    def test_another_token_does_not_get_a_held_job(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("lifo", [False, True])
+    def test_another_token_does_not_get_a_held_job(self, bench: Bench, lifo: bool) -> None:  # noqa: FBT001
+        a_job(bench, lifo=lifo)
+        bench.begin()
+        before = bench.dump()
+        assert bench.exchange(wanted=1).begun == []
+        assert bench.exchange(wanted=1, again=True).begun == []
+        assert bench.dump() == before
+
+    def test_the_entry_of_a_held_job_that_is_delivered_again_is_left_alone(self, bench: Bench) -> None:
+        """As after somebody has made the group anew."""
         a_job(bench)
-        job_id, entry_id = bench.take()
-        bench.call(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now))
-        assert bench.unchanged(orchestrate.activate(ETL, job_id, entry_id, "u", bench.now)) == "HELD"
+        attempt = bench.begin()
+        bench.client.xgroup_destroy(STREAM, GROUP)
+        bench.client.xgroup_create(STREAM, GROUP, "0")
+        before = bench.job("j")
+        assert bench.exchange(wanted=1).begun == []
+        assert (bench.job("j"), bench.pending(), bench.client.xlen(STREAM)) == (before, 1, 1)
+        bench.finish(attempt)
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
 
     @pytest.mark.parametrize("earlier", [None, "1-1"])
     def test_the_entry_of_a_job_that_a_node_worker_runs_is_left_alone(
         self, bench: Bench, earlier: str | None
     ) -> None:
         a_job(bench)
-        job_id, entry_id = bench.take()
         bench.client.hset("glide:{etl}:job:j", mapping={"state": "active", "processedOn": 1})
         if earlier:
             bench.client.hset("glide:{etl}:job:j", "gmo:entry", earlier)
-        assert bench.unchanged(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "HELD"
-        assert bench.pending() == 1
-
-    def test_a_second_entry_of_a_job_that_runs_is_thrown_away(self, bench: Bench) -> None:
-        a_job(bench)
-        attempt = bench.begin()
-        bench.client.xadd(STREAM, {"jobId": "j", "name": "work"})
-        job_id, entry_id = bench.take()
-        assert bench.call(orchestrate.activate(ETL, job_id, entry_id, "u", bench.now)) == "NOT_WAITING"
+        before = bench.job("j")
+        assert bench.exchange(wanted=1).begun == []
+        assert bench.job("j") == before
         assert (bench.pending(), bench.client.xlen(STREAM)) == (1, 1)
-        assert bench.call(orchestrate.finish(attempt, ETL, "1", bench.now)) == ""
+
+    @pytest.mark.parametrize("lifo", [False, True])
+    def test_a_second_entry_of_a_job_that_runs_is_thrown_away(self, bench: Bench, lifo: bool) -> None:  # noqa: FBT001
+        a_job(bench, lifo=lifo)
+        attempt = bench.begin()
+        own = int(not lifo)  # what comes from a list has no entry
+        bench.client.xadd(STREAM, {"jobId": "j", "name": "work"})
+        answer = bench.exchange(wanted=1)
+        assert (answer.begun, answer.troubles) == ([], [])
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (own, own)
+        assert bench.finish(attempt) == []
 
     def test_a_job_that_is_gone_leaves_no_entry(self, bench: Bench) -> None:
         a_job(bench)
-        job_id, entry_id = bench.take()
         bench.client.delete("glide:{etl}:job:j")
-        assert bench.call(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "GONE"
-        assert (bench.pending(), bench.client.xlen(STREAM), bench.client.exists("glide:{etl}:job:j")) == (
-            0,
-            0,
-            0,
-        )
+        assert bench.exchange(wanted=1).begun == []
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
+        assert not bench.client.exists("glide:{etl}:job:j")
 
     @pytest.mark.parametrize("state", ["completed", "failed", "delayed", "waiting-children"])
     def test_a_stray_entry_starts_nothing(self, bench: Bench, state: str) -> None:
         a_job(bench)
-        job_id, entry_id = bench.take()
         bench.client.hset("glide:{etl}:job:j", "state", state)
         before = bench.job("j")
-        assert bench.call(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "NOT_WAITING"
+        assert bench.exchange(wanted=1).begun == []
         assert bench.job("j") == before
         assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
 
-    def test_an_entry_that_was_taken_back_starts_nothing(self, bench: Bench) -> None:
+    def test_an_entry_that_was_taken_back_is_replaced_by_one(self, bench: Bench) -> None:
         a_job(bench)
-        job_id, entry_id = bench.take()
+        old = bench.take()
         assert bench.reclaim() == []
-        assert bench.unchanged(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "REPLACED"
-        assert bench.begin().job_id == "j"
+        answer = bench.exchange(wanted=2)
+        assert [attempt.job_id for attempt in answer.begun] == ["j"]
+        assert answer.begun[0].entry_id != old
+        assert (bench.pending(), bench.client.xlen(STREAM)) == (1, 1)
+
+    def test_an_entry_that_a_node_worker_holds_is_not_begun(self, bench: Bench) -> None:
+        a_job(bench)
+        bench.take()
+        before = bench.dump()
+        assert bench.exchange(wanted=1).begun == []
+        assert bench.dump() == before
 
     def test_a_revoked_job_fails(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"))
-        job_id, entry_id = bench.take()
         bench.client.hset("glide:{etl}:job:f~a", "revoked", "1")
-        assert bench.call(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "REVOKED"
+        assert bench.exchange(wanted=1).begun == []
         assert bench.job("f~a")["failedReason"] == "revoked"
         assert bench.job("f~b")["failedReason"] == "upstream failed: a"
         assert bench.record()["state"] == "failed"
@@ -99,10 +121,10 @@ class TestActivating:
 
     def test_an_expired_job_fails(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"))
-        job_id, entry_id = bench.take()
         bench.client.hset("glide:{etl}:job:f~a", "expireAt", bench.now - 1)
-        assert bench.call(orchestrate.activate(ETL, job_id, entry_id, "t", bench.now)) == "EXPIRED"
+        assert bench.exchange(wanted=1).begun == []
         assert bench.job("f~a")["failedReason"] == "expired"
+        assert bench.job("f~b")["failedReason"] == "upstream failed: a"
         assert bench.record()["state"] == "failed"
         assert bench.pending() == 0
 
@@ -112,8 +134,7 @@ class TestFinishing:
         bench.submit(node("a"), node("b", "a"), node("c", "a", queue="spark"), node("d", "b", "c"))
         attempt = bench.begin()
         bench.now += 500
-        call = orchestrate.finish(attempt, ETL, '{"x":1}', bench.now)
-        assert bench.call(call) == ""
+        assert bench.finish(attempt, '{"x":1}') == []
         job = bench.job("f~a")
         assert (job["state"], job["returnvalue"], job["finishedOn"]) == ("completed", '{"x":1}', "1000500")
         assert (bench.job("f~b")["state"], bench.job("f~c", "spark")["state"]) == ("waiting", "waiting")
@@ -122,11 +143,11 @@ class TestFinishing:
         assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 1)
         assert bench.client.zscore("glide:{etl}:completed", "f~a") == bench.now
         assert ("completed", "f~a") in bench.events()
-        assert bench.refused(call) == "GMO_STALE"
+        assert bench.stale(Outcome(attempt, Kind.DONE, '{"x":1}'))
 
     def test_the_last_result_ends_the_flow(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"))
-        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
+        bench.finish(bench.begin())
         assert (bench.record()["state"], bench.events()[-1]) == ("completed", ("flow.completed", "f"))
 
     @pytest.mark.parametrize(
@@ -136,47 +157,41 @@ class TestFinishing:
         a_job(bench)
         attempt = bench.begin()
         bench.client.hset("glide:{etl}:job:j", mapping=change)
-        for call in (
-            orchestrate.finish(attempt, ETL, "1", bench.now),
-            orchestrate.fail(attempt, ETL, "x", max_attempts=1, backoff_ms=0, now_ms=bench.now),
-            orchestrate.give_back(attempt, ETL, bench.now),
-            orchestrate.heartbeat(attempt, ETL, bench.now),
-            orchestrate.progress(attempt, ETL, "1", bench.now),
-        ):
-            assert bench.refused(call) == "GMO_STALE"
+        assert bench.stale(*(Outcome(attempt, kind, "1", "", 1) for kind in Kind))
+        before = bench.dump()
+        assert bench.heartbeat(attempt) == -1
+        assert bench.dump() == before
+        assert bench.refused(orchestrate.progress(attempt, ETL, "1", bench.now)) == "GMO_STALE"
 
     def test_a_job_that_is_gone_is_refused(self, bench: Bench) -> None:
         a_job(bench)
         attempt = bench.begin()
         bench.client.delete("glide:{etl}:job:j")
-        assert bench.refused(orchestrate.finish(attempt, ETL, "1", bench.now)) == "GMO_STALE"
+        assert bench.stale(Outcome(attempt, Kind.DONE, "1"))
 
 
 class TestFailing:
     def test_a_failure_with_attempts_left_is_tried_again_later(self, bench: Bench) -> None:
         a_job(bench, attempts=2)
         attempt = bench.begin()
-        call = orchestrate.fail(attempt, ETL, "boom", max_attempts=2, backoff_ms=300, now_ms=bench.now)
-        assert bench.call(call) == ("retrying", "")
+        assert bench.fail(attempt, 2, 300) == ("retrying", [])
         job = bench.job("j")
         assert (job["state"], job["attemptsMade"], job["failedReason"]) == ("delayed", "1", "boom")
         assert bench.client.zscore("glide:{etl}:scheduled", "j") == bench.now + 300
+        assert "gmo:entry" not in job
         assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 0)
-        assert bench.refused(call) == "GMO_STALE"
+        assert bench.stale(Outcome(attempt, Kind.FAIL, "boom", "", 2, 300))
         bench.now += 300
-        bench.call(glidemq.promote(ETL, bench.now))
-        last = bench.begin()
-        again = orchestrate.fail(last, ETL, "boom", max_attempts=2, backoff_ms=300, now_ms=bench.now)
-        assert bench.call(again) == ("failed", "")
+        assert bench.fail(bench.begin(), 2, 300) == ("failed", [])
         assert bench.job("j")["attemptsMade"] == "2"
 
     def test_a_final_failure_reaches_every_dependent(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"), node("c", "b", queue="spark"), node("x"))
-        call = orchestrate.fail(bench.begin(), ETL, "boom", max_attempts=0, backoff_ms=0, now_ms=bench.now)
-        word, unsettled = bench.call(call)
+        word, unsettled = bench.fail(bench.begin())
         assert word == "failed"
-        while unsettled and bench.call(orchestrate.advance_flow(ETL, unsettled, bench.now)):
-            pass
+        for flow in unsettled:
+            while bench.call(orchestrate.advance_flow(ETL, flow, bench.now)):
+                pass
         assert (
             bench.job("f~b")["failedReason"]
             == bench.job("f~c", "spark")["failedReason"]
@@ -184,13 +199,12 @@ class TestFailing:
         )
         record = bench.record()
         assert (record["state"], record["failed"], record["reason"]) == ("running", "3", "a: boom")
-        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
+        bench.finish(bench.begin())
         assert (bench.record()["state"], bench.events()[-1]) == ("failed", ("flow.failed", "f"))
 
     def test_a_wide_failure_is_continued_by_advancing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(250)))
-        call = orchestrate.fail(bench.begin(), ETL, "boom", max_attempts=0, backoff_ms=0, now_ms=bench.now)
-        assert bench.call(call) == ("failed", "f")
+        assert bench.fail(bench.begin()) == ("failed", ["f"])
         assert int(bench.record()["failed"]) < 150  # a slice
         assert 1 <= self.rounds(bench) <= 10
         assert (bench.record()["state"], bench.record()["failed"]) == ("failed", "251")
@@ -198,7 +212,7 @@ class TestFailing:
     def test_a_wide_fan_out_is_released_slice_by_slice(self, bench: Bench, node: Any) -> None:
         names = [f"n{n}" for n in range(250)]
         bench.submit(node("a"), *(node(name, "a") for name in names), node("end", *names))
-        assert bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now)) == "f"
+        assert bench.finish(bench.begin()) == ["f"]
         assert bench.client.xlen(STREAM) < 150  # nothing yet, or a slice
         assert 2 <= self.rounds(bench) <= 10
         assert bench.client.xlen(STREAM) == 250
@@ -209,7 +223,7 @@ class TestFailing:
         self, bench: Bench, node: Any
     ) -> None:
         bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(250)))
-        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
+        bench.finish(bench.begin())
         bench.call(orchestrate.advance_flow(ETL, "f", bench.now))
         bench.call(orchestrate.cancel_flow(ETL, "f", "stop", bench.now))
         self.rounds(bench)
@@ -222,13 +236,12 @@ class TestFailing:
 
     def test_a_failure_that_was_undone_blocks_nobody_later(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(250)))
-        call = orchestrate.fail(bench.begin(), ETL, "boom", max_attempts=0, backoff_ms=0, now_ms=bench.now)
-        bench.call(call)
+        bench.fail(bench.begin())
         bench.call(orchestrate.cancel_flow(ETL, "f", "stop", bench.now))
         self.rounds(bench)
         bench.call(orchestrate.retry_flow(ETL, "f", bench.now))
         self.rounds(bench)
-        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
+        bench.finish(bench.begin())
         self.rounds(bench)
         assert {bench.job(f"f~n{n}")["state"] for n in range(250)} == {"waiting"}
 
@@ -245,10 +258,10 @@ class TestHolding:
     def test_a_sign_of_life_is_kept_and_tells_of_a_revocation(self, bench: Bench) -> None:
         a_job(bench)
         attempt = bench.begin()
-        assert bench.call(orchestrate.heartbeat(attempt, ETL, bench.now + 7)) == 1
+        assert bench.heartbeat(attempt, 7) == 1
         assert bench.job("j")["lastActive"] == "1000007"
         bench.client.hset("glide:{etl}:job:j", "revoked", "1")
-        assert bench.call(orchestrate.heartbeat(attempt, ETL, bench.now + 8)) == 0
+        assert bench.heartbeat(attempt, 8) == 0
 
     def test_progress_is_kept_and_told(self, bench: Bench) -> None:
         a_job(bench)
@@ -262,11 +275,11 @@ class TestHolding:
         a_job(bench)
         before = bench.job("j")
         attempt = bench.begin()
-        call = orchestrate.give_back(attempt, ETL, bench.now)
-        assert bench.call(call) == 1
+        back = Outcome(attempt, Kind.BACK)
+        assert bench.tell(back) == ("ok", [])
         assert bench.job("j") == before
         assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 1)
-        assert bench.refused(call) == "GMO_STALE"
+        assert bench.stale(back)
         assert bench.begin().attempts_made == 0
 
 
@@ -279,7 +292,7 @@ class TestReclaiming:
         job = bench.job("j")
         assert (job["state"], job["stalledCount"], job["attemptsMade"]) == ("waiting", "1", "0")
         assert bench.events()[-1] == ("stalled", "j")
-        assert bench.refused(orchestrate.finish(attempt, ETL, "1", bench.now)) == "GMO_STALE"
+        assert bench.stale(Outcome(attempt, Kind.DONE, "1"))
         assert bench.begin().attempts_made == 0
 
     def test_a_job_with_a_sign_of_life_is_left_alone(self, bench: Bench) -> None:
@@ -288,10 +301,10 @@ class TestReclaiming:
         bench.now += 999
         bench.reclaim()
         assert bench.job("j")["state"] == "active"
-        bench.call(orchestrate.heartbeat(attempt, ETL, bench.now))
+        assert bench.heartbeat(attempt) == 1
         bench.now += 999
         bench.reclaim()
-        assert bench.call(orchestrate.finish(attempt, ETL, "1", bench.now)) == ""
+        assert bench.finish(attempt) == []
         assert bench.pending() == 0
 
     def test_a_node_that_is_lost_too_often_fails_with_its_dependents(self, bench: Bench, node: Any) -> None:

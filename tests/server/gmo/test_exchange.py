@@ -9,8 +9,10 @@ import pytest
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate._ops import flow as flow_ops
 from glidemq_orchestrate._protocol import exchange as wire
+from glidemq_orchestrate._protocol import glidemq
 from glidemq_orchestrate._protocol.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.job import Attempt
+from glidemq_orchestrate.options import JobOptions, Ordering
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
@@ -113,6 +115,19 @@ class TestOneCall:
             assert bench.job(revoked)["failedReason"] == "revoked"
             worker(done(answer.begun[0]))
         assert bench.client.get(P + "list-active") == "0"
+
+    def test_a_job_whose_group_is_full_waits_for_one_of_the_group_to_end(
+        self, bench: Bench, worker: Worker
+    ) -> None:
+        options = JobOptions(ordering=Ordering("k", concurrency=2))
+        ids = [bench.call(glidemq.add_job(bench.etl, "work", "1", options, bench.now)) for _ in range(4)]
+        first, second = worker(wanted=9).begun
+        assert bench.pending() == 2
+        (third,) = worker(done(first), wanted=9).begun
+        (fourth,) = worker(fail(second), wanted=9).begun
+        assert [attempt.job_id for attempt in (first, second, third, fourth)] == ids
+        answer = worker(done(third), done(fourth), wanted=9)
+        assert (answer.verdicts, answer.begun, bench.pending()) == (["ok", "ok"], [], 0)
 
     def test_a_database_that_was_emptied_gets_its_group_again(self, bench: Bench, worker: Worker) -> None:
         bench.client.flushall()

@@ -68,7 +68,7 @@ class TestStaging:
         bench.submit(node("a"))
         assert bench.unchanged(bench.stage(node("a"))) == "running"
         attempt = bench.begin()
-        bench.call(orchestrate.finish(attempt, ETL, "1", bench.now))
+        bench.finish(attempt)
         assert bench.unchanged(bench.stage(node("a"))) == "completed"
 
     def test_another_flow_under_the_id_is_refused(self, bench: Bench, node: Any) -> None:
@@ -164,10 +164,8 @@ class TestCancellingAndRetrying:
 
     def test_a_retry_resets_what_failed_and_nothing_else(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a"), node("c", "b"))
-        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
-        bench.call(
-            orchestrate.fail(bench.begin(), ETL, "boom", max_attempts=1, backoff_ms=0, now_ms=bench.now)
-        )
+        bench.finish(bench.begin())
+        bench.fail(bench.begin())
         assert bench.record()["state"] == "failed"
         a = bench.job("f~a")
         assert bench.call(orchestrate.retry_flow(ETL, "f", bench.now)) == "running"
@@ -184,9 +182,21 @@ class TestCancellingAndRetrying:
     def test_a_retry_leaves_alone_what_did_not_fail(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"))
         assert bench.unchanged(orchestrate.retry_flow(ETL, "f", bench.now)) == "running"
-        bench.call(orchestrate.finish(bench.begin(), ETL, "1", bench.now))
+        bench.finish(bench.begin())
         assert bench.unchanged(orchestrate.retry_flow(ETL, "f", bench.now)) == "completed"
         assert bench.unchanged(orchestrate.cancel_flow(ETL, "f", "x", bench.now)) == "completed"
+
+    def test_a_retry_that_finds_nothing_to_run_ends_the_flow(self, bench: Bench, node: Any) -> None:
+        """As where all that a restart had noted, before a cancel cut it off, were nodes that go."""
+        bench.submit(node("a"))
+        bench.finish(bench.begin())
+        bench.client.hset("glide:{etl}:gmo:flow:f", mapping={"state": "cancelled", "cancel": "cancelled"})
+        bench.now += 5
+        assert bench.call(orchestrate.retry_flow(ETL, "f", bench.now)) == "completed"
+        record = bench.record()
+        assert (record["state"], record["finished_at"], "retry" in record) == ("completed", "1000005", False)
+        assert bench.events()[-1] == ("flow.completed", "f")
+        assert bench.client.exists("glide:{etl}:gmo:todo") == 0
 
     def test_unknown_flows_are_told(self, bench: Bench) -> None:
         for call in (
@@ -211,7 +221,7 @@ class TestCancellingAndRetrying:
 class TestReading:
     def test_reading_writes_nothing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), node("b", "a", queue="spark"), node("c", "a"))
-        bench.call(orchestrate.finish(bench.begin(), ETL, '{"x":1}', bench.now))
+        bench.finish(bench.begin(), '{"x":1}')
         assert bench.unchanged(orchestrate.flow_status(ETL, "f")).completed == 1
         cursor, nodes = bench.unchanged(orchestrate.flow_nodes(ETL, "f", "0"))
         assert cursor == "0"

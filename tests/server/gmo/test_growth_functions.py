@@ -99,9 +99,7 @@ class TestStaged:
 
     def test_a_node_added_after_a_failed_one_fails(self, bench: Bench, node: Any) -> None:
         bench.submit(node("bad"), node("grower", queue="spark"))
-        bench.call(orchestrate.fail(
-            bench.begin(), ETL, "boom", max_attempts=1, backoff_ms=0, now_ms=bench.now
-        ))  # fmt: skip
+        bench.fail(bench.begin())
         attempt = bench.begin(SPARK)
         grow(bench, attempt, node("a", "bad"), node("b", "a"))
         finish(bench, attempt)
@@ -181,7 +179,7 @@ class TestLost:
         bench.submit(node("split"))
         attempt = bench.begin()
         grow(bench, attempt, *(node(f"a{n}") for n in range(120)))
-        bench.call(orchestrate.fail(attempt, ETL, "boom", max_attempts=1, backoff_ms=0, now_ms=bench.now))
+        bench.fail(attempt)
         assert status(bench) == ("failed", 1, 0, 1)
         assert bench.hand.run(flow_index.sweep([ETL], bench)) is False
         assert leftovers(bench) == []
@@ -191,7 +189,7 @@ class TestLost:
         bench.submit(node("split"))
         first = bench.begin()
         grow(bench, first, *(node(f"a{n}") for n in range(120)))
-        bench.call(orchestrate.fail(first, ETL, "boom", max_attempts=2, backoff_ms=0, now_ms=bench.now))
+        bench.fail(first, 2)
         bench.raw("glidemq_promote", [ETL.key("scheduled"), ETL.key("stream"), ETL.key("events")], bench.now)
         second = bench.begin()
         with pytest.raises(LeaseLost):
@@ -208,7 +206,7 @@ class TestLost:
         bench.submit(node("split"))
         first = bench.begin()
         grow(bench, first, node("a"))
-        bench.call(orchestrate.fail(first, ETL, "boom", max_attempts=2, backoff_ms=0, now_ms=bench.now))
+        bench.fail(first, 2)
         bench.raw("glidemq_promote", [ETL.key("scheduled"), ETL.key("stream"), ETL.key("events")], bench.now)
         finish(bench, bench.begin())
         assert status(bench) == ("completed", 1, 1, 0)
@@ -233,7 +231,7 @@ class TestMany:
         attempt = bench.begin()
         many = [node(f"a{n}", queue="spark" if n % 2 else "etl") for n in range(130)]
         grow(bench, attempt, *many, before=("join",))
-        bench.call(orchestrate.finish(attempt, ETL, "1", bench.now))
+        bench.finish(attempt)
         bench.hand.run_until(flow_ops.advance(REF, bench), died_after)
         assert status(bench)[0] == "running"
         bench.hand.run(flow_ops.advance(REF, bench))
@@ -272,11 +270,52 @@ class TestMany:
         bench.submit(node("split"))
         attempt = bench.begin()
         grow(bench, attempt, *(node(f"a{n}") for n in range(130)))
-        bench.call(orchestrate.finish(attempt, ETL, "1", bench.now))
+        bench.finish(attempt)
         bench.hand.run(flow_ops.cancel(REF, "why", bench))
         assert status(bench) == ("cancelled", 131, 1, 130)
         assert leftovers(bench) == []
         assert bench.client.xlen(ETL.key("stream")) == 0
+
+    @pytest.mark.parametrize("slices", [1, 2, 3, 4, 5])
+    def test_a_restart_that_is_cut_off_leaves_nothing_doomed(
+        self, bench: Bench, node: Any, slices: int
+    ) -> None:
+        bench.submit(node("split"), node("join", "split"))
+        attempt = bench.begin()
+        grow(bench, attempt, *(node(f"a{n}") for n in range(130)), before=("join",))
+        finish(bench, attempt)
+        run_all(bench)
+        bench.call(orchestrate.restart_flow(ETL, "f", bench.now))
+        for _ in range(slices - 1):
+            bench.call(orchestrate.advance_flow(ETL, "f", bench.now))
+        assert bench.record()["doomed"] == "1"
+        bench.hand.run(flow_ops.cancel(REF, "why", bench))
+        assert "doomed" in bench.record()
+
+        bench.call(orchestrate.retry_flow(ETL, "f", bench.now))
+        bench.hand.run(flow_ops.advance(REF, bench))
+        assert "doomed" not in bench.record()
+        jobs = bench.client.keys("*:job:*")
+        assert not [key for key in jobs if bench.client.hexists(key, "gmo:doomed")]
+        assert len(jobs) == len(bench.hand.run(flow_ops.nodes(REF))) == status(bench)[1]
+        run_all(bench)
+        assert status(bench) == ("completed", len(jobs), len(jobs), 0)
+        known = {f"glide:{{etl}}:{key.rpartition(':')[2]}" for key in jobs}
+        assert bench.client.smembers("glide:{etl}:deps:f~join") <= known
+
+    def test_a_retry_of_a_flow_that_grew_keeps_what_was_added(self, bench: Bench, node: Any) -> None:
+        bench.submit(node("split"), node("join", "split"))
+        attempt = bench.begin()
+        grow(bench, attempt, node("a"), node("b"), before=("join",))
+        finish(bench, attempt)
+        bench.fail(bench.begin())
+        finish(bench, bench.begin())
+        assert status(bench) == ("failed", 4, 2, 2)
+        bench.call(orchestrate.retry_flow(ETL, "f", bench.now))
+        bench.hand.run(flow_ops.advance(REF, bench))
+        assert "doomed" not in bench.record()
+        assert run_all(bench) == ["a", "join"]
+        assert status(bench) == ("completed", 4, 4, 0)
 
     def test_a_node_with_thousands_of_edges_joins(self, bench: Bench, node: Any) -> None:
         bench.submit(node("split"))
