@@ -45,6 +45,7 @@ from glidemq_orchestrate.keys import QueueKeys, node_job_id
 POLL_MS: Final = 500
 ABANDONED_MS: Final = 15 * 60_000
 GONE: Final = "its job was removed"
+CANCELLED: Final = "cancelled: "
 
 
 class PortableRef(FlowRef):
@@ -283,8 +284,8 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
         yield from _expire_waiting(ref, nodes, clock)
         if reason := _stopped(fields, nodes, clock.now_ms()):
             fields |= {"cancel": "failed", "reason": reason}
-            marks: dict[str, str | int] = {"cancel": "failed", "reason": reason}
-            yield from ask(calls.write_record(ref.home, ref.flow_id, marks))
+            if (yield from ask(calls.mark_once(ref.home, ref.flow_id, "cancel", "failed"))):
+                yield from ask(calls.write_record(ref.home, ref.flow_id, {"reason": reason}))
     if "cancel" in fields:
         yield from _abort(nodes, fields.get("reason", ""), clock)
     return (yield from _count(ref, nodes, fields, clock))
@@ -295,13 +296,16 @@ def _stopped(fields: Mapping[str, str], nodes: Sequence[Node], now_ms: int) -> s
     limit = int(fields.get("deadline", 0))
     if limit and now_ms >= int(fields.get("started_at", 0)) + limit and any(not node.end for node in nodes):
         return f"deadline: it has not ended within {limit / 1000:g} s"
-    if "fail_fast" in fields and (cause := next((node for node in nodes if _fails_flow(node)), None)):
+    if "fail_fast" in fields and (cause := _cause(nodes)):
         return f"{cause.name}: {cause.reason or GONE}"
     return ""
 
 
-def _fails_flow(node: Node) -> bool:
-    return node.has_failed and not node.is_ignored
+def _cause(nodes: Iterable[Node]) -> Node | None:
+    """The first node whose failure fails the flow; one that was cancelled only if there is no other."""
+    failures = [node for node in nodes if node.has_failed and not node.is_ignored]
+    own = (node for node in failures if not node.reason.startswith(CANCELLED))
+    return next(own, failures[0] if failures else None)
 
 
 def _end(decided: Decisions, clock: Clock) -> Op[None]:
@@ -343,7 +347,7 @@ def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], clock: Clock) -> Op[Non
 
 
 def _abort(nodes: Sequence[Node], reason: str, clock: Clock) -> Op[None]:
-    yield from _take_away([node for node in nodes if not node.end], f"cancelled: {reason}", clock.now_ms())
+    yield from _take_away([node for node in nodes if not node.end], f"{CANCELLED}{reason}", clock.now_ms())
 
 
 def _take_away(nodes: Sequence[Node], reason: str, now_ms: int) -> Op[None]:
@@ -357,7 +361,7 @@ def _take_away(nodes: Sequence[Node], reason: str, now_ms: int) -> Op[None]:
 def _count(ref: FlowRef, nodes: Sequence[Node], fields: Mapping[str, str], clock: Clock) -> Op[FlowState]:
     ends = Counter(node.end for node in nodes)
     counts: dict[str, str | int] = {end: ends[end] for end in ("completed", "failed", "skipped")}
-    cause = next((node for node in nodes if _fails_flow(node)), None)
+    cause = _cause(nodes)
     if cause and "reason" not in fields:
         counts["reason"] = f"{cause.name}: {cause.reason or GONE}"
     state = FlowState.RUNNING

@@ -69,9 +69,9 @@ def write_record(home: QueueKeys, flow_id: str, fields: Mapping[str, str | int])
     return command("HSET", home.flow(flow_id), *words, decode=replies.anything)
 
 
-def mark_once(home: QueueKeys, flow_id: str, field: str) -> Call[bool]:
+def mark_once(home: QueueKeys, flow_id: str, field: str, value: str = "1") -> Call[bool]:
     """Set a mark; whether this call has set it."""
-    return command("HSETNX", home.flow(flow_id), field, "1", decode=bool)
+    return command("HSETNX", home.flow(flow_id), field, value, decode=bool)
 
 
 def clear_record(home: QueueKeys, flow_id: str, fields: Iterable[str]) -> Call[None]:
