@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, task
@@ -9,6 +10,9 @@ from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
 
 QUEUE = "system"
+# A busy scheduler may take the end of a deferral for that of the resumed task, and fail it
+# unrun ("finished with state success, but the task instance's state attribute is queued"). A retry attaches.
+AGAIN = {"retries": 1, "retry_delay": timedelta(0)}
 
 
 def node(name: str, job: str = "add", after: list[str] | None = None, data: Any = None) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def fan() -> dict[str, Any]:
     }
 
 
-with DAG("completes", schedule=None, catchup=False):
+with DAG("completes", schedule=None, catchup=False, default_args=AGAIN):
     flow = GlideMQFlowOperator(task_id="flow", flow=fan(), defer_after=0)
 
     @task
@@ -65,7 +69,7 @@ with DAG("hangs", schedule=None, catchup=False):
         flow={"name": "hangs", "nodes": [node("slow", job="wait"), node("never", after=["slow"])]},
     )
 
-with DAG("senses", schedule=None, catchup=False, params={"run_id": ""}):
+with DAG("senses", schedule=None, catchup=False, params={"run_id": ""}, default_args=AGAIN):
     GlideMQFlowSensor(
         task_id="ready",
         external_dag_id="completes",
