@@ -15,7 +15,7 @@ from glidemq_orchestrate.keys import GROUP, QueueKeys
 # The server takes 100 of each, but a call must not keep it busy for 5 ms, and shorter ones overlap better
 # with the work of the worker.
 MOST_OUTCOMES: Final = 50
-MOST_NODES: Final = 25  # the end of a node of a flow releases others
+MOST_NODES: Final = 16  # the end of a node of a flow releases others
 MOST_WANTED: Final = 64
 
 
