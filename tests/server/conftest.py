@@ -26,6 +26,8 @@ from glidemq_orchestrate._ops.library import ensure_libraries
 from glidemq_orchestrate._protocol.call import Batch, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
+from tests.conftest import RunWorker
+from tests.server.policy_work import Work
 
 T = TypeVar("T")
 
@@ -206,3 +208,11 @@ class Record:
 def recorder() -> type[Record]:
     """Makes handlers that write down what they are called for."""
     return Record
+
+
+@pytest.fixture
+def work(run_worker: RunWorker) -> Work:
+    """What a worker of the queues ``etl`` and ``spark`` does with jobs named ``work``."""
+    made = Work()
+    run_worker(["etl", "spark"], {"work": made}, concurrency=8)
+    return made

@@ -14,24 +14,13 @@ from glidemq_orchestrate import Dependency, Flow, FlowNode, FlowProducer, FlowSp
 from glidemq_orchestrate._ops import flow_portable
 from glidemq_orchestrate.clock import SystemClock
 from tests.rule_oracle import ENDS, verdicts
-from tests.server.test_flow_policies import LONG, Work, reasons, states
+from tests.server.policy_work import LONG, Work, node, reasons, states
 
 if TYPE_CHECKING:
-    from tests.conftest import Eventually, RunWorker
+    from tests.conftest import Eventually
     from tests.server.conftest import Hand
 
 Submit = Callable[..., Flow]
-
-
-def node(name: str, *after: str, **kw: Any) -> FlowNode:
-    return FlowNode(name, kw.pop("queue", "etl"), kw.pop("job", "work"), after=list(after), **kw)
-
-
-@pytest.fixture
-def work(run_worker: RunWorker) -> Work:
-    made = Work()
-    run_worker(["etl", "spark"], {"work": made}, concurrency=8)
-    return made
 
 
 @pytest.fixture

@@ -1,0 +1,46 @@
+"""Nodes that end as their names say, for the tests of what that means to others."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+from glidemq_orchestrate import FlowNode, Skip, Unrecoverable
+
+LONG = timedelta(seconds=60)
+
+
+def node(name: str, *after: str, **kw: Any) -> FlowNode:
+    return FlowNode(name, kw.pop("queue", "etl"), kw.pop("job", "work"), after=list(after), **kw)
+
+
+class Work:
+    """Ends each node as its name or the test says."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, str] = {}
+        self.ran: list[str] = []
+        self.inputs: dict[str, dict[str, Any]] = {}
+        self.held: dict[str, threading.Event] = {}
+
+    def __call__(self, ctx: Any) -> str:
+        name = str(ctx.node)
+        self.ran.append(name)
+        self.inputs[name] = dict(ctx.inputs)
+        if name in self.held:
+            assert self.held[name].wait(30)
+        end = self.ends.get(name) or name.split(".", maxsplit=1)[0]
+        if end == "failed":
+            raise Unrecoverable("broken")
+        if end == "skipped":
+            raise Skip("nothing to do")
+        return f"{name}!"
+
+
+def states(flow: Any) -> dict[str, str]:
+    return {one.name: str(one.state) for one in flow.nodes()}
+
+
+def reasons(flow: Any) -> dict[str, str]:
+    return {one.name: one.reason for one in flow.nodes()}
