@@ -45,6 +45,7 @@ from glidemq_orchestrate.keys import QueueKeys, node_job_id
 POLL_MS: Final = 500
 ABANDONED_MS: Final = 15 * 60_000
 GONE: Final = "its job was removed"
+MARKS_OF_THE_END: Final = ("cancel", "reason", "finished_at", "ended", "final")
 CANCELLED: Final = "cancelled: "
 
 
@@ -263,7 +264,9 @@ def _begin_again(
         yield from ask_all([held, *calls.reset(node.queue, node.job_id)])
     yield from ask(calls.enlist(ref.home, ref.flow_id, clock.now_ms()))
     yield from ask(calls.forget_waiting(ref.home, ref.flow_id))
-    yield from ask(calls.clear_record(ref.home, ref.flow_id, ("cancel", "reason", "finished_at", "ended")))
+    yield from ask(
+        calls.clear_record(ref.home, ref.flow_id, ("cancel", "reason", "finished_at", "ended", "final"))
+    )
     again: dict[str, str | int] = {"state": "running", "started_at": clock.now_ms(), "round": number, **also}
     yield from _list_as(ref, fields, FlowState.RUNNING)
     yield from ask(calls.write_record(ref.home, ref.flow_id, again))
@@ -370,7 +373,9 @@ def _count(ref: FlowRef, nodes: Sequence[Node], fields: Mapping[str, str], clock
         if "cancel" in fields:
             ended = "failed" if fields["cancel"] == "failed" else "cancelled"
         state = FlowState(ended)
-        counts |= {"state": ended, "finished_at": clock.now_ms()}
+        final = json.dumps({end: str(count) for end, count in counts.items()})
+        # Another that looked earlier may write its counts later: the last ones are kept apart.
+        counts |= {"state": ended, "finished_at": clock.now_ms(), "final": final}
     yield from ask(calls.write_record(ref.home, ref.flow_id, counts))
     if state.is_terminal:
         if (yield from ask(calls.mark_once(ref.home, ref.flow_id, "ended"))):

@@ -119,6 +119,8 @@ def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
 
 def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
     """A status from the fields of the record."""
+    if FlowState(fields["state"]).is_terminal and "final" in fields:  # of the portable path
+        fields = {**fields, **json.loads(fields["final"])}
     return FlowStatus(
         id=FlowId(flow_id),
         name=fields["name"],

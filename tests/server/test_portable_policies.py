@@ -157,3 +157,16 @@ def test_a_delay_counts_from_the_end_of_the_dependencies(submit: Submit, work: W
     assert second is not None
     assert second - first >= timedelta(milliseconds=700)
     assert work.ran[0] == "a"
+
+
+def test_counts_that_come_late_do_not_matter(submit: Submit, work: Work, redis_client: Any) -> None:
+    """Two may move a flow on at once, and the one that looked first write last."""
+    flow = submit(node("completed.a"), node("skipped.b"))
+    flow.wait(timeout=LONG)
+    redis_client.hset(
+        f"glide:{{{flow.home}}}:gmo:flow:f", mapping={"completed": 0, "skipped": 0, "failed": 0}
+    )
+    status = flow.status()
+    assert (status.open, status.completed, status.skipped) == (0, 1, 1)
+    flow.restart()
+    assert flow.wait(timeout=LONG).status.completed == 1
