@@ -22,7 +22,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.job import DEFAULT_OPTIONS, JobOptions, milliseconds
 from glidemq_orchestrate.keys import MAX_NAME, check_queue_name
-from glidemq_orchestrate.options import lasting, whole
+from glidemq_orchestrate.options import MAX_PRIORITY, lasting, whole
 from glidemq_orchestrate.rules import Dependency, OnFailure, Rule, read_policy, read_rule
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MAX_NODES: Final = 100_000
 MAX_LABELS: Final = 16
-MAX_PRIORITY: Final = 2048
 MAX_OWN_POLICIES: Final = 1_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -131,7 +130,8 @@ def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
             dependents[dependency].append(name)
     encoder = _Encoder(spec)
     checked = tuple(encoder.encode(nodes[name], dependents[name], rank) for rank, name in enumerate(order))
-    flow_wide = [spec.fail_fast, _ms("deadline", spec.deadline)]
+    deadline_ms = _ms("deadline", spec.deadline)
+    flow_wide = [spec.fail_fast, deadline_ms]
     told = [spec.name, *sorted(json.dumps(node.told()) for node in checked)]
     if any(flow_wide):
         told.append(json.dumps(flow_wide))
@@ -143,7 +143,7 @@ def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
         home=Counter(node.queue for node in checked).most_common(1)[0][0],
         digest=hashlib.sha256("\n".join(told).encode()).hexdigest(),
         retention_ms=retention_ms(spec.retention),
-        deadline_ms=_ms("deadline", spec.deadline),
+        deadline_ms=deadline_ms,
         fail_fast=spec.fail_fast,
     )
 

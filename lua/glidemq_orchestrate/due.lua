@@ -45,8 +45,7 @@ local function end_node(ref, now)
   end
   local queue = prefix:match('{(.*)}:$')
   local reason = 'queue timeout: no worker of queue ' .. queue .. ' began it within ' .. seconds(job[3])
-  L.release.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
-  L.settle.fail_node(flow, ref, reason, now)
+  L.settle.fail_and_tell(flow, ref, reason, now)
   L.advance.slice(flow.home, flow.id, now)
 end
 

@@ -91,8 +91,7 @@ local function fail_revoked(prefix, job_id, now)
   if not flow or redis.call('HGET', prefix .. 'job:' .. job_id, 'revoked') ~= '1' then
     return 0
   end
-  L.release.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
-  L.settle.fail_node(flow, prefix .. job_id, 'revoked', now)
+  L.settle.fail_and_tell(flow, prefix .. job_id, 'revoked', now)
   return REVOKED
 end
 

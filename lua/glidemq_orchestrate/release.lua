@@ -68,9 +68,7 @@ function L.release.node(flow, ref, now, v)
   end
   if v[5] then
     if not place(prefix, job_id, v[2] or '', now) then
-      local own = L.record.of_job(prefix, job_id)
-      L.release.dependents(own, prefix, job_id, now, L.settle.failure(own))
-      L.settle.fail_node(own, ref, 'its cost is over the capacity of its bucket', now)
+      L.settle.fail_and_tell(L.record.of_job(prefix, job_id), ref, 'its cost is over the capacity of its bucket', now)
     end
   elseif delay > 0 then
     redis.call('ZADD', prefix .. 'scheduled', now + delay, job_id)

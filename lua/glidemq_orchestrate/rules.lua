@@ -3,9 +3,9 @@
 -- What an outcome counts for a dependent says, in this order, the field gmo:edge:<ref> or gmo:edge of the dependent,
 -- or the field gmo:on_failure of the dependency: fail (the default), ignore, skip or all_done.
 -- A node without the field gmo:rule runs when everything that it waits for counts as completed, and ends with the first
--- that does not; glide-mq counts the completed ones for it too. A node with that field counts for itself, in gmo:completed, gmo:failed and
--- gmo:skips, each dependency once by its field gmo:dep:<ref>. Nobody else can release it: until it is released it waits
--- for itself too, as one more member of its dependencies.
+-- that does not; glide-mq counts the completed ones for it too. A node with that field counts for itself, in
+-- gmo:completed, gmo:failed and gmo:skips, each dependency once by its field gmo:dep:<ref>. Nobody else can release it:
+-- until it is released it waits for itself too, as one more member of its dependencies.
 L.rules = {}
 
 local COUNTS_AS = {

@@ -97,6 +97,13 @@ function L.settle.fail_node(flow, ref, reason, now)
   L.settle.ended(flow, ref, 'failed', reason, now)
 end
 
+-- The same for a node whose dependents know nothing of it yet.
+function L.settle.fail_and_tell(flow, ref, reason, now)
+  local prefix, job_id = L.record.split(ref)
+  L.release.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
+  L.settle.fail_node(flow, ref, reason, now)
+end
+
 -- Ends a node that is not needed.
 function L.settle.skip_node(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)

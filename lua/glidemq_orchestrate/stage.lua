@@ -77,7 +77,7 @@ function L.stage.write_edges(node)
   add_all(node.prefix .. 'deps:' .. node.id, node.after)
 end
 
--- What few nodes have: rules, policies, priority and so on. Returns the rule.
+-- What few nodes have: rules, policies, priority and so on. Notes the rule in the node.
 local function write_more(job_key, node)
   local fields = {}
   for field, value in pairs(cjson.decode(node.more)) do
