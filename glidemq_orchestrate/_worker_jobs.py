@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from glidemq_orchestrate import _telemetry
 from glidemq_orchestrate._ops import budget
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
-from glidemq_orchestrate._worker_context import make_context, portable
+from glidemq_orchestrate._worker_context import make_context, portable, refuse_unreadable
 from glidemq_orchestrate._worker_core import Slots, judge_error, judge_result, refuse, unknown_handler
 from glidemq_orchestrate._worker_flow import RunningFlow
 from glidemq_orchestrate._worker_hooks import Hooks, about
@@ -195,9 +195,10 @@ class JobRunner:
         """One outcome per attempt; None where the lease is gone and there is nothing to hand in."""
         attempts = running.attempts
         registered = self._handlers.get(attempts[0].name)
-        if registered is None:
-            return [unknown_handler(attempt, self._handlers.names) for attempt in attempts]
         try:
+            refuse_unreadable(attempts)
+            if registered is None:
+                return [unknown_handler(attempt, self._handlers.names) for attempt in attempts]
             running.contexts = [self._context(attempt) for attempt in attempts]
         except CodecError as exc:
             return await self._judge_readable(running, exc)

@@ -22,11 +22,12 @@ from glidemq_orchestrate._ops import broadcast as ops
 from glidemq_orchestrate._ops.broadcast import Subscription
 from glidemq_orchestrate._protocol import broadcasting, glidemq
 from glidemq_orchestrate._protocol.call import Call, ask
-from glidemq_orchestrate._protocol.exchange import Kind
-from glidemq_orchestrate._worker_core import judge_error, judge_result, reconnect_delays
+from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate._worker_context import refuse_unreadable
+from glidemq_orchestrate._worker_core import judge_error, judge_result, reconnect_delays, refuse
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, decode, encode
-from glidemq_orchestrate.errors import ConfigurationError, TransportError
+from glidemq_orchestrate.errors import CodecError, ConfigurationError, TransportError
 from glidemq_orchestrate.handler import Cancelled, Context, Handler
 from glidemq_orchestrate.job import Attempt, milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
@@ -193,14 +194,15 @@ class BroadcastWorker(AsyncFacade):
             self._cancelled.pop(attempt.entry_id, None)
 
     async def _outcome(self, attempt: Attempt) -> Call[Any]:
-        queue, group, chance = self._subscription.queue, self._subscription.group, random.random()  # noqa: S311
-        job_id, entry_id, limit = attempt.job_id, attempt.entry_id, attempt.options.timeout
+        queue, group = self._subscription.queue, self._subscription.group
+        job_id, entry_id = attempt.job_id, attempt.entry_id
         try:
+            refuse_unreadable([attempt])
             context = self._context(attempt)
-            async with asyncio.timeout(limit.total_seconds() if limit else None):
-                verdict = judge_result(attempt, await self._call(context), chance)
-        except Exception as exc:  # noqa: BLE001  whatever user code raises
-            verdict = judge_error(attempt, exc, chance)
+        except CodecError as exc:
+            verdict = refuse(attempt, f"{type(exc).__name__}: {exc}")
+        else:
+            verdict = await self._verdict(attempt, context)
         now_ms = self._clock.now_ms()
         match verdict.kind:
             case Kind.DONE | Kind.SKIP:
@@ -215,6 +217,14 @@ class BroadcastWorker(AsyncFacade):
         return broadcasting.fail(
             queue, job_id, entry_id, group, reason=reason, max_attempts=0, backoff_ms=0, now_ms=now_ms
         )
+
+    async def _verdict(self, attempt: Attempt, context: Context) -> Outcome:
+        limit, chance = attempt.options.timeout, random.random()  # noqa: S311
+        try:
+            async with asyncio.timeout(limit.total_seconds() if limit else None):
+                return judge_result(attempt, await self._call(context), chance)
+        except Exception as exc:  # noqa: BLE001  whatever user code raises
+            return judge_error(attempt, exc, chance)
 
     async def _call(self, context: Context) -> JsonLike:
         if inspect.iscoroutinefunction(self._handler):
