@@ -120,7 +120,7 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[li
     words: list[Word] = [now_ms]
     for attempt in held:
         words += (attempt.job_id, attempt.token, attempt.processed_on)
-    return function("gmo_heartbeats", [queue.key("stream")], words, list)
+    return function("gmo_heartbeats", [queue.key("stream")], words, list, repeatable=True)
 
 
 def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]:
