@@ -142,7 +142,7 @@ def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
         for name, text in texts.items():
             stored = Stored.parse(text)
             try:
-                if stored is None or not (is_utf8(name) and is_utf8(text)):
+                if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
                     _tell_broken(queue, name, Stored.flaw(name, text))
                     continue
                 at = yield from _visit(queue, where, name, text, stored, last.get(name, ""), clock.now_ms())
@@ -172,7 +172,7 @@ def _visit(  # noqa: PLR0913, PLR0917  one entry and where it stands
 ) -> Op[int | None]:
     slot, repeat = stored.number("nextRun"), stored.number("repeatAfterComplete")
     is_in_flight = not slot and repeat and stored.number("lastRun")
-    if not (stored.cron or stored.number("every") or repeat) or not (slot or is_in_flight):
+    if not (slot or is_in_flight):
         return None
     if slot > now_ms and not stored.is_over:
         return slot
