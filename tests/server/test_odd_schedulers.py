@@ -119,8 +119,8 @@ def test_a_worker_fires_what_it_can_beside_every_odd_entry(
     for number, (name, text) in enumerate(BROKEN.values()):
         raw.hset(P + b"schedulers", name + b"%d" % number, text)
         raw.hset(P + b"gmo:schedulers", name + b"%d" % number, text)
-    for name, entry in ODD.items():
-        raw.hset(P + b"schedulers", name, json.dumps(entry))
+    for case, entry in ODD.items():
+        raw.hset(P + b"schedulers", case, json.dumps(entry))
     seen: list[Any] = []
     schedulers.upsert("good", Schedule(every=timedelta(milliseconds=50)), JobTemplate("good"))
     running = run_worker(["etl"], {"good": lambda ctx: seen.append(ctx.data), "other": lambda ctx: None})
