@@ -128,7 +128,8 @@ def read(wire: Mapping[str, Any]) -> FlowFile:
     """Check the shape.
 
     Raises:
-        InvalidFlow: A field is missing, unknown or of the wrong type; the message lists the places, ten at most.
+        InvalidFlow: A field is missing, unknown or of the wrong type; the message lists ten places at
+            most.
     """
     try:
         return FlowFile.model_validate(dict(wire))

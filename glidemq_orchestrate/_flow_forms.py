@@ -49,7 +49,8 @@ class FlowForms:
     def from_file(cls, path: str | Path) -> Self:
         """Read a flow file, YAML or JSON; ``glidemq flow schema`` prints its JSON Schema.
 
-        JSON may have up to 256 MiB, YAML up to 16 MiB. Aliases and merges of YAML are followed, within bounds.
+        JSON may have up to 256 MiB, YAML up to 16 MiB and 100 levels. Aliases and merges are followed,
+        within bounds.
 
         Raises:
             ConfigurationError: The file cannot be read.

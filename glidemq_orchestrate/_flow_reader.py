@@ -28,9 +28,7 @@ def read_object(path: str | Path) -> dict[str, Any]:
     value = _parse(path, text)
     if not isinstance(value, dict):
         found = "nothing" if value is None else "a list" if isinstance(value, list) else "a single value"
-        raise InvalidFlow(
-            f"{path} does not hold a flow but {found}: an object with name and nodes is needed"
-        )
+        raise InvalidFlow(f"{path} does not hold a flow but {found}: an object with name and nodes is needed")
     return value
 
 

@@ -1,4 +1,4 @@
-"""YAML that a flow file may hold. Knows no flow; bounds depth and aliases, and refuses keys that come twice."""
+"""YAML of a flow file. Knows no flow; bounds depth and aliases, and refuses keys that come twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(text: str) -> Any:
     """The value of the only document.
 
     Raises:
-        NotYaml: It is not YAML, holds anything but plain values, or would swell when its aliases are followed.
+        NotYaml: It is not YAML, holds what is no plain value, or its aliases stand for too much.
     """
     try:
         return _Loader(text).get_single_data()
@@ -81,7 +81,7 @@ class _Loader(Composer, SafeConstructor, Resolver):
             self._weights[event.anchor] = self._nodes + self._swollen - before
         return node
 
-    def _compose_alias(self, event: AliasEvent, parent: Node | None, index: int) -> Node | None:
+    def _compose_alias(self, event: Any, parent: Node | None, index: int) -> Node | None:
         if event.anchor in self.anchors and event.anchor not in self._weights:
             _refuse(event, f"*{event.anchor} stands within &{event.anchor}: a value cannot hold itself")
         self._swollen += self._weights.get(event.anchor, 1) - 1
@@ -102,7 +102,7 @@ class _Loader(Composer, SafeConstructor, Resolver):
             seen[name] = key.start_mark.line + 1
         return node
 
-    def construct_object(self, node: Node, deep: bool = False) -> Any:  # noqa: FBT001  its contract
+    def construct_object(self, node: Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  its contract
         """A scalar that is not what its tag says is told with its line."""
         if isinstance(node, ScalarNode) and node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
             _refuse(node, f"a number of {len(node.value):,} characters; quote it if it is a text")

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate._facade import AsyncFacade
+from glidemq_orchestrate._names import SUBSCRIPTION
 from glidemq_orchestrate._ops import broadcast as ops
 from glidemq_orchestrate._ops.broadcast import Subscription
 from glidemq_orchestrate._protocol import broadcasting, glidemq
@@ -81,7 +82,7 @@ class BroadcastWorker(AsyncFacade):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
-        if not subscription.strip():
+        if not SUBSCRIPTION.check(subscription).strip():
             raise ConfigurationError("subscription must not be blank")
         if isinstance(subjects, str):
             raise ConfigurationError("subjects must be a list of patterns")
