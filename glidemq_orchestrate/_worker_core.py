@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from glidemq_orchestrate._names import short_reason
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import EncodeError
@@ -25,7 +26,6 @@ from glidemq_orchestrate.handler import (
 from glidemq_orchestrate.job import Attempt, milliseconds
 from glidemq_orchestrate.retry import MAX_DELAY_MS, delay_ms
 
-MAX_REASON: Final = 4_000
 AHEAD_SECONDS: Final = 0.02
 MOST_AHEAD: Final = 128
 
@@ -127,10 +127,12 @@ def judge_error(
 
 def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str) -> Outcome:
     if isinstance(error, Skip):
-        return Outcome(attempt, Kind.SKIP, _told(text), attempt.options.remove_on_complete)
+        return Outcome(attempt, Kind.SKIP, short_reason(text), attempt.options.remove_on_complete)
     if isinstance(error, WaitForChildren):
         return Outcome(attempt, Kind.CHILDREN)
-    return Outcome(attempt, Kind.SUSPEND, _told(text), first=milliseconds(error.timeout or timedelta(0)))
+    return Outcome(
+        attempt, Kind.SUSPEND, short_reason(text), first=milliseconds(error.timeout or timedelta(0))
+    )
 
 
 def unknown_handler(attempt: Attempt, known: list[str]) -> Outcome:
@@ -153,7 +155,9 @@ def reconnect_delays() -> Iterator[float]:
 
 
 def _failed(attempt: Attempt, reason: str, attempts: int, backoff_ms: int) -> Outcome:
-    return Outcome(attempt, Kind.FAIL, _told(reason), attempt.options.remove_on_fail, attempts, backoff_ms)
+    return Outcome(
+        attempt, Kind.FAIL, short_reason(reason), attempt.options.remove_on_fail, attempts, backoff_ms
+    )
 
 
 def _text(error: BaseException) -> str:
@@ -161,8 +165,3 @@ def _text(error: BaseException) -> str:
         return str(error)
     except BaseException:  # noqa: BLE001  an exception of a user that cannot even tell itself
         return ""
-
-
-def _told(reason: str) -> str:
-    text = reason.encode(errors="replace").decode()  # half a character, as in names of files, cannot be sent
-    return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"

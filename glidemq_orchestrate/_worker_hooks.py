@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate.handler import Handlers, JobEvent
@@ -10,12 +11,15 @@ from glidemq_orchestrate.job import Attempt
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
+LARGE_RESULT: Final = 256 * 1024
+
 
 class Hooks:
     """The job hooks of a registry, and the log."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._hooks = handlers.job_hooks
+        self._told_large: set[tuple[str, str]] = set()
 
     @property
     def are_there(self) -> bool:
@@ -26,6 +30,8 @@ class Hooks:
         """Log what the server did with an outcome."""
         attempt = outcome.attempt
         if verdict == "ok":
+            if len(outcome.text) > LARGE_RESULT and outcome.kind is Kind.DONE:
+                self._warn_of_size(attempt, len(outcome.text))
             if logger.isEnabledFor(logging.DEBUG):
                 logger.debug(
                     "job %s: %s", attempt.job_id, outcome.kind, extra=about("job_completed", attempt)
@@ -49,6 +55,20 @@ class Hooks:
                 verdict,
                 extra=about("outcome_refused", attempt),
             )
+
+    def _warn_of_size(self, attempt: Attempt, size: int) -> None:
+        """Once for each name of a job: such results fill the memory of the server."""
+        if (attempt.queue, attempt.name) in self._told_large:
+            return
+        self._told_large.add((attempt.queue, attempt.name))
+        logger.warning(
+            "queue %s: results of %s are large (%s characters): they stand in the job and in its event, and "
+            "few such events are kept; write them to a file, table or object store and return their location",
+            attempt.queue,
+            attempt.name,
+            f"{size:,}",
+            extra=about("large_result", attempt),
+        )
 
     def tell_verdict(self, outcome: Outcome, verdict: str, seconds: float) -> None:
         """Tell what became of a job whose handler has ended, now that the server has its word."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from glidemq_orchestrate._names import SUBSCRIPTION
 from glidemq_orchestrate._ops import broadcast as ops
 from glidemq_orchestrate._ops.broadcast import Subscription
 from glidemq_orchestrate._protocol import broadcasting, glidemq
@@ -79,7 +80,7 @@ class BroadcastWorker(Service):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, name=f"gmo-broadcast-{secrets.token_hex(6)}", prefix=prefix, clock=clock)
-        if not subscription.strip():
+        if not SUBSCRIPTION.check(subscription).strip():
             raise ConfigurationError("subscription must not be blank")
         if isinstance(subjects, str):
             raise ConfigurationError("subjects must be a list of patterns")

@@ -13,7 +13,7 @@ from glidemq_orchestrate._ops.dead_letters import DeadLetter
 from glidemq_orchestrate._ops.jobs import JobLogs, OutputChunk, Signal, SuspendInfo
 from glidemq_orchestrate._ops.queue import NewJob, traced
 from glidemq_orchestrate._ops.queue_admin import GroupInfo, MetricPoint, queue_names
-from glidemq_orchestrate._ops.queue_listing import JobPage
+from glidemq_orchestrate._ops.queue_listing import FoundJobs, JobCounts, JobPage
 from glidemq_orchestrate._ops.usage import FlowBudget, UsageSummary
 from glidemq_orchestrate._ops.workers import WorkerInfo
 from glidemq_orchestrate._queue_admin import AdminCalls, AsyncAdminCalls
@@ -29,7 +29,9 @@ __all__ = [
     "AsyncQueues",
     "DeadLetter",
     "FlowBudget",
+    "FoundJobs",
     "GroupInfo",
+    "JobCounts",
     "JobLogs",
     "JobPage",
     "MetricPoint",

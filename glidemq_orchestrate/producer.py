@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from glidemq_orchestrate import _telemetry
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate._names import short_reason
 from glidemq_orchestrate._ops import flow_growth as growth
 from glidemq_orchestrate._ops import flow_index as index
 from glidemq_orchestrate._ops import flow_nodes as single
@@ -220,7 +221,7 @@ class Flow:
 
     def cancel(self, reason: str = "") -> FlowState:
         """End every node that has not ended; running handlers are told. Returns the state before."""
-        return self._run(ops.cancel(self._ref, reason, self._clock))
+        return self._run(ops.cancel(self._ref, short_reason(reason), self._clock))
 
     def retry_failed(self) -> FlowState:
         """Run again what did not complete; completed nodes keep their results. Returns the new state.
@@ -361,7 +362,7 @@ class AsyncFlow:
 
     async def cancel(self, reason: str = "") -> FlowState:
         """See ``Flow.cancel``."""
-        return await self._run(ops.cancel(self._ref, reason, self._clock))
+        return await self._run(ops.cancel(self._ref, short_reason(reason), self._clock))
 
     async def retry_failed(self) -> FlowState:
         """See ``Flow.retry_failed``."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from glidemq_orchestrate._names import JOB_NAME
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._protocol import glidemq
 from glidemq_orchestrate._protocol.add_jobs import add_calls
@@ -103,8 +104,7 @@ def get_job(queue: QueueKeys, job_id: str) -> Op[Job]:
 
 
 def _encoded(new: NewJob, *, packed: bool) -> EncodedJob:
-    if not isinstance(new.name, str) or not new.name:
-        raise InvalidJob("a job needs a name: the name of the handler that runs it")
+    JOB_NAME.check(new.name)
     text = encode(new.data, where=f"data of job {new.name}")
     return EncodedJob(new.name, pack(text) if packed else text, new.options)
 

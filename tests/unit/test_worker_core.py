@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import pytest
 
 from glidemq_orchestrate import Backoff, RetryLater, Suspend, Unrecoverable, WaitForChildren
+from glidemq_orchestrate._names import MAX_REASON
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate._worker_core import (
-    MAX_REASON,
     MOST_AHEAD,
     Slots,
     judge_error,
