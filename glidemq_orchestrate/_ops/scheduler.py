@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
+from glidemq_orchestrate._names import SCHEDULER
 from glidemq_orchestrate._protocol import scheduling as calls
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._stored import number
@@ -68,8 +69,7 @@ def upsert(
 
 
 def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> Stored:
-    if not name:
-        raise ConfigurationError("name of a scheduler must not be empty")
+    SCHEDULER.check(name)
     wire = template.to_wire()
     if schedule.logical_time and not isinstance(wire.get("data", {}), dict):
         raise ConfigurationError("logical_time needs data that is an object")
