@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, function
+from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
@@ -89,13 +90,13 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
         verdicts, flows, rows, stream, events, due, held, troubles = reply
         name, token = queue.queue, request.token
         return Answer(
-            verdicts,
+            [readable(verdict) for verdict in verdicts],
             flows,
             [Attempt.from_row(name, token, row) for row in rows],
             (stream, events) if stream else None,
             due,
             Held(held),
-            troubles,
+            [readable(trouble) for trouble in troubles],
         )
 
     words: list[Word] = [

@@ -138,3 +138,6 @@ class Moving:
 
     def now_ms(self) -> int:
         return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now
