@@ -15,7 +15,7 @@ _COUNT: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 def exact(text: str | None) -> int | None:
     """A count as the server counts: digits only, at most 15; None for others. Absent and empty are 0."""
-    if not text:
+    if not text or text == "0":
         return 0
     return int(text) if _COUNT.fullmatch(text) else None
 
