@@ -22,8 +22,10 @@ def exact(text: str | None) -> int | None:
 
 def number(value: object, default: int = 0) -> int:
     """A stored number without its fraction, at most 2^53 either way; ``default`` for what is none."""
+    if not value or value == "0":
+        return 0
     try:
-        found = float(value or 0)  # type: ignore[arg-type]  # what cannot be a number raises
+        found = float(value)  # type: ignore[arg-type]  # what cannot be a number raises
         return int(max(min(found, MOST), -MOST))
     except (ValueError, TypeError, OverflowError):
         return default

@@ -178,7 +178,7 @@ class Job:
             state=state,
             data=data,
             result=result,
-            failed_reason=readable(fields.get("failedReason") or "") or None,
+            failed_reason=readable(reason) if (reason := fields.get("failedReason")) else None,
             attempts_made=number(fields.get("attemptsMade")),
             max_attempts=max(number(fields.get("maxAttempts")), 1),
             progress=read_progress(fields.get("progress")),
