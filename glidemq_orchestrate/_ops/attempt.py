@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import flow, flow_index, portable_node
+from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
@@ -164,6 +165,11 @@ def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
         yield from flow.advance(ref, clock)
 
 
+def _advance(ref: flow.FlowRef, clock: Clock) -> Op[None]:
+    with suppress(FlowNotFound):
+        yield from flow.advance(ref, clock)
+
+
 def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
     """Keep the leases of one queue: 1 kept, 0 asked to stop, -1 gone."""
     pages = [held[first : first + _BEATS] for first in range(0, len(held), _BEATS)]
@@ -177,14 +183,15 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     Answers when the next of all this is due, or -1.
     """
     now_ms = clock.now_ms()
-    yield from flow_index.sweep(queues, clock)
+    names = ", ".join(queue.queue for queue in queues)
+    yield from apart(flow_index.sweep(queues, clock), f"what is to be removed from {names}")
     steps = (glidemq.promote_rate_limited, glidemq.sweep_suspended)
     yield from ask_all([step(queue, now_ms) for queue in queues for step in steps])
     todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
-            with suppress(FlowNotFound):
-                yield from flow.advance(flow.FlowRef(queue, flow_id), clock)
+            ref = flow.FlowRef(queue, flow_id)
+            yield from apart(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
     late = yield from _expire(queues, clock)
     due = yield from ask_all([glidemq.next_due(queue) for queue in queues])
     return min((at for at in (*due, *late) if at >= 0), default=-1)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from glidemq_orchestrate._ops import jobs, queue_listing
+from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._ops.queue import NewJob, add_job, get_job
 from glidemq_orchestrate._ops.queue_listing import Wanted
 from glidemq_orchestrate._protocol import glidemq, glidemq_admin, queue_reads
@@ -66,7 +67,8 @@ def bury_all(queue: QueueKeys, job_ids: Sequence[str], now_ms: int) -> Op[list[J
     name = yield from queue_of(queue)
     letters = []
     for job_id in job_ids if name else ():
-        letter = yield from _bury(queue, job_id, QueueKeys(queue.prefix, name or ""), now_ms)
+        target = QueueKeys(queue.prefix, name or "")
+        letter = yield from apart(_bury(queue, job_id, target, now_ms), f"the dead letter of job {job_id}")
         letters += [letter] if letter else []
     return letters
 

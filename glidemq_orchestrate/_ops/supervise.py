@@ -78,13 +78,13 @@ def tick(watch: Watch, clock: Clock) -> Op[Tick]:
     """Do what the queue needs now, if nobody else leads it. Repeatable; a refused step stops no other."""
     if not (yield from lead(watch)):
         return Tick(leading=False)
-    refused: GlideMQError | None = None
+    refused: Exception | None = None
     for step in STEPS:
         try:
             yield from step(watch, clock)
         except TransportError:
             raise
-        except GlideMQError as exc:
+        except Exception as exc:  # noqa: BLE001  raised in the end
             refused = refused or exc
     if refused is not None:
         raise refused

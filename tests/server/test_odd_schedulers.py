@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import JobTemplate, Queue, Schedule, Schedulers
+from glidemq_orchestrate._ops import apart
 from glidemq_orchestrate._ops import scheduler as ops
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -82,7 +83,7 @@ def test_an_entry_that_cannot_be_fired_is_told_once_and_the_others_fire(  # noqa
     raw.hset(P + where, name, text)
     raw.hset(P + b"schedulers", "good", json.dumps(DUE))
     clock, fired = Moving(), 0
-    ops._tell_broken.cache_clear()
+    apart._tell_once.cache_clear()
     with caplog.at_level(logging.ERROR):
         for _ in range(4):
             hand.run(ops.tick(ETL, clock))
@@ -90,7 +91,7 @@ def test_an_entry_that_cannot_be_fired_is_told_once_and_the_others_fire(  # noqa
             clock.now += 3_600_000
     assert fired == 4
     assert raw.hget(P + where, name) == text
-    assert len([record for record in caplog.records if "is not fired" in record.message]) == 1
+    assert len([record for record in caplog.records if "is left alone" in record.message]) == 1
     broken, good = sorted(schedulers.list(), key=lambda entry: entry.name == "good")
     assert (bool(broken.broken), good.broken) == (True, "")
     assert schedulers.get(broken.name) == broken
