@@ -27,7 +27,7 @@ PING = command("PING", decode=replies.text)
 def each(count: int) -> Op[list[str | None]]:
     found = []
     for number in range(count):
-        found.append((yield from apart.apart(ask(PING), f"thing {number}")))
+        found.append((yield from apart.apart(ask(PING), f"thing {number}")))  # noqa: PERF401  it yields
     return found
 
 
