@@ -18,7 +18,7 @@ MAX_NAME = 256
 
 _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f{}:]")
-_NO_FLOW_ID = re.compile(r"[\x00-\x1f\x7f{}]|:(nodes|open|ready|failed|blocked|telling|growing)\Z")
+_NO_FLOW_ID = re.compile(r"[\x00-\x1f\x7f{}]|:(nodes|order|open|ready|failed|blocked|telling|growing)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def check_flow_id(flow_id: str) -> str:
         raise ConfigurationError(
             f"flow id {flow_id!r} is not usable: 1 to {MAX_NAME} characters, "
             "no control characters, none of { }, not ending in "
-            ":nodes :open :ready :failed :blocked :telling :growing"
+            ":nodes :order :open :ready :failed :blocked :telling :growing"
         )
     return flow_id
 

@@ -9,7 +9,7 @@
 -- REPLY state of the flow: staging; or what it is already, and then nothing was changed
 -- ERROR GMO_FLOW_CONFLICT: another flow has the id, or a job of a node exists outside this flow. Nothing was changed.
 -- EFFECTS first chunk: home key, record, index. Each node once: job hash (waiting-children), deps and parents sets,
---   table, open set, ready set (without dependencies). Repeatable: nodes that are there already are passed over.
+--   table, order, open set, ready set (without dependencies). Repeatable: nodes that are there already are passed over.
 -- EVENT added {name} for each new node, in its queue
 L.stage = {}
 
@@ -145,6 +145,7 @@ local function write_nodes(nodes, key, home, flow_id, now)
   for first = 1, #rows, 1000 do
     redis.call('HSET', key .. ':nodes', unpack(rows, first, math.min(first + 999, #rows)))
   end
+  L.order.add(key, nodes)
 end
 
 local function write_record(keys, header, home, now)
