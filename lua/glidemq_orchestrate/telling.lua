@@ -1,8 +1,8 @@
 -- telling: how a node ended, or that it runs again, is told to its dependents; to more than SLICE of them in slices.
--- Whoever was told moves from glide-mq's `parents` of the node to <prefix>gmo:told:<job id>, a set that becomes
--- `parents` when nobody is left: what is still to be done is what is still there, whichever server process goes on.
--- Rows of <flow>:telling: "<pass>\n<outcome>\n<cause>\n<on_failure>", pass `tell`, or `back` while those who were told
--- go back, because telling begins anew or has become pointless.
+-- Whoever was told moves from glide-mq's `parents` of the node to the set <prefix>gmo:told:<job id>, and back when nobody
+-- is left: what is still to be done is what is still there, whichever server process goes on.
+-- Rows of <flow>:telling: "<pass>\n<outcome>\n<cause>\n<on_failure>", pass `tell`, or `back` while all go back first,
+-- because telling begins anew, or `end` when all know.
 L.telling = {}
 
 local SLICE, BACK_SLICE = 50, 500
@@ -54,18 +54,12 @@ local function is_current(prefix, job_id, outcome)
   return outcome ~= 'failed' or redis.call('HGET', prefix .. 'job:' .. job_id, 'state') == 'failed'
 end
 
--- Nobody is left: those who were told are the dependents again, unless the job is gone.
-local function close(prefix, job_id)
-  local told = told_key(prefix, job_id)
-  if redis.call('EXISTS', prefix .. 'job:' .. job_id) == 0 then
-    redis.call('UNLINK', told)
-  elseif redis.call('EXISTS', told) == 1 then
-    redis.call('RENAME', told, prefix .. 'parents:' .. job_id)
-  end
-end
-
--- A slice of the way back; returns whether all are back.
+-- A slice of the way back; returns whether all are back. Of a job that is gone nobody is a dependent any more.
 local function give_back(prefix, job_id)
+  if redis.call('EXISTS', prefix .. 'job:' .. job_id) == 0 then
+    L.telling.forget(prefix, job_id)
+    return true
+  end
   local members = redis.call('SPOP', told_key(prefix, job_id), BACK_SLICE)
   if #members > 0 then
     redis.call('SADD', prefix .. 'parents:' .. job_id, unpack(members))
@@ -73,7 +67,7 @@ local function give_back(prefix, job_id)
   return #members < BACK_SLICE
 end
 
--- A slice of those who do not know yet; returns whether all know.
+-- A slice of those who do not know yet; returns whether all know now.
 local function tell_some(flow, key, ref, told, now)
   local prefix, job_id = L.record.split(ref)
   local parents, knowing = prefix .. 'parents:' .. job_id, {}
@@ -89,14 +83,7 @@ local function tell_some(flow, key, ref, told, now)
   if #knowing > 0 then
     redis.call('SADD', told_key(prefix, job_id), unpack(knowing))
   end
-  if redis.call('EXISTS', parents) == 1 then
-    return false
-  end
-  close(prefix, job_id)
-  if told.outcome == 'again' then
-    L.again.told(key, ref, dooms)
-  end
-  return true
+  return redis.call('EXISTS', parents) == 0
 end
 
 -- Goes on with one job that has many dependents; returns how many such jobs are left.
@@ -109,19 +96,20 @@ function L.telling.go_on(flow, key, now)
   local row = redis.call('HGET', telling, ref)
   local pass, outcome, cause, on_failure = row:match('^(%w+)\n(%a+)\n([^\n]*)\n(.*)$')
   local prefix, job_id = L.record.split(ref)
-  local is_over = false
-  if not is_current(prefix, job_id, outcome) then
-    is_over = give_back(prefix, job_id)
-  elseif pass == 'back' then
-    if give_back(prefix, job_id) then
-      redis.call('HSET', telling, ref, 'tell' .. row:sub(#pass + 1))
+  if pass ~= 'back' and pass ~= 'end' and is_current(prefix, job_id, outcome) then
+    if tell_some(flow, key, ref,
+      { outcome = outcome, cause = cause, on_failure = on_failure ~= '' and on_failure or nil }, now) then
+      redis.call('HSET', telling, ref, 'end' .. row:sub(#pass + 1))
     end
-  else
-    is_over = tell_some(flow, key, ref,
-      { outcome = outcome, cause = cause, on_failure = on_failure ~= '' and on_failure or nil }, now)
-  end
-  if is_over then
-    redis.call('HDEL', telling, ref)
+  elseif give_back(prefix, job_id) then
+    if pass == 'back' then
+      redis.call('HSET', telling, ref, 'tell' .. row:sub(#pass + 1))
+    else
+      redis.call('HDEL', telling, ref)
+      if outcome == 'again' then
+        L.again.told(key, ref, L.again.dooms(key))
+      end
+    end
   end
   return redis.call('HLEN', telling)
 end
