@@ -177,11 +177,11 @@ def refuse(attempt: Attempt, reason: str) -> Outcome:
 
 
 def reconnect_delays() -> Iterator[float]:
-    """Seconds to wait before each attempt to reach the server again: 0.1, doubled up to 5."""
+    """Seconds to wait before each attempt to reach the server again: 0.1, doubled up to 2."""
     delay = 0.1
     while True:
         yield delay
-        delay = min(delay * 2, 5.0)
+        delay = min(delay * 2, 2.0)
 
 
 def _failed(attempt: Attempt, reason: str, attempts: int, backoff_ms: int) -> Outcome:
