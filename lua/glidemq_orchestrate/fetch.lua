@@ -81,6 +81,9 @@ local function pass_gates(x, job_id, entry_id)
   end
   local after = redis.call('HMGET', x.prefix .. 'job:' .. job_id, 'state', 'failedReason')
   if after[1] == 'failed' then
+    if why ~= 'REVOKED' then
+      L.dead.note(x.prefix, job_id, x.now)
+    end
     x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, job_id, after[2] or why, x.now)
   end
   return false

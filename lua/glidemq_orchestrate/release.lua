@@ -69,6 +69,7 @@ function L.release.node(flow, ref, now, v)
   if v[5] then
     if not place(prefix, job_id, v[2] or '', now) then
       L.settle.fail_and_tell(L.record.of_job(prefix, job_id), ref, 'its cost is over the capacity of its bucket', now)
+      L.dead.note(prefix, job_id, now)
     end
   elseif delay > 0 then
     redis.call('ZADD', prefix .. 'scheduled', now + delay, job_id)
