@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._ops import flow, flow_index, portable_node
 from glidemq_orchestrate._ops.dead_letters import bury_noted
+from glidemq_orchestrate._ops.workers import SILENT_MS
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
@@ -17,7 +18,7 @@ from glidemq_orchestrate._protocol.exchange import Answer, Held, Kind, Outcome, 
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowNotFound, ProtocolError
 from glidemq_orchestrate.job import Attempt
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 TODO_PER_TICK: Final = 10
 EXPIRING_SLICES: Final = 20
@@ -205,7 +206,7 @@ def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
 def reclaim(
     queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_lost: int, clock: Clock
 ) -> Op[None]:
-    """Take back the jobs of dead workers, and write the dead letters of jobs that have failed.
+    """Take back the jobs of dead workers, forget these, and write the dead letters of jobs that have failed.
 
     Flows that failed by it are advanced by the next upkeep.
     """
@@ -218,4 +219,8 @@ def reclaim(
             continue
         if isinstance(reply, Exception):
             raise reply
+    silent_ms = max(SILENT_MS, 2 * lock_ms)
+    yield from ask_all(
+        [orchestrate.forget_workers(queue, GROUP, silent_ms, clock.now_ms()) for queue in queues]
+    )
     yield from bury_noted(queues, clock)

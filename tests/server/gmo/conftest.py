@@ -30,10 +30,10 @@ DOCUMENTED = [
     QUEUE + r"(job|deps|parents|log|gmo:told):[\w~-]+",
     QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|telling|growing))?",
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
-    QUEUE + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due)",
+    QUEUE + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due|workers|large-events)",
     QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
     r"glide:gmo:homes",
-    QUEUE + r"(meta|rate|lifo|priority|list-active|group:k)",
+    QUEUE + r"(meta|rate|lifo|priority|list-active|group:k|w:gmo-worker-[\w-]+)",
 ]
 
 
@@ -49,6 +49,9 @@ class Bench:
 
     def now_ms(self) -> int:
         return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
 
     def call(self, call: Call[Any]) -> Any:
         return self.hand.run(ask(call))

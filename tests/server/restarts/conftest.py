@@ -64,6 +64,9 @@ class Keeper:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now
+
     def run(self, op: Op[T]) -> T:
         return self.driver.run(with_libraries(op))
 
