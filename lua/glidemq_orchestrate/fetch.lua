@@ -140,11 +140,11 @@ end
 -- Somebody may have emptied the database: then the workers' group is made again.
 local function read_stream(x, count)
   local reply = redis.pcall('XREADGROUP', 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>')
-  if reply and reply.err then
-    redis.call('XGROUP', 'CREATE', x.stream, x.group, '0', 'MKSTREAM')
-    return nil
+  if not (reply and reply.err) then
+    return reply
   end
-  return reply
+  redis.call('XGROUP', 'CREATE', x.stream, x.group, '0', 'MKSTREAM')
+  return redis.call('XREADGROUP', 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>')
 end
 
 -- Fills x.jobs up to `count`. Returns false when the queue had fewer that may run now.
@@ -180,7 +180,8 @@ function L.fetch.again(x)
       hand_out(x, job_id, entry_id, v, v[SHOWN + STARTED])
     end
   end
-  for _, entry in ipairs(redis.call('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)) do
+  local pending = redis.pcall('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)
+  for _, entry in ipairs(pending.err and {} or pending) do -- no group: the server lost everything
     local found = redis.call('XRANGE', x.stream, entry[1], entry[1])[1]
     local job_id = found and L.stream.job_id(found[2])
     if job_id then
