@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import attempt, events, flow_portable
+from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._ops.lost import bring_back
 from glidemq_orchestrate._ops.workers import FOREIGN_IDLE_MS, OURS
 from glidemq_orchestrate._protocol import glidemq
@@ -172,15 +173,14 @@ def look_after_open(watch: Watch, clock: Clock) -> Op[None]:
     """Go on with the walk over the open nodes of every running flow: a lap in 15 s, or as fast as may be."""
     home = watch.queue
     known = yield from ask(calls.progress(home))
-    lap, (offset, _, cursor) = number(known.get("lap")), known.get("walk", "").partition(" ")
-    first, now_ms = max(number(offset), 0), clock.now_ms()
-    cursor = cursor if cursor.isdecimal() else "0"
-    if (first, cursor) == (0, "0"):
+    lap, (offset, _, place) = number(known.get("lap")), known.get("walk", "").partition(" ")
+    first, position, now_ms = max(number(offset), 0), max(number(place), 0), clock.now_ms()
+    if (first, position) == (0, 0):
         if now_ms - lap < LAP_MS:
             return
         lap = now_ms
-    first, cursor = yield from _walk(watch, first, cursor, clock)
-    yield from _note(home, {"lap": lap, "walk": f"{first} {cursor}"})
+    first, position = yield from _walk(watch, first, position, clock)
+    yield from _note(home, {"lap": lap, "walk": f"{first} {position}"})
 
 
 def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
@@ -189,23 +189,29 @@ def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
         yield from ask(calls.note_progress(queue, fields))
 
 
-def _walk(watch: Watch, first: int, cursor: str, clock: Clock) -> Op[tuple[int, str]]:
-    """Look at some pages; answers where to go on: number of the flow and cursor in it."""
+def _walk(watch: Watch, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
+    """Look at some pages; answers where to go on: number of the flow and position in it."""
     home, pages = watch.queue, 0
     while flow_ids := (yield from ask(calls.running_flows(home, first, FLOWS))):
         for flow_id in flow_ids:
             while True:
                 if pages == PAGES:
-                    return first, cursor
+                    return first, position
                 pages += 1
-                cursor, suspects = yield from ask(
-                    calls.check_open(home, flow_id, cursor, SILENT_LOCKS * watch.lock_ms, clock.now_ms())
-                )
-                yield from bring_back(home, flow_id, suspects, clock)
-                if cursor == "0":
+                looking = _look_at(watch, flow_id, position, clock)
+                position = (yield from apart(looking, f"flow {flow_id} of queue {home.queue}")) or 0
+                if not position:
                     break
             first += 1
-    return 0, "0"
+    return 0, 0
+
+
+def _look_at(watch: Watch, flow_id: str, position: int, clock: Clock) -> Op[int]:
+    """Look at a page of a flow; answers where to go on in it, 0 at its end."""
+    home, silent_ms = watch.queue, SILENT_LOCKS * watch.lock_ms
+    position, suspects = yield from ask(calls.check_open(home, flow_id, position, silent_ms, clock.now_ms()))
+    yield from bring_back(home, flow_id, suspects, clock)
+    return position
 
 
 def advance_portable(watch: Watch, clock: Clock) -> Op[None]:

@@ -210,7 +210,9 @@ def test_a_search_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, 
         redis_client.config_resetstat()
         found = clients.do(mine.search(state=state, name="nowhere", look_at=1000))
         assert (list(found), found.is_partial) == ([], True)
-        assert redis_client.info("commandstats")["cmdstat_hmget"]["calls"] <= 2000
+        assert (
+            redis_client.info("commandstats")["cmdstat_hmget"]["calls"] <= 2200
+        )  # a page may be a little longer
         for bound in (None, 100_000):
             found = clients.do(mine.search(state=state, name="last", look_at=bound))
             assert ([job.name for job in found], found.is_partial) == (["last"], False)

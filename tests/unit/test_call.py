@@ -118,7 +118,7 @@ def test_no_reply_makes_a_builder_raise_anything_raw(reply: Any) -> None:
         orchestrate.flow_status(ETL, "f"),
         orchestrate.flow_nodes(ETL, "f", "0"),
         orchestrate.expire_due(ETL, 1),
-        supervision.check_open(ETL, "f", "0", 1, 1),
+        supervision.check_open(ETL, "f", 0, 1, 1),
         supervision.delivered(ETL),
         supervision.stream_page(ETL, ""),
         queue_reads.pending_page(ETL, "-", 1),
