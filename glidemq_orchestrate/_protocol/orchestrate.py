@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.portable_record import plain
 from glidemq_orchestrate._protocol.staging import JobNames, Piece, staged
 from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.codec import decode as decode_json
@@ -119,8 +120,7 @@ def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
 
 def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
     """A status from the fields of the record."""
-    if FlowState(fields["state"]).is_terminal and "final" in fields:  # of the portable path
-        fields = {**fields, **json.loads(fields["final"])}
+    fields = plain(fields)
     return FlowStatus(
         id=FlowId(flow_id),
         name=fields["name"],
