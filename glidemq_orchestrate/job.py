@@ -90,7 +90,8 @@ class RunOptions:
     """What a worker obeys of a job's stored options; unknown and broken parts are ignored.
 
     ``remove_on_complete`` and ``remove_on_fail`` are glide-mq's retention as ``mode count age``, '' for none.
-    ``portable``: flow and node of a job that went by the portable path.
+    ``portable``: flow and node of a job that went by the portable path; ``is_wide``: more depend on it than the
+    server tells.
     """
 
     attempts: int
@@ -103,6 +104,7 @@ class RunOptions:
     fallbacks: tuple[Fallback, ...] = ()
     trace: str = ""
     portable: tuple[str, str] | None = None
+    is_wide: bool = False
 
     @classmethod
     def from_wire(cls, text: str) -> RunOptions:
@@ -135,6 +137,7 @@ def _run_options(text: str) -> RunOptions:
         fallbacks=_fallbacks(wire.get("fallbacks")),
         trace=str(wire.get("traceparent", "")),
         portable=(str(mark["flow"]), str(mark["node"])) if "node" in mark and "flow" in mark else None,
+        is_wide="wide" in mark,
     )
 
 

@@ -7,19 +7,21 @@ same id, and it goes on where it stopped), or a flow whose record says what is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import count, islice
 from typing import Any, Final, Literal
 
 from glidemq_orchestrate._ops import events
-from glidemq_orchestrate._protocol import orchestrate, staging
+from glidemq_orchestrate._ops.flow_claim import confirm
+from glidemq_orchestrate._protocol import flow_claim, orchestrate, staging
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowCancelled,
+    FlowConflict,
     FlowFailed,
     FlowIncomplete,
     FlowNotFound,
@@ -36,6 +38,7 @@ from glidemq_orchestrate.flow import (
 from glidemq_orchestrate.keys import QueueKeys
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
+Path = Literal["staged", "portable"]
 _BROKEN: Final = (FlowState.FAILED, FlowState.CANCELLED)
 _AGAIN: Final[Mapping[str, tuple[FlowState, ...]]] = {
     "attach": (),
@@ -52,19 +55,25 @@ MAX_STAGINGS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FlowRef:
-    """Where a flow is: its home queue and its id."""
+    """Where a flow is: its home queue and its id, and the path by which it went."""
 
     home: QueueKeys
     flow_id: str
+    path: Path = "staged"
 
 
-def submit(
-    prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock
-) -> Op[FlowRef]:
-    """Write a flow and let it run; or attach to the equal flow that is there already."""
+def check_wish(on_existing: str) -> None:
+    """Check what is to be done with a flow that is there.
+
+    Raises:
+        ConfigurationError: Nobody knows that word.
+    """
     if on_existing not in _AGAIN:
         raise ConfigurationError(f"on_existing must be one of {', '.join(_AGAIN)}, got {on_existing!r}")
-    ref = FlowRef(QueueKeys(prefix, flow.home), flow_id)
+
+
+def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
+    """Write a flow whose id is claimed and let it run; or attach to the equal flow that is there already."""
     state = yield from _stage(ref, flow, clock)
     if state in _AGAIN[on_existing]:
         state = yield from (retry_failed if on_existing == "retry_failed" else restart)(ref, clock)
@@ -74,7 +83,6 @@ def submit(
             state = yield from _stage(ref, flow, clock)
     if state is FlowState.RUNNING:
         yield from advance(ref, clock)
-    return ref
 
 
 def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[FlowState]:
@@ -97,21 +105,45 @@ def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[FlowState |
     """Answers the state; or the first refusal, with whatever else was sent in place."""
     now_ms = clock.now_ms()
     chunks = staging.chunks(flow.nodes)
+    stage = orchestrate.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms)
+    trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
+    is_one = len(trip) == 1
+    # What one call writes is there or not, so the start may follow at its heels. Otherwise it waits until every
+    # call was accepted: a node whose edges came in several of them must not start with some of them refused.
+    if is_one:
+        trip += _starting(ref, flow, now_ms)
+    trip.insert(0, flow_claim.note_home(ref.home))
+    state = FlowState.STAGING
+    while trip:
+        state, refused = _told(state, (yield from ask_each(trip)))
+        if refused is not None:
+            return refused
+        if state is not FlowState.STAGING or is_one:
+            return state
+        trip = list(islice(stage, CALLS_PER_TRIP))
+    try:
+        yield from confirm(ref.home, ref.flow_id)
+    except FlowConflict as exc:
+        return exc
+    state, refused = _told(state, (yield from ask_each(_starting(ref, flow, now_ms))))
+    return refused or state
+
+
+def _starting(ref: FlowRef, flow: CheckedFlow, now_ms: int) -> list[Call[Any]]:
     roots = sum(1 for node in flow.nodes if not node.after)
     slices = min(max(roots - 1, 0) // SLICE, MAX_SLICES)
-    calls: Iterator[Call[Any]] = chain(
-        orchestrate.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms),
-        [orchestrate.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)],
-        [orchestrate.advance_flow(ref.home, ref.flow_id, now_ms)] * slices,
-    )
-    state = FlowState.STAGING
-    while state is FlowState.STAGING and (trip := list(islice(calls, CALLS_PER_TRIP))):
-        for reply in (yield from ask_each(trip)):
-            if isinstance(reply, GlideMQError):
-                return reply
-            if isinstance(reply, FlowState):
-                state = reply
-    return state
+    start = orchestrate.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
+    return [start, *[orchestrate.advance_flow(ref.home, ref.flow_id, now_ms)] * slices]
+
+
+def _told(state: FlowState, replies: Iterable[Any]) -> tuple[FlowState, GlideMQError | None]:
+    """The state that the replies tell last, and the first refusal before it."""
+    for reply in replies:
+        if isinstance(reply, GlideMQError):
+            return state, reply
+        if isinstance(reply, FlowState):
+            state = reply
+    return state, None
 
 
 def _discard(ref: FlowRef, digest: str) -> Op[None]:

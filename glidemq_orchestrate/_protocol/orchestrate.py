@@ -54,7 +54,7 @@ def stage_flow(
     places = [QueueKeys(prefix, queue) for queue in flow.queues]
     numbers = {place.queue: number for number, place in enumerate(places, start=1)}
     home = QueueKeys(prefix, flow.home)
-    keys = [flow_home(prefix, flow_id), home.flow(flow_id), *(place.key("id") for place in places)]
+    keys = [home.flow(flow_id), *(place.key("id") for place in places)]
     for chunk in chunks:
         args: list[Word] = [now_ms, head]
         for piece in chunk:
@@ -70,8 +70,7 @@ def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call
 
 def discard_flow(queue: QueueKeys, flow_id: str, digest: str) -> Call[int]:
     """Delete a slice of a flow that never started; answers how many nodes are left. Repeatable."""
-    keys = [flow_home(queue.prefix, flow_id), queue.flow(flow_id)]
-    return function("gmo_discard_flow", keys, (0, flow_id, digest), replies.integer)
+    return function("gmo_discard_flow", [queue.flow(flow_id)], (0, flow_id, digest), replies.integer)
 
 
 def advance_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[int]:

@@ -20,6 +20,8 @@ from glidemq_orchestrate.keys import QueueKeys, flow_homes
 
 PATH: Final = "portable"
 MAX_LABELS: Final = 16
+RUN: Final = "run"
+GONE: Final = "gone"
 _DROP: Final = "drop"
 
 
@@ -142,12 +144,17 @@ def drop(home: QueueKeys, flow_id: str, token: str) -> Call[bool]:
 
 
 def began(home: QueueKeys, flow_id: str) -> Call[str]:
-    """``run`` when the flow has begun, ``drop`` and the token when it was given up, '' before."""
+    """``run`` when the flow has begun, the word of the drop when it was given up, ``gone`` without a record,
+    '' before all that.
+    """
 
     def decode(reply: Any) -> str:
-        return str(reply) if str(reply or "").startswith(_DROP) else "run" if reply else ""
+        word, digest = reply
+        if not digest:
+            return GONE
+        return str(word) if str(word or "").startswith(_DROP) else RUN if word else ""
 
-    return command("HGET", home.flow(flow_id), "begin:0", decode=decode)
+    return command("HMGET", home.flow(flow_id), "begin:0", "digest", decode=decode)
 
 
 def cancel(home: QueueKeys, flow_id: str, number: int, how: FlowState, reason: str) -> Call[bool]:
