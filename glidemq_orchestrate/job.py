@@ -89,9 +89,9 @@ _MOST: Final = 2**53
 class RunOptions:
     """What a worker obeys of a job's stored options; unknown and broken parts are ignored.
 
-    ``remove_on_complete`` and ``remove_on_fail`` are glide-mq's retention as ``mode count age``, '' for none.
-    ``portable``: flow and node of a job that went by the portable path; ``is_wide``: more depend on it than the
-    server tells.
+    ``remove_on_complete`` and ``remove_on_fail`` are glide-mq's retention as ``mode count age``, '' for
+    none. ``portable``: flow and node of a job that went by the portable path; ``is_wide``: more depend on
+    it than the server tells.
     """
 
     attempts: int

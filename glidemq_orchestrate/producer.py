@@ -74,7 +74,7 @@ class FlowProducer(SyncFacade):
         with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace)
             reach = Reach(self._settings.kind == "cluster")
-            made = flow_backend.submit(self._prefix, flow, name, on_existing, self._clock, reach)
+            made = flow_backend.submit(self._prefix, flow, name, on_existing, self._clock, reach=reach)
             return Flow(self, self._run(made))
 
     def get(self, flow_id: str) -> Flow:
@@ -278,7 +278,7 @@ class AsyncFlowProducer(AsyncFacade):
         with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace)
             reach = Reach(self._settings.kind == "cluster")
-            made = flow_backend.submit(self._prefix, flow, name, on_existing, self._clock, reach)
+            made = flow_backend.submit(self._prefix, flow, name, on_existing, self._clock, reach=reach)
             return AsyncFlow(self, await self._run(made))
 
     async def get(self, flow_id: str) -> AsyncFlow:

@@ -108,8 +108,9 @@ def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[FlowState |
     stage = orchestrate.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms)
     trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
     is_one = len(trip) == 1
-    # What one call writes is there or not, so the start may follow at its heels. Otherwise it waits until every
-    # call was accepted: a node whose edges came in several of them must not start with some of them refused.
+    # What one call writes is there or not, so the start may follow at its heels. Otherwise it waits until
+    # every call was accepted: a node whose edges came in several of them must not start with some of them
+    # refused.
     if is_one:
         trip += _starting(ref, flow, now_ms)
     trip.insert(0, flow_claim.note_home(ref.home))

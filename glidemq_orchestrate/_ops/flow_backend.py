@@ -1,8 +1,8 @@
 """The two ways to keep flows, and which of them a flow goes: decided by topology before anything is sent.
 
-A call of a server function may touch one slot. Where everything of a flow is in one, ``staged`` does all; where
-its queues are in several slots of a cluster, or a server lacks our functions, ``portable`` does the same in many
-small steps. A flow that is there keeps the path by which it went.
+A call of a server function may touch one slot. Where everything of a flow is in one, ``staged`` does all;
+where its queues are in several slots of a cluster, or a server lacks our functions, ``portable`` does the
+same in many small steps. A flow that is there keeps the path by which it went.
 """
 
 from __future__ import annotations
@@ -113,7 +113,13 @@ _BACKENDS: Final[Mapping[Path, FlowBackend]] = {"staged": _Staged(), "portable":
 
 
 def submit(  # noqa: PLR0913  a flow, its name, and where it goes
-    prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
+    prefix: str,
+    flow: CheckedFlow,
+    flow_id: str,
+    on_existing: OnExisting,
+    clock: Clock,
+    *,
+    reach: Reach = ONE_SERVER,
 ) -> Op[FlowRef]:
     """Write a flow and let it run, by the path that its topology asks for. Repeatable.
 

@@ -1,9 +1,9 @@
 """Whose a flow id is: which queue keeps the record of the flow.
 
-The claim is a key of its own, in its own slot, so no call writes it together with the record. A claim without a
-record is what a kill between the two has left, or a submission that is about to write its record: whoever has
-the same home goes on with it, whoever has another home takes it over, and a submission asserts its claim once
-more before it lets its flow start.
+The claim is a key of its own, in its own slot, so no call writes it together with the record. A claim
+without a record is what a kill between the two has left, or a submission that is about to write its record:
+whoever has the same home goes on with it, whoever has another home takes it over, and a submission asserts
+its claim once more before it lets its flow start.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
     Raises:
         FlowConflict: Another submission has taken it over meanwhile.
     """
-    asking: list[Call[Any]] = [calls.claim(home, flow_id), calls.claimed(home.prefix, flow_id)]
-    _, owner = yield from ask_all(asking)
+    owner, _ = yield from _claim(home, flow_id)
+    if owner is None:  # it was freed between the two looks
+        owner, _ = yield from _claim(home, flow_id)
     if owner != home.queue:
         raise _conflict(flow_id)
 

@@ -1,9 +1,9 @@
 """The portable path: flows whose queues are in several slots, and servers without our functions.
 
-No call touches two slots and none needs a function of ours. What a kill between two calls leaves behind: nodes
-that gates hold back (submit again, or the sweep removes them), or a record that says the flow runs, and then
-``advance`` by anybody at any time does what is missing. Nothing else moves a portable flow across queues, so
-somebody must call it.
+No call touches two slots and none needs a function of ours. What a kill between two calls leaves behind:
+nodes that gates hold back (submit again, or the sweep removes them), or a record that says the flow runs,
+and then ``advance`` by anybody at any time does what is missing. Nothing else moves a portable flow across
+queues, so somebody must call it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from glidemq_orchestrate._ops import events, portable_submit
 from glidemq_orchestrate._ops.flow import FlowRef, OnExisting
 from glidemq_orchestrate._ops.portable_advance import advance
-from glidemq_orchestrate._ops.portable_table import GONE, UPSTREAM, Node, parts, read_nodes, send_all
+from glidemq_orchestrate._ops.portable_table import GONE, UPSTREAM, Node, parts, read_nodes, send_fenced
 from glidemq_orchestrate._protocol import portable as calls
 from glidemq_orchestrate._protocol import portable_record as records
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
@@ -157,14 +157,8 @@ def _begin_again(
         # Another has begun the same round: what it let run must not be reset.
         if (yield from _record(ref)).number >= number:
             return
-        yield from send_all(
-            call
-            for node in part
-            for call in (
-                calls.add_members(node.queue, "deps", node.job_id, [calls.gate(node.queue, number)]),
-                *calls.reset(node.queue, node.job_id),
-            )
-        )
+        places = [(node.queue, node.job_id, number) for node in part]
+        yield from send_fenced((calls.run_again(*place), calls.reset(*place)) for place in places)
     yield from ask(calls.forget_waiting(ref.home, ref.flow_id))
     yield from ask(records.expire_never(ref.home, ref.flow_id))
     yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))

@@ -1,8 +1,8 @@
 """Moving portable flows on: what nobody else does for a flow whose nodes are in several slots.
 
-``advance`` opens gates, tells dependents in whatever queue of what ended, counts, and ends the flow. Repeatable,
-by several at once. Each look is of one round: who finds, after it has read the nodes, that the round has ended
-does nothing.
+``advance`` opens gates, tells dependents in whatever queue of what ended, counts, and ends the flow.
+Repeatable, by several at once. Each look is of one round: who finds, after it has read the nodes, that the
+round has ended does nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from glidemq_orchestrate._ops import portable_submit
 from glidemq_orchestrate._ops.flow import FlowRef
@@ -24,11 +24,12 @@ from glidemq_orchestrate._ops.portable_table import (
     parts,
     read_nodes,
     send_all,
+    send_fenced,
 )
 from glidemq_orchestrate._protocol import flow_claim
 from glidemq_orchestrate._protocol import portable as calls
 from glidemq_orchestrate._protocol import portable_record as records
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.portable_record import Record
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, TransportError
@@ -53,16 +54,16 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     record = now
     if not record.cancel:
         decided = decide(nodes, record.started_ms, clock.now_ms())
-        yield from _end(decided, clock)
+        yield from _end(decided, record.number, clock.now_ms())
         yield from _release(decided.run, nodes, record.number, clock)
-        yield from _expire_waiting(ref, nodes, clock)
+        yield from _expire_waiting(ref, nodes, record.number, clock)
         if reason := _stopped(record, nodes, clock.now_ms()):
             how = FlowState.FAILED
             yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
             record = yield from ask(records.record(ref.home, ref.flow_id))
     if record.cancel:
-        reason = f"{CANCELLED}{record.cancel['reason']}"
-        yield from _take_away([node for node in nodes if not node.end], reason, clock.now_ms())
+        reason, still_open = f"{CANCELLED}{record.cancel['reason']}", [node for node in nodes if not node.end]
+        yield from _take_away(still_open, record.number, reason, clock.now_ms())
     return (yield from _count(ref, nodes, record, clock))
 
 
@@ -87,11 +88,15 @@ def _cause(nodes: Iterable[Node]) -> Node | None:
     return next(own, failures[0] if failures else None)
 
 
-def _end(decided: Decisions, clock: Clock) -> Op[None]:
-    now_ms = clock.now_ms()
-    yield from send_all(calls.fail(node.queue, node.job_id, node.reason, now_ms) for node in decided.fail)
-    skipping = (calls.skip(node.queue, node.job_id, node.reason, now_ms) for node in decided.skip)
-    yield from send_all(call for steps in skipping for call in steps)
+def _end(decided: Decisions, number: int, now_ms: int) -> Op[None]:
+    todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
+    for node in (*decided.fail, *decided.skip):
+        place = (node.queue, node.job_id)
+        plain: Sequence[Call[Any]] = [calls.fail(*place, node.reason, now_ms)]
+        if node.state == "skipped":
+            plain = calls.skip(*place, node.reason, now_ms)
+        todo.append((calls.end_node(*place, number, node.state, node.reason, now_ms), plain))
+    yield from send_fenced(todo)
 
 
 def _release(due: Sequence[Node], nodes: Sequence[Node], rounds: int, clock: Clock) -> Op[None]:
@@ -121,7 +126,7 @@ def _wake(told: Sequence[Node], clock: Clock) -> Op[None]:
         yield from ask(calls.open_gate(node.queue, node.job_id, number))
 
 
-def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], clock: Clock) -> Op[None]:
+def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], number: int, clock: Clock) -> Op[None]:
     """Fail nodes that no worker has begun in time."""
     now_ms = clock.now_ms()
     waiting = [n for n in nodes if n.policy.queue_timeout_ms and n.state in NOT_BEGUN and not n.has_begun]
@@ -137,13 +142,17 @@ def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], clock: Clock) -> Op[Non
         for node in late:
             limit = (node.policy.queue_timeout_ms or 0) / 1000
             told = f"queue timeout: no worker of queue {node.queue.queue} began it within {limit:g} s"
-            yield from _take_away([node], told, now_ms)
+            yield from _take_away([node], number, told, now_ms)
 
 
-def _take_away(nodes: Sequence[Node], reason: str, now_ms: int) -> Op[None]:
-    yield from send_all(calls.revoke(node.queue, node.job_id, now_ms) for node in nodes)
-    yield from send_all(calls.fail(node.queue, node.job_id, reason, now_ms) for node in nodes)
-    yield from send_all(calls.explain(node.queue, node.job_id, reason) for node in nodes)
+def _take_away(nodes: Sequence[Node], number: int, reason: str, now_ms: int) -> Op[None]:
+    todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
+    for node in nodes:
+        place = (node.queue, node.job_id)
+        plain: list[Call[Any]] = [calls.revoke(*place, now_ms), calls.fail(*place, reason, now_ms)]
+        plain.append(calls.explain(*place, reason))
+        todo.append((calls.end_node(*place, number, "cancelled", reason, now_ms), plain))
+    yield from send_fenced(todo)
     for node in nodes:
         node.state, node.reason, node.ended_ms = "failed", reason, now_ms
 
@@ -177,7 +186,8 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
         yield from ask(records.expire_at(ref.home, ref.flow_id, due_ms))
     yield from portable_submit.relist(ref)
     yield from ask(records.delist(ref.home, ref.flow_id))
-    # Whoever let it run again in the moment of its end has perhaps listed it before it was taken off the list.
+    # Whoever let it run again in the moment of its end has perhaps listed it before it was taken off the
+    # list.
     now = yield from ask(records.record(ref.home, ref.flow_id))
     if _is_running(now):
         yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))

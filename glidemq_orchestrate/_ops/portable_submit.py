@@ -1,8 +1,9 @@
 """Submitting a flow by the portable path: every job held back, one by one; then one word lets all of them run.
 
-A submission that was cut off anywhere is continued by the next of an equal flow, or given up by the sweep; two at
-once help each other. Exactly one word is final, ``begin:0``: the flow has begun, or it was given up. Who finds
-that it has begun stages nothing more; who finds that it was given up removes what is there and begins anew.
+A submission that was cut off anywhere is continued by the next of an equal flow, or given up by the sweep;
+two at once help each other. Exactly one word is final, ``begin:0``: the flow has begun, or it was given up.
+Who finds that it has begun stages nothing more; who finds that it was given up removes what is there and
+begins anew.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
         FlowIncomplete: Others gave the submission up, again and again. It may be repeated.
     """
     for _ in range(MAX_STAGINGS):
+        # The path first: with the digest there is a flow, and whoever finds it asks which path it went.
+        yield from ask(records.write(ref.home, ref.flow_id, {"path": records.PATH}))
         yield from ask(records.write_once(ref.home, ref.flow_id, "digest", flow.digest))
         found = yield from ask(records.record(ref.home, ref.flow_id))
         if found.fields.get("digest") != flow.digest:
@@ -99,7 +102,6 @@ def _header(flow_id: str, flow: CheckedFlow) -> dict[str, str | int]:
         "total": len(flow.nodes),
         "home": flow.home,
         "labels": json.dumps(dict(flow.labels)),
-        "path": records.PATH,
     }
     limits = {"deadline": flow.deadline_ms, "retention": flow.retention_ms}
     fields |= {name: value for name, value in limits.items() if value is not None}

@@ -10,9 +10,10 @@ from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._ops.flow import FlowRef
 from glidemq_orchestrate._protocol import portable as calls
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.supervision import node_table
 from glidemq_orchestrate.checked_flow import CheckedNode
+from glidemq_orchestrate.errors import GlideMQError, LibraryMissing
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.rules import OnFailure, Rule, counts_as, verdict
 
@@ -197,6 +198,19 @@ def send_all(todo: Iterable[Call[T]]) -> Op[None]:
     """Send calls whose answers do not matter, many a trip."""
     for part in parts(list(todo)):
         yield from ask_all(part)
+
+
+def send_fenced(todo: Iterable[tuple[Call[int], Sequence[Call[Any]]]]) -> Op[None]:
+    """Send calls of our functions, each of them with the plain calls that must do where these are missing."""
+    for part in parts(list(todo)):
+        replies = yield from ask_each([call for call, _ in part])
+        plain: list[Call[Any]] = []
+        for (_, instead), reply in zip(part, replies, strict=True):
+            if isinstance(reply, LibraryMissing):
+                plain += instead
+            elif isinstance(reply, GlideMQError):
+                raise reply
+        yield from send_all(plain)
 
 
 def parts(items: Sequence[T], size: int = PER_TRIP) -> Iterator[Sequence[T]]:

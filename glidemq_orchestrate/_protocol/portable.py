@@ -213,6 +213,21 @@ def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
     return function("glidemq_fail", keys, args, replies.text)
 
 
+def end_node(queue: QueueKeys, job_id: str, number: int, how: str, reason: str, now_ms: int) -> Call[int]:
+    """End a job, unless a later round runs it again: ``failed`` or ``skipped`` one that waits for others,
+    ``cancelled`` whatever has not ended. Repeatable; a job that has ended stays as it is.
+    """
+    args = (now_ms, job_id, number, how, reason)
+    return function("gmo_end_node", [queue.job(job_id)], args, replies.integer)
+
+
+def run_again(queue: QueueKeys, job_id: str, number: int) -> Call[int]:
+    """Let a job that has ended wait behind the gate of a round, unless it did so already. Repeatable."""
+    keys = [queue.job(job_id), queue.deps(job_id), queue.key("completed"), queue.key("failed")]
+    args = (0, job_id, number, gate(queue, number))
+    return function("gmo_run_again", keys, args, replies.integer)
+
+
 def revoke(queue: QueueKeys, job_id: str, now_ms: int) -> Call[str]:
     """Take a job out of wherever it could start from, and tell whoever runs it. Repeatable."""
     keys = [queue.job(job_id), *(queue.key(name) for name in ("stream", "scheduled", "failed", "events"))]
@@ -224,17 +239,18 @@ def explain(queue: QueueKeys, job_id: str, reason: str) -> Call[None]:
     return command("HSET", queue.job(job_id), "failedReason", reason, decode=replies.anything)
 
 
-def reset(queue: QueueKeys, job_id: str) -> list[Call[None]]:
-    """Calls that make a job that has ended wait again; a gate must hold it back by then."""
+def reset(queue: QueueKeys, job_id: str, number: int) -> list[Call[None]]:
+    """``run_again`` by plain calls, which harm when they come late."""
     key = queue.job(job_id)
     fresh = ("state", "waiting-children", "attemptsMade", "0", "failedReason", "", "finishedOn", "")
     stale = ("revoked", "stalledCount", "progress", "processedOn", "gmo:token", "gmo:entry", "gmo:skipped")
     return [
+        add_members(queue, "deps", job_id, [gate(queue, number)]),
         command("ZREM", queue.key("failed"), job_id, decode=replies.anything),
         command("ZREM", queue.key("completed"), job_id, decode=replies.anything),
         command("HDEL", key, *stale, "returnvalue", decode=replies.anything),
         # Last: who is cut off before still finds a job that has ended, and begins again.
-        command("HSET", key, *fresh, decode=replies.anything),
+        command("HSET", key, "gmo:round", number, *fresh, decode=replies.anything),
     ]
 
 

@@ -1,9 +1,10 @@
 """The record of a portable flow: what happened is written once and never taken back, so that no late writer harms.
 
-Each run of a flow is a round: 0 is the submission, every retry and restart begins the next. Of round *n* the
-record has ``begin:n`` (when and which generation; of round 0 perhaps ``drop``: it was given up before it began),
-``cancel:n`` (all that is open is to end), ``counts:n`` (how far it is) and ``end:n``. The first two writers of
-one of these agree, since only the first write counts; and what belongs to an older round says nothing of this.
+Each run of a flow is a round: 0 is the submission, every retry and restart begins the next. Of round *n*
+the record has ``begin:n`` (when and which generation; of round 0 perhaps ``drop``: it was given up before
+it began), ``cancel:n`` (all that is open is to end), ``counts:n`` (how far it is) and ``end:n``. The first
+two writers of one of these agree, since only the first write counts; and what belongs to an older round
+says nothing of this.
 """
 
 from __future__ import annotations
@@ -64,20 +65,20 @@ class Record:
     @classmethod
     def _of_old(cls, fields: Mapping[str, str]) -> Record:
         """Of a flow that is not staged yet; or that a version without rounds has begun."""
-        state = fields.get("state", "staging")
+        state, number = fields.get("state", "staging"), int(fields.get("round", 0))
         if state == "staging":
             return cls(fields)
-        end: dict[str, Any] = {}
-        if FlowState(state).is_terminal:
+        end: dict[str, Any] = json.loads(fields.get(f"end:{number}", "{}"))
+        if FlowState(state).is_terminal and not end:
             end = {name: fields[name] for name in _COUNTS if name in fields}
             end |= {"state": state, "finished_at": fields.get("finished_at", 0)}
             end |= json.loads(fields.get("final", "{}"))
-        cancel: dict[str, Any] = {}
+        cancel: dict[str, Any] = json.loads(fields.get(f"cancel:{number}", "{}"))
         if "cancel" in fields:
             how = FlowState.FAILED if fields["cancel"] == "failed" else FlowState.CANCELLED
             cancel = {"how": how, "reason": fields.get("reason", "")}
         started, generation = int(fields.get("started_at", 0)), int(fields.get("generation", 0))
-        return cls(fields, int(fields.get("round", 0)), started, generation, end, cancel)
+        return cls(fields, number, started, generation, end, cancel)
 
     @property
     def is_expired(self) -> bool:
@@ -96,9 +97,11 @@ class Record:
     def plain(self) -> dict[str, str]:
         """The fields as a flow of the other path has them."""
         told = {**self.fields, "state": str(self.state), "generation": str(self.generation)}
-        if f"begin:{self.number}" in self.fields:
-            counts = json.loads(self.fields.get(f"counts:{self.number}", "{}"))
-            told |= {"reason": "", **{name: str(value) for name, value in counts.items()}}
+        if counts := json.loads(self.fields.get(f"counts:{self.number}", "{}")):
+            told |= {name: str(value) for name, value in counts.items()}
+        elif f"begin:{self.number}" in self.fields:
+            told |= {"completed": "0", "failed": "0", "skipped": "0", "reason": ""}
+        if self.number >= 0:
             if self.cancel:
                 told["reason"] = str(self.cancel["reason"])
         return told | {name: str(value) for name, value in self.end.items()}

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState
-from glidemq_orchestrate._ops import flow as ops
-from glidemq_orchestrate._ops import flow_index
+from glidemq_orchestrate._ops import flow_backend, flow_index
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowConflict,
@@ -286,7 +285,7 @@ class TestAbandoned:
     ) -> None:
         before = dump(events=False)
         half = spec(nodes=130, labels={"a": "b"}).check()
-        hand.run_until(ops.submit("glide", half, "f", "attach", clock), calls)
+        hand.run_until(flow_backend.submit("glide", half, "f", "attach", clock), calls)
         assert ids(timed.list(state="staging")) == ["f"]
         clock.now += 15 * 60_000 - 1
         assert sweep(hand, clock) is False
@@ -299,10 +298,10 @@ class TestAbandoned:
     def test_a_submitter_that_is_alive_is_left_alone(
         self, hand: Hand, timed: FlowProducer, clock: Hours
     ) -> None:
-        slow = ops.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
+        slow = flow_backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
         hand.run_until(slow, 1)
         clock.now += 10 * 60_000
-        hand.run_until(ops.submit("glide", spec(nodes=130).check(), "f", "attach", clock), 2)
+        hand.run_until(flow_backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock), 2)
         clock.now += 10 * 60_000
         sweep(hand, clock)
         assert ids(timed.list(state="staging")) == ["f"]
@@ -313,10 +312,10 @@ class TestAbandoned:
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any, calls: int, slices: int
     ) -> None:
         half = spec(nodes=130).check()
-        hand.run_until(ops.submit("glide", half, "f", "attach", clock), calls)
+        hand.run_until(flow_backend.submit("glide", half, "f", "attach", clock), calls)
         clock.now += 15 * 60_000
         hand.run_until(flow_index.sweep([ETL], clock), slices)
-        hand.run(ops.submit("glide", half, "f", "attach", clock))
+        hand.run(flow_backend.submit("glide", half, "f", "attach", clock))
         sweep(hand, clock)
         assert timed.get("f").status().state is FlowState.RUNNING
         assert redis_client.xlen("glide:{etl}:stream") == 130
@@ -325,7 +324,7 @@ class TestAbandoned:
     def test_a_sweep_between_the_chunks_of_a_submission_is_healed(
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
-        first = ops.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
+        first = flow_backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
         trip = next(first)
         said = [hand.answer(call) for call in trip.calls[:2]]  # type: ignore[union-attr]  # a batch
         late = Hours()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Dependency, Flow, FlowNode, FlowProducer, FlowSpec, JobOptions, Rule
-from glidemq_orchestrate._ops import flow_portable
+from glidemq_orchestrate._ops import flow_backend, flow_portable
+from glidemq_orchestrate._ops.flow_backend import Reach
 from glidemq_orchestrate.clock import SystemClock
 from tests.rule_oracle import ENDS, verdicts
 from tests.server.policy_work import LONG, Work, node, reasons, states
@@ -28,7 +29,9 @@ def submit(hand: Hand, flows: FlowProducer) -> Submit:
     """Submits by the portable path, although the server could do better."""
 
     def made(*nodes: FlowNode, **kw: Any) -> Flow:
-        hand.run(flow_portable.submit("glide", FlowSpec("n", nodes, **kw).check(), "f", SystemClock()))
+        checked = FlowSpec("n", nodes, **kw).check()
+        bare = Reach(has_functions=False)
+        hand.run(flow_backend.submit("glide", checked, "f", "attach", SystemClock(), reach=bare))
         return flows.get("f")
 
     return made
@@ -115,7 +118,7 @@ def test_a_restart_that_was_cut_off_may_be_repeated(
 ) -> None:
     flow = submit(node("a"), node("b", "a", queue="spark"), node("c", "b"))
     flow.wait(timeout=LONG)
-    ref = flow_portable.PortableRef(flow._ref.home, "f")
+    ref = flow._ref
     hand.run_until(flow_portable.restart(ref, SystemClock()), calls)
     if flow.status().generation == 0:
         flow.restart()

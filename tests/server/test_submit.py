@@ -23,7 +23,7 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
 )
-from glidemq_orchestrate._ops import flow as ops
+from glidemq_orchestrate._ops import flow_backend
 from glidemq_orchestrate._protocol import orchestrate, staging
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
@@ -64,7 +64,7 @@ def chain(count: int, queues: tuple[str, ...] = ("etl",)) -> FlowSpec:
 
 
 def submission(spec: FlowSpec, flow_id: str = "f") -> Any:
-    return ops.submit("glide", spec.check(), flow_id, "attach", CLOCK)
+    return flow_backend.submit("glide", spec.check(), flow_id, "attach", CLOCK)
 
 
 def waiting(redis_client: Any) -> list[str]:
@@ -257,7 +257,7 @@ def test_a_half_submitted_flow_that_was_cancelled_can_be_repaired(
 ) -> None:
     hand.run_until(submission(chain(130)), 2)
     flows.get("f").cancel("killed")
-    repair = ops.submit("glide", chain(130).check(), "f", "retry_failed", CLOCK)
+    repair = flow_backend.submit("glide", chain(130).check(), "f", "retry_failed", CLOCK)
     hand.run_until(repair, died_after)  # also when the repair dies after any call
     run_worker(["etl"], {"work": lambda ctx: 1})
     outcome = flows.submit(chain(130), flow_id="f", on_existing="retry_failed").wait(timeout=LONG)

@@ -43,8 +43,8 @@ def spec(count: int, size: int = 1) -> FlowSpec:
 
 
 class TestSubmitting:
-    def submit(self, clock: ManualClock, count: int = 3, size: int = 1, **kw: Any) -> Op[flow.FlowRef]:
-        return flow.submit("glide", spec(count, size).check(), "f", kw.get("on_existing", "attach"), clock)
+    def submit(self, clock: ManualClock, count: int = 3, size: int = 1, **kw: Any) -> Op[None]:
+        return flow.submit(REF, spec(count, size).check(), kw.get("on_existing", "attach"), clock)
 
     def test_a_small_flow_is_one_trip_and_its_release(self, scripted: Scripted, clock: ManualClock) -> None:
         told = scripted(self.submit(clock), [["staging", "running"], 0])
@@ -84,7 +84,7 @@ class TestSubmitting:
         nodes.append(FlowNode("all", "etl", "work", after=[node.name for node in nodes]))
         checked = FlowSpec("n", nodes).check()
         script = [["staging"] * 53 + ["running"] + [0] * 20, 0]
-        told = scripted(flow.submit("glide", checked, "f", "attach", clock), script)
+        told = scripted(flow.submit(REF, checked, "attach", clock), script)
         assert told.names.count("gmo_stage_flow") == 53
 
     def test_a_refused_chunk_is_told_after_everything_staged_is_discarded(
