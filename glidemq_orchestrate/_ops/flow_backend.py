@@ -19,7 +19,13 @@ from glidemq_orchestrate._protocol import flow_claim as calls
 from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, TransportError
+from glidemq_orchestrate.errors import (
+    ConnectionFailed,
+    FlowNotFound,
+    GlideMQError,
+    OutcomeUnknown,
+    TransportError,
+)
 from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.keys import QueueKeys, slot_of
 
@@ -132,7 +138,7 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
     ref = FlowRef(home, flow_id, _path(found) if found else reach.path(prefix, flow.queues))
     try:
         yield from backend_of(ref).submit(ref, flow, on_existing, clock)
-    except TransportError:
+    except (ConnectionFailed, OutcomeUnknown):
         raise
     except GlideMQError as exc:
         try:

@@ -61,6 +61,7 @@ def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
         owner, _ = yield from _claim(home, flow_id)
     if owner != home.queue:
         raise _conflict(flow_id)
+    yield from ask(calls.keep(home.prefix, flow_id))
 
 
 def release(home: QueueKeys, flow_id: str) -> Op[None]:
@@ -72,7 +73,8 @@ def release(home: QueueKeys, flow_id: str) -> Op[None]:
     yield from ask(calls.unclaim(home.prefix, flow_id))
     # Whoever has submitted it since the look found the claim and relied on it.
     if (yield from ask(calls.path(home, flow_id))) is not None:
-        yield from ask(calls.claim(home, flow_id))
+        again: list[Call[Any]] = [calls.claim(home, flow_id), calls.keep(home.prefix, flow_id)]
+        yield from ask_all(again)
 
 
 def leave(home: QueueKeys) -> Op[None]:

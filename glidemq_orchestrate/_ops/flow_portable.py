@@ -179,6 +179,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
     del nodes, clock
     yield from _record(ref)
     raise ConfigurationError(
-        f"flow {ref.flow_id} takes no more nodes: its queues are in several slots of a cluster, or the server "
-        "lacks our functions. Submit them as a flow of their own, or keep all queues of a flow in one slot"
+        f"flow {ref.flow_id} takes no more nodes: its queues are in several slots of a cluster, or the "
+        "server lacks our functions. Submit them as a flow of their own, "
+        "or keep all queues of a flow in one slot"
     )

@@ -1,4 +1,4 @@
-"""Submitting a flow by the portable path: every job held back, one by one; then one word lets all of them run.
+"""Submitting a flow by the portable path: every job held back, then one word lets all of them run.
 
 A submission that was cut off anywhere is continued by the next of an equal flow, or given up by the sweep;
 two at once help each other. Exactly one word is final, ``begin:0``: the flow has begun, or it was given up.

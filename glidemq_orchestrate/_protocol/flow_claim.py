@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate.keys import QueueKeys, flow_home, flow_homes
 
+CLAIM_MS: Final = 15 * 60_000
+
 
 def claim(home: QueueKeys, flow_id: str) -> Call[bool]:
-    """Say which queue is the home of a flow, unless that is said already; whether this call has said it."""
-    return command("SET", flow_home(home.prefix, flow_id), home.queue, "NX", decode=bool)
+    """Say which queue is the home of a flow, unless that is said already; whether this call has said it.
+
+    That holds for a quarter of an hour, or until ``keep``.
+    """
+    key = flow_home(home.prefix, flow_id)
+    return command("SET", key, home.queue, "NX", "PX", CLAIM_MS, decode=bool)
+
+
+def keep(prefix: str, flow_id: str) -> Call[None]:
+    """Let a claim hold as long as its flow is there."""
+    return command("PERSIST", flow_home(prefix, flow_id), decode=replies.anything)
 
 
 def claimed(prefix: str, flow_id: str) -> Call[str | None]:

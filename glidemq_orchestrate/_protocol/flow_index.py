@@ -81,7 +81,7 @@ def sweep(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int, now_m
     args = (now_ms, abandoned_before_ms, tombstone_ms)
 
     def decode(reply: Any) -> Swept:
-        busy, gone, ms = reply
+        busy, gone, ms = (reply, "", 0) if isinstance(reply, int) else reply
         return Swept(busy == 1, gone, ms)
 
     return function("gmo_sweep", [home.flows()], args, decode)

@@ -191,7 +191,7 @@ def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[N
 
 
 def node_status(queue: QueueKeys, job_id: str, name: str, row: str, gone: str = "") -> Call[NodeStatus]:
-    """A node as its job has it. Without a job it has failed, for the reason ``gone``; '': it has completed."""
+    """A node as its job has it; without a job it has failed for the reason ``gone``, '': has completed."""
     fields = ("state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped")
 
     def decode(reply: Any) -> NodeStatus:
@@ -213,9 +213,12 @@ def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
     return function("glidemq_fail", keys, args, replies.text)
 
 
-def end_node(queue: QueueKeys, job_id: str, number: int, how: str, reason: str, now_ms: int) -> Call[int]:
-    """End a job, unless a later round runs it again: ``failed`` or ``skipped`` one that waits for others,
-    ``cancelled`` whatever has not ended. Repeatable; a job that has ended stays as it is.
+def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with
+    queue: QueueKeys, job_id: str, number: int, how: str, reason: str, now_ms: int
+) -> Call[int]:
+    """End a job, unless a later round runs it again. Repeatable; a job that has ended stays as it is.
+
+    ``how``: ``failed`` or ``skipped`` ends one that waits for others, ``cancelled`` whatever has not ended.
     """
     args = (now_ms, job_id, number, how, reason)
     return function("gmo_end_node", [queue.job(job_id)], args, replies.integer)

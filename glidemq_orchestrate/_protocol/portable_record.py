@@ -1,4 +1,4 @@
-"""The record of a portable flow: what happened is written once and never taken back, so that no late writer harms.
+"""The record of a portable flow: what happened is written once, so that no late writer does harm.
 
 Each run of a flow is a round: 0 is the submission, every retry and restart begins the next. Of round *n*
 the record has ``begin:n`` (when and which generation; of round 0 perhaps ``drop``: it was given up before
@@ -101,9 +101,8 @@ class Record:
             told |= {name: str(value) for name, value in counts.items()}
         elif f"begin:{self.number}" in self.fields:
             told |= {"completed": "0", "failed": "0", "skipped": "0", "reason": ""}
-        if self.number >= 0:
-            if self.cancel:
-                told["reason"] = str(self.cancel["reason"])
+        if self.cancel:
+            told["reason"] = str(self.cancel["reason"])
         return told | {name: str(value) for name, value in self.end.items()}
 
 
@@ -147,8 +146,9 @@ def drop(home: QueueKeys, flow_id: str, token: str) -> Call[bool]:
 
 
 def began(home: QueueKeys, flow_id: str) -> Call[str]:
-    """``run`` when the flow has begun, the word of the drop when it was given up, ``gone`` without a record,
-    '' before all that.
+    """Whether a flow has begun.
+
+    ``run`` when it has, the word of the drop when it was given up, ``gone`` without a record, '' before that.
     """
 
     def decode(reply: Any) -> str:

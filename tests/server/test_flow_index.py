@@ -278,8 +278,11 @@ class TestRetention:
         assert flow.status().state is FlowState.COMPLETED
 
 
+CLAIMED = 5  # calls before the first chunk
+
+
 class TestAbandoned:
-    @pytest.mark.parametrize("calls", range(1, 4))
+    @pytest.mark.parametrize("calls", range(CLAIMED + 1, CLAIMED + 4))
     def test_a_half_submitted_flow_is_removed_without_a_trace(
         self, hand: Hand, timed: FlowProducer, clock: Hours, dump: Dump, calls: int
     ) -> None:
@@ -299,14 +302,15 @@ class TestAbandoned:
         self, hand: Hand, timed: FlowProducer, clock: Hours
     ) -> None:
         slow = flow_backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
-        hand.run_until(slow, 1)
+        hand.run_until(slow, CLAIMED + 1)
         clock.now += 10 * 60_000
-        hand.run_until(flow_backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock), 2)
+        other = flow_backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
+        hand.run_until(other, CLAIMED + 2)
         clock.now += 10 * 60_000
         sweep(hand, clock)
         assert ids(timed.list(state="staging")) == ["f"]
 
-    @pytest.mark.parametrize("calls", range(1, 4))
+    @pytest.mark.parametrize("calls", range(CLAIMED + 1, CLAIMED + 4))
     @pytest.mark.parametrize("slices", range(1, 4))
     def test_a_submitter_that_wakes_up_amid_the_sweep_succeeds(  # noqa: PLR0917  fixtures
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any, calls: int, slices: int
@@ -325,12 +329,13 @@ class TestAbandoned:
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
         first = flow_backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
-        trip = next(first)
-        said = [hand.answer(call) for call in trip.calls[:2]]  # type: ignore[union-attr]  # a batch
+        claiming: Any = next(first)
+        trip = first.send([hand.answer(call) for call in claiming.calls])
+        said = [hand.answer(call) for call in trip.calls[:4]]  # type: ignore[union-attr]  # a batch
         late = Hours()
         late.now = clock.now + 15 * 60_000
         hand.run(flow_index.sweep([ETL], late))
-        said += [hand.answer(call) for call in trip.calls[2:]]  # type: ignore[union-attr]  # a batch
+        said += [hand.answer(call) for call in trip.calls[4:]]  # type: ignore[union-attr]  # a batch
         try:
             request = first.send(said)
             while True:

@@ -101,7 +101,9 @@ def test_nothing_can_be_taken_before_the_flow_starts(hand: Hand, redis_client: A
     }
 
 
-STEPS = 6  # 3 chunks, start, release of the first slice, and one more that finds nothing
+CLAIMED = 5  # claim, its owner, the record; the list of homes, the claim kept
+STAGED = CLAIMED + 3  # chunks
+STEPS = STAGED + 2  # start with release of the first slice, and one more that finds nothing
 
 
 @pytest.mark.parametrize("calls", range(STEPS))
@@ -110,7 +112,7 @@ def test_a_submission_that_died_after_any_call_is_completed_by_the_next(
 ) -> None:
     spec = chain(130, ("etl", "spark"))
     hand.run_until(submission(spec), calls)
-    started = calls >= 4
+    started = calls > STAGED
     assert waiting(redis_client) == (["f~n0"] if started else [])
     if not started:
         assert set(states(redis_client).values()) <= {"waiting-children"}
@@ -206,14 +208,12 @@ def test_a_conflict_in_a_later_chunk_discards_everything(
     assert list(states(redis_client)) == ["f~n140"]
 
 
-@pytest.mark.parametrize("calls", [6, 7])
+@pytest.mark.parametrize("calls", [CLAIMED + 5, CLAIMED + 6])
 def test_a_discard_that_died_half_way_is_no_flow_that_cannot_end(  # noqa: PLR0917  fixtures
     hand: Hand, flows: FlowProducer, queue: Queue, redis_client: Any, run_worker: RunWorker, calls: int
 ) -> None:
     queue.add("work", options=JobOptions(job_id="f~n249"))
-    assert (
-        hand.run_until(submission(chain(250)), calls) == calls
-    )  # 5 stages, the start, a slice of the discard
+    assert hand.run_until(submission(chain(250)), calls) == calls  # 5 stages, a slice of the discard
     assert waiting(redis_client) == ["f~n249"]
     redis_client.delete("glide:{etl}:job:f~n249", "glide:{etl}:stream")
     run_worker(["etl"], {"work": lambda ctx: 1})
@@ -222,7 +222,7 @@ def test_a_discard_that_died_half_way_is_no_flow_that_cannot_end(  # noqa: PLR09
 
 
 def test_a_flow_of_another_digest_is_not_discarded(hand: Hand, dump: Dump) -> None:
-    hand.run_until(submission(chain(130)), 2)
+    hand.run_until(submission(chain(130)), CLAIMED + 2)
     before = dump()
     with pytest.raises(FlowConflict, match="belongs to another flow"):
         hand.run(submission(chain(131)))
@@ -230,7 +230,7 @@ def test_a_flow_of_another_digest_is_not_discarded(hand: Hand, dump: Dump) -> No
 
 
 def test_a_half_submitted_flow_can_be_cancelled(hand: Hand, flows: FlowProducer, redis_client: Any) -> None:
-    hand.run_until(submission(chain(130)), 2)
+    hand.run_until(submission(chain(130)), CLAIMED + 2)
     flow = flows.get("f")
     assert flow.status().state is FlowState.STAGING
     assert flow.cancel("gave up") is FlowState.STAGING
@@ -242,7 +242,7 @@ def test_a_half_submitted_flow_can_be_cancelled(hand: Hand, flows: FlowProducer,
 def test_a_half_submitted_flow_that_was_cancelled_is_never_called_completed(
     hand: Hand, flows: FlowProducer, dump: Dump
 ) -> None:
-    hand.run_until(submission(chain(130)), 2)
+    hand.run_until(submission(chain(130)), CLAIMED + 2)
     flows.get("f").cancel("killed")
     before = dump()
     again = flows.submit(chain(130), flow_id="f")
@@ -251,11 +251,11 @@ def test_a_half_submitted_flow_that_was_cancelled_is_never_called_completed(
     assert dump() == before
 
 
-@pytest.mark.parametrize("died_after", range(9))
+@pytest.mark.parametrize("died_after", range(24))
 def test_a_half_submitted_flow_that_was_cancelled_can_be_repaired(
     hand: Hand, flows: FlowProducer, run_worker: RunWorker, died_after: int
 ) -> None:
-    hand.run_until(submission(chain(130)), 2)
+    hand.run_until(submission(chain(130)), CLAIMED + 2)
     flows.get("f").cancel("killed")
     repair = flow_backend.submit("glide", chain(130).check(), "f", "retry_failed", CLOCK)
     hand.run_until(repair, died_after)  # also when the repair dies after any call
