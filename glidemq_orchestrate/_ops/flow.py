@@ -13,6 +13,7 @@ from itertools import count, islice
 from typing import Any, Final, Literal
 
 from glidemq_orchestrate._ops import events
+from glidemq_orchestrate._ops.flow_claim import take
 from glidemq_orchestrate._protocol import flow_claim, orchestrate, staging
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.checked_flow import CheckedFlow
@@ -94,6 +95,7 @@ def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged]:
         if not isinstance(answer, GlideMQError):
             return answer
         if isinstance(answer, FlowIncomplete) and stagings < MAX_STAGINGS:
+            yield from take(ref.home, ref.flow_id)  # the sweep has freed the id, too
             continue
         try:
             yield from _discard(ref, flow.digest)
@@ -109,8 +111,9 @@ def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged | Gl
     chunks = staging.chunks(flow.nodes)
     stage = orchestrate.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms)
     trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
-    # What one call writes is there or not, so the start may follow at its heels. Otherwise it waits until every
-    # call was accepted: a node whose edges came in several of them must not start with some of them refused.
+    # What one call writes is there or not, so the start may follow at its heels. Otherwise it waits until
+    # every call was accepted: a node whose edges came in several of them must not start with some of them
+    # refused.
     starting = _starting(ref, flow, now_ms)
     if len(trip) == 1:
         trip += starting

@@ -44,6 +44,7 @@ def spec(count: int, size: int = 1) -> FlowSpec:
 
 
 HEAD = ["SADD", "PERSIST"]
+CLAIMED = [True, "etl", [None, None]]
 
 
 class TestSubmitting:
@@ -85,14 +86,16 @@ class TestSubmitting:
         assert len(told.requests) == 1
 
     def test_nodes_that_a_sweep_took_are_staged_again(self, scripted: Scripted, clock: ManualClock) -> None:
-        told = scripted(
-            self.submit(clock), [[1, 1, "staging", FlowIncomplete("x"), 0], [1, 1, "staging", "running", 0]]
-        )
-        assert told.names == [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"] * 2
+        swept = [1, 1, "staging", FlowIncomplete("x"), 0]
+        script = [swept, CLAIMED, [1, 1, "staging", "running", 0]]
+        told = scripted(self.submit(clock), script)
+        staged = [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
+        assert told.names == [*staged, "SET", "GET", "HMGET", *staged]
 
     def test_what_stays_incomplete_is_told(self, scripted: Scripted, clock: ManualClock) -> None:
+        swept = [1, 1, "staging", FlowIncomplete("x"), 0]
         with pytest.raises(FlowIncomplete):
-            scripted(self.submit(clock), [[1, 1, "staging", FlowIncomplete("x"), 0]] * 3 + [0])
+            scripted(self.submit(clock), [swept, CLAIMED, swept, CLAIMED, swept, 0])
 
     def test_a_node_with_many_edges_travels_in_pieces(self, scripted: Scripted, clock: ManualClock) -> None:
         nodes = [FlowNode(f"n{n}", "etl", "work") for n in range(2500)]
@@ -138,9 +141,9 @@ class TestSubmitting:
         self, scripted: Scripted, clock: ManualClock, state: str
     ) -> None:
         told = scripted(
-            self.submit(clock, on_existing="retry_failed"), [[1, 1, state, state, 0], "running", 1, 0, 0]
+            self.submit(clock, on_existing="retry_failed"), [[1, 1, state, state, 0], "running", 1, 0]
         )
-        assert told.names[5:] == ["gmo_retry_flow", *["gmo_advance_flow"] * 3]
+        assert told.names[5:] == ["gmo_retry_flow", *["gmo_advance_flow"] * 2]
 
     def test_a_completed_flow_is_not_retried(self, scripted: Scripted, clock: ManualClock) -> None:
         asked = scripted(
