@@ -106,8 +106,9 @@ def _release(due: Sequence[Node], nodes: Sequence[Node], rounds: int, clock: Clo
     yield from send_all(calls.complete_child(node.queue, node.job_id, ref) for node, ref in edges)
     numbers = range(rounds + 1)
     for part in parts(due):
-        held = yield from ask_all([calls.held_by(node.queue, node.job_id, numbers) for node in part])
-        gates = [(node, number) for node, some in zip(part, held, strict=True) for number in some]
+        gated = [node for node in part if rounds or node.has_gate]
+        held = yield from ask_all([calls.held_by(node.queue, node.job_id, numbers) for node in gated])
+        gates = [(node, number) for node, some in zip(gated, held, strict=True) for number in some]
         yield from send_all(calls.open_gate(node.queue, node.job_id, number) for node, number in gates)
         yield from _wake(part, clock)
 

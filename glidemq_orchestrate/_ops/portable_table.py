@@ -90,6 +90,11 @@ class Node:
         return f"{self.queue.base}:{self.job_id}"
 
     @property
+    def has_gate(self) -> bool:
+        """Whether a gate may have held it back since the submission."""
+        return not self.after or self.policy is not ORDINARY
+
+    @property
     def has_failed(self) -> bool:
         """Whether it has failed, or its job is gone and will never complete."""
         return self.state in ("failed", "")
