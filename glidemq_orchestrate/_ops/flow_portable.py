@@ -118,7 +118,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
 
 
 def _rest(ref: FlowRef, position: str, rested: int, until: int, clock: Clock) -> Op[str]:
-    """Wait for an event, but at least until ``rested`` unless the flow has ended; answers the new position."""
+    """Wait for an event, at least until ``rested`` unless the flow has ended; answers the new position."""
     while (left := until - clock.now_ms()) > 0:
         found = yield from events.read(ref.home, position, left)
         position = found[-1].id if found else position

@@ -55,7 +55,7 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     if not record.cancel:
         decided = decide(nodes, record.started_ms, clock.now_ms())
         yield from _end(decided, record.number, clock.now_ms())
-        yield from _release(decided.run, nodes, record.number, clock)
+        yield from _release(decided.run, nodes, record, clock)
         yield from _expire_waiting(ref, nodes, record.number, clock)
         if reason := _stopped(record, nodes, clock.now_ms()):
             how = FlowState.FAILED
@@ -99,14 +99,15 @@ def _end(decided: Decisions, number: int, now_ms: int) -> Op[None]:
     yield from send_fenced(todo)
 
 
-def _release(due: Sequence[Node], nodes: Sequence[Node], rounds: int, clock: Clock) -> Op[None]:
+def _release(due: Sequence[Node], nodes: Sequence[Node], record: Record, clock: Clock) -> Op[None]:
     """Tell nodes that may run that all they wait for is done, and open their gates."""
     by_name = {node.name: node for node in nodes}
     edges = [(node, by_name[name].ref) for node in due for name in node.after if name in by_name]
     yield from send_all(calls.complete_child(node.queue, node.job_id, ref) for node, ref in edges)
-    numbers = range(rounds + 1)
+    numbers = range(record.number + 1)
+    knows_gates = record.number == 0 and "begin:0" in record.fields
     for part in parts(due):
-        gated = [node for node in part if rounds or node.has_gate]
+        gated = [node for node in part if node.has_gate or not knows_gates]
         held = yield from ask_all([calls.held_by(node.queue, node.job_id, numbers) for node in gated])
         gates = [(node, number) for node, some in zip(gated, held, strict=True) for number in some]
         yield from send_all(calls.open_gate(node.queue, node.job_id, number) for node, number in gates)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flow import FlowState
 from glidemq_orchestrate.keys import QueueKeys, flow_homes
 
@@ -116,7 +117,14 @@ def plain(fields: Mapping[str, str]) -> Mapping[str, str]:
 
 def record(home: QueueKeys, flow_id: str) -> Call[Record]:
     """The record; without fields when there is none."""
-    return command("HGETALL", home.flow(flow_id), decode=lambda reply: Record.read(replies.pairs(reply)))
+
+    def decode(reply: Any) -> Record:
+        try:
+            return Record.read(replies.pairs(reply))
+        except (ValueError, TypeError, KeyError) as exc:
+            raise ProtocolError(f"the record of flow {flow_id} in queue {home.queue} is unreadable") from exc
+
+    return command("HGETALL", home.flow(flow_id), decode=decode)
 
 
 def write(home: QueueKeys, flow_id: str, fields: Mapping[str, str | int]) -> Call[None]:
