@@ -126,6 +126,15 @@ def test_a_restart_that_was_cut_off_may_be_repeated(
     assert work.ran == ["a", "b", "c"] * 2
 
 
+def test_a_worker_tells_many_dependents_when_nobody_waits(
+    submit: Submit, work: Work, eventually: Eventually, redis_client: Any
+) -> None:
+    many = [node(f"n{n}", "first", queue=("etl", "spark")[n % 2]) for n in range(120)]
+    flow = submit(node("first"), *many, node("last", *(one.name for one in many)))
+    assert redis_client.exists("glide:{etl}:parents:f~first") == 0
+    eventually(lambda: flow.status().completed == 122, timeout=30)
+
+
 def test_limits(submit: Submit, work: Work, eventually: Eventually) -> None:
     work.held["slow"] = threading.Event()
     flow = submit(node("slow"), node("d", "slow"), deadline=timedelta(milliseconds=600))

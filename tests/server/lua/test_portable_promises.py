@@ -147,6 +147,7 @@ def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
     stuck = FlowSpec("n", [node("a", queue="nobody"), node("b"), node("c")])
     for number in range(100):
         slots.submit(stuck, f"stuck-{number}")
+    slots.now += 1
     slots.submit(FLOW, "late")
     workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
     for _ in range(8):
@@ -159,7 +160,8 @@ def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
 
 
 def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
-    rules = FlowSpec("n", [node("a"), FlowNode("m", "c", "work", after=["a"], rule="all_done")])
+    last = FlowNode("digest", "c", "work", after=["state"], rule="all_done")
+    rules = FlowSpec("n", [node("state"), last])
     ids = ["x", "x:policies", "x:waiting", "x:portable", "policies:x", "expiring"]
     for flow_id in ids:
         slots.submit(rules, flow_id)
@@ -330,6 +332,27 @@ def test_a_blocked_node_whose_dependencies_have_all_told_it_is_woken(slots: Slot
     assert worker.run_all() == ["f~m"]
     slots.advance()
     assert slots.status() == ("completed", 2, 0)
+
+
+def test_no_call_tells_or_carries_thousands(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    answer = slots.answer
+
+    def measured(call: Any) -> Any:
+        sizes.append(len(call.words))
+        return answer(call)
+
+    monkeypatch.setattr(slots, "answer", measured)
+    many = [node(f"n{n}", "first", queue=QUEUES[n % 3]) for n in range(1_500)]
+    slots.submit(FlowSpec("n", [node("first"), *many, node("last", *(one.name for one in many))]))
+    assert max(sizes) < 1_100
+    for client in slots.clients:
+        told = [client.scard(key) for key in client.scan_iter("*:parents:*")]
+        assert max(told, default=0) <= 50
+    assert NodeWorker(slots.client("{b}"), "b", slots.now).run_all() == ["f~first"]
+    slots.advance()
+    released = [slots.client(f"{{{name}}}").xlen(f"glide:{{{name}}}:stream") for name in QUEUES]
+    assert sum(released) == 1_500
 
 
 def test_rounds_of_a_record(slots: Slots) -> None:
