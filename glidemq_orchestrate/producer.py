@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from glidemq_orchestrate import _telemetry
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate._names import short_reason
 from glidemq_orchestrate._ops import flow_backend, workers
 from glidemq_orchestrate._ops import flow_index as index
 from glidemq_orchestrate._ops import flow_nodes as single
@@ -70,7 +71,7 @@ class FlowProducer(SyncFacade):
         """
         flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
-            self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
+            self._run(workers.require(self._prefix, _jobs(flow), self._now()))
         with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace)
             reach = Reach(self._settings.kind == "cluster")
@@ -222,7 +223,7 @@ class Flow:
 
     def cancel(self, reason: str = "") -> FlowState:
         """End every node that has not ended; running handlers are told. Returns the state before."""
-        return self._run(self._backend.cancel(self._ref, reason, self._clock))
+        return self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
 
     def retry_failed(self) -> FlowState:
         """Run again what did not complete; completed nodes keep their results. Returns the new state.
@@ -274,7 +275,7 @@ class AsyncFlowProducer(AsyncFacade):
         """See ``FlowProducer.submit``."""
         flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
-            await self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
+            await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
         with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace)
             reach = Reach(self._settings.kind == "cluster")
@@ -367,7 +368,7 @@ class AsyncFlow:
 
     async def cancel(self, reason: str = "") -> FlowState:
         """See ``Flow.cancel``."""
-        return await self._run(self._backend.cancel(self._ref, reason, self._clock))
+        return await self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
 
     async def retry_failed(self) -> FlowState:
         """See ``Flow.retry_failed``."""

@@ -12,8 +12,9 @@ from glidemq_orchestrate._ops.queue import NewJob, add_job, get_job
 from glidemq_orchestrate._ops.queue_listing import Wanted
 from glidemq_orchestrate._protocol import glidemq, glidemq_admin, queue_reads
 from glidemq_orchestrate._protocol.call import Op, ask
-from glidemq_orchestrate.codec import Json, decode
-from glidemq_orchestrate.errors import ConfigurationError, DecodeError, JobNotFound, PayloadTooLarge
+from glidemq_orchestrate._stored import number
+from glidemq_orchestrate.codec import Json, decode, readable
+from glidemq_orchestrate.errors import ConfigurationError, DecodeError, EncodeError, JobNotFound
 from glidemq_orchestrate.job import Job, JobId, JobState
 from glidemq_orchestrate.keys import QueueKeys, check_queue_name
 
@@ -83,14 +84,15 @@ def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[J
         "originalQueue": queue.queue,
         "originalJobId": job_id,
         "data": data,
-        "failedReason": fields.get("failedReason", ""),
-        "attemptsMade": int(fields.get("attemptsMade") or 0),
+        "failedReason": readable(fields.get("failedReason", "")),
+        "attemptsMade": number(fields.get("attemptsMade")),
     }
+    name = readable(fields.get("name", "")) or "unnamed"
     try:
-        return (yield from add_job(target, NewJob(fields.get("name", ""), envelope), now_ms))
-    except PayloadTooLarge:
-        small = NewJob(fields.get("name", ""), envelope | {"data": None})
-        return (yield from add_job(target, small, now_ms))
+        return (yield from add_job(target, NewJob(name, envelope), now_ms))
+    except EncodeError:  # too large, or an id that no JSON can say
+        small: dict[str, Json] = {"originalJobId": readable(job_id), "data": None}
+        return (yield from add_job(target, NewJob(name, envelope | small), now_ms))
 
 
 def dead_letters(queue: QueueKeys, offset: int, limit: int) -> Op[list[DeadLetter]]:

@@ -100,17 +100,17 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
     Raises:
         WaitTimeout: It has not ended in time.
     """
-    deadline = None if timeout_ms is None else clock.now_ms() + timeout_ms
+    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
     position = yield from events.tail(ref.home)
     while True:
-        began = clock.now_ms()
+        began = clock.monotonic_ms()
         if (yield from advance(ref, clock)).is_terminal:
             break
-        now_ms = clock.now_ms()
-        if deadline is not None and now_ms >= deadline:
+        now = clock.monotonic_ms()
+        if deadline is not None and now >= deadline:
             raise WaitTimeout(f"flow {ref.flow_id} is still running after {timeout_ms} ms")
-        rested = now_ms + min(2 * (now_ms - began), MOST_REST_MS)
-        until = max(rested, now_ms + POLL_MS)
+        rested = now + min(2 * (now - began), MOST_REST_MS)
+        until = max(rested, now + POLL_MS)
         if deadline is not None:
             rested, until = min(rested, deadline), min(until, deadline)
         position = yield from _rest(ref, position, rested, until, clock)
@@ -119,11 +119,11 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
 
 def _rest(ref: FlowRef, position: str, rested: int, until: int, clock: Clock) -> Op[str]:
     """Wait for an event, at least until ``rested`` unless the flow has ended; answers the new position."""
-    while (left := until - clock.now_ms()) > 0:
+    while (left := until - clock.monotonic_ms()) > 0:
         found = yield from events.read(ref.home, position, left)
         position = found[-1].id if found else position
         is_over = any(event.flow_id == ref.flow_id and event.kind.startswith("flow.") for event in found)
-        if is_over or not found or clock.now_ms() >= rested:
+        if is_over or not found or clock.monotonic_ms() >= rested:
             break
         until = rested
     return position

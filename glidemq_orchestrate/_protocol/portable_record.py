@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
-from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flow import FlowState
 from glidemq_orchestrate.keys import QueueKeys, flow_homes
 
@@ -111,20 +110,18 @@ _COUNTS: Final = ("completed", "failed", "skipped", "reason")
 
 
 def plain(fields: Mapping[str, str]) -> Mapping[str, str]:
-    """The fields of any flow's record, those of a portable one as others have them."""
-    return Record.read(fields).plain() if fields.get("path") == PATH else fields
+    """The fields of any flow's record, those of a portable one as others have them; never raises."""
+    if fields.get("path") != PATH:
+        return fields
+    try:
+        return Record.read(fields).plain()
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {**fields, "state": FlowState.UNKNOWN}
 
 
 def record(home: QueueKeys, flow_id: str) -> Call[Record]:
     """The record; without fields when there is none."""
-
-    def decode(reply: Any) -> Record:
-        try:
-            return Record.read(replies.pairs(reply))
-        except (ValueError, TypeError, KeyError) as exc:
-            raise ProtocolError(f"the record of flow {flow_id} in queue {home.queue} is unreadable") from exc
-
-    return command("HGETALL", home.flow(flow_id), decode=decode)
+    return command("HGETALL", home.flow(flow_id), decode=lambda reply: Record.read(replies.pairs(reply)))
 
 
 def write(home: QueueKeys, flow_id: str, fields: Mapping[str, str | int]) -> Call[None]:

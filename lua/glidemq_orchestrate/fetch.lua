@@ -123,6 +123,9 @@ end
 local function try(x, job_id, entry_id)
   local is_fine, why = pcall(begin, x, job_id, entry_id)
   if not is_fine then
+    if L.jobs.bury(x.prefix, job_id, x.now) then
+      L.stream.ack(x.stream, x.group, entry_id, false)
+    end
     x.troubles[#x.troubles + 1] = job_id .. ': ' .. (type(why) == 'table' and why.err or tostring(why))
   end
 end

@@ -15,14 +15,15 @@ L.stage = {}
 
 local NODE_FIELDS = 12
 
--- Queue and job id of a table row. Decoding a row with thousands of dependencies would take many milliseconds.
+-- Queue and job id of a table row; '' for what is none. Decoding thousands of dependencies would take milliseconds.
 function L.stage.place(row)
   local queue, job_id = row:match('^%[[^,]*,"([^"\\]*)","([^"\\]*)"')
   if queue then
     return queue, job_id
   end
-  local parts = cjson.decode(row)
-  return parts[2], parts[3]
+  local is_json, parts = pcall(cjson.decode, row)
+  parts = is_json and type(parts) == 'table' and parts or {}
+  return tostring(parts[2] or ''), tostring(parts[3] or '')
 end
 
 -- Reads the nodes that begin at args[at]; their queue numbers count from keys[first_queue].
@@ -166,12 +167,10 @@ local function missing_nodes(table_key, nodes)
   end
   local known = #names > 0 and redis.call('HMGET', table_key, unpack(names)) or {}
   for i, node in ipairs(nodes) do
-    if known[i] then
-      fresh[#fresh + 1] = node.row == '' and node or nil
-    else
-      if redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
-        return nil, node
-      end
+    if not known[i] and redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
+      return nil, node
+    end
+    if not known[i] or node.row == '' then
       fresh[#fresh + 1] = node
     end
   end

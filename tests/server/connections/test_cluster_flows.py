@@ -160,6 +160,9 @@ def test_an_abandoned_submission_is_swept_with_its_claim(primaries: Primaries, u
         def now_ms(self) -> int:
             return 10**13
 
+        def monotonic_ms(self) -> int:
+            return self.now_ms()
+
     with FlowProducer(url) as flows:
         flow = flows.submit(FlowSpec("n", DIAMOND), flow_id="f")
         home = QueueKeys("glide", flow.home)
