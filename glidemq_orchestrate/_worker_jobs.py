@@ -95,7 +95,7 @@ class JobRunner:
         self._abandoned = False
         self._loop = asyncio.get_running_loop()
         if handlers.has_processes:
-            self._processes = Processes(slots.concurrency, self._said_by_process)
+            self._processes = Processes(self._said_by_process)
 
     # --- taking jobs ---
 
