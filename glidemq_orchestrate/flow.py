@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NewType
 
 from glidemq_orchestrate._flow_forms import FlowForms
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.checked_flow import CheckedFlow, check_flow
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.errors import FailedNode, InvalidFlow, InvalidJob
@@ -96,7 +97,8 @@ class FlowSpec(FlowForms):
         Raises:
             InvalidFlow: A field is missing, unknown or of the wrong type; the message lists every place.
         """
-        from glidemq_orchestrate._flow_file import read  # noqa: PLC0415  pydantic is slow to import
+        with importing():
+            from glidemq_orchestrate._flow_file import read  # noqa: PLC0415  pydantic is slow to import
 
         file = read(wire)
         return cls(

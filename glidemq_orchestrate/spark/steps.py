@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.errors import EncodeError
 from glidemq_orchestrate.handler import Context, Handlers, Unrecoverable
@@ -87,7 +88,8 @@ def run_python_step(ctx: Context) -> Json:
         InvalidStep: See ``Step.from_data``; also when the result is not JSON.
         StepCancelled: The job was cancelled while the step ran.
     """
-    from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  the worker's start does not need it
+    with importing():
+        from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  the start does not need it
 
     step = Step.from_data(ctx.data)
     spark = warm_session.get().newSession()
