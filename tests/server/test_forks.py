@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,11 +73,13 @@ def test_an_async_client_goes_on_in_both_processes(url: str) -> None:
 
 def test_a_child_does_not_stop_the_server_of_its_parent() -> None:
     with EmbeddedServer() as server:
+        folder = Path(server._server.data_dir)  # type: ignore[union-attr]
         assert in_child(server.stop) == 0
         assert in_child(lambda: server.__exit__(None, None, None)) == 0
         with Queue("etl", server.url) as queue:
             queue.add("a")
             assert in_child(lambda: Queue("etl", server.url).add("b")) == 0
+        assert (folder / "appendonlydir").exists()
 
 
 def test_the_exit_of_a_child_does_not_stop_the_server_of_its_parent() -> None:
