@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate._ops.library import ensure_libraries, with_libraries
+from glidemq_orchestrate._ops.server_time import in_time, learn_time
 from glidemq_orchestrate._protocol.call import Op
-from glidemq_orchestrate.clock import Clock, SystemClock
+from glidemq_orchestrate.clock import Clock, ServerClock
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.settings import Address, ConnectionSettings
 
@@ -34,7 +35,7 @@ class _Facade(Generic[D]):
     ) -> None:
         self._settings = ConnectionSettings.resolve(url, prefix=prefix)
         self._prefix = self._settings.prefix
-        self._clock = clock or SystemClock()
+        self._clock = clock or ServerClock()
         self._driver: D | None = None
         self._pid = 0
 
@@ -52,6 +53,14 @@ class SyncFacade(_Facade["SyncDriver"]):
     """A client with blocking calls. Thread-safe. Opens its connections on first use, anew after a fork."""
 
     def _run(self, op: Op[T]) -> T:
+        return self._connected().run(in_time(self._clock, with_libraries(op)))
+
+    def _now(self) -> int:
+        """The server's time; it is asked where it has not told it yet."""
+        self._connected()
+        return self._clock.now_ms()
+
+    def _connected(self) -> SyncDriver:
         driver: SyncDriver | None = self._own()
         if driver is None:
             with importing():
@@ -60,6 +69,7 @@ class SyncFacade(_Facade["SyncDriver"]):
             driver = SyncDriver(self._settings)
             try:
                 driver.run_on_each(lambda _: ensure_libraries())
+                driver.run(learn_time(self._clock))
             except BaseException:
                 driver.close()
                 raise
@@ -67,7 +77,7 @@ class SyncFacade(_Facade["SyncDriver"]):
                 driver.close()
                 driver = other
             self._keep(driver)
-        return driver.run(with_libraries(op))
+        return driver
 
     def close(self) -> None:
         """Close the connections of this process. A repeat does nothing; a later call opens new ones."""
@@ -93,6 +103,15 @@ class AsyncFacade(_Facade["AsyncDriver"]):
     """
 
     async def _run(self, op: Op[T]) -> T:
+        driver = self._own() or await self._connected()
+        return await driver.run(in_time(self._clock, with_libraries(op)))
+
+    async def _now(self) -> int:
+        """The server's time; it is asked where it has not told it yet."""
+        await self._connected()
+        return self._clock.now_ms()
+
+    async def _connected(self) -> AsyncDriver:
         driver: AsyncDriver | None = self._own()
         if driver is None:
             with importing():
@@ -101,6 +120,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
             driver = AsyncDriver(self._settings)
             try:
                 await driver.run_on_each(lambda _: ensure_libraries())
+                await driver.run(learn_time(self._clock))
             except BaseException:
                 await driver.aclose()
                 raise
@@ -108,7 +128,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
                 await driver.aclose()
                 driver = other
             self._keep(driver)
-        return await driver.run(with_libraries(op))
+        return driver
 
     async def close(self) -> None:
         """Close the connections of this process. A repeat does nothing; a later call opens new ones."""

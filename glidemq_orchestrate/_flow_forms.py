@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from glidemq_orchestrate._flow_drawing import FOLD_FROM, dot, mermaid
 from glidemq_orchestrate._importing import importing
-from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
+from glidemq_orchestrate.errors import InvalidFlow
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -50,22 +50,23 @@ class FlowForms:
     def from_file(cls, path: str | Path) -> Self:
         """Read a flow file, YAML or JSON; ``glidemq flow schema`` prints its JSON Schema.
 
+        JSON may have up to 256 MiB, YAML up to 16 MiB and 100 levels. Aliases and merges are followed,
+        within bounds.
+
         Raises:
             ConfigurationError: The file cannot be read.
-            InvalidFlow: It is not YAML or JSON, or not a flow.
+            InvalidFlow: It is not YAML or JSON, a key comes twice in an object, or it is not a flow; the
+                message names the file, and the line or the field.
         """
         with importing():
-            import yaml  # noqa: PLC0415  only for files
+            from glidemq_orchestrate._flow_reader import read_object  # noqa: PLC0415  only for files
 
+        wire = read_object(path)
         try:
-            wire = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except OSError as exc:
-            raise ConfigurationError(f"cannot read flow file {path}: {exc.strerror}") from exc
-        except (yaml.YAMLError, UnicodeDecodeError) as exc:
-            raise InvalidFlow(f"{path} is neither YAML nor JSON: {exc}") from exc
-        if not isinstance(wire, dict):
-            raise InvalidFlow(f"{path} does not hold a flow: an object with name and nodes is needed")
-        return cls.from_dict(wire)
+            return cls.from_dict(wire)
+        except InvalidFlow as exc:
+            exc.args = (f"{path}: {exc}",)
+            raise
 
     @classmethod
     def from_graph(

@@ -20,6 +20,7 @@ def make_context(attempt: Attempt, voice: Voice, flow: FlowOfNode | None) -> Con
         DecodeError: The stored data, inputs or signals are not JSON.
     """
     options, index = attempt.options, attempt.fallback_index
+    voice.open(attempt)
 
     def progress(value: JsonLike) -> None:
         voice.tell("progress", attempt, encode(value, where=f"progress of job {attempt.name}"))

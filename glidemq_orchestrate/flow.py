@@ -95,7 +95,8 @@ class FlowSpec(FlowForms):
         ``JobOptions``; an element of ``after`` is a name or ``{"name", "on_failure"}``.
 
         Raises:
-            InvalidFlow: A field is missing, unknown or of the wrong type; the message lists every place.
+            InvalidFlow: A field is missing, unknown or of the wrong type; the message lists ten places
+                at most.
         """
         with importing():
             from glidemq_orchestrate._flow_file import read  # noqa: PLC0415  pydantic is slow to import

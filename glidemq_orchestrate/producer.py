@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from glidemq_orchestrate import _telemetry
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate._names import short_reason
 from glidemq_orchestrate._ops import flow_growth as growth
 from glidemq_orchestrate._ops import flow_index as index
 from glidemq_orchestrate._ops import flow_nodes as single
@@ -71,7 +72,7 @@ class FlowProducer(SyncFacade):
         """
         flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
-            self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
+            self._run(workers.require(self._prefix, _jobs(flow), self._now()))
         with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace)
             return Flow(self, self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock)))
@@ -220,7 +221,7 @@ class Flow:
 
     def cancel(self, reason: str = "") -> FlowState:
         """End every node that has not ended; running handlers are told. Returns the state before."""
-        return self._run(ops.cancel(self._ref, reason, self._clock))
+        return self._run(ops.cancel(self._ref, short_reason(reason), self._clock))
 
     def retry_failed(self) -> FlowState:
         """Run again what did not complete; completed nodes keep their results. Returns the new state.
@@ -272,7 +273,7 @@ class AsyncFlowProducer(AsyncFacade):
         """See ``FlowProducer.submit``."""
         flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
-            await self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
+            await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
         with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace)
             ref = await self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock))
@@ -361,7 +362,7 @@ class AsyncFlow:
 
     async def cancel(self, reason: str = "") -> FlowState:
         """See ``Flow.cancel``."""
-        return await self._run(ops.cancel(self._ref, reason, self._clock))
+        return await self._run(ops.cancel(self._ref, short_reason(reason), self._clock))
 
     async def retry_failed(self) -> FlowState:
         """See ``Flow.retry_failed``."""

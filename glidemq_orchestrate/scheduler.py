@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal
 
+from glidemq_orchestrate._names import JOB_NAME
 from glidemq_orchestrate.codec import Json, JsonLike, encode
 from glidemq_orchestrate.cron import Cron
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
@@ -146,8 +147,8 @@ class JobTemplate:
         """Refuse what would be ignored."""
         if self.options.delay or self.options.job_id is not None:
             raise InvalidJob("the options of a scheduler's template cannot have delay or job_id")
-        if self.name == "":
-            raise InvalidJob("name of a template must not be empty")
+        if self.name is not None:
+            JOB_NAME.check(self.name)
 
     def to_wire(self) -> dict[str, Any]:
         """The ``template`` of glide-mq's entry."""

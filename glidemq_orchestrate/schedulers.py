@@ -51,7 +51,7 @@ class Schedulers(SyncFacade):
         """
         for left in range(TRIES, 0, -1):
             try:
-                return self._run(ops.upsert(self._keys, name, schedule, template, self._clock.now_ms()))
+                return self._run(ops.upsert(self._keys, name, schedule, template, self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise
@@ -66,7 +66,7 @@ class Schedulers(SyncFacade):
         """
         for left in range(TRIES, 0, -1):
             try:
-                return self._run(ops.remove(self._keys, name, self._clock.now_ms()))
+                return self._run(ops.remove(self._keys, name, self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise
@@ -99,7 +99,7 @@ class AsyncSchedulers(AsyncFacade):
         """See ``Schedulers.upsert``."""
         for left in range(TRIES, 0, -1):
             try:
-                return await self._run(ops.upsert(self._keys, name, schedule, template, self._clock.now_ms()))
+                return await self._run(ops.upsert(self._keys, name, schedule, template, await self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise
@@ -110,7 +110,7 @@ class AsyncSchedulers(AsyncFacade):
         """See ``Schedulers.remove``."""
         for left in range(TRIES, 0, -1):
             try:
-                return await self._run(ops.remove(self._keys, name, self._clock.now_ms()))
+                return await self._run(ops.remove(self._keys, name, await self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from glidemq_orchestrate._names import SCHEDULER
 from glidemq_orchestrate._protocol import scheduling as calls
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate.clock import Clock
@@ -61,8 +62,7 @@ def upsert(
 
 
 def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> Stored:
-    if not name:
-        raise ConfigurationError("name of a scheduler must not be empty")
+    SCHEDULER.check(name)
     wire = template.to_wire()
     if schedule.logical_time and not isinstance(wire.get("data", {}), dict):
         raise ConfigurationError("logical_time needs data that is an object")

@@ -109,7 +109,7 @@ def resign(watch: Watch) -> Op[None]:
 
 def rest(queue: QueueKeys, position: str, until_ms: int, clock: Clock) -> Op[None]:
     """Wait until a job of the queue has ended, or until then."""
-    while (left := until_ms - clock.now_ms()) > 0:
+    while (left := until_ms - clock.monotonic_ms()) > 0:
         for event in (yield from events.read(queue, position, left)):
             position = event.id
             if event.kind in WAKING:

@@ -10,6 +10,7 @@ from typing import Final
 
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -82,9 +83,15 @@ def _worker(name: str, text: str) -> WorkerInfo | None:
         return None
 
 
-def _handlers(queue: QueueKeys, now_ms: int) -> Op[set[str] | None]:
+def can_others_run(queue: QueueKeys, job: str, worker_id: str, clock: Clock) -> Op[bool]:
+    """Whether a live worker of the queue, other than this one, has a handler for a job or may have one."""
+    handlers = yield from _handlers(queue, clock.now_ms(), without=worker_id)
+    return handlers is None or job in handlers
+
+
+def _handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:
     """Job names that live workers can run (with '' for a worker); None when a foreign worker is alive."""
-    ours = yield from ask(orchestrate.live_workers(queue, now_ms))
+    ours = [name for name in (yield from ask(orchestrate.live_workers(queue, now_ms))) if name != without]
     described = (yield from ask(glidemq.worker_descriptions(queue, ours))) if ours else []
     names = {name for text in described if text for name in ["", *json.loads(text).get("handlers", [])]}
     try:

@@ -12,7 +12,7 @@ from glidemq_orchestrate.keys import DEFAULT_PREFIX
 _COMMANDS: Final = """
 fcall info scan get mget set incr incrby decr decrby exists del unlink expire pexpire hget hmget hgetall
 hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush lrange
-lrem rpop rpush sadd scard sismember smembers spop srandmember srem sscan zadd zcard zcount zpopmin
+lrem rpop rpush sadd scard sismember smembers spop srandmember srem sscan time zadd zcard zcount zpopmin
 zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore xack xadd xautoclaim xdel xgroup xinfo xlen
 xpending xrange xread xreadgroup xrevrange xtrim
 """
@@ -43,6 +43,7 @@ zrevrangebyscore
 _ELSE: Final = {
     "info": ("INFO", "server"),
     "scan": ("SCAN", "0", "COUNT", "1"),
+    "time": ("TIME",),
     "fcall": ("FCALL", "glidemq_version", "0"),
     "xgroup": ("XGROUP", "CREATE", "KEY", "g", "0"),
     "xinfo": ("XINFO", "STREAM", "KEY"),

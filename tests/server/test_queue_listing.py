@@ -172,3 +172,39 @@ def test_the_queues_of_a_server_are_told_by_name(clients: Clients, url: str) -> 
     clients.do(clients.queue("other", prefix="mine").add("a"))
     assert clients.do(clients.queues().names()) == ["etl", "spark"]
     assert clients.do(clients.queues(prefix="mine").names()) == ["other"]
+
+
+def test_a_search_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, redis_client: Any) -> None:
+    queue.add_many([NewJob("a", n) for n in range(2600)])
+    queue.add("last")
+    mine = clients.queue()
+    for state in (None, JobState.WAITING):
+        redis_client.config_resetstat()
+        found = clients.do(mine.search(state=state, name="nowhere", look_at=1000))
+        assert (list(found), found.is_partial) == ([], True)
+        assert redis_client.info("commandstats")["cmdstat_hmget"]["calls"] <= 2000
+        for bound in (None, 100_000):
+            found = clients.do(mine.search(state=state, name="last", look_at=bound))
+            assert ([job.name for job in found], found.is_partial) == (["last"], False)
+    found = clients.do(mine.search(name="a", limit=5, look_at=3000))
+    assert (len(found), found.is_partial) == (5, False), "enough was found"
+
+
+def test_counting_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, redis_client: Any) -> None:
+    queue.is_paused()
+    with redis_client.pipeline(transaction=False) as pipe:
+        for number in range(5000):  # keys of others count too: they have to be gone through
+            pipe.hset(f"{P}job:x{number}" if number % 2 else f"other:{number}", "state", "waiting-children")
+        pipe.execute()
+    mine = clients.queue()
+    counts = clients.do(mine.counts(look_at=2000))
+    assert counts.at_least == {JobState.WAITING_CHILDREN}
+    assert 0 < counts[JobState.WAITING_CHILDREN] < 2500
+    counts = clients.do(mine.counts())
+    assert (counts.at_least, counts[JobState.WAITING_CHILDREN]) == (frozenset(), 2500)
+
+
+@pytest.mark.parametrize("wrong", [{"limit": -1}, {"look_at": -1}, {"look_at": True}, {"limit": "x"}])
+def test_a_bound_that_cannot_be_meant_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be a whole number"):
+        queue.search(**wrong)

@@ -50,6 +50,9 @@ class Bench:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
     def call(self, call: Call[Any]) -> Any:
         return self.hand.run(ask(call))
 
