@@ -45,7 +45,7 @@ class _Facade(Generic[D]):
             self._driver = None
         return self._driver
 
-    def _keep(self, driver: D) -> None:
+    def _hold(self, driver: D) -> None:
         self._pid, self._driver = os.getpid(), driver
 
 
@@ -76,7 +76,7 @@ class SyncFacade(_Facade["SyncDriver"]):
             if (other := self._own()) is not None:  # two threads have made one each
                 driver.close()
                 driver = other
-            self._keep(driver)
+            self._hold(driver)
         return driver
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
             if (other := self._own()) is not None:  # two tasks have made one each
                 await driver.aclose()
                 driver = other
-            self._keep(driver)
+            self._hold(driver)
         return driver
 
     async def close(self) -> None:
