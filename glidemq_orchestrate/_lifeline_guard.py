@@ -64,18 +64,20 @@ def main(mark: str, owner: int) -> None:
 
 def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> None:
     """End all of them; returns when none is left, or none of the rest can be ended."""
-    begun = time.monotonic()
-    for pid in left(watched, mark, spared):
-        if pid in watched and watched[pid].grace:
-            _send(pid, signal.SIGTERM)
-    while (found := left(watched, mark, spared)) and (spent := time.monotonic() - begun) < GIVE_UP_SECONDS:
-        for pid in found:
-            if pid not in watched or spent >= watched[pid].grace:
+    begun, ours, asked = time.monotonic(), dict(watched), False
+    while (found := left(ours, mark, spared)) and (spent := time.monotonic() - begun) < GIVE_UP_SECONDS:
+        for pid, entry in found.items():
+            # Once seen it is remembered: when its parent has gone, nothing else may lead to it any more.
+            grace = ours.setdefault(pid, Watched(entry.started, 0.0)).grace
+            if spent >= grace:
                 _send(pid, signal.SIGKILL)
+            elif not asked:
+                _send(pid, signal.SIGTERM)
+        asked = True
         time.sleep(LOOK_SECONDS)
 
 
-def left(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> set[int]:
+def left(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> dict[int, Entry]:
     """The processes that must end and still live."""
     table = {pid: entry for pid, entry in processes().items() if pid not in spared}
     roots = {pid for pid, what in watched.items() if pid not in table or table[pid].started == what.started}
@@ -92,7 +94,7 @@ def left(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) 
         below = [pid for pid in children.get(todo.pop(), ()) if pid not in found]
         found.update(below)
         todo.extend(below)
-    return found
+    return {pid: table[pid] for pid in found}
 
 
 def _above(owner: int) -> set[int]:
