@@ -39,6 +39,14 @@ class Lifeline:
         self._watched: dict[int, float] = {}
         self._name = f"GLIDEMQ_OWNER_{os.getpid()}_{secrets.token_hex(8)}"
 
+    def before_fork(self) -> None:
+        """Let no guard be half started: a child would keep an end of its pipe that it does not know of."""
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._lock.release()
+
     def after_fork(self) -> None:
         """Begin anew in a child: what the parent watches is the parent's affair."""
         guard, self._guard = self._guard, None
@@ -144,4 +152,8 @@ class _Guard:
 
 
 lifeline: Final = Lifeline()
-os.register_at_fork(after_in_child=lifeline.after_fork)
+os.register_at_fork(
+    before=lifeline.before_fork,
+    after_in_parent=lifeline.after_fork_in_parent,
+    after_in_child=lifeline.after_fork,
+)

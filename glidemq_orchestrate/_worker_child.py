@@ -29,6 +29,7 @@ PROGRESS: Final = b"P"
 LOG: Final = b"L"
 DONE: Final = b"D"
 RAISED: Final = b"R"
+KINDS: Final = (BEGUN, PROGRESS, LOG, DONE, RAISED)
 MAX_FRAME: Final = 8 * MAX_PAYLOAD_BYTES
 _MAX_TEXT: Final = 100_000
 

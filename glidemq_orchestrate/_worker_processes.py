@@ -14,6 +14,7 @@ import os
 import pickle
 import signal
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
@@ -26,6 +27,7 @@ from glidemq_orchestrate.codec import JsonLike
 TRIES: Final = 3
 END_SECONDS: Final = 5.0
 BY_ITSELF_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.01
 
 Told = Callable[[str, str, str], None]
 """Called with token, ``progress`` or ``log``, and the text."""
@@ -50,6 +52,7 @@ class Processes:
         self._told = told
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
+        self._owner = os.getpid()
         atexit.register(self.close)  # before multiprocessing waits for its children
 
     async def run(self, function: Callable[..., Any], token: str, job: dict[str, Any]) -> JsonLike:
@@ -75,8 +78,10 @@ class Processes:
         raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
-        """Kill what is left, and wait for its end."""
+        """Kill what is left, and wait for its end. In a forked child nothing happens."""
         atexit.unregister(self.close)
+        if os.getpid() != self._owner:
+            return
         left, self._all, self._idle = list(self._all), set(), []
         for process in left:
             process.kill()
@@ -183,7 +188,7 @@ class _Process:
 
     async def _hear(self) -> tuple[bytes, bytes]:
         kind, size = child.HEAD.unpack(await self._read(child.HEAD.size))
-        if size > child.MAX_FRAME:
+        if kind not in child.KINDS or size > child.MAX_FRAME:
             raise EOFError("somebody else has written to the connection")
         return kind, await self._read(size)
 
@@ -199,8 +204,10 @@ class _Process:
     async def epitaph(self) -> str:
         """How it ended."""
         process = self._process
-        await asyncio.get_running_loop().run_in_executor(None, process.join, BY_ITSELF_SECONDS)
-        code = process.exitcode
+        until = time.monotonic() + BY_ITSELF_SECONDS
+        # Not join: a process that has written to the wrong file makes it wait for ever.
+        while (code := process.exitcode) is None and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
         if code is None:
             return "the handler's process closed the connection to its worker"
         if code < 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -87,8 +89,32 @@ ENDS: dict[str, Callable[[], Any]] = {
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "big": lambda: "x" * 2_000_000,
     "talks": lambda: sys.stdout.write("hello") and None,
+    "forks": lambda: os.fork() and "parent",
+    "forks-for-good": lambda: _fork_and_sleep(600),
+    "pool": lambda: _in_pool(2),
+    "writes-everywhere": lambda: _write_everywhere(64),
+    "stops": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "closes-everything": lambda: os.closerange(3, 1024),
 }
+
+
+def _write_everywhere(files: int) -> None:
+    for number in range(3, files):
+        with contextlib.suppress(OSError):
+            os.write(number, b"\xff" * 64)
+    time.sleep(600)
+
+
+def _fork_and_sleep(seconds: float) -> int:
+    """Leave a process behind."""
+    if (pid := os.fork()) == 0:
+        time.sleep(seconds)
+    return pid
+
+
+def _in_pool(size: int) -> list[int]:
+    with multiprocessing.get_context("fork").Pool(size) as pool:
+        return pool.map(abs, [-1, -2])
 
 
 def _raise(error: BaseException) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -42,6 +44,8 @@ REASONS = {
     "killed": "ProcessExpired: the handler's process was ended by SIGKILL",
     "segfault": "ProcessExpired: the handler's process was ended by SIGSEGV",
     "big": "PayloadTooLarge: result of job end is 2,000,002 bytes",
+    "writes-everywhere": "ProcessExpired: the handler's process closed the connection to its worker",
+    "stops": "TimeoutError: still running after 0:00:03",
     "closes-everything": "ProcessExpired: the handler's process ended with exit code 1",
 }
 
@@ -72,7 +76,8 @@ def has_text(file: Path) -> bool:
 def test_however_a_handler_ends_only_its_own_job_fails(
     queue: Queue, run_worker: RunWorker, end: str, eventually: Eventually
 ) -> None:
-    bad = queue.add("end", end)
+    options = JobOptions(timeout=timedelta(seconds=3) if end == "stops" else None)
+    bad = queue.add("end", end, options=options)
     # The second takes the process that the first has left, or a new one; the worker has one place.
     fine = [queue.add("measure", number) for number in range(2)]
     run_worker(["etl"], handlers_of(process_handlers.end, process_handlers.measure), concurrency=1)
@@ -102,6 +107,64 @@ def test_a_process_is_used_again(queue: Queue, run_worker: RunWorker) -> None:
         pids.add(result["pid"])
         queue.add_and_wait("end", "talks", timeout=MINUTE)
     assert len(pids) == 1
+
+
+def pid_of(process: Any) -> int | None:
+    pid: int | None = process._process.pid
+    return pid
+
+
+@pytest.mark.parametrize(("end", "result"), [("forks", "parent"), ("pool", [1, 2]), ("talks", None)])
+def test_a_handler_may_use_processes_of_its_own(
+    queue: Queue, run_worker: RunWorker, end: str, result: Any
+) -> None:
+    run_worker(["etl"], handlers_of(process_handlers.end), concurrency=1)
+    for _ in range(2):
+        assert queue.add_and_wait("end", end, timeout=MINUTE) == result
+
+
+def test_what_a_handler_left_running_ends_with_the_worker(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    running = run_worker(["etl"], handlers_of(process_handlers.end), concurrency=1)
+    left: Any = queue.add_and_wait("end", "forks-for-good", timeout=MINUTE)
+    assert not is_gone(left)
+    running.stop()
+    eventually(partial(is_gone, left), 5)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_leaves_the_processes_to_its_parent(queue: Queue, run_worker: RunWorker) -> None:
+    running = run_worker(["etl"], handlers_of(process_handlers.measure), concurrency=1)
+    first: Any = queue.add_and_wait("measure", timeout=MINUTE)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            running.worker._processes.close()  # type: ignore[union-attr]
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    second: Any = queue.add_and_wait("measure", timeout=MINUTE)
+    assert first["pid"] == second["pid"]
+
+
+def test_processes_that_are_killed_at_random_lose_no_job(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    chance = random.Random(3)
+    running = run_worker(["etl"], handlers_of(process_handlers.measure), concurrency=3)
+    ids = [queue.add("measure", number, options=JobOptions(attempts=50)) for number in range(1_000)]
+    kills = 0
+    while kills < 15 and not has_state(queue, ids[-1], JobState.COMPLETED):
+        if below := [pid for pid in map(pid_of, list(running.worker._processes._all)) if pid]:  # type: ignore[union-attr]
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice(below), signal.SIGKILL)
+            kills += 1
+        time.sleep(0.05)
+    assert kills > 3
+    for job_id in ids:
+        eventually(partial(has_state, queue, job_id, JobState.COMPLETED), 60)
+    assert running.error is None
 
 
 @pytest.mark.parametrize(
