@@ -9,25 +9,28 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate.testing import Eventually, RunningWorker, RunWorker, start_workers
+from glidemq_orchestrate.testing import (
+    DATABASES,
+    Eventually,
+    RunningWorker,
+    RunWorker,
+    own_database,
+    start_workers,
+)
 
 __all__ = ["Eventually", "RunWorker", "RunningWorker"]
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
+    with EmbeddedServer(databases=DATABASES) as running:
         yield running
 
 
 @pytest.fixture
-def url(server: EmbeddedServer) -> str:
-    """The server's URL; its database is empty, its functions stay loaded."""
-    from redis import Redis  # noqa: PLC0415  unit tests do without a driver
-
-    with Redis.from_url(server.url.replace("valkey://", "redis://")) as client:
-        client.flushall()
-    return server.url
+def url(server: EmbeddedServer) -> Iterator[str]:
+    """The URL of a database of its own, which is empty; the functions of the server stay loaded."""
+    yield from own_database(server.url)
 
 
 @pytest.fixture
