@@ -166,13 +166,15 @@ def own_database(url: str) -> Iterator[str]:
     number = next(_next_database.setdefault(url, itertools.count())) % max(count - 1, 1) + (count > 1)
     with Redis.from_url(plain, db=number) as client:
         client.flushdb()
-    yield f"{url}/{number}" if number else url
-    with Redis.from_url(plain, db=number) as client:
-        own = client.client_id()
-        for other in client.client_list():
-            if int(other["db"]) == number and int(other["id"]) != own:
-                client.client_kill_filter(_id=other["id"])
-        client.flushdb()
+    try:
+        yield f"{url}/{number}" if number else url
+    finally:
+        with Redis.from_url(plain, db=number) as client:
+            own = client.client_id()
+            for other in client.client_list():
+                if int(other["db"]) == number and int(other["id"]) != own:
+                    client.client_kill_filter(_id=other["id"])
+            client.flushdb()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,8 +18,16 @@ from glidemq_orchestrate.testing import (
     own_database,
     start_workers,
 )
+from tests.guard import _nothing_is_left, pytest_fixture_setup, pytest_sessionstart, refuse_connected
 
-__all__ = ["Eventually", "RunWorker", "RunningWorker"]
+__all__ = [
+    "Eventually",
+    "RunWorker",
+    "RunningWorker",
+    "_nothing_is_left",
+    "pytest_fixture_setup",
+    "pytest_sessionstart",
+]
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +39,9 @@ def server() -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def url(server: EmbeddedServer) -> Iterator[str]:
     """The URL of a database of its own, which is empty; the functions of the server stay loaded."""
-    yield from own_database(server.url)
+    with contextmanager(own_database)(server.url) as own:
+        yield own
+        refuse_connected(own.replace("valkey://", "redis://"))
 
 
 @pytest.fixture
