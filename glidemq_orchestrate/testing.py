@@ -191,6 +191,8 @@ def run_worker(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
 def start_workers(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
     """What the fixture ``run_worker`` does, for fixtures of your own."""
     started: list[tuple[RunningWorker, Address, Sequence[str]]] = []
+    if "glidemq_url" in request.fixturenames:
+        request.getfixturevalue("glidemq_url")  # so that it ends after the workers, whoever named it to them
 
     def start(
         queues: Sequence[str],

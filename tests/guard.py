@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from tests.processes import RUN, Left, mark, marked
+from tests.processes import RUN, Left, lasting, mark, marked
 
 __all__ = ["_nothing_is_left", "pytest_fixture_setup", "pytest_sessionstart", "refuse_connected"]
 
@@ -21,7 +21,6 @@ T = TypeVar("T")
 PATIENCE = 15.0
 
 # What fixtures of a wider scope started, and what was told once.
-_lasting_pids: set[int] = set()
 _lasting_threads: set[threading.Thread] = set()
 
 
@@ -39,7 +38,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
         return (yield)
     finally:
         if fixturedef.scope != "function":
-            _lasting_pids.update(one.process.pid for one in marked(RUN, set(psutil.pids()) - pids))
+            lasting.update(one.process.pid for one in marked(RUN, set(psutil.pids()) - pids))
             _lasting_threads.update(set(threading.enumerate()) - threads)
 
 
@@ -72,7 +71,7 @@ def _left_processes(before: set[int]) -> list[Left]:
         return [
             one
             for one in marked(RUN, set(psutil.pids()) - before)
-            if one.process.pid not in _lasting_pids and _lasting_pids.isdisjoint(_ancestors(one.process))
+            if one.process.pid not in lasting and lasting.isdisjoint(_ancestors(one.process))
         ]
 
     return settled(left)

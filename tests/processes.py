@@ -25,6 +25,9 @@ RUN: Final = uuid.uuid4().hex
 # Helpers of multiprocessing, which last as long as the process that needs them and hold nothing.
 HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
+# What a fixture of a wider scope owns, also when a test has it started again.
+lasting: Final[set[int]] = set()
+
 # Referred to until the end, when they outlive this process.
 _watchers: Final[list[subprocess.Popen[bytes]]] = []
 

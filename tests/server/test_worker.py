@@ -28,6 +28,7 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
+from tests.processes import end, spawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,17 +80,14 @@ def start_process(
     def start(*options: str) -> subprocess.Popen[bytes]:
         before = redis_client.zcard("glide:{etl}:gmo:workers")
         program = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
-        process = subprocess.Popen(
-            [*program, "--url", url, *options], cwd=tmp_path, stderr=subprocess.DEVNULL
-        )
+        process = spawn([*program, "--url", url, *options], cwd=tmp_path, stderr=subprocess.DEVNULL)
         started.append(process)
-        eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") > before, timeout=30)
+        eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") > before, timeout=60)
         return process
 
     yield start
     for process in started:
-        process.kill()
-        process.wait(10)
+        end(process)
 
 
 def nothing_is_held(redis_client: Any) -> bool:
@@ -162,7 +160,7 @@ class TestDying:
         marker = queue.add("quick")
         eventually(lambda: queue.get_job(marker).state is JobState.COMPLETED, timeout=10)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert redis_client.hgetall(f"glide:{{etl}}:job:{job_id}") == before
         completed = [
             fields
@@ -204,7 +202,7 @@ class TestStopping:
         job_id = queue.add("deaf", str(tmp_path / "begun"))
         eventually((tmp_path / "begun").exists)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert queue.get_job(job_id).state is JobState.COMPLETED
         assert nothing_is_held(redis_client)
         assert redis_client.zcard("glide:{etl}:gmo:workers") == 0
@@ -222,7 +220,7 @@ class TestStopping:
         job_id = queue.add("hang", str(tmp_path / "begun"))
         eventually((tmp_path / "begun").exists)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         job = queue.get_job(job_id)
         assert (job.state, job.attempts_made, job.result) == (JobState.WAITING, 0, None)
         assert nothing_is_held(redis_client)
