@@ -45,9 +45,20 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     """Fails the test that leaves a process or a thread behind."""
+    yield from nothing_is_left()
+
+
+def nothing_is_left(*, kept: Callable[[str], bool] | None = None) -> Iterator[None]:
+    """What the fixture does; processes whose command is ``kept``, and those below them, may stay.
+
+    So may threads then: nobody can tell those that serve such a process from others.
+    """
     pids, threads = set(psutil.pids()), set(threading.enumerate())
     yield
-    left = [f"thread {thread.name}" for thread in _left_threads(threads)]
+    left = [] if kept else [f"thread {thread.name}" for thread in _left_threads(threads)]
+    if kept is not None:
+        new = marked(RUN, set(psutil.pids()) - pids)
+        lasting.update(one.process.pid for one in new if kept(one.command))
     for one in _left_processes(pids):
         left.append(str(one))
         with contextlib.suppress(psutil.Error):
