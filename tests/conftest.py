@@ -19,14 +19,17 @@ from glidemq_orchestrate.testing import (
     start_workers,
 )
 from tests.guard import _nothing_is_left, pytest_fixture_setup, pytest_sessionstart, refuse_connected
+from tests.parallel import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 
 __all__ = [
     "Eventually",
     "RunWorker",
     "RunningWorker",
     "_nothing_is_left",
+    "pytest_collection_modifyitems",
     "pytest_fixture_setup",
     "pytest_sessionstart",
+    "pytest_xdist_make_scheduler",
 ]
 
 
