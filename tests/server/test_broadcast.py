@@ -96,7 +96,7 @@ def test_what_a_dead_worker_held_is_handled(
     redis_client.xgroup_create(STREAM, "s", "0")
     redis_client.xreadgroup("s", "dead", {STREAM: ">"})
     start(lambda ctx: seen.append(ctx.name), "s", lock_duration=timedelta(seconds=1))
-    eventually(lambda: seen == ["a"], timeout=10)
+    eventually(lambda: seen == ["a"], timeout=20)
 
 
 def test_history_is_read_when_asked_for(url: str, start: Any, eventually: Eventually) -> None:
@@ -181,7 +181,7 @@ def test_what_does_not_end_is_left_to_others(url: str, start: Any, eventually: E
     eventually(lambda: seen == [True])
     others: list[str] = []
     start(lambda ctx: others.append(ctx.name), "s", lock_duration=timedelta(seconds=1))
-    eventually(lambda: others == ["a"], timeout=10)
+    eventually(lambda: others == ["a"], timeout=20)
     release.set()
 
 
@@ -192,7 +192,7 @@ def test_a_server_that_is_restarted_is_waited_for(tmp_path: Path, eventually: Ev
         worker = BroadcastWorker("news", lambda ctx: seen.append(ctx.name), server.url, subscription="s")
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
-        assert worker.ready.wait(10)
+        assert worker.ready.wait(20)
         with Broadcast("news", server.url) as news:
             news.publish("a")
         eventually(lambda: seen == ["a"])

@@ -380,7 +380,7 @@ def test_a_failure_spreads_in_queues_of_any_name(url: str, run_worker: RunWorker
 
 def test_a_server_on_a_socket_is_served_like_any_other(tmp_path: Path, run_worker: RunWorker) -> None:
     with EmbeddedServer(unix_socket=tmp_path / "v.sock") as server:
-        run_worker(["etl"], {"work": lambda ctx: 7}, url=server.url).worker.ready.wait(5)
+        run_worker(["etl"], {"work": lambda ctx: 7}, url=server.url).worker.ready.wait(20)
         with FlowProducer(server.url) as flows:
             assert flows.submit(chain(1)).result(timeout=LONG) == {"n0": 7}
 

@@ -132,7 +132,7 @@ def test_it_wakes_delayed_jobs_and_takes_back_those_of_dead_workers(
     assert dead.take()
     run_supervisor(lock_duration=timedelta(seconds=1))
     living = NodeWorker(redis_client, "etl", SystemClock().now_ms(), "node-2")
-    eventually(living.run_all, timeout=10)
+    eventually(living.run_all, timeout=20)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ class TestDying:
         eventually((tmp_path / "begun").exists)
         process.kill()
         run_worker(["etl"], {"hang": lambda ctx: f"attempt {ctx.attempt}"}, lock_duration=SECOND)
-        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=10)
+        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
         assert queue.get_job(job_id).result == "attempt 1"
         assert nothing_is_held(redis_client)
 
@@ -137,7 +137,7 @@ class TestDying:
         watcher.stop()
         process.kill()
         run_worker(["etl"], {"hang": lambda ctx: "done"}, lock_duration=SECOND)
-        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=10)
+        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
 
     def test_a_stopped_process_that_comes_back_is_refused(  # noqa: PLR0917  fixtures
         self,
@@ -153,12 +153,12 @@ class TestDying:
         eventually((tmp_path / "begun").exists)
         process.send_signal(signal.SIGSTOP)
         other = run_worker(["etl"], {"deaf": lambda ctx: "taken over"}, lock_duration=SECOND)
-        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=10)
+        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
         other.stop()
         before = redis_client.hgetall(f"glide:{{etl}}:job:{job_id}")
         process.send_signal(signal.SIGCONT)
         marker = queue.add("quick")
-        eventually(lambda: queue.get_job(marker).state is JobState.COMPLETED, timeout=10)
+        eventually(lambda: queue.get_job(marker).state is JobState.COMPLETED, timeout=20)
         process.terminate()
         assert process.wait(60) == 0
         assert redis_client.hgetall(f"glide:{{etl}}:job:{job_id}") == before
@@ -257,7 +257,7 @@ class TestStopping:
         worker.stop()
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(20)
         assert not thread.is_alive()
 
     def test_hooks_run_once_around_the_jobs(
@@ -300,7 +300,7 @@ class TestStopping:
                 time.sleep(0.05)
                 return 1
             threading.Thread(target=worker.run, daemon=True).start()
-            worker.ready.wait(10)
+            worker.ready.wait(20)
             time.sleep(0.5)
         """
         jobs = [queue.add("work") for _ in range(100)]

@@ -130,7 +130,7 @@ class TestOrder:
         run_worker(["etl"], {"work": lambda ctx: seen.set()})
         eventually(lambda: "XREAD" in str(client.client_list()).upper())
         add(client, **kind)
-        assert seen.wait(10)
+        assert seen.wait(20)
 
 
 class TestLimits:
@@ -231,7 +231,7 @@ class TestParking:
 
         job_id = add(client)
         run_worker(["etl"], {"work": work})
-        eventually(lambda: state(client, job_id) == "failed", 10)
+        eventually(lambda: state(client, job_id) == "failed", timeout=20)
         assert client.hget(f"{P}job:{job_id}", "failedReason") == "Suspend timeout exceeded"
 
     def test_a_job_waits_for_the_children_it_adds(
