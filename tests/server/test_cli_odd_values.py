@@ -6,6 +6,7 @@ The commands and their parameters are those of the command line itself: a new on
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -14,13 +15,14 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowProducer, FlowSpec, Queue
+from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowProducer, FlowSpec, Queue, Schedule, Schedulers
 from glidemq_orchestrate.cli import app
 
 HUGE = "9" * 5000
 NUMBERS = ["", "-1", "0", "1.5", "1e999", "nan", "-inf", "1e300", "1_0", " 1", "²", "٣", HUGE, "x"]
 TEXTS = [
-    "", "--", "-1", HUGE, "a\n\x1b[31mred\u202e\x9b", "\udcff", "a:b", "a{b}", "*", "/dev/null", '{"a": NaN}', "[/]", "%s",
+    "", "--", "-1", HUGE, "a\n\x1b[31mred\u202e\x9b", "\udcff", "a:b", "a{b}", "*", "/dev/null",
+    '{"a": NaN}', "[/]", "%s",
 ]  # fmt: skip
 URLS = [
     "", "x", "valkey://:99999", "http://x", "valkey://\udcff", "unix:///dev/null", "valkey://h?password=x#y",
@@ -140,3 +142,41 @@ def test_an_odd_value_is_told_in_a_sentence(path: tuple[str, ...], odd: Any, wor
         assert done.exit_code in DOCUMENTED, told
         assert "Traceback" not in done.output, told
         assert not set(done.output) & BREAKING, told
+
+
+HOSTILE = "a\x1b[31m\x9b2J\u202eb"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["queue", "jobs", "etl"], ["queue", "jobs", "etl", "--state", "failed"],
+        ["job", "show", "etl", "odd"], ["flow", "list"], ["flow", "show", "f2"],
+        ["events", "--queue", "etl", "--from", "0-0", "--no-follow"],
+        ["flow", "graph", "f2"], ["flow", "graph", "f2", "--format", "dot"], ["flow", "watch", "f2"],
+        ["flow", "node", "f2", "n\x9b"], ["queue", "list"], ["scheduler", "list", "--queue", "etl"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_names_and_reasons_from_outside_are_printed_harmless(
+    words: list[str], world: str, redis_client: Any
+) -> None:
+    with Queue("etl", world) as queue, FlowProducer(world) as flows:
+        queue.add(HOSTILE)
+        queue.add_log(queue.add("j"), HOSTILE)
+        spec = FlowSpec(HOSTILE, [FlowNode("n\x9b", "etl", HOSTILE, HOSTILE)], labels={"k": HOSTILE})
+        flows.submit(spec, flow_id="f2", require_workers=False).cancel(HOSTILE)
+    with Schedulers("etl", world) as schedulers:
+        schedulers.upsert(HOSTILE, Schedule(every=timedelta(hours=1)))
+    fields = {"id": "odd", "name": HOSTILE, "state": "failed", "data": "null", "opts": "{}", "timestamp": "1"}
+    redis_client.hset("glide:{etl}:job:odd", mapping=fields | {"failedReason": HOSTILE})
+    redis_client.zadd("glide:{etl}:failed", {"odd": 1})
+    shown: Any = CliRunner().invoke(app, [*words, "--url", world])
+    assert shown.exit_code in (0, 1), shown.output
+    assert shown.exception is None or isinstance(shown.exception, SystemExit)
+    assert not set(shown.output) & BREAKING
+    assert words[1] in ("list", "graph") or "\ufffd" in shown.output
+    if "graph" not in words:
+        exact: Any = CliRunner().invoke(app, [*words, "--url", world, "--json"])
+        assert not set(exact.output) & BREAKING
+        assert words[:2] == ["queue", "list"] or "\\u009b" in exact.output
