@@ -30,7 +30,7 @@ DOCUMENTED = [
     QUEUE + r"(job|deps|parents|log):[\w~-]+",
     QUEUE + r"gmo:flow:f(:(nodes|open|ready|failed|blocked|telling|growing))?",
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
-    QUEUE + r"gmo:(staging|expiring|growing|todo|list-held)",
+    QUEUE + r"gmo:(staging|expiring|growing|todo|list-held|large-events)",
     QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
     r"glide:gmo:homes",
     QUEUE + r"(meta|rate|lifo|priority|list-active|group:k)",
