@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from glidemq_orchestrate._ops.library import ensure_libraries, with_libraries
+from glidemq_orchestrate._ops.server_time import in_time, learn_time
 from glidemq_orchestrate._protocol.call import Op
-from glidemq_orchestrate.clock import Clock, SystemClock
+from glidemq_orchestrate.clock import Clock, ServerClock
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.settings import Address, ConnectionSettings
 
@@ -32,11 +33,19 @@ class SyncFacade:
     ) -> None:
         self._settings = ConnectionSettings.resolve(url, prefix=prefix)
         self._prefix = self._settings.prefix
-        self._clock = clock or SystemClock()
+        self._clock = clock or ServerClock()
         self._driver: SyncDriver | None = None
         self._pid = 0
 
     def _run(self, op: Op[T]) -> T:
+        return self._connected().run(in_time(self._clock, with_libraries(op)))
+
+    def _now(self) -> int:
+        """The server's time; it is asked where it has not told it yet."""
+        self._connected()
+        return self._clock.now_ms()
+
+    def _connected(self) -> SyncDriver:
         driver = self._driver
         if driver is None or self._pid != os.getpid():
             with _IMPORTING:
@@ -45,6 +54,7 @@ class SyncFacade:
             driver = SyncDriver(self._settings)
             try:
                 driver.run_on_each(lambda _: ensure_libraries())
+                driver.run(learn_time(self._clock))
             except BaseException:
                 driver.close()
                 raise
@@ -52,7 +62,7 @@ class SyncFacade:
                 driver.close()
                 driver = self._driver
             self._driver, self._pid = driver, os.getpid()
-        return driver.run(with_libraries(op))
+        return driver
 
     def close(self) -> None:
         """Close the connections. A repeat does nothing; a later call opens new ones."""
@@ -79,10 +89,19 @@ class AsyncFacade:
     ) -> None:
         self._settings = ConnectionSettings.resolve(url, prefix=prefix)
         self._prefix = self._settings.prefix
-        self._clock = clock or SystemClock()
+        self._clock = clock or ServerClock()
         self._driver: AsyncDriver | None = None
 
     async def _run(self, op: Op[T]) -> T:
+        driver = self._driver or await self._connected()
+        return await driver.run(in_time(self._clock, with_libraries(op)))
+
+    async def _now(self) -> int:
+        """The server's time; it is asked where it has not told it yet."""
+        await self._connected()
+        return self._clock.now_ms()
+
+    async def _connected(self) -> AsyncDriver:
         driver = self._driver
         if driver is None:
             with _IMPORTING:
@@ -91,6 +110,7 @@ class AsyncFacade:
             driver = AsyncDriver(self._settings)
             try:
                 await driver.run_on_each(lambda _: ensure_libraries())
+                await driver.run(learn_time(self._clock))
             except BaseException:
                 await driver.aclose()
                 raise
@@ -98,7 +118,7 @@ class AsyncFacade:
                 await driver.aclose()
                 driver = self._driver
             self._driver = driver
-        return await driver.run(with_libraries(op))
+        return driver
 
     async def close(self) -> None:
         """Close the connections. A repeat does nothing; a later call opens new ones."""

@@ -21,6 +21,11 @@ class Hooks:
         self._hooks = handlers.job_hooks
         self._told_large: set[tuple[str, str]] = set()
 
+    @property
+    def are_there(self) -> bool:
+        """Whether there are any hooks."""
+        return bool(self._hooks)
+
     def log_verdict(self, outcome: Outcome, verdict: str) -> None:
         """Log what the server did with an outcome."""
         attempt = outcome.attempt
@@ -65,15 +70,16 @@ class Hooks:
             extra=about("large_result", attempt),
         )
 
-    def tell_outcome(self, outcome: Outcome, seconds: float) -> None:
-        """Tell what is said about a job whose handler has ended."""
-        if not self._hooks:
+    def tell_verdict(self, outcome: Outcome, verdict: str, seconds: float) -> None:
+        """Tell what became of a job whose handler has ended, now that the server has its word."""
+        if not self._hooks or outcome.kind not in (Kind.FAIL, Kind.DONE):
             return
-        if outcome.kind is Kind.FAIL:
-            is_last = outcome.attempt.attempts_made + 1 >= outcome.first
-            self.tell("failed" if is_last else "retrying", outcome.attempt, seconds, outcome.text)
-        elif outcome.kind is Kind.DONE:
+        if verdict in ("retrying", "failed"):
+            self.tell(verdict, outcome.attempt, seconds, outcome.text)
+        elif verdict == "ok":
             self.tell("completed", outcome.attempt, seconds)
+        else:
+            self.tell("lost", outcome.attempt, seconds)
 
     def tell(self, kind: str, attempt: Attempt, seconds: float = 0.0, reason: str = "") -> None:
         """Tell the hooks; one that raises changes nothing."""
@@ -85,7 +91,7 @@ class Hooks:
                         attempt.flow_id, attempt.node, seconds, reason,
                     )
                 )  # fmt: skip
-            except Exception:
+            except BaseException:  # whatever it raises
                 logger.exception("a hook raised", extra=about("hook_raised", attempt))
 
 

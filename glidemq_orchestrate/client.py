@@ -80,7 +80,7 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
         """
         with _telemetry.adding(self._keys.queue, name) as trace:
             new = traced(NewJob(name, data, options), trace)
-            return self._run(ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
+            return self._run(ops.add_job(self._keys, new, self._now(), packed=self._packed))
 
     def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """Add many jobs in order, in few round trips; all are checked before the first is sent.
@@ -98,7 +98,7 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
         """
         with _telemetry.adding(self._keys.queue, "") as trace:
             new = [traced(job, trace) for job in jobs] if trace else jobs
-            return self._run(ops.add_many(self._keys, new, self._clock.now_ms(), packed=self._packed))
+            return self._run(ops.add_many(self._keys, new, self._now(), packed=self._packed))
 
     def add_and_wait(
         self,
@@ -143,13 +143,13 @@ class AsyncQueue(AsyncJobCalls, AsyncListingCalls, AsyncAdminCalls, AsyncUsageCa
         """See ``Queue.add``."""
         with _telemetry.adding(self._keys.queue, name) as trace:
             new = traced(NewJob(name, data, options), trace)
-            return await self._run(ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
+            return await self._run(ops.add_job(self._keys, new, await self._now(), packed=self._packed))
 
     async def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """See ``Queue.add_many``."""
         with _telemetry.adding(self._keys.queue, "") as trace:
             new = [traced(job, trace) for job in jobs] if trace else jobs
-            return await self._run(ops.add_many(self._keys, new, self._clock.now_ms(), packed=self._packed))
+            return await self._run(ops.add_many(self._keys, new, await self._now(), packed=self._packed))
 
     async def add_and_wait(
         self,

@@ -72,7 +72,7 @@ class FlowProducer(SyncFacade):
         """
         flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
-            self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
+            self._run(workers.require(self._prefix, _jobs(flow), self._now()))
         with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace)
             return Flow(self, self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock)))
@@ -273,7 +273,7 @@ class AsyncFlowProducer(AsyncFacade):
         """See ``FlowProducer.submit``."""
         flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
-            await self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
+            await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
         with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace)
             ref = await self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock))

@@ -50,7 +50,7 @@ class Schedulers(SyncFacade):
         """
         for left in range(TRIES, 0, -1):
             try:
-                return self._run(ops.upsert(self._keys, name, schedule, template, self._clock.now_ms()))
+                return self._run(ops.upsert(self._keys, name, schedule, template, self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise
@@ -65,7 +65,7 @@ class Schedulers(SyncFacade):
         """
         for left in range(TRIES, 0, -1):
             try:
-                return self._run(ops.remove(self._keys, name, self._clock.now_ms()))
+                return self._run(ops.remove(self._keys, name, self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise
@@ -98,7 +98,7 @@ class AsyncSchedulers(AsyncFacade):
         """See ``Schedulers.upsert``."""
         for left in range(TRIES, 0, -1):
             try:
-                return await self._run(ops.upsert(self._keys, name, schedule, template, self._clock.now_ms()))
+                return await self._run(ops.upsert(self._keys, name, schedule, template, await self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise
@@ -109,7 +109,7 @@ class AsyncSchedulers(AsyncFacade):
         """See ``Schedulers.remove``."""
         for left in range(TRIES, 0, -1):
             try:
-                return await self._run(ops.remove(self._keys, name, self._clock.now_ms()))
+                return await self._run(ops.remove(self._keys, name, await self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise

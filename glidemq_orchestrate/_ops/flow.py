@@ -135,7 +135,7 @@ def status(ref: FlowRef) -> Op[FlowStatus]:
 
 def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
     """Read every node, dependencies before dependents."""
-    found: dict[str, tuple[int, NodeStatus]] = {}
+    found: dict[str, tuple[float, NodeStatus]] = {}
     cursor = "0"
     while True:
         cursor, page = yield from ask(orchestrate.flow_nodes(ref.home, ref.flow_id, cursor))
@@ -169,20 +169,20 @@ def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
 def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
     """Wait for the end of a flow: wakes on its event, and re-reads the record since events can be trimmed."""
     position = yield from events.tail(ref.home)
-    deadline = None if timeout_ms is None else clock.now_ms() + timeout_ms
+    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
     while True:
         current = yield from status(ref)
         if current.state.is_terminal:
             return (yield from outcome(ref, current))
         # Also where no worker and no supervisor looks after the home queue, its deadlines hold.
         expired, due = yield from ask(orchestrate.expire_due(ref.home, clock.now_ms()))
-        reread = clock.now_ms() + (0 if expired else REREAD_MS)
+        reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
         if due >= 0:
-            reread = min(reread, due + 1)
+            reread = min(reread, clock.monotonic_ms() + due + 1 - clock.now_ms())
         if deadline is not None:
             reread = min(reread, deadline)
         position = yield from _until_event(ref, position, reread, clock)
-        if deadline is not None and clock.now_ms() >= deadline:
+        if deadline is not None and clock.monotonic_ms() >= deadline:
             raise WaitTimeout(
                 f"flow {ref.flow_id} is still {current.state} after {timeout_ms} ms: "
                 f"{current.completed} of {current.total} nodes completed"
@@ -190,7 +190,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
 
 
 def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op[str]:
-    while (left := until_ms - clock.now_ms()) > 0:
+    while (left := until_ms - clock.monotonic_ms()) > 0:
         for event in (yield from events.read(ref.home, position, left)):
             position = event.id
             if event.flow_id == ref.flow_id:

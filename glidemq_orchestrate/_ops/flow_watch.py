@@ -41,11 +41,11 @@ class Watch:
 
     Attributes:
         told: What it was told so far.
-        deadline: When it loses patience, ms since the epoch; None: never.
+        deadline: When it loses patience, in monotonic ms; None: never.
         nodes: Every node with its rank, as it was seen last.
         by_job: The names of the nodes by the ids of their jobs.
         streams: The position in the events of each queue of the flow.
-        due_ms: When to look at all nodes again although no event asks for it.
+        due_ms: Monotonic ms; when to look at all nodes again although no event asks for it.
         is_over: The end was told.
     """
 
@@ -67,7 +67,7 @@ def begin(ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock)
         ConfigurationError: ``after`` is no position of this flow.
     """
     told = Told(ref.flow_id) if after is None else Told.at(ref.flow_id, after)
-    return Watch(ref, clock, told, None if timeout_ms is None else clock.now_ms() + timeout_ms)
+    return Watch(ref, clock, told, None if timeout_ms is None else clock.monotonic_ms() + timeout_ms)
 
 
 def step(watch: Watch) -> Op[list[Change]]:
@@ -76,7 +76,7 @@ def step(watch: Watch) -> Op[list[Change]]:
     Raises:
         WaitTimeout: The deadline has passed.
     """
-    if watch.clock.now_ms() < watch.due_ms:
+    if watch.clock.monotonic_ms() < watch.due_ms:
         names = yield from _wait(watch)
         if names is not None:
             return (yield from _tell(watch, (yield from _read(watch, names))))
@@ -85,14 +85,14 @@ def step(watch: Watch) -> Op[list[Change]]:
 
 def _look(watch: Watch) -> Op[list[Change]]:
     """Look at the record and at all nodes."""
-    began = watch.clock.now_ms()
+    began = watch.clock.monotonic_ms()
     # The record first: when it says that the flow has ended, the nodes read afterwards have too.
     ended = yield from _status(watch)
     found = yield from _everything(watch.ref)
     if (yield from _hold_streams(watch, found)):
         found = yield from _everything(watch.ref)  # what happened before the streams were held
     changes = yield from _tell(watch, found)
-    now_ms = watch.clock.now_ms()
+    now_ms = watch.clock.monotonic_ms()
     watch.due_ms = now_ms + max(REREAD_MS, (now_ms - began) * LOOKS_SHARE)
     if isinstance(watch.ref, PortableRef):
         watch.due_ms = now_ms + POLL_MS
@@ -131,7 +131,7 @@ def _hold_streams(watch: Watch, found: Found) -> Op[bool]:
 
 def _wait(watch: Watch) -> Op[list[str] | None]:
     """Wait for events; answers the nodes to look at, or None for everything."""
-    now_ms = watch.clock.now_ms()
+    now_ms = watch.clock.monotonic_ms()
     until = watch.due_ms if watch.deadline is None else min(watch.due_ms, watch.deadline)
     if until <= now_ms:
         raise WaitTimeout(f"flow {watch.ref.flow_id} has not ended in time; go on after the last position")

@@ -33,7 +33,8 @@ def scheduler_list(
         say_json(rows)
         return
     for row in rows:
-        say(f"{row['name']}  next run {row['next_run'] or 'unknown'}  runs {row['iterations']}")
+        broken = f"  broken: {row['broken']}" if row["broken"] else ""
+        say(f"{row['name']}  next run {row['next_run'] or 'unknown'}  runs {row['iterations']}{broken}")
 
 
 @scheduler_app.command("show")
@@ -72,6 +73,7 @@ def _row(entry: SchedulerEntry) -> dict[str, Any]:
         "last_run": _told(entry.last_run),
         "next_run": _told(entry.next_run),
         "python_only": entry.python_only,
+        "broken": entry.broken,
     }
 
 

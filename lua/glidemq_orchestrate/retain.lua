@@ -4,7 +4,7 @@
 L.retain = {}
 
 local SLICE = 50
-local TABLES = { 'nodes', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
+local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
 
 -- An error reply when the flow is gone or only its tombstone is left, else nil.
 function L.retain.refusal(key, flow_id)
@@ -24,6 +24,7 @@ local function remove_job(ref, flow_id)
     return
   end
   L.jobs.unlink(prefix, job_id)
+  L.telling.forget(prefix, job_id)
   redis.call('ZREM', prefix .. 'completed', job_id)
   redis.call('ZREM', prefix .. 'failed', job_id)
 end
@@ -59,7 +60,7 @@ end
 local function never_started(key)
   local record = redis.call('HMGET', key, 'state', 'total', 'started_at')
   return record[1] == 'staging' or (record[1] == 'cancelled' and not record[3]
-    and redis.call('HLEN', key .. ':nodes') < tonumber(record[2]))
+    and redis.call('HLEN', key .. ':nodes') < L.numbers.int(record[2], 0))
 end
 
 -- Deletes a slice of a flow that never started; returns the nodes that are left.

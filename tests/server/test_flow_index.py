@@ -40,6 +40,9 @@ class Hours:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
 
 @pytest.fixture
 def clock() -> Hours:

@@ -48,6 +48,9 @@ class Scene:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
     def node_worker(self, queue: str = "etl", consumer: str = "node-1") -> NodeWorker:
         worker = NodeWorker(self.client, queue, self.now, consumer)
         self.workers.append(worker)

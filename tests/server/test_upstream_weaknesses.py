@@ -41,6 +41,9 @@ class Fleet:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
     def supervise(self, seconds: int = 20) -> None:
         self.now += seconds * 1000
         self.etl.now = self.spark.now = self.now

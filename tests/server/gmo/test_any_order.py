@@ -78,6 +78,9 @@ class Clock:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
 
 @dataclass
 class World:

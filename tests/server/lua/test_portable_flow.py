@@ -55,6 +55,9 @@ class Slots:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
     def client(self, key: str) -> Any:
         return self.by_port[owner_of(key_slot(key.encode()), self.ports)]
 
