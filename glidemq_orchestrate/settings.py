@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from glidemq_orchestrate._names import PREFIX, SERVICE
 from glidemq_orchestrate.errors import ConfigurationError
@@ -175,12 +175,13 @@ class ConnectionSettings:
     def as_cluster(self, place: Place) -> ConnectionSettings:
         """Settings for the cluster that a server belongs to, with all the rest as here."""
         parts = urlsplit(self.url)
-        who = "".join(parts.netloc.rpartition("@")[:2])
+        said = _secrets(parts)
+        who = ":".join(quote(said.get(name, ""), safe="") for name in ("user", "password")) + "@"
         query = urlencode(
             [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != "db"]
         )
         scheme = "valkeys+cluster" if self.tls else "valkey+cluster"
-        return replace(self, url=f"{scheme}://{who}{place}{'?' if query else ''}{query}")
+        return replace(self, url=f"{scheme}://{who if said else ''}{place}{'?' if query else ''}{query}")
 
     def __repr__(self) -> str:
         """Shows no secret."""

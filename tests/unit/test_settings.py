@@ -179,6 +179,7 @@ SCHEME = st.sampled_from([scheme.removesuffix("://") for scheme in SCHEMES])
 @example("{s}://h?{p}=x", "valkey", f"pass word{SECRET}")
 @example("{s}://h?password={p}", "valkey", f"a&{SECRET}#c")
 @example("{s}://u:{p}@h:1/0", "valkey", f"a/{SECRET}")
+@example("{s}://u:{p}@[::1]:7", "valkey", "]")
 def test_nothing_of_a_password_is_told_however_odd_the_url(shape: str, scheme: str, password: str) -> None:
     assert SECRET.lower() not in everything_told(shape.format(s=scheme, p=password)).lower()
 
