@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate._names import PREFIX, SERVICE
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
@@ -288,8 +289,11 @@ def _is_host(host: str) -> bool:
     """Whether a resolver can be asked for it."""
     if _IPV6.match(host):
         return True
+    if len(host) > MAX_HOST or not _HOST.match(host):
+        return False
     try:
-        return len(host) <= MAX_HOST and bool(_HOST.match(host)) and bool(host.encode("idna"))
+        with importing():  # the codec is a module
+            return host.isascii() or bool(host.encode("idna"))
     except UnicodeError:
         return False
 
