@@ -188,8 +188,8 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
                 yield from flow.advance(flow.FlowRef(queue, flow_id), clock)
     late = yield from _expire(queues, clock)
     # After that call, which notes for a dead letter whose time is over.
-    yield from ask_all([glidemq.sweep_suspended(queue, now_ms) for queue in queues])
-    due = yield from ask_all([glidemq.next_due(queue) for queue in queues])
+    steps = (glidemq.sweep_suspended(queue, now_ms) for queue in queues)
+    due = (yield from ask_all([*steps, *(glidemq.next_due(queue) for queue in queues)]))[len(queues) :]
     return min((at for at in (*due, *late) if at >= 0), default=-1)
 
 
@@ -210,17 +210,14 @@ def reclaim(
 
     Flows that failed by it are advanced by the next upkeep.
     """
-    calls = [
-        orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=clock.now_ms())
-        for queue in queues
-    ]
+    now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
+    calls: list[Call[Any]] = []
+    for queue in queues:
+        calls.append(orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=now_ms))
+        calls.append(orchestrate.forget_workers(queue, GROUP, silent_ms, now_ms))
     for reply in (yield from ask_each(calls)):
         if isinstance(reply, ProtocolError) and "NOGROUP" in str(reply):
             continue
         if isinstance(reply, Exception):
             raise reply
-    silent_ms = max(SILENT_MS, 2 * lock_ms)
-    yield from ask_all(
-        [orchestrate.forget_workers(queue, GROUP, silent_ms, clock.now_ms()) for queue in queues]
-    )
     yield from bury_noted(queues, clock)
