@@ -102,7 +102,7 @@ def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[l
     note = yield from ask(letters.note(queue, job_id))
     if note is None:
         return []
-    letter = note if note.data is not None else (yield from _of_job(queue, note))
+    letter = yield from _letter_of(queue, note)
     if letter is None:
         return []
     mark = hashlib.sha256(f"{queue.queue}\n{job_id}\n{note.failed_at}".encode()).hexdigest()
@@ -113,13 +113,14 @@ def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[l
     return [] if told == "duplicate" else [JobId(told)]
 
 
-def _of_job(queue: QueueKeys, note: Note) -> Op[Note | None]:
-    """What its letter tells of a job that is still there; None if it gets none, or not yet."""
+def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
+    """What the letter tells: from the job, from the note where the job is gone; None: it gets none (yet)."""
     try:
         fields = yield from ask(glidemq.job_fields(queue, note.job_id))
     except ProtocolError as exc:
         return replace(note, name="?", reason=f"the job cannot be read: {exc}")
-    if fields.get("state") == JobState.FAILED:
+    state = fields.get("state")
+    if state == JobState.FAILED:
         return replace(
             note,
             name=fields.get("name") or "?",
@@ -127,7 +128,9 @@ def _of_job(queue: QueueKeys, note: Note) -> Op[Note | None]:
             reason=fields.get("failedReason", ""),
             attempts=_whole(fields.get("attemptsMade")),
         )
-    if fields.get("state") != JobState.SUSPENDED:  # whose time is over, and who is about to fail
+    if state is None and note.data is not None:
+        return note
+    if state != JobState.SUSPENDED:  # whose time is over, and who is about to fail
         yield from ask(letters.written(queue, note))
     return None
 
