@@ -9,6 +9,7 @@ from typing import Any
 from glidemq_orchestrate._protocol import orchestrate
 from glidemq_orchestrate._worker_voice import Voice
 from glidemq_orchestrate.codec import JsonLike, decode, encode
+from glidemq_orchestrate.errors import DecodeError
 from glidemq_orchestrate.handler import Context, FlowOfNode
 from glidemq_orchestrate.job import Attempt
 
@@ -46,6 +47,17 @@ def make_context(attempt: Attempt, voice: Voice, flow: FlowOfNode | None) -> Con
         report_usage=functools.partial(voice.usage, attempt),
         fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
     )
+
+
+def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
+    """Raise for an attempt that no handler can run.
+
+    Raises:
+        DecodeError: Fields of the job hold what cannot be meant; the message says which.
+    """
+    for attempt in attempts:
+        if attempt.unreadable:
+            raise DecodeError(attempt.unreadable)
 
 
 def portable(context: Context) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from glidemq_orchestrate._ops import budget
 from glidemq_orchestrate._ops import workers as ops
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate._worker_calls import Ended, Threads, ThreadsGone, call_async
-from glidemq_orchestrate._worker_context import make_context, portable
+from glidemq_orchestrate._worker_context import make_context, portable, refuse_unreadable
 from glidemq_orchestrate._worker_core import judge_error, judge_result, refuse, unknown_handler
 from glidemq_orchestrate._worker_flow import RunningFlow
 from glidemq_orchestrate._worker_hooks import about
@@ -110,9 +110,10 @@ class Judge:
     async def _judge(self, running: Running) -> Sequence[Outcome | None]:
         attempts = running.attempts
         registered = self.handlers.get(attempts[0].name)
-        if registered is None:
-            return [await self._without_handler(attempt) for attempt in attempts]
         try:
+            refuse_unreadable(attempts)
+            if registered is None:
+                return [await self._without_handler(attempt) for attempt in attempts]
             running.contexts = [self._context(attempt) for attempt in attempts]
         except GlideMQError as exc:
             return await self._judge_readable(running, exc)

@@ -20,10 +20,11 @@ from glidemq_orchestrate._protocol.call import Call, ask
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate._service import Service
 from glidemq_orchestrate._worker_calls import Ended, Threads, call_async
-from glidemq_orchestrate._worker_core import judge_error, judge_result, reconnect_delays
+from glidemq_orchestrate._worker_context import refuse_unreadable
+from glidemq_orchestrate._worker_core import judge_error, judge_result, reconnect_delays, refuse
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import decode, encode
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, TransportError
+from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.handler import Cancelled, Context, Handler
 from glidemq_orchestrate.job import Attempt, milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
@@ -192,7 +193,11 @@ class BroadcastWorker(Service):
 
     async def _judge(self, attempt: Attempt) -> Outcome:
         chance, limit = random.random(), attempt.options.timeout  # noqa: S311  jitter
-        context = self._context(attempt)
+        try:
+            refuse_unreadable([attempt])
+            context = self._context(attempt)
+        except CodecError as exc:
+            return refuse(attempt, f"{type(exc).__name__}: {exc}")
         try:
             async with asyncio.timeout(limit.total_seconds() if limit else None):
                 ended = await self._call(context)

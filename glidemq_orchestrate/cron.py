@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from croniter import croniter
 
 HORIZON_YEARS: Final = 10
+MOST_CHARACTERS: Final = 1_000
 
 _PART: Final = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/(\d+))?\Z", re.ASCII)
 _RANGES: Final = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
@@ -46,7 +47,11 @@ class Cron:
         Raises:
             ConfigurationError: The pattern or the time zone is not usable; the message names the field.
         """
-        fields = pattern.lower().split()
+        fields = pattern[:MOST_CHARACTERS].lower().split()
+        if len(pattern) > MOST_CHARACTERS:
+            raise ConfigurationError(
+                f"cron must have at most {MOST_CHARACTERS} characters, got {len(pattern):,}"
+            )
         if len(fields) not in (5, 6):
             raise ConfigurationError(f"cron must have 5 fields, or 6 with seconds first, got {pattern!r}")
         first = 6 - len(fields)

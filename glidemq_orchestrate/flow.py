@@ -144,6 +144,8 @@ class FlowState(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+    """What is stored is none of these; the flow is told as ``broken``."""
 
     @property
     def is_terminal(self) -> bool:
@@ -158,6 +160,7 @@ class FlowStatus:
     ``total`` nodes, of which ``completed``, ``failed`` and ``skipped`` have ended (``failed`` includes the
     nodes that could not run because a dependency failed, and the cancelled ones). ``reason`` is the first
     failure that is not ignored, or why it was cancelled. ``generation``: how often it was restarted.
+    ``broken``: parts of the stored record cannot be read; they are empty here, 0 or ``UNKNOWN``.
     """
 
     id: FlowId
@@ -173,6 +176,7 @@ class FlowStatus:
     finished_at: datetime | None
     skipped: int = 0
     generation: int = 0
+    broken: bool = False
 
     @property
     def open(self) -> int:
@@ -182,7 +186,10 @@ class FlowStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node of a flow as it was when it was read. ``attempts`` counts the runs that were begun."""
+    """One node of a flow as it was when it was read. ``attempts`` counts the runs that were begun.
+
+    ``broken``: its place in the flow or its state cannot be read; what cannot is empty or ``UNKNOWN``.
+    """
 
     name: str
     queue: str
@@ -195,6 +202,7 @@ class NodeStatus:
     progress: Json
     started_at: datetime | None
     finished_at: datetime | None
+    broken: bool = False
 
     @property
     def seconds(self) -> float | None:

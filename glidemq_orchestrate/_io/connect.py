@@ -11,6 +11,7 @@ from redis import connection as sync
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from glidemq_orchestrate._io.packing import ESCAPES
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.settings import ConnectionSettings, Place
 
@@ -52,6 +53,7 @@ def _options(settings: ConnectionSettings, place: Place, *, sentinel: bool) -> d
     options: dict[str, Any] = {
         "max_connections": MAX_CONNECTIONS,
         "decode_responses": True,
+        "encoding_errors": ESCAPES,
         "protocol": 2,
         "driver_info": None,  # two commands less a connection, and nothing that an ACL rule must allow
         "socket_connect_timeout": settings.connect_timeout,

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from glidemq_orchestrate._ops import jobs, queue_listing
 from glidemq_orchestrate._ops.queue import NewJob, add_job, get_job
@@ -14,21 +14,20 @@ from glidemq_orchestrate._ops.queue_listing import Wanted
 from glidemq_orchestrate._protocol import glidemq, glidemq_admin, letters, queue_reads
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.letters import Note
+from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import Json, decode, encode
+from glidemq_orchestrate.codec import Json, decode, encode, readable
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     DecodeError,
+    EncodeError,
     GlideMQError,
     JobNotFound,
-    PayloadTooLarge,
     ProtocolError,
     TransportError,
 )
 from glidemq_orchestrate.job import Job, JobId, JobState
 from glidemq_orchestrate.keys import QueueKeys, check_queue_name
-
-LONGEST_NUMBER: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +104,11 @@ def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[l
     letter = yield from _letter_of(queue, note)
     if letter is None:
         return []
-    mark = hashlib.sha256(f"{queue.queue}\n{job_id}\n{note.failed_at}".encode()).hexdigest()
+    mark = hashlib.sha256(f"{queue.queue}\n{job_id}\n{note.failed_at}".encode("utf-8", "surrogateescape")).hexdigest()
     told = yield from ask(
-        letters.write(target, f"dead-{mark[:32]}", letter.name, _envelope(queue, letter), now_ms)
+        letters.write(
+            target, f"dead-{mark[:32]}", readable(letter.name) or "unnamed", _envelope(queue, letter), now_ms
+        )
     )
     yield from ask(letters.written(queue, note))
     return [] if told == "duplicate" else [JobId(told)]
@@ -118,25 +119,21 @@ def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
     try:
         fields = yield from ask(glidemq.job_fields(queue, note.job_id))
     except ProtocolError as exc:
-        return replace(note, name="?", reason=f"the job cannot be read: {exc}")
+        return replace(note, name="unnamed", reason=f"the job cannot be read: {exc}")
     state = fields.get("state")
     if state == JobState.FAILED:
         return replace(
             note,
-            name=fields.get("name") or "?",
+            name=readable(fields.get("name", "")) or "unnamed",
             data=fields.get("data"),
             reason=fields.get("failedReason", ""),
-            attempts=_whole(fields.get("attemptsMade")),
+            attempts=number(fields.get("attemptsMade")),
         )
     if state is None and note.data is not None:
         return note
     if state != JobState.SUSPENDED:  # whose time is over, and who is about to fail
         yield from ask(letters.written(queue, note))
     return None
-
-
-def _whole(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() and len(text) < LONGEST_NUMBER else 0
 
 
 def _envelope(queue: QueueKeys, letter: Note) -> str:
@@ -149,13 +146,14 @@ def _envelope(queue: QueueKeys, letter: Note) -> str:
         "originalQueue": queue.queue,
         "originalJobId": letter.job_id,
         "data": data,
-        "failedReason": letter.reason,
+        "failedReason": readable(letter.reason),
         "attemptsMade": letter.attempts,
     }
     try:
         return encode(envelope, where="dead letter")
-    except PayloadTooLarge:
-        return encode(envelope | {"data": None}, where="dead letter")
+    except EncodeError:  # too large, or an id that no JSON can say
+        small: dict[str, Json] = {"originalJobId": readable(letter.job_id), "data": None}
+        return encode(envelope | small, where="dead letter")
 
 
 def dead_letters(queue: QueueKeys, offset: int, limit: int) -> Op[list[DeadLetter]]:

@@ -135,7 +135,7 @@ def status(ref: FlowRef) -> Op[FlowStatus]:
 
 def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
     """Read every node, dependencies before dependents."""
-    found: dict[str, tuple[int, NodeStatus]] = {}
+    found: dict[str, tuple[float, NodeStatus]] = {}
     cursor = "0"
     while True:
         cursor, page = yield from ask(orchestrate.flow_nodes(ref.home, ref.flow_id, cursor))

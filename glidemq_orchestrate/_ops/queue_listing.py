@@ -6,12 +6,13 @@ through the keys, a page at a time. What a job's hash says decides, wherever the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._protocol import glidemq, queue_reads
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.codec import JsonLike, decode
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, ProtocolError
 from glidemq_orchestrate.job import Job, JobState
@@ -23,6 +24,7 @@ LOOK_AT: Final = 100_000
 EMPTY_PAGE: Final = 50  # as so many jobs counts a page that has fewer
 SHIFT: Final = 2**42
 MAX_CLASSES: Final = 5000
+_ENDED: Final = (JobState.COMPLETED, JobState.FAILED)
 SORTED: Final = {
     JobState.COMPLETED: "completed",
     JobState.FAILED: "failed",
@@ -31,6 +33,7 @@ SORTED: Final = {
     JobState.PRIORITIZED: "scheduled",
 }
 
+T = TypeVar("T")
 Position = Any
 Step = Op[tuple[list[str], Position | None]]
 
@@ -67,9 +70,13 @@ class Wanted:
         """Refuse a state that no job has."""
         if self.state is JobState.SKIPPED:
             raise ConfigurationError("skipped is a state of nodes of flows; their jobs are completed")
+        if self.state is JobState.UNKNOWN:
+            raise ConfigurationError("unknown is no state that jobs are indexed by; leave the state out")
 
-    def has(self, head: Sequence[str | None]) -> bool:
-        """Whether a job with these fields (state, name, data) is one."""
+    def has(self, head: Sequence[str | None] | ProtocolError) -> bool:
+        """Whether a job with these fields (state, name, data) is one; so is one that cannot be read."""
+        if isinstance(head, ProtocolError):
+            return self.name is None and self.data is None and self.state in (None, *_ENDED)
         if head[0] is None or (self.state is not None and head[0] != self.state):
             return False
         if self.name is not None and head[1] != self.name:
@@ -193,22 +200,32 @@ def look(
 def keep(queue: QueueKeys, ids: Sequence[str], wanted: Wanted) -> Op[list[str]]:
     """Those of some jobs that are wanted."""
     fields = ("state", "name") if wanted.data is None else ("state", "name", "data")
-    heads = yield from ask_each(queue_reads.heads(queue, ids, fields))
-    return [
-        job_id
-        for job_id, head in zip(ids, heads, strict=True)
-        if not isinstance(head, GlideMQError) and wanted.has(head)
-    ]
+    heads = yield from _each(queue_reads.heads(queue, ids, fields))
+    return [job_id for job_id, head in zip(ids, heads, strict=True) if wanted.has(head)]
 
 
 def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[list[Job]]:
     jobs: list[Job] = []
     for some in _slices(ids, READ):
-        rows = yield from ask_all(
+        rows = yield from _each(
             [glidemq.job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some]
         )
-        jobs += [Job.from_wire(queue.queue, fields, lenient=True) for fields in rows if "state" in fields]
+        for job_id, fields in zip(some, rows, strict=True):
+            if isinstance(fields, ProtocolError):  # its key is no hash
+                jobs.append(Job.from_wire(queue.queue, {"id": job_id}, lenient=True))
+            elif "state" in fields:
+                jobs.append(Job.from_wire(queue.queue, {"id": job_id, **fields}, lenient=True))
     return jobs
+
+
+def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
+    """The replies; an error stands for each that cannot be read."""
+    found: list[T | ProtocolError] = []
+    for reply in (yield from ask_each(calls)):
+        if isinstance(reply, GlideMQError) and not isinstance(reply, ProtocolError):
+            raise reply
+        found.append(reply)
+    return found
 
 
 def _sorted_step(queue: QueueKeys, name: str, at: int, *, newest_first: bool) -> Step:
@@ -285,7 +302,7 @@ def _prioritized(queue: QueueKeys) -> Op[int]:
     total, score = 0, SHIFT
     for _ in range(MAX_CLASSES):
         lowest = yield from ask(queue_reads.next_class(queue, score))
-        if lowest is None:
+        if lowest is None or not math.isfinite(lowest):
             break
         start = int(lowest // SHIFT) * SHIFT
         total += yield from ask(queue_reads.with_score(queue, start))

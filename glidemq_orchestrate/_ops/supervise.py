@@ -20,6 +20,7 @@ from glidemq_orchestrate._protocol import glidemq
 from glidemq_orchestrate._protocol import supervision as calls
 from glidemq_orchestrate._protocol.call import Op, ask, ask_each
 from glidemq_orchestrate._protocol.supervision import Ended, Place
+from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
 from glidemq_orchestrate.keys import QueueKeys
@@ -146,13 +147,13 @@ def settle_ended(watch: Watch, clock: Clock) -> Op[None]:
 def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Clock) -> Op[int]:
     now_ms = clock.now_ms()
     # Clocks differ and calls overtake each other: what ended a little before the newest may show up after it.
-    start = max(int(known.get(kind, 0)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
+    start = max(number(known.get(kind)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
     place = Place(str(start))
     for _ in range(SLICES):
         place, more, _ = yield from ask(calls.settle_foreign(queue, kind, place, clock.now_ms()))
         if not more:
             break
-    return min(int(float(place.score)), now_ms)
+    return min(number(place.score), now_ms)
 
 
 def upkeep(watch: Watch, clock: Clock) -> Op[int]:
@@ -171,8 +172,8 @@ def look_after_open(watch: Watch, clock: Clock) -> Op[None]:
     """Go on with the walk over the open nodes of every running flow: a lap in 15 s, or as fast as may be."""
     home = watch.queue
     known = yield from ask(calls.progress(home))
-    lap, (first, position) = int(known.get("lap", 0)), map(int, known.get("walk", "0 0").split())
-    now_ms = clock.now_ms()
+    lap, (offset, _, place) = number(known.get("lap")), known.get("walk", "").partition(" ")
+    first, position, now_ms = max(number(offset), 0), max(number(place), 0), clock.now_ms()
     if (first, position) == (0, 0):
         if now_ms - lap < LAP_MS:
             return

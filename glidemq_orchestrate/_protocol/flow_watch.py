@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import portable, replies
 from glidemq_orchestrate._protocol.call import Call, Word, command
+from glidemq_orchestrate._protocol.orchestrate import read_row
 from glidemq_orchestrate.flow import NodeStatus
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -34,7 +35,7 @@ def rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str |
 
 def node_of_row(prefix: str, name: str, row: str) -> Call[NodeStatus]:
     """A node as its job is now."""
-    _rank, queue, job_id, *_ = json.loads(row)
+    _, queue, job_id, *_ = read_row(row) or (0, "", "")
     return portable.node_status(QueueKeys(prefix, queue), job_id, name, row)
 
 

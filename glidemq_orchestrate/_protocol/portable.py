@@ -14,10 +14,11 @@ from typing import Any, Final
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate._protocol.orchestrate import read_node
+from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.checked_flow import CheckedNode
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flow import FlowState, NodeStatus
-from glidemq_orchestrate.job import JobState
+from glidemq_orchestrate.job import JobState, RunOptions
 from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home, flow_homes
 
 NO_ENTRY: Final = "0-1"
@@ -41,8 +42,7 @@ def result(queue: QueueKeys, job_id: str) -> Call[tuple[str, str] | None]:
 
     def decode(reply: Any) -> tuple[str, str] | None:
         state, text, options = reply
-        mark = json.loads(options or "{}").get("gmo")
-        name = str(mark["node"]) if isinstance(mark, dict) else job_id
+        _, name = RunOptions.from_wire(options or "").portable or ("", job_id)
         return (name, text or "null") if state == "completed" else None
 
     return command("HMGET", queue.job(job_id), "state", "returnvalue", "opts", decode=decode)
@@ -152,8 +152,7 @@ def owner(queue: QueueKeys, job_id: str) -> Call[str]:
     """The flow that a job was made for, '' for none."""
 
     def decode(reply: Any) -> str:
-        mark = json.loads(reply or "{}").get("gmo")
-        return str(mark["flow"]) if isinstance(mark, dict) else ""
+        return (RunOptions.from_wire(reply or "").portable or ("", ""))[0]
 
     return command("HGET", queue.job(job_id), "opts", decode=decode)
 
@@ -190,7 +189,7 @@ def see_waiting(home: QueueKeys, flow_id: str, name: str, now_ms: int) -> list[C
     key = f"{home.flow(flow_id)}:waiting"
     return [
         command("HSETNX", key, name, now_ms, decode=replies.anything),
-        command("HGET", key, name, decode=lambda reply: int(reply or now_ms)),
+        command("HGET", key, name, decode=lambda reply: number(reply, now_ms) or now_ms),
     ]
 
 
@@ -215,7 +214,7 @@ def job(queue: QueueKeys, job_id: str) -> Call[JobNow]:
         state, reason, result, ended, begun, skipped = (field or "" for field in reply)
         if skipped:
             state, reason = "skipped", skipped
-        return state, reason, result or "null", int(ended or 0), bool(begun)
+        return state, reason, result or "null", number(ended), bool(begun)
 
     return command("HMGET", queue.job(job_id), *fields, decode=decode)
 

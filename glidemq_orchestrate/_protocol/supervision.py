@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.orchestrate import read_row
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 LOOK: Final = 200
@@ -183,8 +184,8 @@ def node_table(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, di
     """A page of a flow's node table: the next cursor (``0`` at the end), and the row of each node."""
 
     def decode(reply: Any) -> tuple[str, dict[str, list[Any]]]:
-        rows = replies.pairs(reply[1])
-        return reply[0], {name: json.loads(row) for name, row in rows.items()}
+        rows = {name: read_row(row) for name, row in replies.pairs(reply[1]).items()}
+        return reply[0], {name: [*row[:4], *row[4]] for name, row in rows.items() if row}
 
     return command("HSCAN", f"{home.flow(flow_id)}:nodes", cursor, "COUNT", LOOK, decode=decode)
 

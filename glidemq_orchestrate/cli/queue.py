@@ -22,7 +22,7 @@ queue_app = typer.Typer(name="queue", help="Look at queues and steer them.", no_
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED)
+HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED, JobState.UNKNOWN)
 SHOWN = [state for state in JobState if state not in HIDDEN]
 
 

@@ -26,10 +26,10 @@ function L.dead.copy(prefix, job_id, reason)
 end
 
 -- A job has failed for good. `copy`: from before, where the job may be gone.
-function L.dead.note(prefix, job_id, now, copy)
+function L.dead.note(prefix, job_id, now, copy, is_revoked)
   if copy then
     return write(prefix, job_id, now, copy)
-  elseif not is_wanted(prefix) then
+  elseif is_revoked or not is_wanted(prefix) then
     return nil
   end
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'name', 'data', 'failedReason', 'attemptsMade')

@@ -13,7 +13,7 @@ end
 function L.due.flow(home, flow_id, now)
   local deadline = redis.call('HGET', L.record.key(home, flow_id), 'deadline')
   if deadline then
-    redis.call('ZADD', home .. 'gmo:due', now + tonumber(deadline), 'flow\n' .. flow_id)
+    redis.call('ZADD', home .. 'gmo:due', now + L.numbers.int(deadline, 0), 'flow\n' .. flow_id)
   end
 end
 
@@ -22,7 +22,7 @@ function L.due.ended(home, flow_id)
 end
 
 local function seconds(ms)
-  return L.numbers.text(tonumber(ms) / 1000) .. ' s'
+  return L.numbers.text(L.numbers.int(ms, 0) / 1000) .. ' s'
 end
 
 local function end_flow(home, flow_id, now)

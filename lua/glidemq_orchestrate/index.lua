@@ -49,7 +49,7 @@ function L.index.moved(home, flow_id, old, new, now)
     redis.call('ZREM', home .. 'gmo:staging', flow_id)
   end
   if new ~= 'staging' and new ~= 'running' and record[2] then
-    redis.call('ZADD', home .. 'gmo:expiring', now + tonumber(record[2]), flow_id)
+    redis.call('ZADD', home .. 'gmo:expiring', now + L.numbers.int(record[2], 0), flow_id)
   else
     redis.call('ZREM', home .. 'gmo:expiring', flow_id)
   end
@@ -122,7 +122,10 @@ local function list_flows(keys, args)
   local at = { time = filter.time or '+inf', id = filter.id or '' }
   local reached = each_newest(list, filter.since or '-inf', at, function(flow_id)
     if not states or redis.call('ZSCORE', states, flow_id) then
-      local record = redis.call('HGETALL', L.record.key(all:sub(1, -#'gmo:flows' - 1), flow_id))
+      local record = redis.pcall('HGETALL', L.record.key(all:sub(1, -#'gmo:flows' - 1), flow_id))
+      if record.err then -- no hash: the reader tells it as broken
+        record = { 'state', '' }
+      end
       if #record > 0 then
         reply[#reply + 1], reply[#reply + 2] = flow_id, record
         found = found + 1

@@ -47,10 +47,16 @@ local function each_node(keys, args, visit)
   local page = redis.call('HSCAN', keys[1] .. ':nodes', resume(args[3]), 'COUNT', args[4])
   for i = 1, #page[2], 2 do
     local queue, job_id = L.stage.place(page[2][i + 1])
-    local prefix = start .. '{' .. queue .. '}:'
-    visit(page[2][i], page[2][i + 1], prefix .. 'job:' .. job_id, is_left(prefix .. job_id))
+    local prefix = queue ~= '' and start .. '{' .. queue .. '}:'
+    visit(page[2][i], page[2][i + 1], prefix and prefix .. 'job:' .. job_id, prefix and is_left(prefix .. job_id))
   end
   return following(page[1])
+end
+
+-- Fields of a job; of one that cannot be read, or that no row leads to, a state that no job has.
+local function fields_of(job_key, ...)
+  local fields = job_key and redis.pcall('HMGET', job_key, ...) or { err = 'no row' }
+  return fields.err and { 'unreadable' } or fields
 end
 
 -- gmo_flow_nodes: a page of nodes.
@@ -65,8 +71,8 @@ local function flow_nodes(keys, args)
   end
   local reply = { '0' }
   reply[1] = each_node(keys, args, function(name, row, job_key, is_left)
-    local job = is_left and { 'waiting-children', '0' } or redis.call('HMGET', job_key, 'state', 'attemptsMade',
-      'processedOn', 'finishedOn', 'failedReason', 'progress', 'gmo:skipped')
+    local job = is_left and { 'waiting-children', '0' } or fields_of(job_key, 'state', 'attemptsMade', 'processedOn',
+      'finishedOn', 'failedReason', 'progress', 'gmo:skipped')
     if job[7] then
       job[1], job[5] = 'skipped', job[7]
     end
@@ -89,7 +95,7 @@ local function flow_results(keys, args)
   end
   local results = {}
   local cursor = each_node(keys, args, function(name, _, job_key, is_left)
-    local job = redis.call('HMGET', job_key, 'state', 'returnvalue', 'gmo:skipped')
+    local job = fields_of(job_key, 'state', 'returnvalue', 'gmo:skipped')
     if job[1] == 'completed' and not job[3] and not is_left then
       results[#results + 1] = name
       results[#results + 1] = job[2] or 'null'
@@ -107,7 +113,7 @@ local function node_inputs(keys, args)
   local page = redis.call('SSCAN', prefix .. 'deps:' .. args[2], resume(args[3]), 'COUNT', args[4])
   for _, ref in ipairs(page[2]) do
     local queue, job_id = L.record.split(ref)
-    local job = redis.call('HMGET', queue .. 'job:' .. job_id, 'gmo:node', 'state', 'returnvalue', 'gmo:skipped')
+    local job = queue and fields_of(queue .. 'job:' .. job_id, 'gmo:node', 'state', 'returnvalue', 'gmo:skipped') or {}
     if job[2] == 'completed' and not job[4] then
       inputs[#inputs + 1] = job[1] or job_id
       inputs[#inputs + 1] = job[3] or 'null'

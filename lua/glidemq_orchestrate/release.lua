@@ -59,12 +59,12 @@ function L.release.node(flow, ref, now, v)
   if v[1] ~= 'waiting-children' then
     return
   end
-  local delay = tonumber(v[3]) or 0
+  local delay = L.numbers.int(v[3], 0)
   if v[4] then
     L.rules.unguard(prefix, job_id)
   end
   if v[6] then
-    L.due.node(flow.home, ref, now + delay + tonumber(v[6]))
+    L.due.node(flow.home, ref, now + delay + L.numbers.int(v[6], 0))
   end
   if v[5] then
     if not place(prefix, job_id, v[2] or '', now) then

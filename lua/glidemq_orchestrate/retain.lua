@@ -60,7 +60,7 @@ end
 local function never_started(key)
   local record = redis.call('HMGET', key, 'state', 'total', 'started_at')
   return record[1] == 'staging' or (record[1] == 'cancelled' and not record[3]
-    and redis.call('HLEN', key .. ':nodes') < tonumber(record[2]))
+    and redis.call('HLEN', key .. ':nodes') < L.numbers.int(record[2], 0))
 end
 
 -- Deletes a slice of a flow that never started; returns the nodes that are left.

@@ -45,7 +45,7 @@ end
 local function note_failure(flow, key, ref, reason)
   local prefix, job_id = L.record.split(ref)
   if redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') == 'ignore' then
-    redis.call('HINCRBY', key, 'ignored', 1)
+    L.hashes.add(key, 'ignored', 1)
     return
   end
   local told = flow.node .. ': ' .. reason
@@ -62,7 +62,7 @@ function L.settle.ended(flow, ref, outcome, reason, now)
   if redis.call('SREM', key .. ':open', ref) == 0 then
     return
   end
-  redis.call('HINCRBY', key, outcome, 1)
+  L.hashes.add(key, outcome, 1)
   if outcome == 'failed' then
     redis.call('SADD', key .. ':failed', ref)
     note_failure(flow, key, ref, reason)
@@ -127,7 +127,7 @@ function L.settle.flush(ended, now)
   for key, list in pairs(ended) do
     local removed = redis.call('SREM', key .. ':open', unpack(list.refs))
     if removed > 0 then
-      redis.call('HINCRBY', key, 'completed', removed)
+      L.hashes.add(key, 'completed', removed)
       L.settle.end_if_over(list.flow, key, now)
     end
     ended[key] = nil

@@ -1,7 +1,6 @@
 -- gmo_stage_flow: write a chunk of the nodes of a flow. Nothing runs before gmo_start_flow.
 -- KEYS  1 home key of the flow id   2 flow hash   3.. id key of each queue of the flow
--- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention,
---       deadline, fail_fast}   then for each node:
+-- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention, deadline, fail_fast}, then per node:
 --       queue number, job id, node name, job name, data, opts, max attempts, delay_ms, table JSON,
 --       dependents' ids JSON, dependents' queues JSON, more job fields JSON ('' = none; see rules.lua), n, n dependency refs, m, m dependent refs
 --       A node with more edges than a call should carry comes in pieces: all but the last have an empty table JSON
@@ -15,14 +14,15 @@ L.stage = {}
 
 local NODE_FIELDS = 12
 
--- Queue and job id of a table row. Decoding a row with thousands of dependencies would take many milliseconds.
+-- Queue and job id of a table row; '' for what is none. Decoding thousands of dependencies would take milliseconds.
 function L.stage.place(row)
   local queue, job_id = row:match('^%[[^,]*,"([^"\\]*)","([^"\\]*)"')
   if queue then
     return queue, job_id
   end
-  local parts = cjson.decode(row)
-  return parts[2], parts[3]
+  local is_json, parts = pcall(cjson.decode, row)
+  parts = is_json and type(parts) == 'table' and parts or {}
+  return tostring(parts[2] or ''), tostring(parts[3] or '')
 end
 
 -- Reads the nodes that begin at args[at]; their queue numbers count from keys[first_queue].

@@ -35,7 +35,7 @@ local function refusal(keys, args, allowed)
     return gone
   end
   -- Cancelled while it was being staged: what is missing cannot be run again, and the rest is not the flow.
-  if redis.call('HLEN', keys[1] .. ':nodes') < tonumber(redis.call('HGET', keys[1], 'total')) then
+  if redis.call('HLEN', keys[1] .. ':nodes') < L.numbers.int(redis.call('HGET', keys[1], 'total'), 0) then
     return state
   end
   return nil

@@ -1,4 +1,5 @@
--- events: the log of a queue, trimmed to about 1000 entries, and to 16 MiB of large ones.
+-- events: the log of a queue, trimmed to about 1000 entries, and to 16 MiB of large ones. It only wakes who waits:
+-- where it cannot be written, because its key is of another type or its ids are used up, the jobs go on all the same.
 
 local M = {}
 L.events = M
@@ -42,9 +43,9 @@ local function trim_large(events_key, entry_id, size)
 end
 
 function M.emit(events_key, event, job_id, ...)
-  local entry_id = redis.call('XADD', events_key, 'MAXLEN', '~', '1000', '*', 'event', event, 'jobId', job_id, ...)
+  local entry_id = redis.pcall('XADD', events_key, 'MAXLEN', '~', '1000', '*', 'event', event, 'jobId', job_id, ...)
   local size = bytes(...)
-  if size > LARGE then
+  if size > LARGE and type(entry_id) == 'string' then
     trim_large(events_key, entry_id, size)
   end
 end

@@ -26,7 +26,7 @@ function M.notify(n)
   if redis.call('HSETNX', job_key, 'depdone:' .. n.member, 1) == 0 then
     return false, redis.call('SCARD', deps_key) - L.numbers.int(parent[4], 0)
   end
-  local done = redis.call('HINCRBY', job_key, 'depsCompleted', 1)
+  local done = L.hashes.add(job_key, 'depsCompleted', 1)
   local left = redis.call('SCARD', deps_key) - done
   if left > 0 or parent[1] ~= 'waiting-children' then
     return false, left

@@ -296,8 +296,9 @@ class TestWorkers:
             redis_client.xgroup_createconsumer(f"{P}stream", "workers", name)
             if told:
                 redis_client.set(f"{P}w:{name}", json.dumps(told))
-        (worker,) = queue.workers()
-        assert (worker.id, worker.host, worker.pid) == ("worker-1", "h", 7)
+        broken, worker = queue.workers()
+        assert (broken.id, broken.broken) == ("worker-2", True)
+        assert (worker.id, worker.host, worker.pid, worker.broken) == ("worker-1", "h", 7, False)
         assert (worker.active_jobs, worker.handlers) == (2, None)
 
 

@@ -320,7 +320,7 @@ def test_a_file_that_is_no_flow_is_refused(tmp_path: Path, content: bytes) -> No
 def test_a_status_counts_what_is_open_and_knows_when_it_has_ended() -> None:
     status = FlowStatus(FlowId("f"), "n", FlowState.RUNNING, "q", 10, 3, 2, "", {}, None, None)
     assert status.open == 5
-    assert [state.is_terminal for state in FlowState] == [False, False, True, True, True]
+    assert [state.is_terminal for state in FlowState] == [False, False, True, True, True, False]
 
 
 @pytest.mark.parametrize(
