@@ -104,7 +104,8 @@ def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[l
     letter = yield from _letter_of(queue, note)
     if letter is None:
         return []
-    mark = hashlib.sha256(f"{queue.queue}\n{job_id}\n{note.failed_at}".encode("utf-8", "surrogateescape")).hexdigest()
+    failure = f"{queue.queue}\n{job_id}\n{note.failed_at}"
+    mark = hashlib.sha256(failure.encode("utf-8", "surrogateescape")).hexdigest()
     told = yield from ask(
         letters.write(
             target, f"dead-{mark[:32]}", readable(letter.name) or "unnamed", _envelope(queue, letter), now_ms
