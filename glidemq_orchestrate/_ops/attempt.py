@@ -12,7 +12,7 @@ from glidemq_orchestrate._ops import flow, flow_index, portable_node
 from glidemq_orchestrate._ops.dead_letters import bury_noted
 from glidemq_orchestrate._ops.workers import SILENT_MS
 from glidemq_orchestrate._protocol import exchange as wire
-from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate._protocol import glidemq, letters, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.clock import Clock
@@ -123,9 +123,14 @@ def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str]
         if outcome.attempt.options.portable
     ]
     done = [attempt.job_id for attempt, kind, verdict in ended if verdict == "ok" and kind is Kind.DONE]
-    failed = {attempt.flow_id or "" for attempt, _, verdict in ended if verdict == "failed"}
-    if done or failed:
-        yield from portable_node.carry(queue, done, failed, clock)
+    # Nobody in the server tells the dependents of a failure, nor many dependents.
+    moved = {
+        attempt.flow_id or ""
+        for attempt, _, verdict in ended
+        if verdict == "failed" or (verdict == "ok" and attempt.options.is_wide)
+    }
+    if done or moved:
+        yield from portable_node.carry(queue, done, moved, clock)
 
 
 def _inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:
@@ -215,9 +220,12 @@ def reclaim(
     for queue in queues:
         calls.append(orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=now_ms))
         calls.append(orchestrate.forget_workers(queue, GROUP, silent_ms, now_ms))
-    for reply in (yield from ask_each(calls)):
+        calls.append(letters.count(queue))
+    replies = yield from ask_each(calls)
+    for reply in replies:
         if isinstance(reply, ProtocolError) and "NOGROUP" in str(reply):
             continue
         if isinstance(reply, Exception):
             raise reply
-    yield from bury_noted(queues, clock)
+    noted = [queue for queue, count in zip(queues, replies[2::3], strict=True) if count]
+    yield from bury_noted(noted, clock)

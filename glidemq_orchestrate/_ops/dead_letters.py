@@ -12,7 +12,7 @@ from glidemq_orchestrate._ops import jobs, queue_listing
 from glidemq_orchestrate._ops.queue import NewJob, add_job, get_job
 from glidemq_orchestrate._ops.queue_listing import Wanted
 from glidemq_orchestrate._protocol import glidemq, glidemq_admin, letters, queue_reads
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.letters import Note
 from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.clock import Clock
@@ -75,17 +75,16 @@ def bury_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
     Repeatable, cut off anywhere, by two at once: the id of a letter tells the failure. One that cannot be
     written stays noted and keeps back no other; its error is raised at the end.
     """
-    waiting = yield from ask_all(letters.counts(queues))
     written: list[JobId] = []
     refused: GlideMQError | None = None
-    for queue, count in zip(queues, waiting, strict=True):
-        if not count:
-            continue
-        name = yield from queue_of(queue)
+    for queue in queues:
+        job_ids = yield from ask(letters.noted(queue))
+        name = (yield from queue_of(queue)) if job_ids else None
         if name is None:
-            yield from ask(letters.forget_all(queue))
+            if job_ids:  # nobody wants their letters any more
+                yield from ask(letters.forget_all(queue))
             continue
-        for job_id in (yield from ask(letters.noted(queue))):
+        for job_id in job_ids:
             try:
                 written += yield from _bury(queue, job_id, QueueKeys(queue.prefix, name), clock.now_ms())
             except TransportError:

@@ -5,11 +5,10 @@ L.fetch = {}
 
 local TRIES, MAX_INPUTS, MAX_INPUT_BYTES = 3, 20, 262144
 
--- What a row of the reply holds after job id, entry id and processedOn, in this order.
+-- What a row of the reply holds after job id, entry id and processedOn, in this order; then what decides.
 local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node', 'signals', 'fallbackIndex',
   'budgetKey' }
 local SHOWN = #COLUMNS
--- What decides, after those.
 local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
   'gmo:entry', 'processedOn' }
 local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10

@@ -8,6 +8,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate._ops import flow_portable, supervise
+from glidemq_orchestrate._ops.flow import FlowRef
 from glidemq_orchestrate._ops.supervise import Watch
 from glidemq_orchestrate._protocol import orchestrate, supervision
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
@@ -167,6 +168,6 @@ def test_what_is_still_to_be_done_is_done_by_advancing(bench: Bench, node: Any) 
 
 def test_a_flow_of_the_portable_path_is_not_touched(bench: Bench) -> None:
     checked = FlowSpec("n", [FlowNode("a", "etl", "work")]).check()
-    bench.hand.run(flow_portable.submit("glide", checked, "f", bench))
+    bench.hand.run(flow_portable.submit(FlowRef(ETL, "f", "portable"), checked, "attach", bench))
     assert bench.record()["state"] == "running"
     bench.unchanged(supervision.check_open(ETL, "f", 0, 60_000, bench.now))
