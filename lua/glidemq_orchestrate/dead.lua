@@ -12,8 +12,9 @@ local function is_wanted(prefix)
   return redis.call('HGET', prefix .. 'meta', 'deadLetterQueueName')
 end
 
+-- Where the key holds something else, the job fails without a letter: its end matters more.
 local function write(prefix, job_id, now, copy)
-  redis.call('HSET', prefix .. 'gmo:letters', job_id, L.numbers.text(now) .. '\n' .. (copy or ''))
+  redis.pcall('HSET', prefix .. 'gmo:letters', job_id, L.numbers.text(now) .. '\n' .. (copy or ''))
 end
 
 -- What a letter needs of a job that may be removed as it fails; nil where no letter is wanted.

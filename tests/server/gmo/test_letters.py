@@ -198,3 +198,10 @@ def test_a_queue_that_wants_no_letters_any_more_keeps_no_notes(bench: Bench) -> 
     add(bench)
     bench.fail(bench.begin())
     assert not bench.client.exists(NOTES)
+
+
+def test_a_key_that_holds_something_else_stops_no_failure(bench: Bench, node: Any) -> None:
+    bench.submit(node("a"), node("b", "a"))
+    bench.client.set(NOTES, "no hash")
+    assert bench.fail(bench.begin())[0] == "failed"
+    assert (bench.record()["state"], bench.record()["failed"]) == ("failed", "2")
