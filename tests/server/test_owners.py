@@ -205,3 +205,14 @@ def test_processes_are_found_without_proc_too() -> None:
         child.kill()
         child.wait()
     assert child.pid not in _lifeline_guard._from_ps()
+
+
+@pytest.mark.parametrize("how", ["frozen", "executable"])
+def test_without_a_python_to_run_it_there_is_no_guard_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    monkeypatch.setattr(sys, how, how == "frozen" or "", raising=False)
+    lifeline = Lifeline()
+    lifeline.watch(os.getpid())
+    lifeline.forget(os.getpid())
+    assert "may outlive it: its guard cannot be started: there is no Python here" in caplog.text
