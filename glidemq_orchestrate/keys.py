@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from binascii import crc_hqx
 from dataclasses import dataclass
 
 from glidemq_orchestrate._names import FLOW_ID, JOB_ID, QUEUE, shown
@@ -15,6 +16,7 @@ from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 
 DEFAULT_PREFIX = "glide"
 GROUP = "workers"
+SLOTS = 16384
 
 _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
 _NO_FLOW_ID = re.compile(r":(nodes|order|open|ready|failed|blocked|telling|growing)\Z")
@@ -83,6 +85,13 @@ class QueueKeys:
     def supervised(self) -> str:
         """How far the supervisors of this queue have come: a hash."""
         return f"{self.base}:gmo:supervised"
+
+
+def slot_of(key: str) -> int:
+    """The slot of a cluster that a key is in."""
+    _, _, rest = key.partition("{")
+    tag, end, _ = rest.partition("}")
+    return crc_hqx((tag if tag and end else key).encode(), 0) % SLOTS
 
 
 def flow_home(prefix: str, flow_id: str) -> str:

@@ -20,7 +20,8 @@ class RunOptions:
     """What a worker obeys of a job's stored options; unknown and broken parts are ignored.
 
     ``remove_on_complete`` and ``remove_on_fail`` are glide-mq's retention as ``mode count age``, '' for none.
-    ``portable``: flow and node of a job that went by the portable path.
+    ``portable``: flow and node of a job that went by the portable path; ``is_wide``: more depend on it than
+    the server tells.
     """
 
     attempts: int
@@ -33,6 +34,7 @@ class RunOptions:
     fallbacks: tuple[Fallback, ...] = ()
     trace: str = ""
     portable: tuple[str, str] | None = None
+    is_wide: bool = False
 
     @classmethod
     def from_wire(cls, text: str) -> RunOptions:
@@ -52,7 +54,7 @@ def _run_options(text: str) -> RunOptions:
     if not isinstance(wire, dict):
         wire = {}
     timeout, lock = amount(wire.get("timeout")), amount(wire.get("lockDuration"))
-    backoff, trace = wire.get("backoff"), wire.get("traceparent")
+    backoff, trace, mark = wire.get("backoff"), wire.get("traceparent"), wire.get("gmo")
     return RunOptions(
         attempts=max(int(amount(wire.get("attempts"))), 1),
         backoff=_backoff(backoff),
@@ -63,7 +65,8 @@ def _run_options(text: str) -> RunOptions:
         lock_duration=timedelta(milliseconds=lock) if 1000 <= lock <= 86_400_000 else None,
         fallbacks=_fallbacks(wire.get("fallbacks")),
         trace=trace if isinstance(trace, str) else "",
-        portable=_portable(wire.get("gmo")),
+        portable=_portable(mark),
+        is_wide=isinstance(mark, dict) and "wide" in mark,
     )
 
 

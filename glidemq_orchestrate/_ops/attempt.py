@@ -123,9 +123,14 @@ def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str]
         if outcome.attempt.options.portable
     ]
     done = [attempt.job_id for attempt, kind, verdict in ended if verdict == "ok" and kind is Kind.DONE]
-    failed = {attempt.flow_id or "" for attempt, _, verdict in ended if verdict == "failed"}
-    if done or failed:
-        yield from portable_node.carry(queue, done, failed, clock)
+    # Nobody in the server tells the dependents of a failure, nor many dependents.
+    moved = {
+        attempt.flow_id or ""
+        for attempt, _, verdict in ended
+        if verdict == "failed" or (verdict == "ok" and attempt.options.is_wide)
+    }
+    if done or moved:
+        yield from portable_node.carry(queue, done, moved, clock)
 
 
 def _inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:

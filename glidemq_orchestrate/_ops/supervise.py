@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate._ops import attempt, events, flow_portable
+from glidemq_orchestrate._ops import attempt, events, portable_advance
 from glidemq_orchestrate._ops.lost import bring_back
 from glidemq_orchestrate._ops.workers import FOREIGN_IDLE_MS, OURS
 from glidemq_orchestrate._protocol import glidemq
@@ -209,7 +209,7 @@ def _walk(watch: Watch, first: int, position: int, clock: Clock) -> Op[tuple[int
 
 def advance_portable(watch: Watch, clock: Clock) -> Op[None]:
     """Tell across slots what ended: nobody else does that for the portable flows of this home."""
-    yield from flow_portable.sweep(watch.queue, clock)
+    yield from portable_advance.sweep(watch.queue, clock)
 
 
 Step = Callable[[Watch, Clock], Op[Any]]

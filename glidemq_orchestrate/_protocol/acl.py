@@ -10,11 +10,11 @@ from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 # The server checks the commands inside functions against the rights of the caller, too.
 _COMMANDS: Final = """
-fcall info scan get mget set incr incrby decr decrby exists del unlink expire pexpire hget hmget hgetall
-hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush lrange
-lrem rpop rpush sadd scard sintercard sismember smembers smismember spop srandmember srem sscan time
-zadd zcard zcount zpopmin zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore xack xadd xautoclaim
-xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtrim
+fcall info scan get mget set incr incrby decr decrby exists del unlink expire pexpire persist hget hmget
+hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush
+lrange lrem rpop rpush sadd scard sintercard sismember smembers smismember spop srandmember srem sscan
+time zadd zcard zcount zpopmin zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore xack xadd
+xautoclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtrim
 """
 COMMANDS: Final = tuple(_COMMANDS.split())
 IN_A_CLUSTER: Final = ("asking", "cluster|slots")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.portable_record import plain
 from glidemq_orchestrate._protocol.staging import JobNames, Piece, staged
 from glidemq_orchestrate._stored import exact, moment, number, parsed, parsed_object, read_progress
 from glidemq_orchestrate.checked_flow import CheckedFlow
@@ -56,7 +57,7 @@ def stage_flow(
     places = [QueueKeys(prefix, queue) for queue in flow.queues]
     numbers = {place.queue: number for number, place in enumerate(places, start=1)}
     home = QueueKeys(prefix, flow.home)
-    keys = [flow_home(prefix, flow_id), home.flow(flow_id), *(place.key("id") for place in places)]
+    keys = [home.flow(flow_id), *(place.key("id") for place in places)]
     for chunk in chunks:
         args: list[Word] = [now_ms, head]
         for piece in chunk:
@@ -72,8 +73,7 @@ def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call
 
 def discard_flow(queue: QueueKeys, flow_id: str, digest: str) -> Call[int]:
     """Delete a slice of a flow that never started; answers how many nodes are left. Repeatable."""
-    keys = [flow_home(queue.prefix, flow_id), queue.flow(flow_id)]
-    return function("gmo_discard_flow", keys, (0, flow_id, digest), replies.integer)
+    return function("gmo_discard_flow", [queue.flow(flow_id)], (0, flow_id, digest), replies.integer)
 
 
 def advance_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[int]:
@@ -122,9 +122,8 @@ def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
 
 def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
     """A status from the fields of the record, whatever they hold."""
+    fields = plain(fields)
     state = _flow_state(fields.get("state"))
-    if state.is_terminal and "final" in fields:  # of the portable path
-        fields = {**fields, **{name: str(value) for name, value in parsed_object(fields["final"]).items()}}
     counts = {
         name: exact(fields.get(name)) for name in ("total", "completed", "failed", "skipped", "generation")
     }

@@ -90,7 +90,7 @@ local function done(x, o, job)
     x.flows[#x.flows + 1] = L.settle.job_completed(job.flow, x.prefix, o.job_id, x.now)
   else
     if o.kind == 'done' or not is_portable(x, o) then
-      L.parents.notify_all(x.prefix, o.job_id)
+      x.spent = x.spent + L.parents.notify_all(x.prefix, o.job_id)
     end
     L.retention.apply(x.prefix .. 'completed', x.prefix, o.job_id, mode, count, age, x.now)
   end

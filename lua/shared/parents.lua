@@ -36,13 +36,15 @@ function M.notify(n)
   return true, left
 end
 
--- Notifies the additional parents of a job that are in its own queue; others may be in another slot.
+-- Notifies the additional parents of a job that are in its own queue; others may be in another slot. Returns how many
+-- there are in all.
 function M.notify_all(prefix, job_id)
-  local own = string.sub(prefix, 1, -2)
-  for _, member in ipairs(redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)) do
+  local own, members = string.sub(prefix, 1, -2), redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)
+  for _, member in ipairs(members) do
     local queue, parent_id = string.match(member, '^(.*):([^:]*)$')
     if queue == own then
       M.notify({ prefix = prefix, parent_id = parent_id, member = own .. ':' .. job_id })
     end
   end
+  return #members
 end

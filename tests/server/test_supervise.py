@@ -388,6 +388,7 @@ def test_our_own_workers_cost_a_supervisor_a_few_calls_only(scene: Scene) -> Non
 
 def test_a_flow_in_staging_is_left_alone(scene: Scene) -> None:
     checked = DIAMOND.check()
+    scene.client.set("glide:gmo:home:{f}", checked.home)
     (stage,) = orchestrate.stage_flow("glide", "f", checked, staging.chunks(checked.nodes), scene.now)
     scene.hand.answer(stage)
     scene.lap()

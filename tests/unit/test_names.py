@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate import _names as names
 from glidemq_orchestrate._ops import jobs, queue_admin, scheduler
 from glidemq_orchestrate._ops import queue as queue_ops
+from glidemq_orchestrate._ops.flow import FlowRef
 from glidemq_orchestrate._ops.queue import NewJob
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.keys import QueueKeys, check_flow_id, check_job_id
@@ -132,10 +134,11 @@ def test_a_reason_of_a_cancel_is_cut(reason: str, monkeypatch: pytest.MonkeyPatc
     def cancel(_ref: object, told: str, _clock: object) -> None:
         sent.append(told)
 
-    monkeypatch.setattr("glidemq_orchestrate.producer.ops.cancel", cancel)
     with FlowProducer(URL) as flows:
         monkeypatch.setattr(flows, "_run", lambda op: op)
-        ref: Any = None
-        Flow(flows, ref).cancel(reason)
+        ref = FlowRef(QueueKeys("glide", "etl"), "f")
+        handle = Flow(flows, ref)
+        monkeypatch.setattr(handle, "_backend", SimpleNamespace(cancel=cancel))
+        handle.cancel(reason)
     assert len(sent[0]) == names.MAX_REASON
     sent[0].encode()

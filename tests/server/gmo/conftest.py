@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate._ops import attempt as attempt_ops
-from glidemq_orchestrate._ops import flow as flow_ops
+from glidemq_orchestrate._ops import flow_backend
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import orchestrate, staging
 from glidemq_orchestrate._protocol.call import Call, ask, function
@@ -75,7 +75,7 @@ class Bench:
         return answer
 
     def submit(self, *nodes: FlowNode) -> None:
-        self.hand.run(flow_ops.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
+        self.hand.run(flow_backend.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
 
     def stage(self, *nodes: FlowNode) -> Any:
         checked = FlowSpec("n", nodes).check()

@@ -12,7 +12,7 @@ import redis
 from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowSpec
 from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._ops import attempt as attempt_ops
-from glidemq_orchestrate._ops import flow as flow_ops
+from glidemq_orchestrate._ops import flow_backend
 from glidemq_orchestrate._ops.library import ensure_libraries, with_libraries
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol.call import Call, Op, ask
@@ -74,7 +74,7 @@ class Keeper:
         return self.run(ask(call))
 
     def submit(self, *nodes: FlowNode) -> None:
-        self.run(flow_ops.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
+        self.run(flow_backend.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
 
     def begin(self, wanted: int = 100) -> list[Attempt]:
         self.tokens += 1
