@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
+
+from tests.processes import run
 
 ROOT = Path(__file__).parents[2]
 ALL_FLIGHTS = 336_776
@@ -20,14 +21,7 @@ pytestmark = [pytest.mark.system, pytest.mark.spark]
 
 def run_demo(orchestrator: str, home: Path) -> str:
     command = [sys.executable, "-m", "glidemq_orchestrate", "demo", "--orchestrator", orchestrator]
-    done = subprocess.run(
-        [*command, "--home", home, "--project", ROOT],
-        capture_output=True,
-        text=True,
-        timeout=560,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    done = run([*command, "--home", home, "--project", ROOT], timeout=560)
     logs = "\n".join(
         f"--- {log.relative_to(home)}\n{log.read_text(errors='replace')[-3000:]}"
         for log in home.rglob("*.log")
