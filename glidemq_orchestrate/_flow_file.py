@@ -20,6 +20,9 @@ from glidemq_orchestrate.retry import Backoff
 from glidemq_orchestrate.rules import Dependency, OnFailure, Rule
 
 _NAME: Final[dict[str, Any]] = {"minLength": 1, "maxLength": 256}
+FAULTS_SHOWN: Final = 10
+PLACE_SHOWN: Final = 120
+FAULT_SHOWN: Final = 300
 _DURATION: Final = TypeAdapter(timedelta)
 
 
@@ -125,14 +128,23 @@ def read(wire: Mapping[str, Any]) -> FlowFile:
     """Check the shape.
 
     Raises:
-        InvalidFlow: A field is missing, unknown or of the wrong type; the message lists every place.
+        InvalidFlow: A field is missing, unknown or of the wrong type; the message lists ten places at
+            most.
     """
     try:
         return FlowFile.model_validate(dict(wire))
     except ValidationError as exc:
-        faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in exc.errors()]
-        told = "; ".join(f"{place}: {message.removeprefix('Value error, ')}" for place, message in faults)
-        raise InvalidFlow(f"not a flow: {told}") from exc
+        raise InvalidFlow(f"not a flow: {_told(exc)}") from exc
+
+
+def _told(exc: ValidationError) -> str:
+    faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in exc.errors(include_input=False)]
+    told = [
+        f"{place[:PLACE_SHOWN]}: {message.removeprefix('Value error, ')[:FAULT_SHOWN]}"
+        for place, message in faults[:FAULTS_SHOWN]
+    ]
+    more = len(faults) - len(told)
+    return "; ".join([*told, f"and {more:,} more faults"] if more else told)
 
 
 def as_file(value: Any) -> Any:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from glidemq_orchestrate._flow_drawing import FOLD_FROM, dot, mermaid
-from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
+from glidemq_orchestrate._importing import importing
+from glidemq_orchestrate.errors import InvalidFlow
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -49,21 +50,23 @@ class FlowForms:
     def from_file(cls, path: str | Path) -> Self:
         """Read a flow file, YAML or JSON; ``glidemq flow schema`` prints its JSON Schema.
 
+        JSON may have up to 256 MiB, YAML up to 16 MiB and 100 levels. Aliases and merges are followed,
+        within bounds.
+
         Raises:
             ConfigurationError: The file cannot be read.
-            InvalidFlow: It is not YAML or JSON, or not a flow.
+            InvalidFlow: It is not YAML or JSON, a key comes twice in an object, or it is not a flow; the
+                message names the file, and the line or the field.
         """
-        import yaml  # noqa: PLC0415  only for files
+        with importing():
+            from glidemq_orchestrate._flow_reader import read_object  # noqa: PLC0415  only for files
 
+        wire = read_object(path)
         try:
-            wire = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except OSError as exc:
-            raise ConfigurationError(f"cannot read flow file {path}: {exc.strerror}") from exc
-        except (yaml.YAMLError, UnicodeDecodeError) as exc:
-            raise InvalidFlow(f"{path} is neither YAML nor JSON: {exc}") from exc
-        if not isinstance(wire, dict):
-            raise InvalidFlow(f"{path} does not hold a flow: an object with name and nodes is needed")
-        return cls.from_dict(wire)
+            return cls.from_dict(wire)
+        except InvalidFlow as exc:
+            exc.args = (f"{path}: {exc}",)
+            raise
 
     @classmethod
     def from_graph(
@@ -91,7 +94,8 @@ class FlowForms:
             InvalidFlow: Not a directed graph, or a node is not usable; the message names it. Its subclasses
                 DuplicateNode and CycleError (``exc.cycle`` lists the nodes) for those.
         """
-        from glidemq_orchestrate import _flow_graph  # noqa: PLC0415  imports pydantic
+        with importing():
+            from glidemq_orchestrate import _flow_graph  # noqa: PLC0415  imports pydantic
 
         given = {"queue": queue, "job": job}
         nodes = _flow_graph.read(graph, {key: value for key, value in given.items() if value is not None})
@@ -99,7 +103,8 @@ class FlowForms:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form of a flow file; ``from_dict`` of it is an equal flow. Durations are ISO 8601."""
-        from glidemq_orchestrate._flow_file import as_file  # noqa: PLC0415  imports pydantic
+        with importing():
+            from glidemq_orchestrate._flow_file import as_file  # noqa: PLC0415  imports pydantic
 
         wire: dict[str, Any] = as_file(self)
         return wire
@@ -113,7 +118,8 @@ class FlowForms:
         Raises:
             ConfigurationError: networkx is missing; it comes with the extra ``graph``.
         """
-        from glidemq_orchestrate import _flow_graph  # noqa: PLC0415  imports pydantic
+        with importing():
+            from glidemq_orchestrate import _flow_graph  # noqa: PLC0415  imports pydantic
 
         about = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "nodes"}  # type: ignore[arg-type]
         return _flow_graph.write(self.nodes, about)

@@ -40,7 +40,7 @@ class AdminCalls(QueueBase):
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
             InvalidJob: ``grace`` is negative or ``limit`` less than 1; nothing was sent.
         """
-        return self._run(ops.clean(self._keys, state, grace, limit, self._clock.now_ms()))
+        return self._run(ops.clean(self._keys, state, grace, limit, self._now()))
 
     def drain(self, *, delayed: bool = False) -> int:
         """Delete the jobs that wait to be run, by priority and ordering key too; returns how many.
@@ -51,7 +51,7 @@ class AdminCalls(QueueBase):
         Args:
             delayed: Delayed jobs too, also those that wait for another attempt.
         """
-        return self._run(ops.drain(self._keys, delayed=delayed, now_ms=self._clock.now_ms()))
+        return self._run(ops.drain(self._keys, delayed=delayed, now_ms=self._now()))
 
     def obliterate(self, *, force: bool = False) -> None:
         """Delete everything about the queue: jobs, flows that live in it, events, settings, schedulers.
@@ -69,9 +69,10 @@ class AdminCalls(QueueBase):
     def retry_failed(self, count: int | None = None) -> int:
         """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
 
-        Nodes of flows stay failed: a flow is retried as a whole.
+        All are as many as have failed at the beginning: what fails again meanwhile stays failed. Nodes of
+        flows stay failed: a flow is retried as a whole.
         """
-        return self._run(ops.retry_failed(self._keys, count, self._clock.now_ms()))
+        return self._run(ops.retry_failed(self._keys, count, self._now()))
 
     def set_global_concurrency(self, limit: int | None) -> None:
         """Let at most ``limit`` jobs run at once over all workers; None lifts it. Repeatable.
@@ -104,7 +105,7 @@ class AdminCalls(QueueBase):
         Raises:
             InvalidJob: The key or the duration cannot be meant; nothing was sent.
         """
-        return self._run(ops.rate_limit_group(self._keys, key, duration, self._clock.now_ms(), extend=extend))
+        return self._run(ops.rate_limit_group(self._keys, key, duration, self._now(), extend=extend))
 
     def groups(self) -> list[GroupInfo]:
         """The ordering keys that were ever used, with what runs and what is held back."""
@@ -120,7 +121,7 @@ class AdminCalls(QueueBase):
 
     def workers(self) -> list[WorkerInfo]:
         """The live workers of the queue, the oldest first."""
-        return self._run(workers.live(self._keys, self._clock.now_ms()))
+        return self._run(workers.live(self._keys, self._now()))
 
     def set_dead_letter_queue(self, name: str | None) -> None:
         """Say to which queue workers copy the jobs that have failed for good; None: to none. Repeatable.
@@ -152,7 +153,7 @@ class AdminCalls(QueueBase):
         Raises:
             JobNotFound: There is none with this id, or it is another queue's. A repeat raises this.
         """
-        self._run(dead_letters.remove(self._keys, letter_id, self._clock.now_ms()))
+        self._run(dead_letters.remove(self._keys, letter_id, self._now()))
 
     def replay_dead_letter(self, letter_id: str) -> JobId:
         """Run the failed job again, so that what waits for it goes on, and throw the letter away.
@@ -164,7 +165,7 @@ class AdminCalls(QueueBase):
             JobNotFound: There is no such letter.
             JobStateConflict: The job has not failed any more, or it is a node of a flow; the letter stays.
         """
-        return self._run(dead_letters.replay(self._keys, letter_id, self._clock.now_ms()))
+        return self._run(dead_letters.replay(self._keys, letter_id, self._now()))
 
 
 class AsyncAdminCalls(AsyncQueueBase):
@@ -186,11 +187,11 @@ class AsyncAdminCalls(AsyncQueueBase):
         self, state: EndedState, *, grace: timedelta = timedelta(0), limit: int = 1000
     ) -> list[JobId]:
         """See ``Queue.clean``."""
-        return await self._run(ops.clean(self._keys, state, grace, limit, self._clock.now_ms()))
+        return await self._run(ops.clean(self._keys, state, grace, limit, await self._now()))
 
     async def drain(self, *, delayed: bool = False) -> int:
         """See ``Queue.drain``."""
-        return await self._run(ops.drain(self._keys, delayed=delayed, now_ms=self._clock.now_ms()))
+        return await self._run(ops.drain(self._keys, delayed=delayed, now_ms=await self._now()))
 
     async def obliterate(self, *, force: bool = False) -> None:
         """See ``Queue.obliterate``."""
@@ -198,7 +199,7 @@ class AsyncAdminCalls(AsyncQueueBase):
 
     async def retry_failed(self, count: int | None = None) -> int:
         """See ``Queue.retry_failed``."""
-        return await self._run(ops.retry_failed(self._keys, count, self._clock.now_ms()))
+        return await self._run(ops.retry_failed(self._keys, count, await self._now()))
 
     async def set_global_concurrency(self, limit: int | None) -> None:
         """See ``Queue.set_global_concurrency``."""
@@ -219,7 +220,7 @@ class AsyncAdminCalls(AsyncQueueBase):
     async def rate_limit_group(self, key: str, duration: timedelta, *, extend: bool = True) -> datetime:
         """See ``Queue.rate_limit_group``."""
         return await self._run(
-            ops.rate_limit_group(self._keys, key, duration, self._clock.now_ms(), extend=extend)
+            ops.rate_limit_group(self._keys, key, duration, await self._now(), extend=extend)
         )
 
     async def groups(self) -> list[GroupInfo]:
@@ -232,7 +233,7 @@ class AsyncAdminCalls(AsyncQueueBase):
 
     async def workers(self) -> list[WorkerInfo]:
         """See ``Queue.workers``."""
-        return await self._run(workers.live(self._keys, self._clock.now_ms()))
+        return await self._run(workers.live(self._keys, await self._now()))
 
     async def set_dead_letter_queue(self, name: str | None) -> None:
         """See ``Queue.set_dead_letter_queue``."""
@@ -252,8 +253,8 @@ class AsyncAdminCalls(AsyncQueueBase):
 
     async def remove_dead_letter(self, letter_id: str) -> None:
         """See ``Queue.remove_dead_letter``."""
-        await self._run(dead_letters.remove(self._keys, letter_id, self._clock.now_ms()))
+        await self._run(dead_letters.remove(self._keys, letter_id, await self._now()))
 
     async def replay_dead_letter(self, letter_id: str) -> JobId:
         """See ``Queue.replay_dead_letter``."""
-        return await self._run(dead_letters.replay(self._keys, letter_id, self._clock.now_ms()))
+        return await self._run(dead_letters.replay(self._keys, letter_id, await self._now()))

@@ -22,7 +22,7 @@ class JobCalls(QueueBase):
             JobNotFound: There is none with this id.
             JobStateConflict: It has not failed, or it is a node of a flow: that is retried as a whole.
         """
-        self._run(ops.retry(self._keys, job_id, self._clock.now_ms()))
+        self._run(ops.retry(self._keys, job_id, self._now()))
 
     def revoke(self, job_id: str) -> Revoked:
         """End a job that does not run yet; tell one that runs to stop.
@@ -46,7 +46,7 @@ class JobCalls(QueueBase):
             JobNotFound: There is none with this id. A repeat raises this.
             JobStateConflict: It is a node of a flow that has not ended: cancel the flow.
         """
-        self._run(ops.remove(self._keys, job_id, self._clock.now_ms()))
+        self._run(ops.remove(self._keys, job_id, self._now()))
 
     def change_priority(self, job_id: str, priority: int) -> None:
         """Give a job that does not run yet another priority, 0 to 2048. Repeatable.
@@ -66,7 +66,7 @@ class JobCalls(QueueBase):
             JobNotFound: There is none with this id.
             JobStateConflict: It runs or has ended, or stands in the priority or LIFO list already.
         """
-        self._run(ops.change_delay(self._keys, job_id, delay, self._clock.now_ms()))
+        self._run(ops.change_delay(self._keys, job_id, delay, self._now()))
 
     def promote(self, job_id: str) -> None:
         """Make a delayed job ready now.
@@ -97,7 +97,7 @@ class JobCalls(QueueBase):
             JobNotFound: There is none with this id.
             EncodeError, PayloadTooLarge: The progress does not fit; nothing was sent.
         """
-        self._run(ops.update(self._keys, job_id, "progress", progress, self._clock.now_ms()))
+        self._run(ops.update(self._keys, job_id, "progress", progress, self._now()))
 
     def update_data(self, job_id: str, data: JsonLike) -> None:
         """Replace the data of a job; an attempt that is running has the old. Repeatable.
@@ -106,7 +106,7 @@ class JobCalls(QueueBase):
             JobNotFound: There is none with this id.
             EncodeError, PayloadTooLarge: The data does not fit; nothing was sent.
         """
-        self._run(ops.update(self._keys, job_id, "data", data, self._clock.now_ms()))
+        self._run(ops.update(self._keys, job_id, "data", data, self._now()))
 
     def report_tokens(self, job_id: str, tokens: int) -> None:
         """Say how many tokens a job took, for the rate limit by tokens. Repeatable.
@@ -115,7 +115,7 @@ class JobCalls(QueueBase):
             InvalidJob: The number is negative; nothing was sent.
             JobNotFound: There is none with this id.
         """
-        self._run(ops.report_tokens(self._keys, job_id, tokens, self._clock.now_ms()))
+        self._run(ops.report_tokens(self._keys, job_id, tokens, self._now()))
 
     def children_values(self, job_id: str) -> dict[JobRef, Json]:
         """The results of the completed jobs that a job waits or waited for, in whatever queue they are.
@@ -148,7 +148,7 @@ class JobCalls(QueueBase):
             InvalidJob: The name is empty; nothing was sent.
             EncodeError, PayloadTooLarge: The data does not fit; nothing was sent.
         """
-        return self._run(ops.signal(self._keys, job_id, name, data, self._clock.now_ms()))
+        return self._run(ops.signal(self._keys, job_id, name, data, self._now()))
 
     def add_output(self, job_id: str, fields: Mapping[str, str]) -> str:
         """Append to the output stream of a job: texts by name, at most 1 MiB. Returns the entry's id.
@@ -174,7 +174,7 @@ class AsyncJobCalls(AsyncQueueBase):
 
     async def retry(self, job_id: str) -> None:
         """See ``Queue.retry``."""
-        await self._run(ops.retry(self._keys, job_id, self._clock.now_ms()))
+        await self._run(ops.retry(self._keys, job_id, await self._now()))
 
     async def revoke(self, job_id: str) -> Revoked:
         """See ``Queue.revoke``."""
@@ -182,7 +182,7 @@ class AsyncJobCalls(AsyncQueueBase):
 
     async def remove(self, job_id: str) -> None:
         """See ``Queue.remove``."""
-        await self._run(ops.remove(self._keys, job_id, self._clock.now_ms()))
+        await self._run(ops.remove(self._keys, job_id, await self._now()))
 
     async def change_priority(self, job_id: str, priority: int) -> None:
         """See ``Queue.change_priority``."""
@@ -190,7 +190,7 @@ class AsyncJobCalls(AsyncQueueBase):
 
     async def change_delay(self, job_id: str, delay: timedelta) -> None:
         """See ``Queue.change_delay``."""
-        await self._run(ops.change_delay(self._keys, job_id, delay, self._clock.now_ms()))
+        await self._run(ops.change_delay(self._keys, job_id, delay, await self._now()))
 
     async def promote(self, job_id: str) -> None:
         """See ``Queue.promote``."""
@@ -206,15 +206,15 @@ class AsyncJobCalls(AsyncQueueBase):
 
     async def set_progress(self, job_id: str, progress: JsonLike) -> None:
         """See ``Queue.set_progress``."""
-        await self._run(ops.update(self._keys, job_id, "progress", progress, self._clock.now_ms()))
+        await self._run(ops.update(self._keys, job_id, "progress", progress, await self._now()))
 
     async def update_data(self, job_id: str, data: JsonLike) -> None:
         """See ``Queue.update_data``."""
-        await self._run(ops.update(self._keys, job_id, "data", data, self._clock.now_ms()))
+        await self._run(ops.update(self._keys, job_id, "data", data, await self._now()))
 
     async def report_tokens(self, job_id: str, tokens: int) -> None:
         """See ``Queue.report_tokens``."""
-        await self._run(ops.report_tokens(self._keys, job_id, tokens, self._clock.now_ms()))
+        await self._run(ops.report_tokens(self._keys, job_id, tokens, await self._now()))
 
     async def children_values(self, job_id: str) -> dict[JobRef, Json]:
         """See ``Queue.children_values``."""
@@ -230,7 +230,7 @@ class AsyncJobCalls(AsyncQueueBase):
 
     async def signal(self, job_id: str, name: str, data: JsonLike = None) -> bool:
         """See ``Queue.signal``."""
-        return await self._run(ops.signal(self._keys, job_id, name, data, self._clock.now_ms()))
+        return await self._run(ops.signal(self._keys, job_id, name, data, await self._now()))
 
     async def add_output(self, job_id: str, fields: Mapping[str, str]) -> str:
         """See ``Queue.add_output``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from glidemq_orchestrate._ops import queue_listing as ops
-from glidemq_orchestrate._ops.queue_listing import JobPage, Wanted
+from glidemq_orchestrate._ops.queue_listing import LOOK_AT, FoundJobs, JobCounts, JobPage, Wanted
 from glidemq_orchestrate._queue_base import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.job import Job, JobState
@@ -46,7 +46,7 @@ class ListingCalls(QueueBase):
             )
         )
 
-    def search(
+    def search(  # noqa: PLR0913  what is wanted, and how much
         self,
         *,
         state: JobState | None = None,
@@ -54,8 +54,9 @@ class ListingCalls(QueueBase):
         data: Mapping[str, JsonLike] | None = None,
         limit: int = 100,
         exclude_data: bool = False,
-    ) -> list[Job]:
-        """Find jobs for which all that is given holds. Cost grows with what is looked through.
+        look_at: int | None = LOOK_AT,
+    ) -> FoundJobs:
+        """Find jobs for which all that is given holds; no call to the server takes longer than a page.
 
         Args:
             state: Only jobs of this state; without it all keys of the server are gone through.
@@ -63,9 +64,15 @@ class ListingCalls(QueueBase):
             data: Only jobs whose data has these keys with these values at the top.
             limit: How many to return at most.
             exclude_data: Leave data and result out of what is returned.
+            look_at: About how many jobs are looked through at most, by default a second's work; where a state
+                has no index, keys of others count a little too. None: all. ``scan_jobs`` goes through all of
+                a large queue in pages.
+
+        Returns:
+            The jobs; ``is_partial`` is true where the search ended at ``look_at``, and there may be more.
         """
         return self._run(
-            ops.get_jobs(self._keys, Wanted(state, name, data), range(limit), exclude_data=exclude_data)
+            ops.search(self._keys, Wanted(state, name, data), limit, look_at, exclude_data=exclude_data)
         )
 
     def scan_jobs(
@@ -83,14 +90,18 @@ class ListingCalls(QueueBase):
         """
         return self._run(ops.scan_jobs(self._keys, Wanted(state, name), cursor, exclude_data=exclude_data))
 
-    def counts(self, *, indexed_only: bool = False) -> dict[JobState, int]:
+    def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
         """How many jobs are in each state. A job that a worker has taken and not begun counts as active.
 
         Args:
             indexed_only: Leave out the jobs that wait for other jobs or for their ordering key: glide-mq has
-                no index for those, and counting them means going through all keys of the server.
+                no index for those, and counting them means going through the keys of the server.
+            look_at: About how many jobs are looked through for that, by default a second's work. None: all.
+
+        Returns:
+            The numbers; ``at_least`` holds the states whose counting ended at ``look_at``.
         """
-        return self._run(ops.counts(self._keys, indexed_only=indexed_only))
+        return self._run(ops.counts(self._keys, indexed_only=indexed_only, look_at=look_at))
 
 
 class AsyncListingCalls(AsyncQueueBase):
@@ -116,7 +127,7 @@ class AsyncListingCalls(AsyncQueueBase):
             )
         )
 
-    async def search(
+    async def search(  # noqa: PLR0913  what is wanted, and how much
         self,
         *,
         state: JobState | None = None,
@@ -124,10 +135,11 @@ class AsyncListingCalls(AsyncQueueBase):
         data: Mapping[str, JsonLike] | None = None,
         limit: int = 100,
         exclude_data: bool = False,
-    ) -> list[Job]:
+        look_at: int | None = LOOK_AT,
+    ) -> FoundJobs:
         """See ``Queue.search``."""
         return await self._run(
-            ops.get_jobs(self._keys, Wanted(state, name, data), range(limit), exclude_data=exclude_data)
+            ops.search(self._keys, Wanted(state, name, data), limit, look_at, exclude_data=exclude_data)
         )
 
     async def scan_jobs(
@@ -143,6 +155,6 @@ class AsyncListingCalls(AsyncQueueBase):
             ops.scan_jobs(self._keys, Wanted(state, name), cursor, exclude_data=exclude_data)
         )
 
-    async def counts(self, *, indexed_only: bool = False) -> dict[JobState, int]:
+    async def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
         """See ``Queue.counts``."""
-        return await self._run(ops.counts(self._keys, indexed_only=indexed_only))
+        return await self._run(ops.counts(self._keys, indexed_only=indexed_only, look_at=look_at))

@@ -46,7 +46,7 @@ class UsageCalls(QueueBase):
             ConfigurationError: A time has no zone, the start is after the end, or more than 100,000 buckets
                 would have to be read.
         """
-        return self._run(ops.summary(self._prefix, queues, start, end, self._clock.now_ms()))
+        return self._run(ops.summary(self._prefix, queues, start, end, self._now()))
 
     def flow_budget(self, root_id: str) -> FlowBudget | None:
         """The budget of a flow that glide-mq's producer made, by its root job's id; None: it has none."""
@@ -72,7 +72,7 @@ class AsyncUsageCalls(AsyncQueueBase):
         queues: Sequence[str] | None = None,
     ) -> UsageSummary:
         """See ``Queue.usage_summary``."""
-        return await self._run(ops.summary(self._prefix, queues, start, end, self._clock.now_ms()))
+        return await self._run(ops.summary(self._prefix, queues, start, end, await self._now()))
 
     async def flow_budget(self, root_id: str) -> FlowBudget | None:
         """See ``Queue.flow_budget``."""

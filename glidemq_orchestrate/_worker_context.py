@@ -9,17 +9,21 @@ from typing import Any
 from glidemq_orchestrate._protocol import orchestrate
 from glidemq_orchestrate._worker_voice import Voice
 from glidemq_orchestrate.codec import JsonLike, decode, encode
+from glidemq_orchestrate.errors import DecodeError
 from glidemq_orchestrate.handler import Context, FlowOfNode
 from glidemq_orchestrate.job import Attempt
 
 
-def make_context(attempt: Attempt, voice: Voice, flow: FlowOfNode | None) -> Context:
+def make_context(
+    attempt: Attempt, voice: Voice, flow: FlowOfNode | None, allow_import: Sequence[str] = ()
+) -> Context:
     """What the handler of an attempt gets.
 
     Raises:
         DecodeError: The stored data, inputs or signals are not JSON.
     """
     options, index = attempt.options, attempt.fallback_index
+    voice.open(attempt)
 
     def progress(value: JsonLike) -> None:
         voice.tell("progress", attempt, encode(value, where=f"progress of job {attempt.name}"))
@@ -44,13 +48,25 @@ def make_context(attempt: Attempt, voice: Voice, flow: FlowOfNode | None) -> Con
         output=functools.partial(voice.output, attempt),
         report_usage=functools.partial(voice.usage, attempt),
         fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
+        allow_import=allow_import,
     )
+
+
+def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
+    """Raise for an attempt that no handler can run.
+
+    Raises:
+        DecodeError: Fields of the job hold what cannot be meant; the message says which.
+    """
+    for attempt in attempts:
+        if attempt.unreadable:
+            raise DecodeError(attempt.unreadable)
 
 
 def portable(context: Context) -> dict[str, Any]:
     """What a context in another process is made of."""
     names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
-    return {name: getattr(context, name) for name in names}
+    return {name: getattr(context, name) for name in (*names, "allow_import")}
 
 
 def _read_signals(stored: Any) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""What a worker decides, without doing it: how much to take, which chores are due, what an outcome means.
+"""What a worker decides, without doing it: how much to take, and what an outcome means.
 
 Input is what happened; output is what to do. Nothing here knows of connections, tasks or threads.
 """
@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from typing import Final
 
+from glidemq_orchestrate._names import short_reason
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import EncodeError
@@ -26,42 +26,8 @@ from glidemq_orchestrate.handler import (
 from glidemq_orchestrate.job import Attempt, milliseconds
 from glidemq_orchestrate.retry import MAX_DELAY_MS, delay_ms
 
-MAX_REASON: Final = 4_000
 AHEAD_SECONDS: Final = 0.02
 MOST_AHEAD: Final = 128
-
-
-class Chore(StrEnum):
-    """Work that falls due by time."""
-
-    BEAT = "beat"
-    ANNOUNCE = "announce"
-    UPKEEP = "upkeep"
-    RECLAIM = "reclaim"
-    SUPERVISE = "supervise"
-
-
-class ChoreList:
-    """When each chore is due next. The first time is at once."""
-
-    def __init__(self, periods_ms: Mapping[Chore, int]) -> None:
-        self._periods = dict(periods_ms)
-        self._due = dict.fromkeys(periods_ms, 0)
-
-    def take(self, now_ms: int) -> list[Chore]:
-        """The chores that are due; each is then due again one period later."""
-        due = [chore for chore, at in self._due.items() if at <= now_ms]
-        for chore in due:
-            self._due[chore] = now_ms + self._periods[chore]
-        return due
-
-    def bring_forward(self, chore: Chore, at_ms: int) -> None:
-        """Make a chore due no later than then."""
-        self._due[chore] = min(self._due[chore], at_ms)
-
-    def wait_ms(self, now_ms: int) -> int:
-        """Milliseconds until the next chore is due."""
-        return max(min(self._due.values()) - now_ms, 0)
 
 
 @dataclass(slots=True)
@@ -77,6 +43,7 @@ class Slots:
         waiting: Those of them that have not begun, in order.
         running: Runs at work; a batch is one.
         reserved: Jobs that have been asked for.
+        is_blocked: Too many handlers overstay their time: nothing is begun until one returns.
     """
 
     concurrency: int
@@ -87,11 +54,12 @@ class Slots:
     running: int = 0
     reserved: int = 0
     stopping: bool = False
+    is_blocked: bool = False
     mean_seconds: float = 1.0
 
     def room(self) -> int:
         """How many more jobs to ask for."""
-        if self.stopping:
+        if self.stopping or self.is_blocked:
             return 0
         return max(self.concurrency + self.batch_room + self.ahead() - len(self.held) - self.reserved, 0)
 
@@ -152,17 +120,19 @@ def judge_error(
             if strategy
             else delay_ms(options.backoff, failures, random)
         )
-    except Exception as exc:  # noqa: BLE001  code of a user, asked about an error of a user
+    except BaseException as exc:  # noqa: BLE001  code of a user, asked about an error of a user
         wait, reason = 0, f"{reason} (and backoff {options.backoff_name!r} raised {type(exc).__name__})"
     return _failed(attempt, reason, options.attempts, wait)
 
 
 def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str) -> Outcome:
     if isinstance(error, Skip):
-        return Outcome(attempt, Kind.SKIP, _told(text), attempt.options.remove_on_complete)
+        return Outcome(attempt, Kind.SKIP, short_reason(text), attempt.options.remove_on_complete)
     if isinstance(error, WaitForChildren):
         return Outcome(attempt, Kind.CHILDREN)
-    return Outcome(attempt, Kind.SUSPEND, _told(text), first=milliseconds(error.timeout or timedelta(0)))
+    return Outcome(
+        attempt, Kind.SUSPEND, short_reason(text), first=milliseconds(error.timeout or timedelta(0))
+    )
 
 
 def unknown_handler(attempt: Attempt, known: list[str]) -> Outcome:
@@ -177,24 +147,21 @@ def refuse(attempt: Attempt, reason: str) -> Outcome:
 
 
 def reconnect_delays() -> Iterator[float]:
-    """Seconds to wait before each attempt to reach the server again: 0.1, doubled up to 5."""
+    """Seconds to wait before each attempt to reach the server again: 0.1, doubled up to 2."""
     delay = 0.1
     while True:
         yield delay
-        delay = min(delay * 2, 5.0)
+        delay = min(delay * 2, 2.0)
 
 
 def _failed(attempt: Attempt, reason: str, attempts: int, backoff_ms: int) -> Outcome:
-    return Outcome(attempt, Kind.FAIL, _told(reason), attempt.options.remove_on_fail, attempts, backoff_ms)
+    return Outcome(
+        attempt, Kind.FAIL, short_reason(reason), attempt.options.remove_on_fail, attempts, backoff_ms
+    )
 
 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  an exception of a user that cannot even tell itself
+    except BaseException:  # noqa: BLE001  an exception of a user that cannot even tell itself
         return ""
-
-
-def _told(reason: str) -> str:
-    text = reason.encode(errors="replace").decode()  # half a character, as in names of files, cannot be sent
-    return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"

@@ -10,25 +10,31 @@ one falls due.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from glidemq_orchestrate._complaints import Complaints
 from glidemq_orchestrate._facade import AsyncFacade
 from glidemq_orchestrate._ops import attempt as ops
-from glidemq_orchestrate._ops.dead_letters import bury_all
+from glidemq_orchestrate._ops.dead_letters import bury_noted
 from glidemq_orchestrate._protocol.exchange import (
     MOST_NODES,
     MOST_OUTCOMES,
     MOST_WANTED,
     Answer,
     Held,
+    Kind,
     Outcome,
     Request,
 )
-from glidemq_orchestrate._worker_core import Slots, reconnect_delays
+from glidemq_orchestrate._worker_core import Slots, reconnect_delays, refuse
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import GlideMQError, TransportError
+from glidemq_orchestrate.errors import EncodeError, TransportError
 from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -39,6 +45,25 @@ BLOCK_MS: Final = 1_000
 LANES: Final = 2
 SETTLE_MS: Final = 5
 LONGEST_SECONDS: Final = 60.0
+
+
+@dataclass(slots=True)
+class Flight:
+    """A call under way.
+
+    Attributes:
+        request: What it says and asks for.
+        unsaid: The outcomes that are still to be handed in should it end now.
+        is_out: Its places are reserved.
+    """
+
+    request: Request
+    unsaid: Sequence[Outcome] = ()
+    is_out: bool = False
+
+    def __post_init__(self) -> None:
+        """Nothing is said yet."""
+        self.unsaid = self.request.outcomes
 
 
 class Crew(Protocol):
@@ -62,6 +87,7 @@ class Feed:
         clock: The present.
         limit: Most starts per window, and the window in ms; (0, 0) for what the queue says.
         share: How many feeds share the slots.
+        complaints: Told what went wrong.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  the parts of a worker that a queue needs
@@ -74,6 +100,7 @@ class Feed:
         clock: Clock,
         limit: tuple[int, int],
         share: int,
+        complaints: Complaints,
     ) -> None:
         self._worker, self._worker_id, self.keys, self._slots, self._crew = (
             worker,
@@ -82,7 +109,7 @@ class Feed:
             slots,
             crew,
         )
-        self._clock, self._limit, self._share = clock, limit, share
+        self._clock, self._limit, self._share, self._complaints = clock, limit, share, complaints
         self._outbox: list[Outcome] = []
         self._news = asyncio.Event()
         self._dry = asyncio.Event()
@@ -90,6 +117,9 @@ class Feed:
         self._answered = asyncio.Event()
         self._answered.set()
         self._lanes: set[asyncio.Task[None]] = set()
+        self._suspects: deque[Outcome] = deque()
+        self._suspects_at = 0.0
+        self._pauses = reconnect_delays()
         self._flying = 0
         self._positions, self._held = ("0-0", "0-0"), Held.NOTHING
         self._due: asyncio.TimerHandle | None = None
@@ -112,26 +142,24 @@ class Feed:
 
     async def serve(self) -> None:
         """Exchange with the queue until closed."""
-        listener = self._loop.create_task(self._listen())
         try:
             while True:
-                for lane in [lane for lane in self._lanes if lane.done()]:
-                    self._lanes.discard(lane)
-                    lane.result()
                 wanted = 0 if self._dry.is_set() and not self._outbox else self._wanted()
-                if self._is_worth_a_call(wanted):
+                if self._suspects and not self._lanes and self._loop.time() >= self._suspects_at:
+                    self._dispatch([self._suspects.popleft()], 0)
+                elif self._is_worth_a_call(wanted):
                     self._send(wanted)
-                elif not self._lanes and self._closing:
+                elif not self._lanes and not self._suspects and self._closing:
                     return
                 else:
                     await self._pause()
         finally:
-            listener.cancel()
             if self._due is not None:
                 self._due.cancel()
-            for lane in self._lanes:
+            lanes = list(self._lanes)
+            for lane in lanes:
                 lane.cancel()
-            await asyncio.gather(*self._lanes, return_exceptions=True)
+            await asyncio.gather(*lanes, return_exceptions=True)
 
     def _is_worth_a_call(self, wanted: int) -> bool:
         """Whether to call now. While one is under way, what is little had better go with the next.
@@ -156,37 +184,59 @@ class Feed:
         return min(max(room // self._share, min(room, 1)), MOST_WANTED)
 
     def _send(self, wanted: int) -> None:
-        has_nodes = any(outcome.attempt.flow_id for outcome in self._outbox[:MOST_OUTCOMES])
-        most = MOST_NODES if has_nodes else MOST_OUTCOMES
+        most = MOST_OUTCOMES
+        if any(outcome.attempt.flow_id for outcome in self._outbox[:most]):
+            most = MOST_NODES
         outcomes, self._outbox = self._outbox[:most], self._outbox[most:]
-        self._slots.reserved += wanted
+        self._dispatch(outcomes, wanted)
+
+    def _dispatch(self, outcomes: list[Outcome], wanted: int) -> None:
+        flight = Flight(Request(outcomes, wanted, secrets.token_hex(8), limit=self._limit))
+        self._depart(flight)
+        lane = self._loop.create_task(self._exchange(flight))
+        self._lanes.add(lane)
+        lane.add_done_callback(functools.partial(self._left, flight))
+
+    def _depart(self, flight: Flight) -> None:
+        """A call goes out: what it asks for is reserved until it is answered."""
+        flight.is_out = True
+        self._slots.reserved += flight.request.wanted
         self._flying += 1
         self._answered.clear()
-        lane = self._loop.create_task(self._exchange(outcomes, wanted))
-        self._lanes.add(lane)
-        lane.add_done_callback(lambda _: self._news.set())
 
-    async def _exchange(self, outcomes: list[Outcome], wanted: int) -> None:
-        request = Request(outcomes, wanted, secrets.token_hex(8), limit=self._limit)
-        try:
-            answer = await self._until_answered(request)
-            if wanted:
-                self._learn(answer)
-        finally:
-            self._slots.reserved -= wanted
+    def _arrive(self, flight: Flight) -> None:
+        if flight.is_out:
+            flight.is_out = False
+            self._slots.reserved -= flight.request.wanted
             self._flying -= 1
             if not self._flying:
                 self._answered.set()
+
+    def _left(self, flight: Flight, lane: asyncio.Task[None]) -> None:
+        """A lane is free again, however its task has ended; what it could not hand in goes out again."""
+        self._arrive(flight)
+        self._lanes.discard(lane)
+        self._outbox = [*flight.unsaid, *self._outbox]
+        self._news.set()
+        if not lane.cancelled() and (error := lane.exception()) is not None:
+            self._complaints.tell(f"queue {self.keys.queue}", error)
+
+    async def _exchange(self, flight: Flight) -> None:
+        answer = await self._until_answered(flight)
+        if answer is None:
+            return
+        outcomes, flight.unsaid = flight.request.outcomes, ()
+        if flight.request.wanted:
+            self._learn(answer)
+        told = list(zip(outcomes, answer.verdicts, strict=True))
+        self._outbox += [outcome for outcome, verdict in told if verdict == "again"]
+        for outcome, verdict in told:
+            if verdict != "again":
+                self._crew.taken(outcome, verdict)
         if answer.begun:
             self._crew.begin(answer.begun)
-        for outcome, verdict in zip(outcomes, answer.verdicts, strict=True):
-            if verdict == "again":
-                self._outbox.append(outcome)
-            else:
-                self._crew.taken(outcome, verdict)
-        told = zip(outcomes, answer.verdicts, strict=True)
-        if failed := [outcome.attempt.job_id for outcome, verdict in told if verdict == "failed"]:
-            await self._bury(failed)
+        if "failed" in answer.verdicts:
+            await self._bury()
         if any(outcome.attempt.options.portable for outcome in outcomes):
             await self._carry(outcomes, answer.verdicts)
         for trouble in answer.troubles:
@@ -194,35 +244,67 @@ class Feed:
         for flow_id in answer.flows:
             await self._advance(flow_id)
 
-    async def _until_answered(self, request: Request) -> Answer:
-        delays = reconnect_delays()
+    async def _until_answered(self, flight: Flight) -> Answer | None:
+        """Ask until the server answers; None when it refuses.
+
+        Between two tries its places are free: other queues may use them while this one is away.
+        """
+        what = f"queue {self.keys.queue}"
         while True:
             try:
-                return await self._worker._run(  # noqa: SLF001
-                    ops.exchange(self.keys, self._worker_id, request, self._clock)
+                answer = await self._worker._run(  # noqa: SLF001
+                    ops.exchange(self.keys, self._worker_id, flight.request, self._clock)
                 )
             except TransportError as exc:
-                seconds = next(delays)
-                logger.warning(
-                    "queue %s: trying again in %.1f s: %s", self.keys.queue, seconds, exc,
-                    extra={"action": "reconnect", "queue": self.keys.queue},
-                )  # fmt: skip
-                await asyncio.sleep(seconds)
+                self._complaints.tell(what, exc)
                 # What the lost reply announced is asked for; new jobs come with the next call.
-                request = Request(
-                    request.outcomes, request.wanted, request.token, again=True, limit=request.limit
-                )
+                flight.request = replace(flight.request, again=True)
+            except Exception as exc:  # noqa: BLE001  a refusal, or what is not understood, ends no service
+                self._complaints.tell(what, exc)
+                await self._refused(flight, exc)
+                return None
+            else:
+                self._complaints.forget(what)
+                self._pauses = reconnect_delays()
+                return answer
+            finally:
+                self._arrive(flight)
+            await asyncio.sleep(next(self._pauses))
+            if self._closing and not flight.request.outcomes:
+                return None
+            self._depart(flight)
 
-    async def _bury(self, failed: list[str]) -> None:
+    async def _refused(self, flight: Flight, exc: Exception) -> None:
+        """What a refused call said goes out again one by one, apart from the rest: it may be one of it alone.
+
+        What cannot even be written is replaced by a failure that can.
+        """
+        pause, outcomes = next(self._pauses), flight.request.outcomes
+        flight.unsaid = ()
+        if not outcomes:
+            await asyncio.sleep(pause)
+        elif len(outcomes) == 1 and isinstance(exc, EncodeError):
+            (outcome,) = outcomes
+            if outcome.kind is Kind.FAIL:
+                self._crew.taken(outcome, f"stale it cannot be written: {exc}")
+            else:
+                self._suspects.append(refuse(outcome.attempt, f"EncodeError: {exc}"))
+        else:
+            self._suspects.extend(outcomes)
+            if len(outcomes) == 1:
+                self._suspects_at = self._loop.time() + pause
+                self._loop.call_later(pause, self._news.set)
+
+    async def _bury(self) -> None:
         try:
-            await self._worker._run(bury_all(self.keys, failed, self._clock.now_ms()))  # noqa: SLF001
-        except GlideMQError as exc:
-            logger.warning("no dead letters written: %s", exc, extra={"action": "dead_letter"})
+            await self._worker._run(bury_noted([self.keys], self._clock))  # noqa: SLF001
+        except Exception as exc:  # noqa: BLE001  they are noted: whoever reclaims tries again
+            logger.warning("dead letters to be written later: %s", exc, extra={"action": "dead_letter"})
 
-    async def _carry(self, outcomes: list[Outcome], verdicts: list[str]) -> None:
+    async def _carry(self, outcomes: Sequence[Outcome], verdicts: list[str]) -> None:
         try:
             await self._worker._run(ops.carry(self.keys, outcomes, verdicts, self._clock))  # noqa: SLF001
-        except GlideMQError as exc:  # the supervisor of the flow's home does it
+        except Exception as exc:  # noqa: BLE001  the supervisor of the flow's home does it
             logger.info(
                 "dependents in other queues are told later: %s", exc, extra={"action": "flow_advance"}
             )
@@ -230,7 +312,7 @@ class Feed:
     async def _advance(self, flow_id: str) -> None:
         try:
             await self._worker._run(ops.advance(self.keys, flow_id, self._clock))  # noqa: SLF001
-        except GlideMQError as exc:  # it stands in the record: the upkeep of any worker goes on with it
+        except Exception as exc:  # noqa: BLE001  it stands in the record: the upkeep of any worker goes on with it
             logger.info("flow %s: to be continued: %s", flow_id, exc, extra={"action": "flow_advance"})
 
     def _learn(self, answer: Answer) -> None:
@@ -251,18 +333,20 @@ class Feed:
         self._dry.clear()
         self._news.set()
 
-    async def _listen(self) -> None:
-        """While the queue is dry, read its stream and events; ask again when something there matters."""
-        delays = reconnect_delays()
+    async def listen(self) -> None:
+        """While the queue is dry, read its stream and events; ask again when something there matters.
+
+        Raises:
+            GlideMQError: They cannot be read. Until somebody calls again, the queue is asked without news.
+        """
         while True:
             await self._dry.wait()
             try:
                 if await self._is_news():
                     self._ask_again()
-            except TransportError:
-                await asyncio.sleep(next(delays))
-            else:
-                delays = reconnect_delays()
+            except Exception:
+                self._ask_again()
+                raise
 
     async def _is_news(self) -> bool:
         run = self._worker._run  # noqa: SLF001

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate.handler import Handlers, JobEvent
@@ -10,17 +11,27 @@ from glidemq_orchestrate.job import Attempt
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
+LARGE_RESULT: Final = 256 * 1024
+
 
 class Hooks:
     """The job hooks of a registry, and the log."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._hooks = handlers.job_hooks
+        self._told_large: set[tuple[str, str]] = set()
+
+    @property
+    def are_there(self) -> bool:
+        """Whether there are any hooks."""
+        return bool(self._hooks)
 
     def log_verdict(self, outcome: Outcome, verdict: str) -> None:
         """Log what the server did with an outcome."""
         attempt = outcome.attempt
         if verdict == "ok":
+            if len(outcome.text) > LARGE_RESULT and outcome.kind is Kind.DONE:
+                self._warn_of_size(attempt, len(outcome.text))
             if logger.isEnabledFor(logging.DEBUG):
                 logger.debug(
                     "job %s: %s", attempt.job_id, outcome.kind, extra=about("job_completed", attempt)
@@ -45,15 +56,30 @@ class Hooks:
                 extra=about("outcome_refused", attempt),
             )
 
-    def tell_outcome(self, outcome: Outcome, seconds: float) -> None:
-        """Tell what is said about a job whose handler has ended."""
-        if not self._hooks:
+    def _warn_of_size(self, attempt: Attempt, size: int) -> None:
+        """Once for each name of a job: such results fill the memory of the server."""
+        if (attempt.queue, attempt.name) in self._told_large:
             return
-        if outcome.kind is Kind.FAIL:
-            is_last = outcome.attempt.attempts_made + 1 >= outcome.first
-            self.tell("failed" if is_last else "retrying", outcome.attempt, seconds, outcome.text)
-        elif outcome.kind is Kind.DONE:
+        self._told_large.add((attempt.queue, attempt.name))
+        logger.warning(
+            "queue %s: results of %s are large (%s characters): they stand in the job and in its event, and "
+            "few such events are kept; write them to a file, table or object store and return their location",
+            attempt.queue,
+            attempt.name,
+            f"{size:,}",
+            extra=about("large_result", attempt),
+        )
+
+    def tell_verdict(self, outcome: Outcome, verdict: str, seconds: float) -> None:
+        """Tell what became of a job whose handler has ended, now that the server has its word."""
+        if not self._hooks or outcome.kind not in (Kind.FAIL, Kind.DONE):
+            return
+        if verdict in ("retrying", "failed"):
+            self.tell(verdict, outcome.attempt, seconds, outcome.text)
+        elif verdict == "ok":
             self.tell("completed", outcome.attempt, seconds)
+        else:
+            self.tell("lost", outcome.attempt, seconds)
 
     def tell(self, kind: str, attempt: Attempt, seconds: float = 0.0, reason: str = "") -> None:
         """Tell the hooks; one that raises changes nothing."""
@@ -65,7 +91,7 @@ class Hooks:
                         attempt.flow_id, attempt.node, seconds, reason,
                     )
                 )  # fmt: skip
-            except Exception:
+            except BaseException:  # whatever it raises
                 logger.exception("a hook raised", extra=about("hook_raised", attempt))
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from glidemq_orchestrate._ops import token_limit as ops
 from glidemq_orchestrate._worker_voice import Run
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, TransportError
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -87,6 +87,6 @@ class TokenGate:
             return True
         if scope == "worker":
             return False
-        with contextlib.suppress(TransportError):  # no reason to hold a job back
+        with contextlib.suppress(GlideMQError):  # no reason to hold a job back
             return await self._run(ops.spent(queue, window)) >= most
         return False

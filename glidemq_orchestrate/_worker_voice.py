@@ -1,19 +1,24 @@
-"""What handlers say while they run: progress and log lines, sent in order and apart from the outcomes."""
+"""What handlers say while they run: progress, log lines, output and usage, apart from the outcomes.
+
+Each attempt has a line of its own, which is bounded: one that says more than the server takes waits, or loses
+log lines, and keeps nobody else's result back.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
+import threading
+from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from glidemq_orchestrate._ops import jobs, usage
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask_each
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import GlideMQError, TransportError
+from glidemq_orchestrate.errors import GlideMQError, ServerBusy, TransportError
 from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.usage import Usage
@@ -21,8 +26,11 @@ from glidemq_orchestrate.usage import Usage
 T = TypeVar("T")
 
 SAID_AT_ONCE: Final = 100
+MOST_UNSAID: Final = 1_000
+"""So many messages of an attempt wait to be sent; a thread that says more waits for room."""
+WAIT_SECONDS: Final = 1.0
+LAST_WORDS_SECONDS: Final = 5.0
 logger = logging.getLogger("glidemq_orchestrate.worker")
-Saying: TypeAlias = "Call[Any] | Op[Any]"
 
 
 class Run(Protocol):
@@ -32,19 +40,83 @@ class Run(Protocol):
         """Run it to its end."""
 
 
+class Message(NamedTuple):
+    """One thing to say, by a call or an operation; a newer one of the same kind replaces it."""
+
+    call: Call[Any] | None = None
+    op: Op[Any] | None = None
+    kind: str = ""
+    may_be_dropped: bool = True
+
+
+class Line:
+    """What one attempt has said and the server has not heard yet. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._unsaid: deque[Message] = deque()
+        self._room = threading.Condition()
+        self.dropped = 0
+        self.is_closed = False
+
+    def add(self, message: Message, *, may_wait: bool) -> bool:
+        """Answers whether a sender must be begun: nothing was waiting before.
+
+        Raises:
+            ServerBusy: There is no room for what must not be dropped.
+        """
+        with self._room:
+            if message.kind and self._unsaid and self._unsaid[-1].kind == message.kind:
+                self._unsaid[-1] = message
+                return False
+            if len(self._unsaid) >= MOST_UNSAID and may_wait:
+                self._room.wait_for(lambda: len(self._unsaid) < MOST_UNSAID or self.is_closed, WAIT_SECONDS)
+            if len(self._unsaid) >= MOST_UNSAID and not message.may_be_dropped and not self.is_closed:
+                raise ServerBusy(
+                    f"{MOST_UNSAID:,} messages of this job wait to be sent: it writes output faster than the "
+                    "server takes it. Write larger pieces, or await something in between"
+                )
+            if len(self._unsaid) >= MOST_UNSAID or self.is_closed:
+                self.dropped += 1
+                return False
+            self._unsaid.append(message)
+            return len(self._unsaid) == 1
+
+    def next(self) -> Op[Any] | None:
+        """The operation that stands first, or as many plain calls as do; None when all is said."""
+        with self._room:
+            if not self._unsaid:
+                return None
+            calls: list[Call[Any]] = []
+            while self._unsaid and len(calls) < SAID_AT_ONCE and (call := self._unsaid[0].call) is not None:
+                calls.append(call)
+                self._unsaid.popleft()
+            self._room.notify_all()
+            return ask_each(calls) if calls else self._unsaid.popleft().op
+
+    def close(self) -> int:
+        """Take nothing any more; answers how many messages nobody will hear."""
+        with self._room:
+            self.dropped += len(self._unsaid)
+            self._unsaid.clear()
+            self.is_closed = True
+            self._room.notify_all()
+            return self.dropped
+
+
 class Voice:
-    """Sends what handlers say, one pipeline at a time. Made on the loop; ``tell`` may be called anywhere."""
+    """Sends what handlers say. Made on the loop; any thread may speak."""
 
     def __init__(self, run: Run, queues: Mapping[str, QueueKeys], clock: Clock) -> None:
         self._run, self._queues, self._clock = run, queues, clock
-        self._sayings: list[Saying] = []
-        self._sayer: asyncio.Task[None] | None = None
+        self._open: set[tuple[str, str]] = set()
+        self._lines: dict[tuple[str, str], Line] = {}
+        self._senders: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether something is on its way."""
-        return self._sayer is not None
+    def open(self, attempt: Attempt) -> None:
+        """From now on the attempt may speak; ``all_said`` or ``hush`` ends that."""
+        self._open.add(_key(attempt))
 
     def tell(self, kind: str, attempt: Attempt, text: str) -> None:
         """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
@@ -54,57 +126,77 @@ class Voice:
             if kind == "log"
             else orchestrate.progress(attempt, queue, text, self._clock.now_ms())
         )
-        self._post(call)
+        self._post(attempt, Message(call, kind="" if kind == "log" else "progress"))
 
     def output(self, attempt: Attempt, fields: Mapping[str, str]) -> None:
-        """Append to the output of a job, from any thread."""
-        self._post(jobs.add_output(self._queues[attempt.queue], attempt.job_id, fields))
+        """Append to the output of a job, from any thread.
+
+        Raises:
+            ServerBusy: Too much of what the job said is still to be sent.
+        """
+        op = jobs.add_output(self._queues[attempt.queue], attempt.job_id, fields)
+        self._post(attempt, Message(op=op, may_be_dropped=False))
 
     def usage(self, attempt: Attempt, used: Usage) -> None:
         """Report what a job used, from any thread."""
-        self._post(usage.report(self._queues[attempt.queue], attempt.job_id, used, self._clock))
+        op = usage.report(self._queues[attempt.queue], attempt.job_id, used, self._clock)
+        self._post(attempt, Message(op=op, kind="usage"))
 
-    def _post(self, saying: Saying) -> None:
-        try:
-            is_here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            is_here = False
+    def has_unsaid(self, attempt: Attempt) -> bool:
+        """Whether something that the attempt said may be on its way."""
+        return _key(attempt) in self._lines
+
+    async def all_said(self, attempt: Attempt) -> None:
+        """Wait until everything the attempt said is on the server, some seconds at most; it says no more."""
+        await asyncio.sleep(0)  # lets what other threads have just said come in
+        if sender := self._senders.get(_key(attempt)):
+            await asyncio.wait({sender}, timeout=LAST_WORDS_SECONDS)
+        self.hush(attempt)
+
+    def hush(self, attempt: Attempt) -> None:
+        """The attempt says no more; what is not on its way is dropped."""
+        key = _key(attempt)
+        self._open.discard(key)
+        line = self._lines.pop(key, None)
+        if line is not None and (dropped := line.close()):
+            logger.warning(
+                "job %s: %d of its messages were not sent: it said more than the server took",
+                attempt.job_id,
+                dropped,
+                extra={"action": "words_dropped", "queue": attempt.queue, "job_id": attempt.job_id},
+            )
+
+    def _post(self, attempt: Attempt, message: Message) -> None:
+        key, is_here = _key(attempt), threading.get_ident() == self._loop_thread
+        if key not in self._open:  # a handler that outlived its attempt
+            return
+        line = self._lines.get(key) or self._lines.setdefault(key, Line())
+        if not line.add(message, may_wait=not is_here):
+            return
         if is_here:
-            self._add(saying)
+            self._begin(key, line)
         else:
             with contextlib.suppress(RuntimeError):  # the loop has ended: a handler that outlived its worker
-                self._loop.call_soon_threadsafe(self._add, saying)
+                self._loop.call_soon_threadsafe(self._begin, key, line)
 
-    async def all_said(self) -> None:
-        """Wait until everything said is on the server."""
-        await asyncio.sleep(0)  # lets what other threads have just said come in
-        while self._sayer is not None:
-            await asyncio.wait({self._sayer})
+    def _begin(self, key: tuple[str, str], line: Line) -> None:
+        if key not in self._senders:
+            self._senders[key] = self._loop.create_task(self._send(key, line))
 
-    def _add(self, saying: Saying) -> None:
-        self._sayings.append(saying)
-        if self._sayer is None:
-            self._sayer = self._loop.create_task(self._send())
-
-    async def _send(self) -> None:
+    async def _send(self, key: tuple[str, str], line: Line) -> None:
         try:
-            while self._sayings:
+            while (op := line.next()) is not None:
                 try:
-                    await self._run(self._next())
+                    await self._run(op)
                 except TransportError:
                     pass  # what is lost so is only told, not counted on
                 except GlideMQError as exc:
                     logger.warning("a job's words were refused: %s", exc, extra={"action": "words_refused"})
+                except Exception:
+                    logger.exception("a job's words could not be sent", extra={"action": "words_refused"})
         finally:
-            self._sayer = None
+            self._senders.pop(key, None)
 
-    def _next(self) -> Op[Any]:
-        """The operation that stands first, or as many plain calls as do."""
-        if not isinstance(self._sayings[0], Call):
-            op: Op[Any] = self._sayings.pop(0)  # type: ignore[assignment]  # it is no call
-            return op
-        calls = list(
-            itertools.takewhile(lambda saying: isinstance(saying, Call), self._sayings[:SAID_AT_ONCE])
-        )
-        del self._sayings[: len(calls)]
-        return ask_each(calls)  # type: ignore[arg-type]  # all of them are calls
+
+def _key(attempt: Attempt) -> tuple[str, str]:
+    return attempt.token, attempt.job_id

@@ -44,7 +44,7 @@ class Broadcast(SyncFacade):
             EncodeError, PayloadTooLarge, InvalidJob: Nothing was published. Priority and LIFO are refused.
             OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self._now()
         return self._run(ops.publish(self._keys, subject, data, options, now_ms, self._most))
 
 
@@ -67,7 +67,7 @@ class AsyncBroadcast(AsyncFacade):
         self, subject: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS
     ) -> JobId:
         """See ``Broadcast.publish``."""
-        now_ms = self._clock.now_ms()
+        now_ms = await self._now()
         return await self._run(ops.publish(self._keys, subject, data, options, now_ms, self._most))
 
 

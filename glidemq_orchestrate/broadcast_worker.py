@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
+import functools
 import inspect
 import logging
 import random
 import secrets
-import signal
-import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final
 
-from glidemq_orchestrate._facade import AsyncFacade
+from glidemq_orchestrate._names import SUBSCRIPTION
 from glidemq_orchestrate._ops import broadcast as ops
 from glidemq_orchestrate._ops.broadcast import Subscription
 from glidemq_orchestrate._protocol import broadcasting, glidemq
 from glidemq_orchestrate._protocol.call import Call, ask
-from glidemq_orchestrate._protocol.exchange import Kind
-from glidemq_orchestrate._worker_core import judge_error, judge_result, reconnect_delays
+from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate._service import Service
+from glidemq_orchestrate._worker_calls import Ended, Threads, call_async
+from glidemq_orchestrate._worker_context import refuse_unreadable
+from glidemq_orchestrate._worker_core import judge_error, judge_result, reconnect_delays, refuse
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import JsonLike, decode, encode
-from glidemq_orchestrate.errors import ConfigurationError, TransportError
+from glidemq_orchestrate.codec import decode, encode
+from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.handler import Cancelled, Context, Handler
 from glidemq_orchestrate.job import Attempt, milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
@@ -35,11 +33,13 @@ from glidemq_orchestrate.subjects import check_pattern
 
 __all__ = ["BroadcastWorker"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("glidemq_orchestrate.worker")
 BLOCK_MS: Final = 200
+UPKEEP_SECONDS: Final = 0.5
+MOST_SAYINGS: Final = 1_000
 
 
-class BroadcastWorker(AsyncFacade):
+class BroadcastWorker(Service):
     """Runs one handler for the messages of a subscription until it is stopped.
 
     Workers with the same subscription share its messages; each subscription gets them all. A failed run is
@@ -80,8 +80,8 @@ class BroadcastWorker(AsyncFacade):
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(url, prefix=prefix, clock=clock)
-        if not subscription.strip():
+        super().__init__(url, name=f"gmo-broadcast-{secrets.token_hex(6)}", prefix=prefix, clock=clock)
+        if not SUBSCRIPTION.check(subscription).strip():
             raise ConfigurationError("subscription must not be blank")
         if isinstance(subjects, str):
             raise ConfigurationError("subjects must be a list of patterns")
@@ -89,119 +89,128 @@ class BroadcastWorker(AsyncFacade):
             raise ConfigurationError("concurrency must be at least 1, lock_duration at least a second")
         keys = QueueKeys(self._prefix, check_queue_name(name))
         patterns = tuple(check_pattern(pattern) for pattern in subjects)
-        self.id = f"gmo-broadcast-{secrets.token_hex(6)}"
-        self.ready = threading.Event()
         self._subscription = Subscription(keys, subscription, start_from, patterns)
         self._handler, self._concurrency = handler, concurrency
         self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
-        self._tasks: dict[str, tuple[str, asyncio.Task[None]]] = {}
-        self._cancelled: dict[str, Cancelled] = {}
         self._shutdown_seconds = shutdown_timeout.total_seconds()
-        self._threads: ThreadPoolExecutor | None = None
-        self._stopped = threading.Event()
+        self._threads = Threads("glidemq-broadcast")
+        self._held: dict[str, tuple[Attempt, asyncio.Task[None]]] = {}
+        self._cancelled: dict[str, Cancelled] = {}
+        self._again = True
+        self._sayings = 0
 
-    def run(self) -> None:
-        """Serve until ``stop`` or, in the main thread, SIGTERM or SIGINT. Blocks."""
-        asyncio.run(self.serve())
+    # --- the service ---
 
-    def stop(self) -> None:
-        """Ask the worker to end after what it has begun, from any thread. A repeat changes nothing."""
-        self._stopped.set()
+    _kind = "broadcast_worker"
 
-    async def serve(self) -> None:
-        """Serve until stopped; running handlers are waited for a while. Connections are closed afterwards."""
-        loop = asyncio.get_running_loop()
-        is_main = threading.current_thread() is threading.main_thread()
-        caught = (signal.SIGTERM, signal.SIGINT) if is_main else ()
-        for number in caught:
-            loop.add_signal_handler(number, self.stop)
-        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="glidemq-broadcast")
-        try:
-            await self._run(ops.open_subscription(self._subscription))
-            self.ready.set()
-            await self._serve_until_stopped()
-        finally:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            for number in caught:
-                loop.remove_signal_handler(number)
-            await self.close()
+    async def _begin(self) -> None:
+        await self._run(ops.open_subscription(self._subscription))
+        name = self._subscription.queue.queue
+        self._keep(f"messages of queue {name}", self._fetch_for_ever)
+        self._every(f"leases of queue {name}", min(self._lock_ms / 3000, UPKEEP_SECONDS), self._beat)
+        self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, self._look_after)
 
-    async def _serve_until_stopped(self) -> None:
-        delays, due, again = reconnect_delays(), 0, True
-        patience: float | None = None
-        while not self._stopped.is_set() or self._tasks:
-            if self._stopped.is_set():
-                patience = patience or time.monotonic() + self._shutdown_seconds
-                if time.monotonic() > patience:
-                    await self._abandon()
-                    return
-            try:
-                if self._clock.now_ms() >= due:
-                    again = bool(await self._upkeep()) or again
-                    due = self._clock.now_ms() + min(self._lock_ms // 3, 500)
-                if not self._stopped.is_set() and len(self._tasks) < self._concurrency:
-                    await self._fetch(again=again)
-                else:
-                    await asyncio.sleep(BLOCK_MS / 1000)
-            except TransportError as exc:
-                logger.warning("trying again: %s", exc, extra={"action": "reconnect", "worker": self.id})
-                await asyncio.sleep(next(delays))
-                again = True
-            else:
-                again, delays = False, reconnect_delays()
+    async def _drain(self) -> None:
+        tasks = [task for _, task in self._held.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._shutdown_seconds)
 
-    async def _abandon(self) -> None:
+    async def _finish(self) -> None:
         """Leave what does not end: it stays pending, and is taken over when its lock is over."""
         for cancelled in self._cancelled.values():
             cancelled.set()
-        tasks = [task for _, task in self._tasks.values()]
+        tasks = [task for _, task in self._held.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        logger.warning(
-            "%d messages were left to other workers", len(tasks),
-            extra={"action": "abandon", "worker": self.id},
-        )  # fmt: skip
+        if tasks:
+            await asyncio.wait(tasks)
+            logger.warning(
+                "%d messages were left to other workers",
+                len(tasks),
+                extra={"action": "abandon", "worker": self.id},
+            )
+        self._threads.close()
 
-    async def _upkeep(self) -> int:
-        await self._run(ops.beat(self._subscription, [job for job, _ in self._tasks.values()], self._clock))
-        return await self._run(
+    # --- its tasks ---
+
+    async def _fetch_for_ever(self) -> None:
+        is_stopping = self._asked_to_stop.is_set
+        while not is_stopping():
+            if len(self._held) >= self._concurrency or self._threads.is_crowded:
+                await asyncio.wait([task for _, task in self._held.values()], timeout=BLOCK_MS / 1000,
+                                   return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+                continue
+            again, self._again = self._again, False
+            try:
+                await self._fetch(again=again)
+            except BaseException:
+                self._again = True
+                raise
+            self._complaints.forget(f"messages of queue {self._subscription.queue.queue}")
+
+    async def _beat(self) -> None:
+        held = [attempt.job_id for attempt, _ in self._held.values()]
+        await self._run(ops.beat(self._subscription, held, self._clock))
+
+    async def _look_after(self) -> None:
+        taken = await self._run(
             ops.upkeep(self._subscription, self.id, self._lock_ms, self._max_lost, self._clock)
         )
+        self._again = self._again or bool(taken)
 
     async def _fetch(self, *, again: bool) -> None:
-        room = self._concurrency - len(self._tasks)
+        room = self._concurrency - len(self._held)
         count = 2 * self._concurrency if again else room
         begun = await self._run(
             ops.take(
                 self._subscription, self.id, count=count, block_ms=BLOCK_MS, again=again,
-                held=set(self._tasks), clock=self._clock,
+                held=set(self._held), clock=self._clock,
             )
         )  # fmt: skip
         for attempt in begun:
             task = asyncio.create_task(self._work(attempt))
-            self._tasks[attempt.entry_id] = attempt.job_id, task
+            self._held[attempt.entry_id] = attempt, task
+            task.add_done_callback(functools.partial(self._left, attempt))
+
+    def _left(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        """The run of a message has ended, by whatever: its place is free."""
+        self._held.pop(attempt.entry_id, None)
+        self._cancelled.pop(attempt.entry_id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # It stays pending, and is taken over when nobody gives a sign of life for it.
+            logger.error("message %s: its outcome was not taken", attempt.job_id, exc_info=error)
+
+    # --- one message ---
 
     async def _work(self, attempt: Attempt) -> None:
         try:
-            await self._hand_in(attempt, await self._outcome(attempt))
-        except Exception:
-            # It stays pending, and is taken over when nobody gives a sign of life for it.
-            logger.exception("message %s: its outcome was not taken", attempt.job_id)
-        finally:
-            self._tasks.pop(attempt.entry_id, None)
-            self._cancelled.pop(attempt.entry_id, None)
+            verdict = await self._judge(attempt)
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as exc:  # noqa: BLE001  a message that cannot even be judged fails
+            verdict = judge_error(attempt, exc, random.random())  # noqa: S311  jitter
+        await self._hand_in(attempt, self._call_for(attempt, verdict))
 
-    async def _outcome(self, attempt: Attempt) -> Call[Any]:
-        queue, group, chance = self._subscription.queue, self._subscription.group, random.random()  # noqa: S311
-        job_id, entry_id, limit = attempt.job_id, attempt.entry_id, attempt.options.timeout
+    async def _judge(self, attempt: Attempt) -> Outcome:
+        chance, limit = random.random(), attempt.options.timeout  # noqa: S311  jitter
         try:
+            refuse_unreadable([attempt])
             context = self._context(attempt)
+        except CodecError as exc:
+            return refuse(attempt, f"{type(exc).__name__}: {exc}")
+        try:
             async with asyncio.timeout(limit.total_seconds() if limit else None):
-                verdict = judge_result(attempt, await self._call(context), chance)
-        except Exception as exc:  # noqa: BLE001  whatever user code raises
-            verdict = judge_error(attempt, exc, chance)
-        now_ms = self._clock.now_ms()
+                ended = await self._call(context)
+        except TimeoutError:
+            context.cancelled.set()
+            ended = Ended(error=TimeoutError(f"still running after {limit}"))
+        if ended.error is not None:
+            return judge_error(attempt, ended.error, chance)
+        return judge_result(attempt, ended.value, chance)
+
+    def _call_for(self, attempt: Attempt, verdict: Outcome) -> Call[Any]:
+        queue, group, now_ms = self._subscription.queue, self._subscription.group, self._clock.now_ms()
+        job_id, entry_id = attempt.job_id, attempt.entry_id
         match verdict.kind:
             case Kind.DONE | Kind.SKIP:
                 result = verdict.text if verdict.kind is Kind.DONE else "null"
@@ -216,30 +225,32 @@ class BroadcastWorker(AsyncFacade):
             queue, job_id, entry_id, group, reason=reason, max_attempts=0, backoff_ms=0, now_ms=now_ms
         )
 
-    async def _call(self, context: Context) -> JsonLike:
+    async def _call(self, context: Context) -> Ended:
         if inspect.iscoroutinefunction(self._handler):
-            value: JsonLike = await self._handler(context)
-            return value
-        loop, about = asyncio.get_running_loop(), contextvars.copy_context()
-        made: Any = await loop.run_in_executor(self._threads, about.run, self._handler, context)
-        return await made if inspect.isawaitable(made) else made  # type: ignore[no-any-return]  # user code
+            return await call_async(self._handler, context)
+        ended = await self._threads.run(self._handler, context)
+        if ended.error is None and inspect.isawaitable(ended.value):
+            return await call_async(_awaited, ended.value)
+        return ended
 
     async def _hand_in(self, attempt: Attempt, call: Call[Any]) -> None:
-        delays = reconnect_delays()
+        pauses, what = reconnect_delays(), f"handing in a message of queue {attempt.queue}"
         while True:
             try:
                 await self._run(ask(call))
             except TransportError as exc:
-                logger.warning("message %s: not handed in yet: %s", attempt.job_id, exc)
-                await asyncio.sleep(next(delays))
+                self._complaints.tell(what, exc)
+                await asyncio.sleep(next(pauses))
             else:
+                self._complaints.forget(what)
                 return
 
     def _context(self, attempt: Attempt) -> Context:
         queue, loop = self._subscription.queue, asyncio.get_running_loop()
 
         def say(call: Call[Any]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            if self._sayings < MOST_SAYINGS and not loop.is_closed():  # what is too much is dropped
+                self._sayings += 1
                 asyncio.run_coroutine_threadsafe(self._say(call), loop)
 
         cancelled = self._cancelled[attempt.entry_id] = Cancelled()
@@ -260,5 +271,13 @@ class BroadcastWorker(AsyncFacade):
         )
 
     async def _say(self, call: Call[Any]) -> None:
-        with contextlib.suppress(TransportError):
+        try:
             await self._run(ask(call))
+        except GlideMQError as exc:
+            self._complaints.tell("what handlers say", exc)
+        finally:
+            self._sayings -= 1
+
+
+async def _awaited(made: Any) -> Any:
+    return await made

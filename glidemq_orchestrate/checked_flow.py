@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_orchestrate._names import FLOW_NAME, JOB_NAME, LABEL, NODE
 from glidemq_orchestrate._order import topological_order
 from glidemq_orchestrate.codec import encode
 from glidemq_orchestrate.errors import (
@@ -21,7 +21,7 @@ from glidemq_orchestrate.errors import (
     UnknownDependency,
 )
 from glidemq_orchestrate.job import DEFAULT_OPTIONS, JobOptions, milliseconds
-from glidemq_orchestrate.keys import MAX_NAME, check_queue_name
+from glidemq_orchestrate.keys import check_queue_name
 from glidemq_orchestrate.options import MAX_PRIORITY, lasting, whole
 from glidemq_orchestrate.rules import Dependency, OnFailure, Rule, read_policy, read_rule
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 MAX_NODES: Final = 100_000
 MAX_LABELS: Final = 16
 MAX_OWN_POLICIES: Final = 1_000
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +200,7 @@ class _Encoder:
 
 
 def _check_spec(spec: FlowSpec) -> None:
-    if not isinstance(spec.name, str) or not spec.name:
-        raise InvalidFlow("a flow needs a name")
+    FLOW_NAME.check(spec.name)
     if not spec.nodes:
         raise InvalidFlow(f"flow {spec.name} has no nodes")
     _check_labels(spec)
@@ -225,19 +223,19 @@ def _check_labels(spec: FlowSpec) -> None:
     if len(spec.labels) > MAX_LABELS:
         raise InvalidFlow(f"flow {spec.name} has {len(spec.labels)} labels; the limit is {MAX_LABELS}")
     for text in (text for label in spec.labels.items() for text in label):
-        if not isinstance(text, str) or not 0 < len(text) <= MAX_NAME:
-            raise InvalidFlow(f"flow {spec.name}: labels are texts of 1 to {MAX_NAME} characters")
+        LABEL.check(text)
 
 
 def _check_node(node: FlowNode) -> None:
-    if not node.name or len(node.name) > MAX_NAME or _CONTROL.search(node.name):
-        raise InvalidFlow(f"node name {node.name!r}: 1 to {MAX_NAME} characters, no control characters")
+    NODE.check(node.name)
     if isinstance(node.after, str):
         raise InvalidFlow(
             f"node {node.name}: after must be a list of node names, got the text {node.after!r}"
         )
-    if not node.job:
-        raise InvalidFlow(f"node {node.name} has no job: the name of the handler that runs it")
+    try:
+        JOB_NAME.check(node.job)
+    except InvalidJob as exc:
+        raise InvalidFlow(f"node {node.name}: {exc}") from exc
     if node.options is DEFAULT_OPTIONS:
         return
     for name in ("job_id", "deduplication", "parent"):

@@ -13,7 +13,7 @@ from glidemq_orchestrate._ops.dead_letters import DeadLetter
 from glidemq_orchestrate._ops.jobs import JobLogs, OutputChunk, Signal, SuspendInfo
 from glidemq_orchestrate._ops.queue import NewJob, traced
 from glidemq_orchestrate._ops.queue_admin import GroupInfo, MetricPoint, queue_names
-from glidemq_orchestrate._ops.queue_listing import JobPage
+from glidemq_orchestrate._ops.queue_listing import FoundJobs, JobCounts, JobPage
 from glidemq_orchestrate._ops.usage import FlowBudget, UsageSummary
 from glidemq_orchestrate._ops.workers import WorkerInfo
 from glidemq_orchestrate._queue_admin import AdminCalls, AsyncAdminCalls
@@ -29,7 +29,9 @@ __all__ = [
     "AsyncQueues",
     "DeadLetter",
     "FlowBudget",
+    "FoundJobs",
     "GroupInfo",
+    "JobCounts",
     "JobLogs",
     "JobPage",
     "MetricPoint",
@@ -78,7 +80,7 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
         """
         with _telemetry.adding(self._keys.queue, name) as trace:
             new = traced(NewJob(name, data, options), trace)
-            return self._run(ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
+            return self._run(ops.add_job(self._keys, new, self._now(), packed=self._packed))
 
     def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """Add many jobs in order, in few round trips; all are checked before the first is sent.
@@ -96,7 +98,7 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
         """
         with _telemetry.adding(self._keys.queue, "") as trace:
             new = [traced(job, trace) for job in jobs] if trace else jobs
-            return self._run(ops.add_many(self._keys, new, self._clock.now_ms(), packed=self._packed))
+            return self._run(ops.add_many(self._keys, new, self._now(), packed=self._packed))
 
     def add_and_wait(
         self,
@@ -141,13 +143,13 @@ class AsyncQueue(AsyncJobCalls, AsyncListingCalls, AsyncAdminCalls, AsyncUsageCa
         """See ``Queue.add``."""
         with _telemetry.adding(self._keys.queue, name) as trace:
             new = traced(NewJob(name, data, options), trace)
-            return await self._run(ops.add_job(self._keys, new, self._clock.now_ms(), packed=self._packed))
+            return await self._run(ops.add_job(self._keys, new, await self._now(), packed=self._packed))
 
     async def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """See ``Queue.add_many``."""
         with _telemetry.adding(self._keys.queue, "") as trace:
             new = [traced(job, trace) for job in jobs] if trace else jobs
-            return await self._run(ops.add_many(self._keys, new, self._clock.now_ms(), packed=self._packed))
+            return await self._run(ops.add_many(self._keys, new, await self._now(), packed=self._packed))
 
     async def add_and_wait(
         self,

@@ -53,15 +53,33 @@ def decode(text: str | None, *, where: str) -> Json:
     """Decode stored JSON; an absent or empty text is ``None``. Unpacks glide-mq's ``gz:`` form.
 
     Raises:
-        DecodeError: The text is not JSON, or unpacks to more than 1 MiB.
+        DecodeError: The text is not UTF-8, not JSON, or unpacks to more than 1 MiB.
     """
     if not text:
         return None
+    if not is_utf8(text):
+        raise DecodeError(f"{where} is not UTF-8")
     try:
         value: Json = json.loads(_unpack(text) if text.startswith(_GZIP_MARK) else text)
     except (ValueError, OSError, EOFError, RecursionError, zlib.error) as exc:
         raise DecodeError(f"{where} is not JSON: {type(exc).__name__}") from exc
     return value
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a stored text holds no byte that was read as an escape (``surrogateescape``)."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def readable(text: str) -> str:
+    """A stored text for people to read: U+FFFD stands for what is not UTF-8."""
+    return text if is_utf8(text) else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _unpack(text: str) -> bytes:

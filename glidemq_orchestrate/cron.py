@@ -13,12 +13,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from croniter import croniter
 
 HORIZON_YEARS: Final = 10
+MOST_CHARACTERS: Final = 1_000
 
 _PART: Final = re.compile(r"(?:\*|(\d+)(?:-(\d+))?)(?:/(\d+))?\Z", re.ASCII)
 _RANGES: Final = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
@@ -46,7 +48,11 @@ class Cron:
         Raises:
             ConfigurationError: The pattern or the time zone is not usable; the message names the field.
         """
-        fields = pattern.lower().split()
+        fields = pattern[:MOST_CHARACTERS].lower().split()
+        if len(pattern) > MOST_CHARACTERS:
+            raise ConfigurationError(
+                f"cron must have at most {MOST_CHARACTERS} characters, got {len(pattern):,}"
+            )
         if len(fields) not in (5, 6):
             raise ConfigurationError(f"cron must have 5 fields, or 6 with seconds first, got {pattern!r}")
         first = 6 - len(fields)
@@ -64,7 +70,8 @@ class Cron:
         return self._search(at_ms + 1, forward=False)
 
     def _search(self, at_ms: int, *, forward: bool) -> int | None:
-        from croniter import CroniterBadDateError  # noqa: PLC0415  only who schedules pays for the import
+        with importing():
+            from croniter import CroniterBadDateError  # noqa: PLC0415  only who schedules pays for the import
 
         zone = _zone(self.zone or "UTC")
         local = datetime.fromtimestamp(at_ms / 1000, zone).replace(tzinfo=None, fold=0)
@@ -83,7 +90,8 @@ class Cron:
 
 
 def _matches(pattern: str, start: datetime) -> croniter:
-    from croniter import croniter  # noqa: PLC0415  only who schedules pays for the import
+    with importing():
+        from croniter import croniter  # noqa: PLC0415  only who schedules pays for the import
 
     return croniter(
         pattern,

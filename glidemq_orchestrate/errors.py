@@ -180,7 +180,9 @@ class LibraryVersionMismatch(LibraryError):
 
 
 class ProtocolError(GlideMQError):
-    """The server's reply is not what the protocol says: a bug or a foreign library."""
+    """The server's reply is not what the protocol says: a bug, a foreign library, a key of another type."""
+
+    is_placed = False
 
 
 class StateError(GlideMQError):

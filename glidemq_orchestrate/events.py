@@ -24,9 +24,9 @@ STEP: Final = timedelta(seconds=1)
 class EventReader(SyncFacade):
     """Reads the events of one queue in order.
 
-    The server keeps about the newest 1,000 events: events say that something changed, the jobs and flows say
-    what. Where events were trimmed away before they were read, an event with ``is_gap`` stands in their
-    place.
+    The server keeps about the newest 1,000 events, and 16 MiB of those of more than 8 KiB: events say that
+    something changed, the jobs and flows say what. Where events were trimmed away before they were read, an
+    event with ``is_gap`` stands in their place.
     The position moves past what the filter leaves out.
 
     Iterating gives one event after the other, and moves ``position`` to each before it is given.

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NewType
 
 from glidemq_orchestrate._flow_forms import FlowForms
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.checked_flow import CheckedFlow, check_flow
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.errors import FailedNode, InvalidFlow, InvalidJob
@@ -94,9 +95,11 @@ class FlowSpec(FlowForms):
         ``JobOptions``; an element of ``after`` is a name or ``{"name", "on_failure"}``.
 
         Raises:
-            InvalidFlow: A field is missing, unknown or of the wrong type; the message lists every place.
+            InvalidFlow: A field is missing, unknown or of the wrong type; the message lists ten places
+                at most.
         """
-        from glidemq_orchestrate._flow_file import read  # noqa: PLC0415  pydantic is slow to import
+        with importing():
+            from glidemq_orchestrate._flow_file import read  # noqa: PLC0415  pydantic is slow to import
 
         file = read(wire)
         return cls(
@@ -143,6 +146,8 @@ class FlowState(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+    """What is stored is none of these; the flow is told as ``broken``."""
 
     @property
     def is_terminal(self) -> bool:
@@ -157,6 +162,7 @@ class FlowStatus:
     ``total`` nodes, of which ``completed``, ``failed`` and ``skipped`` have ended (``failed`` includes the
     nodes that could not run because a dependency failed, and the cancelled ones). ``reason`` is the first
     failure that is not ignored, or why it was cancelled. ``generation``: how often it was restarted.
+    ``broken``: parts of the stored record cannot be read; they are empty here, 0 or ``UNKNOWN``.
     """
 
     id: FlowId
@@ -172,6 +178,7 @@ class FlowStatus:
     finished_at: datetime | None
     skipped: int = 0
     generation: int = 0
+    broken: bool = False
 
     @property
     def open(self) -> int:
@@ -181,7 +188,10 @@ class FlowStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node of a flow as it was when it was read. ``attempts`` counts the runs that were begun."""
+    """One node of a flow as it was when it was read. ``attempts`` counts the runs that were begun.
+
+    ``broken``: its place in the flow or its state cannot be read; what cannot is empty or ``UNKNOWN``.
+    """
 
     name: str
     queue: str
@@ -194,6 +204,7 @@ class NodeStatus:
     progress: Json
     started_at: datetime | None
     finished_at: datetime | None
+    broken: bool = False
 
     @property
     def seconds(self) -> float | None:

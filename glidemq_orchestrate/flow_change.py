@@ -68,7 +68,7 @@ class FlowChange:
 _CODES: Final = {
     UNTOLD: "b", JobState.WAITING: "w", JobState.DELAYED: "d", JobState.PRIORITIZED: "p",
     JobState.GROUP_WAITING: "g", JobState.SUSPENDED: "u", JobState.ACTIVE: "a", JobState.COMPLETED: "c",
-    JobState.FAILED: "f", "skipped": "s",
+    JobState.FAILED: "f", "skipped": "s", JobState.UNKNOWN: "x",
 }  # fmt: skip
 _STATES: Final = {code: str(state) for state, code in _CODES.items()}
 _UNTOLD: Final = ord(_CODES[UNTOLD])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any, Final, NewType
+from typing import Any, Final, NewType, Self
 
-from glidemq_orchestrate.codec import Json, decode
+from glidemq_orchestrate._stored import exact, moment, number, read_progress, span
+from glidemq_orchestrate.codec import Json, decode, is_utf8, readable
 from glidemq_orchestrate.errors import DecodeError, InvalidJob
 from glidemq_orchestrate.options import (
     DEFAULT_OPTIONS,
@@ -25,7 +24,7 @@ from glidemq_orchestrate.options import (
     TokenBucket,
     milliseconds,
 )
-from glidemq_orchestrate.retry import Backoff
+from glidemq_orchestrate.run_options import RunOptions
 
 __all__ = [
     "DEFAULT_OPTIONS",
@@ -44,6 +43,8 @@ __all__ = [
     "RunOptions",
     "TokenBucket",
     "milliseconds",
+    "moment",
+    "read_progress",
 ]
 
 JobId = NewType("JobId", str)
@@ -75,82 +76,21 @@ class JobState(StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"
     """Only of nodes: as a job it has completed, without a result."""
+    UNKNOWN = "unknown"
+    """What is stored is none of these; the job or node is told as ``broken``."""
+
+    @classmethod
+    def read(cls, text: str | None) -> Self:
+        """The state that is stored."""
+        try:
+            return cls(text or "")
+        except ValueError:
+            return cls("unknown")
 
     @property
     def is_terminal(self) -> bool:
         """Whether nothing happens any more without a retry."""
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
-
-
-_MOST: Final = 2**53
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What a worker obeys of a job's stored options; unknown and broken parts are ignored.
-
-    ``remove_on_complete`` and ``remove_on_fail`` are glide-mq's retention as ``mode count age``, '' for none.
-    ``portable``: flow and node of a job that went by the portable path.
-    """
-
-    attempts: int
-    backoff: Backoff | None
-    timeout: timedelta | None
-    backoff_name: str = ""
-    remove_on_complete: str = ""
-    remove_on_fail: str = ""
-    lock_duration: timedelta | None = None
-    fallbacks: tuple[Fallback, ...] = ()
-    trace: str = ""
-    portable: tuple[str, str] | None = None
-
-    @classmethod
-    def from_wire(cls, text: str) -> RunOptions:
-        """Read the ``opts`` JSON."""
-        return _run_options(text) if len(text) <= _CACHED else _run_options.__wrapped__(text)
-
-
-_CACHED: Final = 1024
-
-
-@lru_cache(maxsize=1024)  # most jobs of a queue have the same options
-def _run_options(text: str) -> RunOptions:
-    try:
-        wire = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        wire = {}
-    if not isinstance(wire, dict):
-        wire = {}
-    timeout, lock = _number(wire.get("timeout")), _number(wire.get("lockDuration"))
-    backoff, mark = wire.get("backoff"), wire.get("gmo")
-    mark = mark if isinstance(mark, dict) else {}
-    return RunOptions(
-        attempts=max(int(_number(wire.get("attempts"))), 1),
-        backoff=_backoff(backoff),
-        timeout=timedelta(milliseconds=timeout) if timeout > 0 else None,
-        backoff_name=_backoff_name(backoff),
-        remove_on_complete=_retention(wire.get("removeOnComplete")),
-        remove_on_fail=_retention(wire.get("removeOnFail")),
-        lock_duration=timedelta(milliseconds=lock) if 1000 <= lock <= 86_400_000 else None,
-        fallbacks=_fallbacks(wire.get("fallbacks")),
-        trace=str(wire.get("traceparent", "")),
-        portable=(str(mark["flow"]), str(mark["node"])) if "node" in mark and "flow" in mark else None,
-    )
-
-
-def _backoff_name(wire: object) -> str:
-    """The name of a backoff that a worker must have been given; '' for the built-in ones."""
-    name = wire.get("type") if isinstance(wire, dict) else None
-    return name if isinstance(name, str) and name not in ("fixed", "exponential") else ""
-
-
-def _retention(wire: object) -> str:
-    if wire is True:
-        return "true 0 0"
-    if isinstance(wire, dict) and (wire.get("age") or wire.get("count")):
-        return f"age_count {int(_number(wire.get('count')))} {int(_number(wire.get('age')))}"
-    count = int(_number(wire))
-    return f"count {count} 0" if count else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +110,8 @@ class Job:
         scheduler: The scheduler that repeats it after its end.
         tokens: What was reported for the rate limit by tokens.
         fallback_index: 0 for the first attempt, then counting on, also past the end of the fallbacks.
-        broken: Data or result is not JSON, or unpacks to more than 1 MiB; both are None then.
+        broken: Data or result is not JSON, or unpacks to more than 1 MiB, and both are None; or the state is
+            none that a job can have, and it is ``UNKNOWN``.
     """
 
     id: JobId
@@ -221,7 +162,8 @@ class Job:
         Raises:
             DecodeError: The stored data or result is not JSON; not when ``lenient``.
         """
-        job_id, broken = fields.get("id", ""), False
+        job_id, state = fields.get("id", ""), JobState.read(fields.get("state"))
+        broken = state is JobState.UNKNOWN
         try:
             data = decode(fields.get("data"), where=f"data of job {job_id}")
             result = decode(fields.get("returnvalue"), where=f"result of job {job_id}")
@@ -233,12 +175,12 @@ class Job:
             id=JobId(job_id),
             queue=queue,
             name=fields.get("name", ""),
-            state=JobState(fields["state"]),
+            state=state,
             data=data,
             result=result,
-            failed_reason=fields.get("failedReason") or None,
-            attempts_made=_count(fields, "attemptsMade"),
-            max_attempts=max(_count(fields, "maxAttempts"), 1),
+            failed_reason=readable(fields.get("failedReason") or "") or None,
+            attempts_made=number(fields.get("attemptsMade")),
+            max_attempts=max(number(fields.get("maxAttempts")), 1),
             progress=read_progress(fields.get("progress")),
             created_at=moment(fields.get("timestamp")),
             started_at=moment(fields.get("processedOn")),
@@ -246,18 +188,18 @@ class Job:
             flow_id=fields.get(FIELD_FLOW),
             node=fields.get(FIELD_NODE),
             options=RunOptions.from_wire(fields.get("opts", "")),
-            delay=timedelta(milliseconds=_count(fields, "delay")),
-            priority=_count(fields, "priority"),
+            delay=span(fields.get("delay")),
+            priority=number(fields.get("priority")),
             lifo=fields.get("lifo") == "1",
             ordering_key=fields.get("groupKey") or fields.get("orderingKey") or None,
-            cost=_count(fields, "cost") / 1000 if fields.get("cost") else None,
+            cost=number(fields.get("cost")) / 1000 if fields.get("cost") else None,
             expires_at=moment(fields.get("expireAt")),
             revoked=fields.get("revoked") == "1",
-            lost_runs=_count(fields, "stalledCount"),
+            lost_runs=number(fields.get("stalledCount")),
             parent=_single_parent(fields),
             scheduler=fields.get("schedulerName") or None,
-            tokens=_count(fields, "tpmTokens"),
-            fallback_index=_count(fields, "fallbackIndex"),
+            tokens=number(fields.get("tpmTokens")),
+            fallback_index=number(fields.get("fallbackIndex")),
             broken=broken,
         )
 
@@ -267,6 +209,7 @@ class Attempt:
     """An activated job in the hands of a worker, with what proves that the attempt is the worker's.
 
     ``inputs``: the stored results of the dependencies by node name; None when they have to be read in pages.
+    ``unreadable``: why no handler can run it; then it fails for good with that reason.
     """
 
     queue: str
@@ -284,27 +227,30 @@ class Attempt:
     fallback_index: int = 0
     budget_key: str = ""
     inputs: Mapping[str, str] | None = field(default_factory=dict)
+    unreadable: str = ""
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
-        """Build from the fields of an active job hash."""
+        """Build from the fields of an active job hash, whatever they hold."""
+        name, opts, made = fields.get("name", ""), fields.get("opts", ""), fields.get("attemptsMade")
         return cls(
             queue=queue,
-            job_id=fields["id"],
+            job_id=fields.get("id", ""),
             entry_id=entry_id,
             token=token,
-            processed_on=fields["processedOn"],
-            name=fields.get("name", ""),
+            processed_on=fields.get("processedOn", ""),
+            name=name,
             data=fields.get("data", ""),
-            options=RunOptions.from_wire(fields.get("opts", "")),
-            attempts_made=int(fields.get("attemptsMade") or 0),
+            options=RunOptions.from_wire(opts),
+            attempts_made=exact(made) or 0,
             flow_id=fields.get(FIELD_FLOW),
             node=fields.get(FIELD_NODE),
+            unreadable=_flaw(name=name, opts=opts) or _odd(attemptsMade=made),
         )
 
     @classmethod
     def from_row(cls, queue: str, token: str, row: list[Any]) -> Attempt:
-        """Build from a row of ``gmo_finish_and_fetch``."""
+        """Build from a row of ``gmo_finish_and_fetch``, whatever it holds."""
         job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
         signals, fallback, budget, inputs = row[9:]
         options = RunOptions.from_wire(opts or "")
@@ -312,70 +258,40 @@ class Attempt:
             flow_id, node = options.portable
         results: dict[str, str] | None = None if flow_id else {}
         if inputs is not None:
-            results = dict(zip(inputs[::2], inputs[1::2], strict=True))
+            results = dict(zip(inputs[::2], inputs[1::2], strict=False))
         return cls(
             queue,
             job_id,
             entry_id,
             token,
-            processed_on,
+            processed_on or "",
             name or "",
             data or "",
             options,
-            int(made or 0),
+            exact(made) or 0,
             flow_id,
             node,
             signals or "",
-            int(fallback or 0),
+            exact(fallback) or 0,
             budget or "",
             results,
+            _flaw(id=job_id, name=name, opts=opts, flow=flow_id, node=node)
+            or _odd(attemptsMade=made, fallbackIndex=fallback),
         )
 
 
-def moment(text: str | None) -> datetime | None:
-    """A stored time in ms since the epoch, as an aware datetime; absent and empty are None."""
-    return datetime.fromtimestamp(int(float(text)) / 1000, UTC) if text else None
+def _flaw(**texts: str | None) -> str:
+    for name, text in texts.items():
+        if text and not is_utf8(text):
+            return f"its {name} is not UTF-8"
+    return ""
 
 
-def read_progress(text: str | None) -> Json:
-    """Stored progress: JSON where it is JSON, else the text."""
-    if not text:
-        return None
-    try:
-        value: Json = json.loads(text)
-    except ValueError:
-        return text
-    return value
-
-
-def _number(value: object) -> float:
-    """A number of the wire as it can be counted with: not negative, at most 2^53."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        return 0.0
-    return float(min(value, _MOST))
-
-
-def _backoff(wire: object) -> Backoff | None:
-    if not isinstance(wire, dict):
-        return None
-    return Backoff(
-        kind="exponential" if wire.get("type") == "exponential" else "fixed",
-        delay=timedelta(milliseconds=_number(wire.get("delay"))),
-        jitter=min(_number(wire.get("jitter")), 1.0),
-    )
-
-
-def _fallbacks(wire: object) -> tuple[Fallback, ...]:
-    if not isinstance(wire, list):
-        return ()
-    found = []
-    for part in wire:
-        fields = part if isinstance(part, dict) else {}
-        try:
-            found.append(Fallback(fields.get("model", ""), fields.get("provider"), fields.get("metadata")))
-        except InvalidJob:
-            return ()  # a hole would shift the others
-    return tuple(found)
+def _odd(**counts: str | None) -> str:
+    for name, text in counts.items():
+        if exact(text) is None:
+            return f"its {name} is not a whole number"
+    return ""
 
 
 def _single_parent(fields: Mapping[str, str]) -> JobRef | None:
@@ -386,10 +302,3 @@ def _single_parent(fields: Mapping[str, str]) -> JobRef | None:
         return JobRef(queue, job_id)
     except InvalidJob:
         return None
-
-
-def _count(fields: Mapping[str, str], name: str) -> int:
-    try:
-        return int(float(fields.get(name) or 0))
-    except (ValueError, OverflowError):
-        return 0

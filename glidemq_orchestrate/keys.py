@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from binascii import crc_hqx
 from dataclasses import dataclass
 
+from glidemq_orchestrate._names import FLOW_ID, JOB_ID, QUEUE, shown
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 
 DEFAULT_PREFIX = "glide"
 GROUP = "workers"
-MAX_NAME = 256
+SLOTS = 16384
 
 _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
-_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f{}:]")
-_NO_FLOW_ID = re.compile(r"[\x00-\x1f\x7f{}]|:(nodes|open|ready|failed|blocked|telling|growing)\Z")
+_NO_FLOW_ID = re.compile(r":(nodes|order|open|ready|failed|blocked|telling|growing)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,13 @@ class QueueKeys:
         return f"{self.base}:gmo:supervised"
 
 
+def slot_of(key: str) -> int:
+    """The slot of a cluster that a key is in."""
+    _, _, rest = key.partition("{")
+    tag, end, _ = rest.partition("}")
+    return crc_hqx((tag if tag and end else key).encode(), 0) % SLOTS
+
+
 def flow_home(prefix: str, flow_id: str) -> str:
     """The key that says which queue is the home of a flow; it outlives the flow."""
     return f"{prefix}:gmo:home:{{{flow_id}}}"
@@ -112,11 +120,7 @@ def check_queue_name(name: str) -> str:
     Raises:
         ConfigurationError: The name breaks a rule.
     """
-    if not name or len(name) > MAX_NAME or any(mark in name for mark in "{}:"):
-        raise ConfigurationError(
-            f"queue name {name!r} is not usable: 1 to {MAX_NAME} characters, none of {{ }} :"
-        )
-    return name
+    return QUEUE.check(name)
 
 
 def check_job_id(job_id: str) -> str:
@@ -127,11 +131,8 @@ def check_job_id(job_id: str) -> str:
     Raises:
         InvalidJob: The id breaks a rule.
     """
-    if not job_id or len(job_id) > MAX_NAME or _FORBIDDEN.search(job_id) or "||" in job_id:
-        raise InvalidJob(
-            f"job id {job_id!r} is not usable: 1 to {MAX_NAME} characters, "
-            "no control characters, none of { } : ||"
-        )
+    if "||" in JOB_ID.check(job_id):
+        raise InvalidJob(f"job id {shown(job_id)} is not usable: it may not have ||")
     return job_id
 
 
@@ -143,11 +144,10 @@ def check_flow_id(flow_id: str) -> str:
     Raises:
         ConfigurationError: The id breaks a rule.
     """
-    if not flow_id or len(flow_id) > MAX_NAME or _NO_FLOW_ID.search(flow_id):
+    if _NO_FLOW_ID.search(FLOW_ID.check(flow_id)):
         raise ConfigurationError(
-            f"flow id {flow_id!r} is not usable: 1 to {MAX_NAME} characters, "
-            "no control characters, none of { }, not ending in "
-            ":nodes :open :ready :failed :blocked :telling :growing"
+            f"flow id {shown(flow_id)} is not usable: not ending in "
+            ":nodes :order :open :ready :failed :blocked :telling :growing"
         )
     return flow_id
 

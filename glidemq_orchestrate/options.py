@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
 
+from glidemq_orchestrate._names import NameRule
 from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidJob
-from glidemq_orchestrate.keys import MAX_NAME, check_job_id, check_queue_name
+from glidemq_orchestrate.keys import check_job_id, check_queue_name
 from glidemq_orchestrate.retry import Backoff
 
 MAX_PRIORITY: Final = 2048
@@ -345,8 +346,7 @@ def named(name: str, value: object) -> None:
     Raises:
         InvalidJob: It is none.
     """
-    if not isinstance(value, str) or not value or len(value) > MAX_NAME:
-        raise InvalidJob(f"{name} must be a text of 1 to {MAX_NAME} characters, got {value!r:.40}")
+    NameRule(name, InvalidJob).check(value)
 
 
 def milliseconds(duration: timedelta) -> int:

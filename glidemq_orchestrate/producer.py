@@ -10,13 +10,13 @@ from uuid import uuid4
 
 from glidemq_orchestrate import _telemetry
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
-from glidemq_orchestrate._ops import flow_growth as growth
+from glidemq_orchestrate._names import short_reason
+from glidemq_orchestrate._ops import flow_backend, workers
 from glidemq_orchestrate._ops import flow_index as index
 from glidemq_orchestrate._ops import flow_nodes as single
-from glidemq_orchestrate._ops import flow_path as ops
 from glidemq_orchestrate._ops import flow_watch as watching
-from glidemq_orchestrate._ops import workers
 from glidemq_orchestrate._ops.flow import FlowRef, OnExisting
+from glidemq_orchestrate._ops.flow_backend import Reach, backend_of
 from glidemq_orchestrate._ops.flow_index import Label
 from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.codec import Json
@@ -71,10 +71,12 @@ class FlowProducer(SyncFacade):
         """
         flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
-            self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
+            self._run(workers.require(self._prefix, _jobs(flow), self._now()))
         with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace)
-            return Flow(self, self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock)))
+            reach = Reach(self._settings.kind == "cluster")
+            made = flow_backend.submit(self._prefix, flow, name, on_existing, self._clock, reach=reach)
+            return Flow(self, self._run(made))
 
     def get(self, flow_id: str) -> Flow:
         """Find a flow by its id.
@@ -82,7 +84,7 @@ class FlowProducer(SyncFacade):
         Raises:
             FlowNotFound: There is none with this id.
         """
-        return Flow(self, self._run(ops.find(self._prefix, check_flow_id(flow_id))))
+        return Flow(self, self._run(flow_backend.find(self._prefix, check_flow_id(flow_id))))
 
     def list(
         self,
@@ -115,6 +117,7 @@ class Flow:
 
     def __init__(self, producer: FlowProducer, ref: FlowRef) -> None:
         self._ref, self._clock = ref, producer._clock  # noqa: SLF001  two halves of one thing
+        self._backend = backend_of(ref)
         self._run = producer._run  # noqa: SLF001
 
     @property
@@ -133,7 +136,7 @@ class Flow:
         Raises:
             FlowNotFound: The flow is gone.
         """
-        return self._run(ops.status(self._ref))
+        return self._run(self._backend.status(self._ref))
 
     def node(self, name: str) -> NodeStatus:
         """One node with its state.
@@ -146,7 +149,7 @@ class Flow:
 
     def nodes(self) -> list[NodeStatus]:
         """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes."""
-        return self._run(ops.nodes(self._ref))
+        return self._run(self._backend.nodes(self._ref))
 
     def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
         """The results of the nodes that have completed so far, by node name.
@@ -159,12 +162,12 @@ class Flow:
             NodeNotFound: The flow has no node of such a name.
         """
         if names is None:
-            return self._run(ops.results(self._ref))
+            return self._run(self._backend.results(self._ref))
         return self._run(single.results(self._ref, names))
 
     def outcome(self) -> FlowOutcome:
         """Status, results and failures as they are now."""
-        return self._run(ops.outcome(self._ref, self._run(ops.status(self._ref))))
+        return self._run(self._backend.outcome(self._ref, self._run(self._backend.status(self._ref))))
 
     def wait(self, *, timeout: timedelta | None = None) -> FlowOutcome:
         """Wait until the flow has ended, whatever way; read the state from ``outcome.status``.
@@ -177,7 +180,7 @@ class Flow:
             WaitTimeout: It has not ended in time.
         """
         limit = None if timeout is None else milliseconds(timeout)
-        return self._run(ops.wait(self._ref, limit, self._clock))
+        return self._run(self._backend.wait(self._ref, limit, self._clock))
 
     def watch(
         self, *, after: str | None = None, timeout: timedelta | None = None
@@ -215,19 +218,19 @@ class Flow:
             WaitTimeout: It has not ended in time.
         """
         outcome = self.wait(timeout=timeout)
-        ops.raise_unless_completed(outcome)
+        flow_backend.raise_unless_completed(outcome)
         return outcome.results
 
     def cancel(self, reason: str = "") -> FlowState:
         """End every node that has not ended; running handlers are told. Returns the state before."""
-        return self._run(ops.cancel(self._ref, reason, self._clock))
+        return self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
 
     def retry_failed(self) -> FlowState:
         """Run again what did not complete; completed nodes keep their results. Returns the new state.
 
         Does nothing to a flow that runs or has completed. Repeatable.
         """
-        return self._run(ops.retry_failed(self._ref, self._clock))
+        return self._run(self._backend.retry_failed(self._ref, self._clock))
 
     def restart(self) -> FlowState:
         """Run every node of a flow that has ended again, from the beginning. Returns the new state.
@@ -238,7 +241,7 @@ class Flow:
         Raises:
             FlowNotFound, FlowExpired: The flow or its jobs are gone.
         """
-        return self._run(ops.restart(self._ref, self._clock))
+        return self._run(self._backend.restart(self._ref, self._clock))
 
     def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.
@@ -255,7 +258,7 @@ class Flow:
             FlowEnded: The flow has failed or was cancelled; nothing was added.
             FlowNotFound, FlowExpired: The flow is gone.
         """
-        return self._run(growth.extend(self._ref, nodes, self._clock))
+        return self._run(self._backend.extend(self._ref, nodes, self._clock))
 
 
 class AsyncFlowProducer(AsyncFacade):
@@ -272,15 +275,16 @@ class AsyncFlowProducer(AsyncFacade):
         """See ``FlowProducer.submit``."""
         flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
-            await self._run(workers.require(self._prefix, _jobs(flow), self._clock.now_ms()))
+            await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
         with _telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace)
-            ref = await self._run(ops.submit(self._prefix, flow, name, on_existing, self._clock))
-            return AsyncFlow(self, ref)
+            reach = Reach(self._settings.kind == "cluster")
+            made = flow_backend.submit(self._prefix, flow, name, on_existing, self._clock, reach=reach)
+            return AsyncFlow(self, await self._run(made))
 
     async def get(self, flow_id: str) -> AsyncFlow:
         """See ``FlowProducer.get``."""
-        return AsyncFlow(self, await self._run(ops.find(self._prefix, check_flow_id(flow_id))))
+        return AsyncFlow(self, await self._run(flow_backend.find(self._prefix, check_flow_id(flow_id))))
 
     async def list(
         self,
@@ -302,6 +306,7 @@ class AsyncFlow:
 
     def __init__(self, producer: AsyncFlowProducer, ref: FlowRef) -> None:
         self._ref, self._clock = ref, producer._clock  # noqa: SLF001  two halves of one thing
+        self._backend = backend_of(ref)
         self._run = producer._run  # noqa: SLF001
 
     @property
@@ -316,7 +321,7 @@ class AsyncFlow:
 
     async def status(self) -> FlowStatus:
         """See ``Flow.status``."""
-        return await self._run(ops.status(self._ref))
+        return await self._run(self._backend.status(self._ref))
 
     async def node(self, name: str) -> NodeStatus:
         """See ``Flow.node``."""
@@ -324,22 +329,24 @@ class AsyncFlow:
 
     async def nodes(self) -> list[NodeStatus]:
         """See ``Flow.nodes``."""
-        return await self._run(ops.nodes(self._ref))
+        return await self._run(self._backend.nodes(self._ref))
 
     async def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
         """See ``Flow.results``."""
         if names is None:
-            return await self._run(ops.results(self._ref))
+            return await self._run(self._backend.results(self._ref))
         return await self._run(single.results(self._ref, names))
 
     async def outcome(self) -> FlowOutcome:
         """See ``Flow.outcome``."""
-        return await self._run(ops.outcome(self._ref, await self._run(ops.status(self._ref))))
+        return await self._run(
+            self._backend.outcome(self._ref, await self._run(self._backend.status(self._ref)))
+        )
 
     async def wait(self, *, timeout: timedelta | None = None) -> FlowOutcome:  # noqa: ASYNC109  the server waits
         """See ``Flow.wait``."""
         limit = None if timeout is None else milliseconds(timeout)
-        return await self._run(ops.wait(self._ref, limit, self._clock))
+        return await self._run(self._backend.wait(self._ref, limit, self._clock))
 
     def watch(
         self, *, after: str | None = None, timeout: timedelta | None = None
@@ -356,24 +363,24 @@ class AsyncFlow:
     async def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:  # noqa: ASYNC109  see wait
         """See ``Flow.result``."""
         outcome = await self.wait(timeout=timeout)
-        ops.raise_unless_completed(outcome)
+        flow_backend.raise_unless_completed(outcome)
         return outcome.results
 
     async def cancel(self, reason: str = "") -> FlowState:
         """See ``Flow.cancel``."""
-        return await self._run(ops.cancel(self._ref, reason, self._clock))
+        return await self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
 
     async def retry_failed(self) -> FlowState:
         """See ``Flow.retry_failed``."""
-        return await self._run(ops.retry_failed(self._ref, self._clock))
+        return await self._run(self._backend.retry_failed(self._ref, self._clock))
 
     async def restart(self) -> FlowState:
         """See ``Flow.restart``."""
-        return await self._run(ops.restart(self._ref, self._clock))
+        return await self._run(self._backend.restart(self._ref, self._clock))
 
     async def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """See ``Flow.extend``."""
-        return await self._run(growth.extend(self._ref, nodes, self._clock))
+        return await self._run(self._backend.extend(self._ref, nodes, self._clock))
 
 
 def _jobs(flow: CheckedFlow) -> dict[str, set[str]]:

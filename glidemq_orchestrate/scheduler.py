@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from glidemq_orchestrate.codec import Json, JsonLike, encode
+from glidemq_orchestrate._names import JOB_NAME
+from glidemq_orchestrate.codec import Json, JsonLike, encode, is_utf8
 from glidemq_orchestrate.cron import Cron
-from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidJob
 from glidemq_orchestrate.job import DEFAULT_OPTIONS, JobOptions, milliseconds, moment
 
 LOGICAL_TIME: Final = "logicalTime"
@@ -146,8 +147,8 @@ class JobTemplate:
         """Refuse what would be ignored."""
         if self.options.delay or self.options.job_id is not None:
             raise InvalidJob("the options of a scheduler's template cannot have delay or job_id")
-        if self.name == "":
-            raise InvalidJob("name of a template must not be empty")
+        if self.name is not None:
+            JOB_NAME.check(self.name)
 
     def to_wire(self) -> dict[str, Any]:
         """The ``template`` of glide-mq's entry."""
@@ -169,6 +170,7 @@ class SchedulerEntry:
         iterations: Runs so far.
         last_run, next_run: UTC. ``next_run`` is None while a ``repeat_after_complete`` run is not over.
         python_only: Whether Node workers leave it alone.
+        broken: Why no worker can fire it; empty for one that can be fired. Writing it anew mends it.
     """
 
     name: str
@@ -180,6 +182,7 @@ class SchedulerEntry:
     last_run: datetime | None
     next_run: datetime | None
     python_only: bool
+    broken: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,23 @@ class Stored:
         except (ValueError, RecursionError):
             return None
         return cls(wire) if isinstance(wire, dict) else None
+
+    @classmethod
+    def flaw(cls, name: str, text: str) -> str:
+        """Why an entry cannot be fired, whatever it holds; empty for one that can."""
+        stored = cls.parse(text)
+        if not is_utf8(name):
+            return "its name is not UTF-8"
+        if stored is None or not is_utf8(text):
+            return "it is not a JSON object in UTF-8"
+        if not is_utf8(stored.text):
+            return "a text in it has half a character (a lone surrogate)"
+        try:
+            stored.payload(0)
+            is_timed = stored.cron or stored.number("every") or stored.number("repeatAfterComplete")
+        except (GlideMQError, TypeError, AttributeError) as exc:
+            return str(exc) if isinstance(exc, GlideMQError) else f"{type(exc).__name__}"
+        return "" if is_timed else "it has no pattern, every or repeatAfterComplete"
 
     @property
     def text(self) -> str:
@@ -273,6 +293,8 @@ class Stored:
 
     def _backwards(self, first_ms: int, until_ms: int, bound: int) -> list[int]:
         every, cron, slots = self.number("every"), self.cron, list[int]()
+        if not every and not cron:
+            return []
         at = until_ms
         while len(slots) < bound:
             found = cron.at_or_before(at) if cron else first_ms + (at - first_ms) // every * every
@@ -307,6 +329,7 @@ class Stored:
             last_run=moment(str(self.number("lastRun") or "")),
             next_run=moment(str(self.number("nextRun") or "")),
             python_only=python_only,
+            broken=self.flaw(name, self.text),
         )
 
     def _schedule(self) -> Schedule | None:
@@ -322,12 +345,12 @@ class Stored:
                 start=moment(str(self.number("startDate") or "")),
                 end=moment(str(self.number("endDate") or "")),
                 limit=self.number("limit") or None,
-                catch_up=self.wire.get("catchUp", "skip"),
+                catch_up="skip" if self.number("repeatAfterComplete") else self.wire.get("catchUp", "skip"),
                 catch_up_limit=self.number("catchUpLimit") or MOST_CAUGHT_UP,
                 overlap=self.wire.get("overlap") is not False,
                 logical_time=self.wire.get("logicalTime") is True,
             )
-        except (ConfigurationError, AttributeError, TypeError, OverflowError):
+        except (ConfigurationError, AttributeError, TypeError, ValueError, OverflowError):
             return None
 
 

@@ -6,6 +6,7 @@ import time
 from typing import Final
 
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate._ops import scheduler as ops
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import SchedulerBusy
@@ -50,7 +51,7 @@ class Schedulers(SyncFacade):
         """
         for left in range(TRIES, 0, -1):
             try:
-                return self._run(ops.upsert(self._keys, name, schedule, template, self._clock.now_ms()))
+                return self._run(ops.upsert(self._keys, name, schedule, template, self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise
@@ -65,7 +66,7 @@ class Schedulers(SyncFacade):
         """
         for left in range(TRIES, 0, -1):
             try:
-                return self._run(ops.remove(self._keys, name, self._clock.now_ms()))
+                return self._run(ops.remove(self._keys, name, self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise
@@ -98,7 +99,7 @@ class AsyncSchedulers(AsyncFacade):
         """See ``Schedulers.upsert``."""
         for left in range(TRIES, 0, -1):
             try:
-                return await self._run(ops.upsert(self._keys, name, schedule, template, self._clock.now_ms()))
+                return await self._run(ops.upsert(self._keys, name, schedule, template, await self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise
@@ -109,7 +110,7 @@ class AsyncSchedulers(AsyncFacade):
         """See ``Schedulers.remove``."""
         for left in range(TRIES, 0, -1):
             try:
-                return await self._run(ops.remove(self._keys, name, self._clock.now_ms()))
+                return await self._run(ops.remove(self._keys, name, await self._now()))
             except SchedulerBusy:
                 if left == 1:
                     raise
@@ -126,6 +127,7 @@ class AsyncSchedulers(AsyncFacade):
 
 
 async def _pause() -> None:
-    import asyncio  # noqa: PLC0415  dear, and seldom needed
+    with importing():
+        import asyncio  # noqa: PLC0415  dear, and seldom needed
 
     await asyncio.sleep(PAUSE_SECONDS)

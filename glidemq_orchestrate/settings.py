@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
+from glidemq_orchestrate._names import PREFIX
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
@@ -106,8 +107,7 @@ class ConnectionSettings:
 
     def __post_init__(self) -> None:
         """Read the URL and check every option."""
-        if "{" in self.prefix or "}" in self.prefix or not self.prefix:
-            raise ConfigurationError(f"prefix {self.prefix!r} is not usable: not empty, no {{ }}")
+        PREFIX.check(self.prefix)
         for name, value in _read(self.url).items():
             if name in _FROM_URL or getattr(self, name) == _DEFAULTS[name]:
                 object.__setattr__(self, name, value)

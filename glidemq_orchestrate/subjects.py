@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from glidemq_orchestrate._names import SUBJECT
 from glidemq_orchestrate.errors import ConfigurationError
 
 
@@ -13,8 +14,8 @@ def check_pattern(pattern: str) -> str:
     Raises:
         ConfigurationError: It is empty, or ``>`` is not its last segment.
     """
-    segments = pattern.split(".")
-    if not pattern or ">" in segments[:-1]:
+    segments = SUBJECT.check(pattern).split(".")
+    if ">" in segments[:-1]:
         raise ConfigurationError(f"subject pattern {pattern!r} is not usable: > must be the last segment")
     return pattern
 

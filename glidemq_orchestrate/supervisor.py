@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
+import functools
 import secrets
-import signal
-import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate._facade import AsyncFacade
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops import supervise as ops
 from glidemq_orchestrate._ops.supervise import Tick, Watch
-from glidemq_orchestrate._worker_core import reconnect_delays
+from glidemq_orchestrate._service import Service
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, TransportError
+from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
 
 __all__ = ["Supervisor"]
 
-logger = logging.getLogger(__name__)
-
 LEAST_REST: Final = 0.2
 
 
-class Supervisor(AsyncFacade):
+class Supervisor(Service):
     """Looks after queues: flows with nodes that other workers ran, due jobs, and jobs of dead workers.
 
     Any number may look after a queue: one leads, and another takes over some seconds after it dies.
@@ -60,15 +55,14 @@ class Supervisor(AsyncFacade):
         max_lost: int = 3,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(url, prefix=prefix, clock=clock)
+        name = f"supervisor-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
+        super().__init__(url, name=name, prefix=prefix, clock=clock)
         if not queues or isinstance(queues, str):
             raise ConfigurationError("queues must be a list of at least one queue name")
         if not timedelta(milliseconds=100) <= interval <= timedelta(seconds=5):
             raise ConfigurationError(f"interval must be 100 ms to 5 s, got {interval}")
         if lock_duration < timedelta(seconds=1):
             raise ConfigurationError(f"lock_duration must be at least a second, got {lock_duration}")
-        self.id = f"supervisor-{self._clock.now_ms()}-{secrets.token_hex(4)}"
-        self.ready = threading.Event()
         self._interval_ms = milliseconds(interval)
         self._watches = [
             Watch(
@@ -79,20 +73,6 @@ class Supervisor(AsyncFacade):
             )
             for name in dict.fromkeys(queues)
         ]
-        self._asked_to_stop = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-
-    def run(self) -> None:
-        """Look after the queues until ``stop`` or, in the main thread, SIGTERM or SIGINT. Blocks."""
-        asyncio.run(self.serve())
-
-    def stop(self) -> None:
-        """Ask the supervisor to end, from any thread or signal handler. A repeat changes nothing."""
-        self._asked_to_stop.set()
-        if self._loop is not None and self._stop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
-                self._loop.call_soon_threadsafe(self._stop.set)
 
     async def tick(self) -> bool:
         """Do once what the queues need now. Answers whether this supervisor leads all of them. Repeatable.
@@ -108,81 +88,37 @@ class Supervisor(AsyncFacade):
         for watch in self._watches:
             await self._run(ops.resign(watch))
 
-    async def serve(self) -> None:
-        """Look after the queues until stopped; then another may lead, and the connections are closed.
+    _kind = "supervisor"
 
-        Raises:
-            ConfigurationError, ServerTooOld, LibraryVersionMismatch: The server cannot be used.
-            ConnectionFailed: It could not be reached at the start. Later on, the supervisor waits for it.
-        """
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        with self._signals(self._loop):
+    def _introduction(self) -> str:
+        return f"{self.id} looks after queues {', '.join(watch.queue.queue for watch in self._watches)}"
+
+    async def _begin(self) -> None:
+        for watch in self._watches:
             try:
-                await self.tick()
-                queues = ", ".join(watch.queue.queue for watch in self._watches)
-                logger.info(
-                    "%s looks after queues %s", self.id, queues, extra={"action": "supervisor_started"}
-                )
-                self.ready.set()
-                await self._watch_until_stopped(self._stop)
-            finally:
-                with contextlib.suppress(GlideMQError):  # the lock lapses by itself
-                    await self.resign()
-                await self.close()
-        logger.info("%s has stopped", self.id, extra={"action": "supervisor_stopped"})
+                await self._run(ops.tick(watch, self._clock))
+            except ProtocolError as exc:  # keys of one queue are broken: the others are looked after
+                self._complaints.tell(f"looking after queue {watch.queue.queue}", exc)
+            self._keep(f"looking after queue {watch.queue.queue}", functools.partial(self._look_after, watch))
 
-    async def _watch_until_stopped(self, stop: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._look_after(watch)) for watch in self._watches]
-            if not self._asked_to_stop.is_set():
-                await stop.wait()
-            for task in tasks:
-                task.cancel()
+    async def _finish(self) -> None:
+        await self._end_tasks()
+        if self._driver is not None:  # else the lock lapses by itself
+            await self._quietly("letting others lead", self.resign)
 
     async def _look_after(self, watch: Watch) -> None:
-        delays = reconnect_delays()
         while True:
-            try:
-                position = await self._run(events.tail(watch.queue))
-                tick = await self._run(ops.tick(watch, self._clock))
-                await asyncio.sleep(LEAST_REST)
-                await self._rest(watch, tick, position)
-            except TransportError as exc:
-                await self._pause(watch, exc, next(delays))
-            except GlideMQError as exc:  # a refusal that a repeat may not meet: a flow must not wait for ever
-                await self._pause(watch, exc, self._interval_ms / 1000)
-            else:
-                delays = reconnect_delays()
+            position = await self._run(events.tail(watch.queue))
+            tick = await self._run(ops.tick(watch, self._clock))
+            self._complaints.forget(f"looking after queue {watch.queue.queue}")
+            await asyncio.sleep(LEAST_REST)
+            await self._rest(watch, tick, position)
 
     async def _rest(self, watch: Watch, tick: Tick, position: str) -> None:
-        until = self._clock.now_ms() + self._interval_ms
+        until = self._clock.monotonic_ms() + self._interval_ms
         if tick.due_ms >= 0:
-            until = min(until, tick.due_ms)
+            until = min(until, self._clock.monotonic_ms() + tick.due_ms - self._clock.now_ms())
         if tick.leading and tick.foreign:
             await self._run(ops.rest(watch.queue, position, until, self._clock))
         else:
-            await asyncio.sleep(max(until - self._clock.now_ms(), 0) / 1000)
-
-    async def _pause(self, watch: Watch, exc: GlideMQError, seconds: float) -> None:
-        logger.warning(
-            "queue %s: trying again in %.1f s: %s",
-            watch.queue.queue,
-            seconds,
-            exc,
-            extra={"action": "supervise"},
-        )
-        await asyncio.sleep(seconds)
-
-    @contextlib.contextmanager
-    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Stop on SIGTERM and SIGINT while serving in the main thread."""
-        caught = (
-            (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
-        )
-        for number in caught:
-            loop.add_signal_handler(number, self.stop)
-        try:
-            yield
-        finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
+            await asyncio.sleep(max(until - self._clock.monotonic_ms(), 0) / 1000)

@@ -1,7 +1,7 @@
-"""The worker: an asyncio shell around ``_worker_core``.
+"""The worker: a service that takes jobs of queues, runs their handlers and hands in what came of them.
 
-A ``Feed`` per queue takes jobs and hands in outcomes, a ``JobRunner`` runs the handlers, and chores keep the
-leases and the queues going.
+A ``Feed`` per queue takes jobs and hands in outcomes, a ``JobRunner`` gives places to handlers, a ``Judge``
+runs them, and chores, each a task of its own per queue, keep the leases and the queues going.
 
 What a kill -9 leaves behind: jobs in state ``active`` whose lease ends after ``lock_duration``; any other
 worker of the queue then takes them back. A connection that breaks is made again; what a lost reply announced
@@ -11,30 +11,32 @@ is asked for again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
+import functools
 import os
 import secrets
-import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate._facade import AsyncFacade
+from glidemq_orchestrate._allowed_imports import check_packages
 from glidemq_orchestrate._ops import attempt as ops
 from glidemq_orchestrate._ops import scheduler, supervise
 from glidemq_orchestrate._ops.supervise import Watch
 from glidemq_orchestrate._ops.workers import OURS
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
-from glidemq_orchestrate._worker_core import Chore, ChoreList, Slots, reconnect_delays
+from glidemq_orchestrate._service import Service
+from glidemq_orchestrate._worker_calls import Threads
+from glidemq_orchestrate._worker_core import Slots
 from glidemq_orchestrate._worker_feed import Feed
 from glidemq_orchestrate._worker_jobs import JobRunner
+from glidemq_orchestrate._worker_judge import Judge
+from glidemq_orchestrate._worker_processes import Processes
 from glidemq_orchestrate._worker_tokens import TokenGate, TokenLimit
+from glidemq_orchestrate._worker_voice import Voice
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, TransportError
+from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.handler import H, Handlers
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
@@ -42,16 +44,13 @@ from glidemq_orchestrate.settings import Address
 
 __all__ = ["Worker"]
 
-logger = logging.getLogger(__name__)
-
-ANNOUNCE_MS: Final = 10_000
-UPKEEP_MS: Final = 2_000
-BEAT_MS: Final = 1_000
-SPARE_THREADS: Final = 32
+ANNOUNCE_SECONDS: Final = 10.0
+UPKEEP_SECONDS: Final = 2.0
+BEAT_SECONDS: Final = 1.0
 GIVE_UP_SECONDS: Final = 5.0
 
 
-class Worker(AsyncFacade):
+class Worker(Service):
     """Runs the jobs of queues with the registered handlers until it is stopped.
 
     Args:
@@ -71,6 +70,8 @@ class Worker(AsyncFacade):
             second.
         max_lost: How often a job may lose its worker before it fails.
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
+        allow_import: The packages from which handlers import what a job names (``spark.python``), by whole
+            parts: ``mypackage`` allows ``mypackage.steps``, not ``mypackage2``. Anything else is refused.
         clock: For tests.
 
     Raises:
@@ -91,9 +92,11 @@ class Worker(AsyncFacade):
         lock_duration: timedelta = timedelta(seconds=30),
         max_lost: int = 3,
         shutdown_timeout: timedelta = timedelta(seconds=10),
+        allow_import: Sequence[str] = (),
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(url, prefix=prefix, clock=clock)
+        name = f"{OURS}{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
+        super().__init__(url, name=name, prefix=prefix, clock=clock)
         if not queues or isinstance(queues, str):
             raise ConfigurationError("queues must be a list of at least one queue name")
         if concurrency < 1:
@@ -107,26 +110,17 @@ class Worker(AsyncFacade):
         if lock_duration < timedelta(seconds=1):
             raise ConfigurationError(f"lock_duration must be at least a second, got {lock_duration}")
         self.handlers = handlers or Handlers()
-        self.id = f"{OURS}{self._clock.now_ms()}-{secrets.token_hex(4)}"
-        self.ready = threading.Event()
         self._queues = {name: QueueKeys(self._prefix, check_queue_name(name)) for name in queues}
         self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._slots = Slots(concurrency, prefetch)
         self._token_limit = token_limit
+        self._allow_import = check_packages(allow_import)
         self._limit = (rate_limit[0], milliseconds(rate_limit[1])) if rate_limit else (0, 0)
-        self._chores = ChoreList(
-            {
-                Chore.BEAT: min(self._lock_ms // 3, BEAT_MS),
-                Chore.ANNOUNCE: ANNOUNCE_MS,
-                Chore.UPKEEP: UPKEEP_MS,
-                Chore.RECLAIM: max(self._lock_ms // 2, 500),
-                Chore.SUPERVISE: UPKEEP_MS,
-            }
-        )
-        self._closing: set[asyncio.Task[None]] = set()
-        self._asked_to_stop = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._feeds: dict[str, Feed] = {}
+        self._jobs: JobRunner | None = None
+        self._processes: Processes | None = None
+        self._threads = Threads("glidemq")
 
     def handler(self, name: str, *, process: bool = False) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
@@ -135,67 +129,96 @@ class Worker(AsyncFacade):
         """
         return self.handlers.handler(name, process=process)
 
-    def run(self) -> None:
-        """Serve until ``stop`` or, in the main thread, SIGTERM or SIGINT. Blocks. Errors as ``serve``."""
-        asyncio.run(self.serve())
+    # --- the service ---
 
-    def stop(self) -> None:
-        """Ask the worker to end, from any thread or signal handler. A repeat changes nothing."""
-        self._asked_to_stop.set()
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
-                self._loop.call_soon_threadsafe(self._wake)
+    _kind = "worker"
 
-    async def serve(self) -> None:
-        """Serve until stopped: afterwards no job is active in this worker, and its connections are closed.
+    def _introduction(self) -> str:
+        queues, handlers = ", ".join(self._queues), ", ".join(self.handlers.names) or "none"
+        return f"worker {self.id} serves queues {queues}, handlers {handlers}"
 
-        Raises:
-            ConfigurationError, ServerTooOld, LibraryVersionMismatch: The server cannot be used.
-            ConnectionFailed: It could not be reached at the start. Later on, the worker waits for it.
-        """
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)
-        # More threads than places: a handler that overstayed its timeout keeps its thread until it returns.
-        threads = ThreadPoolExecutor(self._slots.concurrency + SPARE_THREADS, thread_name_prefix="glidemq")
-        jobs = JobRunner(
-            self._run,
-            self._queues,
-            self.handlers,
-            self._slots,
-            threads,
-            self._clock,
-            self._say,
-            self._nudge,
-            self.stop,
-            TokenGate(self._run, self._token_limit, self._clock) if self._token_limit else None,
-        )
-        self._feeds = {
-            name: Feed(self, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues))
-            for name, keys in self._queues.items()
-        }
-        with self._signals(self._loop):
-            tasks: list[asyncio.Task[None]] = []
+    async def _begin(self) -> None:
+        for name, keys in self._queues.items():
             try:
-                await self._start()
-                tasks += [self._loop.create_task(feed.serve()) for feed in self._feeds.values()]
-                tasks.append(self._loop.create_task(self._chores_for_ever(jobs)))
-                await self._until_stopped(tasks)
-                self._slots.stopping = True
-                await jobs.drain(self._shutdown_seconds)
-            finally:
-                await self._end(jobs, tasks)
-                threads.shutdown(wait=False, cancel_futures=True)
-        for task in tasks:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+                await self._run(ops.open_queues([keys]))
+                await self._announce(keys)
+            except ProtocolError as exc:  # keys of one queue are broken: the others are served
+                self._complaints.tell(f"queue {name}", exc)
+        for hook in self.handlers.start_hooks:
+            if (ended := await self._threads.run(hook)).error is not None:
+                raise ended.error
+        self._jobs = jobs = self._job_runner()
+        for name, keys in self._queues.items():
+            self._feeds[name] = Feed(
+                self, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues),
+                self._complaints,
+            )  # fmt: skip
+        for name, keys in self._queues.items():
+            self._begin_queue(name, keys, jobs)
 
-    async def _until_stopped(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for the wish to stop, or for a task that cannot go on."""
-        stop = asyncio.create_task(self._stop.wait())
-        if not self._asked_to_stop.is_set():
-            await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
+    def _begin_queue(self, name: str, keys: QueueKeys, jobs: JobRunner) -> None:
+        """The tasks of one queue. What happens to one of them, or to the queue, touches no other."""
+        feed, lock_seconds = self._feeds[name], self._lock_ms / 1000
+        self._keep(f"queue {name}", feed.serve)
+        self._keep(f"news of queue {name}", feed.listen)
+        for what, seconds, chore in (
+            ("leases", min(lock_seconds / 3, BEAT_SECONDS), functools.partial(self._beat, keys, jobs)),
+            ("announcing", ANNOUNCE_SECONDS, functools.partial(self._announce, keys)),
+            ("upkeep", UPKEEP_SECONDS, functools.partial(self._look_after, keys)),
+            ("schedules", UPKEEP_SECONDS, functools.partial(self._fire, keys)),
+            ("reclaiming", max(lock_seconds / 2, 0.5), functools.partial(self._reclaim, keys)),
+            ("supervising", UPKEEP_SECONDS, functools.partial(self._supervise, keys)),
+        ):
+            self._every(f"{what} of queue {name}", seconds, chore)
+
+    def _job_runner(self) -> JobRunner:
+        self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)
+        if self.handlers.has_processes:
+            self._processes = Processes(self._said_by_process)
+        tokens = TokenGate(self._run, self._token_limit, self._clock) if self._token_limit else None
+        judge = Judge(
+            self._run, self._queues, self.handlers, self._threads, self._processes, self._clock,
+            Voice(self._run, self._queues, self._clock), tokens, self.id, self._allow_import,
+        )  # fmt: skip
+        return JobRunner(judge, self._slots, say=self._say, nudge=self._nudge, stop=self.stop)
+
+    async def _drain(self) -> None:
+        self._slots.stopping = True
+        if self._jobs is not None:
+            await self._jobs.drain(self._shutdown_seconds)
+
+    async def _finish(self) -> None:
+        self._slots.stopping = True
+        if self._jobs is not None:
+            await self._quietly("ending the handlers", self._jobs.abandon)
+        if self._processes is not None:
+            close = functools.partial(asyncio.to_thread, self._processes.close)
+            await self._quietly("ending the processes", close)
+        for attempt in list(self._slots.held.values()):
+            self._feeds[attempt.queue].say(Outcome(attempt, Kind.BACK))
+        for feed in self._feeds.values():
+            feed.close()
+        feeds = [task for task in self._tasks if task.get_name() in {f"queue {name}" for name in self._feeds}]
+        if feeds:
+            # A server that cannot be reached is not waited for: the leases end by themselves.
+            await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
+        await self._end_tasks()
+        if self._driver is not None:
+            await self._quietly("signing off", self._sign_off)
+        for hook in self.handlers.stop_hooks:
+            await self._quietly("a stop hook", functools.partial(self._run_hook, hook))
+        self._threads.close()
+
+    async def _sign_off(self) -> None:
+        for keys in self._queues.values():
+            await self._run(supervise.resign(self._watch(keys)))
+        await self._run(ops.withdraw(list(self._queues.values()), self.id))
+
+    async def _run_hook(self, hook: Callable[[], None]) -> None:
+        if (ended := await self._threads.run(hook)).error is not None:
+            raise ended.error
+
+    # --- between its parts ---
 
     def _say(self, outcome: Outcome) -> None:
         self._feeds[outcome.attempt.queue].say(outcome)
@@ -205,116 +228,21 @@ class Worker(AsyncFacade):
         for feed in self._feeds.values():
             feed.nudge()
 
-    async def _start(self) -> None:
-        await self._run(ops.open_queues(list(self._queues.values())))
-        for hook in self.handlers.start_hooks:
-            await asyncio.to_thread(hook)
-        await self._announce()
-        logger.info(
-            "worker %s serves queues %s, handlers %s",
-            self.id,
-            ", ".join(self._queues),
-            ", ".join(self.handlers.names) or "none",
-            extra={"action": "worker_started", "worker": self.id},
-        )
-        self.ready.set()
+    def _said_by_process(self, token: str, kind: str, text: str) -> None:
+        if self._jobs is not None:
+            self._jobs.said_by_process(token, kind, text)
 
-    async def _end(self, jobs: JobRunner, tasks: Sequence[asyncio.Task[None]]) -> None:
-        self._slots.stopping = True
-        await jobs.abandon()
-        jobs.close()
-        for attempt in list(self._slots.held.values()):
-            self._feeds[attempt.queue].say(Outcome(attempt, Kind.BACK))
-        for feed in self._feeds.values():
-            feed.close()
-        if tasks:
-            *feeds, _ = tasks
-            # A server that cannot be reached is not waited for: the leases end by themselves.
-            await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        if self._driver is not None:
-            try:
-                for watch in self._watches():
-                    await self._run(supervise.resign(watch))
-                await self._run(ops.withdraw(list(self._queues.values()), self.id))
-            except GlideMQError as exc:
-                logger.warning(
-                    "the worker is not signed off: %s", exc, extra={"action": "sign_off", "worker": self.id}
-                )
-        for hook in self.handlers.stop_hooks:
-            await asyncio.to_thread(hook)
-        await self.close()
-        logger.info("worker %s has stopped", self.id, extra={"action": "worker_stopped", "worker": self.id})
+    # --- chores of a queue; what they answer is in how many seconds they want to be done again ---
 
-    def _wake(self) -> None:
-        self._stop.set()
+    async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> None:
+        held = [attempt for attempt in self._slots.held.values() if attempt.queue == keys.queue]
+        if held:
+            kept = await self._run(ops.heartbeat(keys, held, self._clock.now_ms()))
+            for attempt, beat in zip(held, kept, strict=True):
+                if beat < 1:
+                    jobs.cancel(attempt, revoked=beat == 0)
 
-    @contextlib.contextmanager
-    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Stop on SIGTERM and SIGINT while serving in the main thread."""
-        caught = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._reconnect}
-        if threading.current_thread() is not threading.main_thread():
-            caught = {}
-        for number, react in caught.items():
-            loop.add_signal_handler(number, react)
-        try:
-            yield
-        finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
-
-    def _reconnect(self) -> None:
-        """Open every connection anew; what was under way is asked for again, and no job is lost by it."""
-        logger.info("SIGHUP: connecting anew", extra={"action": "reconnect", "worker": self.id})
-        if self._driver is not None:
-            task = asyncio.get_running_loop().create_task(self._driver.aclose())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
-    async def _chores_for_ever(self, jobs: JobRunner) -> None:
-        delays = reconnect_delays()
-        while True:  # also while stopping: jobs that still run keep their leases
-            await asyncio.sleep(max(self._chores.wait_ms(self._clock.now_ms()), 10) / 1000)
-            try:
-                for chore in self._chores.take(self._clock.now_ms()):
-                    await self._do(chore, jobs)
-            except TransportError as exc:
-                await self._pause(exc, next(delays))
-            except GlideMQError:  # the upkeep of a queue must not end the jobs of a worker
-                logger.exception("upkeep refused", extra={"action": "error", "worker": self.id})
-            else:
-                delays = reconnect_delays()
-
-    async def _do(self, chore: Chore, jobs: JobRunner) -> None:
-        queues = list(self._queues.values())
-        match chore:
-            case Chore.BEAT:
-                await self._beat(jobs)
-            case Chore.ANNOUNCE:
-                await self._announce()
-            case Chore.UPKEEP:
-                due = [await self._run(ops.upkeep(queues, self._clock))]
-                due += [await self._run(scheduler.tick(queue, self._clock)) for queue in queues]
-                if soon := [at for at in due if at >= 0]:
-                    self._chores.bring_forward(Chore.UPKEEP, max(min(soon), self._clock.now_ms() + 20))
-            case Chore.RECLAIM:
-                await self._run(
-                    ops.reclaim(
-                        queues, self.id, lock_ms=self._lock_ms, max_lost=self._max_lost, clock=self._clock
-                    )
-                )
-
-            case Chore.SUPERVISE:
-                for watch in self._watches():
-                    await self._run(supervise.tick(watch, self._clock))
-
-    def _watches(self) -> list[Watch]:
-        queues = self._queues.values()
-        return [Watch(queue, self.id, self._lock_ms, self._max_lost) for queue in queues]
-
-    async def _announce(self) -> None:
+    async def _announce(self, keys: QueueKeys) -> None:
         description = {
             "addr": socket.gethostname(),
             "pid": os.getpid(),
@@ -322,20 +250,25 @@ class Worker(AsyncFacade):
             "activeJobs": len(self._slots.held),
             "handlers": self.handlers.names,
         }
-        queues = list(self._queues.values())
-        await self._run(ops.announce(queues, self.id, description, ANNOUNCE_MS * 3, self._clock.now_ms()))
+        ttl_ms = int(ANNOUNCE_SECONDS * 3000)
+        await self._run(ops.announce([keys], self.id, description, ttl_ms, self._clock.now_ms()))
 
-    async def _beat(self, jobs: JobRunner) -> None:
-        for name, keys in self._queues.items():
-            held = [attempt for attempt in self._slots.held.values() if attempt.queue == name]
-            if held:
-                kept = await self._run(ops.heartbeat(keys, held, self._clock.now_ms()))
-                for attempt, beat in zip(held, kept, strict=True):
-                    if beat < 1:
-                        jobs.cancel(attempt, revoked=beat == 0)
+    async def _look_after(self, keys: QueueKeys) -> float | None:
+        return self._until(await self._run(ops.upkeep([keys], self._clock)))
 
-    async def _pause(self, exc: GlideMQError, seconds: float) -> None:
-        logger.warning(
-            "trying again in %.1f s: %s", seconds, exc, extra={"action": "reconnect", "worker": self.id}
+    async def _fire(self, keys: QueueKeys) -> float | None:
+        return self._until(await self._run(scheduler.tick(keys, self._clock)))
+
+    async def _reclaim(self, keys: QueueKeys) -> None:
+        await self._run(
+            ops.reclaim([keys], self.id, lock_ms=self._lock_ms, max_lost=self._max_lost, clock=self._clock)
         )
-        await asyncio.sleep(seconds)
+
+    async def _supervise(self, keys: QueueKeys) -> None:
+        await self._run(supervise.tick(self._watch(keys), self._clock))
+
+    def _until(self, due_ms: int) -> float | None:
+        return max(due_ms - self._clock.now_ms(), 20) / 1000 if due_ms >= 0 else None
+
+    def _watch(self, keys: QueueKeys) -> Watch:
+        return Watch(keys, self.id, self._lock_ms, self._max_lost)

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import ResponseError
 
 from glidemq_orchestrate._io.connect import async_pool
+from glidemq_orchestrate._io.packing import outcome, pack, put_back, sort_out
+from glidemq_orchestrate._io.repeats import PAUSES, Delivered
 from glidemq_orchestrate._io.topology import Answered, Parcel, Single, Topology, topology_of
-from glidemq_orchestrate._io.translate import DRIVER_ERRORS, broken, not_connected, refused
+from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings, Place
-
-_pack: Any = None
-with contextlib.suppress(ImportError):  # redis-py packs by it on blocking connections only
-    import hiredis
-
-    _pack = hiredis.pack_command
 
 T = TypeVar("T")
 
@@ -33,6 +28,7 @@ class AsyncDriver:
         self._settings = settings
         self._topology = topology_of(settings)
         self._pools: dict[tuple[Place, bool], ConnectionPool] = {}
+        self._has_answered, self._closings = False, 0
 
     async def run(self, op: Op[T]) -> T:
         """Run an operation to its end: what it returns or raises."""
@@ -46,6 +42,7 @@ class AsyncDriver:
 
     async def aclose(self) -> None:
         """Close every connection; a later use opens new ones."""
+        self._closings += 1
         for pool in list(self._pools.values()):
             await pool.disconnect()
 
@@ -66,12 +63,26 @@ class AsyncDriver:
             op.close()
 
     async def _answer(self, request: Request, topology: Topology) -> Any:
-        if isinstance(request, Batch):
-            return await self._drive(topology.deliver(request.calls))
-        (reply,) = await self._drive(topology.deliver((request,)))
-        if isinstance(reply, GlideMQError):
-            raise reply
-        return reply
+        is_batch = isinstance(request, Batch)
+        calls, flawed = sort_out(request.calls if isinstance(request, Batch) else (request,))
+        replies = put_back(await self._deliver(calls, topology) if calls else [], flawed)
+        return replies if is_batch else outcome(replies[0])
+
+    async def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
+        closings, told = self._closings, await self._once(calls, topology)
+        for pause in PAUSES:
+            again = told.again(calls, is_known=self._has_answered)
+            if not again or closings != self._closings:
+                break
+            await asyncio.sleep(pause)
+            told.take_over(again, await self._once([calls[number] for number in again], topology))
+        return told.outcome()
+
+    async def _once(self, calls: Sequence[Call[Any]], topology: Topology) -> Delivered:
+        try:
+            return Delivered(await self._drive(topology.deliver(tuple(calls))))
+        except GlideMQError as exc:
+            return Delivered([], exc)
 
     async def _drive(self, delivery: Any) -> Any:
         try:
@@ -84,6 +95,10 @@ class AsyncDriver:
                 parcels = delivery.send(answers)
         except StopIteration as stop:
             return stop.value
+        except GlideMQError:
+            raise
+        except Exception as exc:
+            raise unread(self._settings.where, exc) from exc
 
     async def _send(self, parcel: Parcel) -> Answered:
         try:
@@ -96,16 +111,16 @@ class AsyncDriver:
         try:
             async with asyncio.timeout(settings.connect_timeout + settings.socket_timeout):
                 connection = await pool.get_connection()  # type: ignore[no-untyped-call]
-        except DRIVER_ERRORS as exc:
+        except Exception as exc:
             raise not_connected(settings, parcel.place, exc) from exc
         done = False
         limit = settings.socket_timeout + max((call.blocks_for or 0 for call in parcel.calls), default=0)
         try:
             async with asyncio.timeout(limit):
-                await connection.send_packed_command(_packed(connection, parcel.calls))
+                await connection.send_packed_command([pack(call.words) for call in parcel.calls])
                 replies = [await self._reply(connection) for _ in parcel.calls]
-            done = True
-        except DRIVER_ERRORS as exc:
+            done = self._has_answered = True
+        except Exception as exc:
             raise broken(settings, parcel.place, exc) from exc
         finally:
             if not done:  # also when cancelled: half a reply may be on its way
@@ -124,10 +139,3 @@ class AsyncDriver:
         if key not in self._pools:
             self._pools[key] = async_pool(self._settings, parcel.place, sentinel=parcel.sentinel)
         return self._pools[key]
-
-
-def _packed(connection: AbstractConnection, calls: Sequence[Call[Any]]) -> Iterable[bytes]:
-    if _pack is None:
-        packed: Iterable[bytes] = connection.pack_commands([call.words for call in calls])
-        return packed
-    return [_pack(call.words) for call in calls]

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+# Not used here. The driver and the standard library import these at the first connection and the first call,
+# when no import can be kept apart from a fork any more (see ``_importing``).
+import encodings.idna  # noqa: F401
+import importlib.readers
+import importlib.resources.readers  # noqa: F401
+import secrets  # noqa: F401
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +17,7 @@ from redis import connection as sync
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from glidemq_orchestrate._io.packing import ESCAPES
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.settings import ConnectionSettings, Place
 
@@ -52,6 +59,7 @@ def _options(settings: ConnectionSettings, place: Place, *, sentinel: bool) -> d
     options: dict[str, Any] = {
         "max_connections": MAX_CONNECTIONS,
         "decode_responses": True,
+        "encoding_errors": ESCAPES,
         "protocol": 2,
         "driver_info": None,  # two commands less a connection, and nothing that an ACL rule must allow
         "socket_connect_timeout": settings.connect_timeout,

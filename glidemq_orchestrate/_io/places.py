@@ -43,7 +43,7 @@ def target(words: Sequence[Word]) -> Target:
 
 
 def _slot(key: Word) -> int:
-    return int(key_slot(str(key).encode()))
+    return int(key_slot(str(key).encode(errors="surrogateescape")))
 
 
 def _scanned_tag(words: Sequence[Word]) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from redis import ConnectionPool
@@ -11,8 +12,10 @@ from redis.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
 from glidemq_orchestrate._io.connect import sync_pool
+from glidemq_orchestrate._io.packing import outcome, pack, put_back, sort_out
+from glidemq_orchestrate._io.repeats import PAUSES, Delivered
 from glidemq_orchestrate._io.topology import Answered, Parcel, Single, Topology, topology_of
-from glidemq_orchestrate._io.translate import DRIVER_ERRORS, broken, not_connected, refused
+from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings, Place
@@ -28,6 +31,7 @@ class SyncDriver:
         self._topology = topology_of(settings)
         self._pools: dict[tuple[Place, bool], ConnectionPool] = {}
         self._making = threading.Lock()
+        self._has_answered, self._closings = False, 0
 
     def run(self, op: Op[T]) -> T:
         """Run an operation to its end: what it returns or raises."""
@@ -40,6 +44,7 @@ class SyncDriver:
 
     def close(self) -> None:
         """Close every connection; a later use opens new ones."""
+        self._closings += 1
         with self._making:
             pools = list(self._pools.values())
         for pool in pools:
@@ -62,13 +67,26 @@ class SyncDriver:
             op.close()
 
     def _answer(self, request: Request, topology: Topology | None = None) -> Any:
-        topology = topology or self._topology
-        if isinstance(request, Batch):
-            return self._drive(topology.deliver(request.calls))
-        (reply,) = self._drive(topology.deliver((request,)))
-        if isinstance(reply, GlideMQError):
-            raise reply
-        return reply
+        is_batch = isinstance(request, Batch)
+        calls, flawed = sort_out(request.calls if isinstance(request, Batch) else (request,))
+        replies = put_back(self._deliver(calls, topology or self._topology) if calls else [], flawed)
+        return replies if is_batch else outcome(replies[0])
+
+    def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
+        closings, told = self._closings, self._once(calls, topology)
+        for pause in PAUSES:
+            again = told.again(calls, is_known=self._has_answered)
+            if not again or closings != self._closings:
+                break
+            time.sleep(pause)
+            told.take_over(again, self._once([calls[number] for number in again], topology))
+        return told.outcome()
+
+    def _once(self, calls: Sequence[Call[Any]], topology: Topology) -> Delivered:
+        try:
+            return Delivered(self._drive(topology.deliver(tuple(calls))))
+        except GlideMQError as exc:
+            return Delivered([], exc)
 
     def _drive(self, delivery: Any) -> Any:
         try:
@@ -77,6 +95,10 @@ class SyncDriver:
                 parcels = delivery.send([self._send(parcel) for parcel in parcels])
         except StopIteration as stop:
             return stop.value
+        except GlideMQError:
+            raise
+        except Exception as exc:
+            raise unread(self._settings.where, exc) from exc
 
     def _send(self, parcel: Parcel) -> Answered:
         try:
@@ -88,15 +110,15 @@ class SyncDriver:
         settings, pool = self._settings, self._pool(parcel)
         try:
             connection = pool.get_connection()
-        except DRIVER_ERRORS as exc:
+        except Exception as exc:
             raise not_connected(settings, parcel.place, exc) from exc
         done = False
         try:
-            packed = connection.pack_commands([call.words for call in parcel.calls])  # type: ignore[no-untyped-call]
+            packed = [pack(call.words) for call in parcel.calls]
             connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
             replies = [self._reply(connection, call) for call in parcel.calls]
-            done = True
-        except DRIVER_ERRORS as exc:
+            done = self._has_answered = True
+        except Exception as exc:
             raise broken(settings, parcel.place, exc) from exc
         finally:
             if not done:

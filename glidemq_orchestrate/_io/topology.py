@@ -12,7 +12,7 @@ server said READONLY, or a slot moved. Threads may share a topology: what is kno
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias
 
 from glidemq_orchestrate._io.places import SLOTS, SlotMap, target
@@ -313,7 +313,7 @@ def _scan(call: Call[Any], primaries: Sequence[Place]) -> Order:
         return [f"0@{index + 1}" if index + 1 < len(primaries) else "0", keys]
 
     words = (call.words[0], cursor, *call.words[2:])
-    return Order([Part(primaries[index], Call(words, call.decode, call.blocks_for))], merge)
+    return Order([Part(primaries[index], replace(call, words=words))], merge)
 
 
 def _more_telling(one: GlideMQError | None, other: GlideMQError) -> GlideMQError:

@@ -7,7 +7,13 @@ from typing import Final
 from redis import exceptions
 
 from glidemq_orchestrate._protocol.replies import error_from
-from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, GlideMQError, OutcomeUnknown
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    GlideMQError,
+    OutcomeUnknown,
+    ProtocolError,
+)
 from glidemq_orchestrate.settings import ConnectionSettings, Place
 
 # redis-py turns these codes into classes and strips them from the text.
@@ -20,7 +26,7 @@ _STRIPPED: Final = {
     exceptions.TryAgainError: "TRYAGAIN",
     exceptions.ClusterCrossSlotError: "CROSSSLOT",
 }
-DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)
+_DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)
 
 
 class Redirected(ConfigurationError):
@@ -49,9 +55,16 @@ def not_connected(settings: ConnectionSettings, place: Place, exc: Exception) ->
 def broken(settings: ConnectionSettings, place: Place, exc: Exception) -> GlideMQError:
     """For a connection that broke after something was sent."""
     where = settings.node(place)
+    if not isinstance(exc, _DRIVER_ERRORS):
+        return unread(where, exc)
     if isinstance(exc, exceptions.BusyLoadingError):
         return error_from(f"LOADING {exc}")
     return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {_told(exc)}")
+
+
+def unread(where: str, exc: Exception) -> GlideMQError:
+    """For what neither driver nor server foresees. The calls may or may not have been carried out."""
+    return ProtocolError(f"a reply of {where} cannot be read: {type(exc).__name__}")
 
 
 def refused(exc: exceptions.ResponseError) -> GlideMQError:

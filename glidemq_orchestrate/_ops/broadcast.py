@@ -6,8 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from glidemq_orchestrate._ops import queue as queue_ops
+from glidemq_orchestrate._ops.workers import SILENT_MS
 from glidemq_orchestrate._protocol import broadcasting as calls
-from glidemq_orchestrate._protocol import glidemq
+from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike
@@ -80,21 +81,32 @@ def take(  # noqa: PLR0913  what to take
         if "jobId" not in fields or not is_ours or not matches(fields.get("name", ""), subscription.patterns):
             yield from ask(calls.acknowledge(queue, group, entry_id))
             continue
-        job_id = fields["jobId"]
+        attempt = yield from _begin(subscription, entry_id, fields["jobId"], clock)
+        begun += [attempt] if attempt else []
+    return begun
+
+
+def _begin(subscription: Subscription, entry_id: str, job_id: str, clock: Clock) -> Op[Attempt | None]:
+    """Begin one run; a message that cannot be read is begun too, to end as failed."""
+    queue, group = subscription.queue, subscription.group
+    try:
         found = yield from ask(calls.activate(queue, job_id, entry_id, group, clock.now_ms()))
         if isinstance(found, str):  # gone, revoked or expired: for all subscriptions
             yield from ask(calls.acknowledge(queue, group, entry_id))
-            continue
+            return None
         failures = yield from ask(calls.attempts(queue, job_id, group))
-        begun.append(
-            replace(Attempt.from_wire(queue.queue, entry_id, entry_id, found), attempts_made=failures)
-        )
-    return begun
+    except ProtocolError as exc:
+        lost = Attempt.from_wire(queue.queue, entry_id, entry_id, {"id": job_id})
+        return replace(lost, unreadable=str(exc))
+    attempt = Attempt.from_wire(queue.queue, entry_id, entry_id, found)
+    return replace(attempt, job_id=job_id, attempts_made=failures)
 
 
 def upkeep(subscription: Subscription, consumer: str, lock_ms: int, max_lost: int, clock: Clock) -> Op[int]:
     """Release due messages and retries, take over what dead consumers hold. Answers how many were taken."""
-    yield from ask(glidemq.promote(subscription.queue, clock.now_ms()))
+    queue, group = subscription.queue, subscription.group
+    yield from ask(glidemq.promote(queue, clock.now_ms()))
+    yield from ask(orchestrate.forget_workers(queue, group, max(SILENT_MS, 2 * lock_ms), clock.now_ms()))
     with suppress(ProtocolError):  # no group: the next read makes it
         return (
             yield from ask(

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from glidemq_orchestrate._ops.usage import usage_of
 from glidemq_orchestrate._protocol import glidemq
 from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._stored import parsed_object
 from glidemq_orchestrate.keys import QueueKeys
 
 PAUSE_MS: Final = 86_400_000
@@ -47,13 +48,10 @@ def charge(queue: QueueKeys, job_id: str, budget_key: str) -> Op[None]:
 
 def _weighted(tokens: Mapping[str, float], weights: str) -> float:
     """The sum of tokens times weight; a weight that is missing, negative or no number is 1."""
-    try:
-        known = json.loads(weights)
-    except ValueError:
-        known = {}
+    known = parsed_object(weights)
 
     def weight(category: str) -> float:
-        value = known.get(category) if isinstance(known, dict) else None
+        value = known.get(category)
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
             return float(value)
         return 1.0

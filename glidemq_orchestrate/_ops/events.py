@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,8 +11,9 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import glidemq
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
-from glidemq_orchestrate.codec import Json, decode
-from glidemq_orchestrate.job import read_progress
+from glidemq_orchestrate._stored import moment, read_progress, span
+from glidemq_orchestrate.codec import Json, decode, readable
+from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import QueueKeys
 
 READ_COUNT = 100
@@ -49,6 +51,7 @@ class EventKind(StrEnum):
     """Made by the reader: events after its position were trimmed away before they were read."""
 
 
+_POSITION: Final = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?", re.ASCII)
 _COUNTS: Final = frozenset({EventKind.CLEANED, EventKind.DRAINED, EventKind.RETRIED})
 
 
@@ -72,8 +75,8 @@ class Event:
 
     @property
     def at(self) -> datetime:
-        """When the server stored it."""
-        return datetime.fromtimestamp(int(self.id.split("-", 1)[0]) / 1000, UTC)
+        """When the server stored it; the end of time for an id that somebody made up."""
+        return moment(self.id.partition("-")[0]) or datetime.max.replace(tzinfo=UTC)
 
     @property
     def is_gap(self) -> bool:
@@ -104,7 +107,8 @@ class Event:
     @property
     def failed_reason(self) -> str | None:
         """Of ``failed`` and ``retrying``: why."""
-        return self.fields.get("failedReason")
+        reason = self.fields.get("failedReason")
+        return None if reason is None else readable(reason)
 
     @property
     def attempts_made(self) -> int | None:
@@ -115,7 +119,7 @@ class Event:
     def delay(self) -> timedelta | None:
         """Of ``retrying`` and ``delay-changed``: the pause before the next run."""
         delay_ms = _whole(self.fields.get("delay"))
-        return None if delay_ms is None else timedelta(milliseconds=delay_ms)
+        return None if delay_ms is None else span(delay_ms)
 
     @property
     def priority(self) -> int | None:
@@ -153,12 +157,24 @@ def read(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event
 def read_with_gap(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:
     """``read``; where events after the position were trimmed away, the first one told is a gap."""
     # What is trimmed between the two calls may be told as lost though it was read; never the other way round.
+    check_position(position)
     streams, first = yield from ask_all([_reading(queue, position, block_ms), glidemq.first_event(queue)])
     events = _events(streams)
     is_gap = bool(events) and _order(first or "0-0") > _order(position)
     if is_gap and _order(position) == (0, 0):  # no entry has this position: the server's count tells
         is_gap = yield from ask(glidemq.has_lost_events(queue))
     return [Event(position, EventKind.EVENTS_LOST, "", "", {}), *events] if is_gap else events
+
+
+def check_position(position: str) -> str:
+    """Return what may be a position in a stream.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if not _POSITION.fullmatch(position):
+        raise ConfigurationError(f"{position!r:.60} is no position of an event reader")
+    return position
 
 
 def _reading(queue: QueueKeys, position: str, block_ms: int | None) -> Call[Any]:

@@ -7,13 +7,14 @@ same id, and it goes on where it stopped), or a flow whose record says what is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import count, islice
 from typing import Any, Final, Literal
 
 from glidemq_orchestrate._ops import events
-from glidemq_orchestrate._protocol import orchestrate, staging
+from glidemq_orchestrate._ops.flow_claim import take
+from glidemq_orchestrate._protocol import flow_claim, orchestrate, staging
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.clock import Clock
@@ -36,6 +37,7 @@ from glidemq_orchestrate.flow import (
 from glidemq_orchestrate.keys import QueueKeys
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
+Path = Literal["staged", "portable"]
 _BROKEN: Final = (FlowState.FAILED, FlowState.CANCELLED)
 _AGAIN: Final[Mapping[str, tuple[FlowState, ...]]] = {
     "attach": (),
@@ -52,38 +54,48 @@ MAX_STAGINGS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FlowRef:
-    """Where a flow is: its home queue and its id."""
+    """Where a flow is: its home queue and its id, and the path by which it went."""
 
     home: QueueKeys
     flow_id: str
+    path: Path = "staged"
 
 
-def submit(
-    prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock
-) -> Op[FlowRef]:
-    """Write a flow and let it run; or attach to the equal flow that is there already."""
+def check_wish(on_existing: str) -> None:
+    """Check what is to be done with a flow that is there.
+
+    Raises:
+        ConfigurationError: Nobody knows that word.
+    """
     if on_existing not in _AGAIN:
         raise ConfigurationError(f"on_existing must be one of {', '.join(_AGAIN)}, got {on_existing!r}")
-    ref = FlowRef(QueueKeys(prefix, flow.home), flow_id)
-    state = yield from _stage(ref, flow, clock)
+
+
+def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
+    """Write a flow whose id is claimed and let it run; or attach to the equal flow that is there already."""
+    state, left = yield from _stage(ref, flow, clock)
     if state in _AGAIN[on_existing]:
         state = yield from (retry_failed if on_existing == "retry_failed" else restart)(ref, clock)
         if state is FlowState.CANCELLED:
             # It was cancelled while it was being staged: nothing of it ever ran, so it begins anew.
             yield from _discard(ref, flow.digest)
-            state = yield from _stage(ref, flow, clock)
-    if state is FlowState.RUNNING:
+            state, left = yield from _stage(ref, flow, clock)
+    if state is FlowState.RUNNING and left:
         yield from advance(ref, clock)
-    return ref
 
 
-def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[FlowState]:
+Staged = tuple[FlowState, int]
+"""The state of a flow, and how much of it is left to be released; -1: nobody has asked."""
+
+
+def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged]:
     """Write all nodes and start the flow. Begins again when a sweep took what lay there for abandoned."""
     for stagings in count(1):
         answer = yield from _stage_once(ref, flow, clock)
-        if isinstance(answer, FlowState):
+        if not isinstance(answer, GlideMQError):
             return answer
         if isinstance(answer, FlowIncomplete) and stagings < MAX_STAGINGS:
+            yield from take(ref.home, ref.flow_id)  # the sweep has freed the id, too
             continue
         try:
             yield from _discard(ref, flow.digest)
@@ -93,25 +105,41 @@ def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[FlowState]:
     raise AssertionError
 
 
-def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[FlowState | GlideMQError]:
+def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged | GlideMQError]:
     """Answers the state; or the first refusal, with whatever else was sent in place."""
     now_ms = clock.now_ms()
     chunks = staging.chunks(flow.nodes)
-    roots = sum(1 for node in flow.nodes if not node.after)
-    slices = min(max(roots - 1, 0) // SLICE, MAX_SLICES)
-    calls: Iterator[Call[Any]] = chain(
-        orchestrate.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms),
-        [orchestrate.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)],
-        [orchestrate.advance_flow(ref.home, ref.flow_id, now_ms)] * slices,
-    )
-    state = FlowState.STAGING
-    while state is FlowState.STAGING and (trip := list(islice(calls, CALLS_PER_TRIP))):
+    stage = orchestrate.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms)
+    trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
+    # What one call writes is there or not, so the start may follow at its heels. Otherwise it waits until
+    # every call was accepted: a node whose edges came in several of them must not start with some of them
+    # refused.
+    starting = _starting(ref, flow, now_ms)
+    if len(trip) == 1:
+        trip += starting
+        starting = []
+    # On a cluster the claim is in another slot; there it has been kept by the time the next trip begins.
+    trip = [flow_claim.note_home(ref.home), flow_claim.keep(ref.home.prefix, ref.flow_id), *trip]
+    told: Staged = (FlowState.STAGING, -1)
+    while trip and told[0] is FlowState.STAGING:
         for reply in (yield from ask_each(trip)):
             if isinstance(reply, GlideMQError):
                 return reply
             if isinstance(reply, FlowState):
-                state = reply
-    return state
+                told = (reply, -1)
+            elif isinstance(reply, int):
+                told = (told[0], reply)
+        trip = list(islice(stage, CALLS_PER_TRIP))
+        if not trip:
+            trip, starting = starting, []
+    return told
+
+
+def _starting(ref: FlowRef, flow: CheckedFlow, now_ms: int) -> list[Call[Any]]:
+    roots = sum(1 for node in flow.nodes if not node.after)
+    slices = min(max(roots - 1, 0) // SLICE + 1, MAX_SLICES)
+    start = orchestrate.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
+    return [start, *[orchestrate.advance_flow(ref.home, ref.flow_id, now_ms)] * slices]
 
 
 def _discard(ref: FlowRef, digest: str) -> Op[None]:
@@ -135,7 +163,7 @@ def status(ref: FlowRef) -> Op[FlowStatus]:
 
 def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
     """Read every node, dependencies before dependents."""
-    found: dict[str, tuple[int, NodeStatus]] = {}
+    found: dict[str, tuple[float, NodeStatus]] = {}
     cursor = "0"
     while True:
         cursor, page = yield from ask(orchestrate.flow_nodes(ref.home, ref.flow_id, cursor))
@@ -169,20 +197,20 @@ def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
 def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
     """Wait for the end of a flow: wakes on its event, and re-reads the record since events can be trimmed."""
     position = yield from events.tail(ref.home)
-    deadline = None if timeout_ms is None else clock.now_ms() + timeout_ms
+    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
     while True:
         current = yield from status(ref)
         if current.state.is_terminal:
             return (yield from outcome(ref, current))
         # Also where no worker and no supervisor looks after the home queue, its deadlines hold.
         expired, due = yield from ask(orchestrate.expire_due(ref.home, clock.now_ms()))
-        reread = clock.now_ms() + (0 if expired else REREAD_MS)
+        reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
         if due >= 0:
-            reread = min(reread, due + 1)
+            reread = min(reread, clock.monotonic_ms() + due + 1 - clock.now_ms())
         if deadline is not None:
             reread = min(reread, deadline)
         position = yield from _until_event(ref, position, reread, clock)
-        if deadline is not None and clock.now_ms() >= deadline:
+        if deadline is not None and clock.monotonic_ms() >= deadline:
             raise WaitTimeout(
                 f"flow {ref.flow_id} is still {current.state} after {timeout_ms} ms: "
                 f"{current.completed} of {current.total} nodes completed"
@@ -190,7 +218,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
 
 
 def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op[str]:
-    while (left := until_ms - clock.now_ms()) > 0:
+    while (left := until_ms - clock.monotonic_ms()) > 0:
         for event in (yield from events.read(ref.home, position, left)):
             position = event.id
             if event.flow_id == ref.flow_id:

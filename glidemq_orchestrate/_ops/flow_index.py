@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from glidemq_orchestrate._protocol import flow_index
+from glidemq_orchestrate._ops.flow_claim import leave, release
+from glidemq_orchestrate._protocol import flow_claim, flow_index
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
-from glidemq_orchestrate._protocol.flow_index import Filter, Position
+from glidemq_orchestrate._protocol.flow_index import Filter, Position, Swept
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flow import FlowState, FlowStatus
@@ -68,6 +69,15 @@ def _ms(moment: datetime | None) -> int:
     return 0 if moment is None else round(moment.timestamp() * 1000)
 
 
+def _free(home: QueueKeys, swept: Swept) -> Op[None]:
+    """Free the id of a flow that was removed; its claim is in another slot."""
+    if swept.tombstone_ms:
+        yield from ask(flow_claim.unclaim_after(home.prefix, swept.gone, swept.tombstone_ms))
+    else:
+        yield from release(home, swept.gone)
+    yield from leave(home)
+
+
 def sweep(
     queues: Sequence[QueueKeys],
     clock: Clock,
@@ -95,7 +105,10 @@ def sweep(
             for queue in busy
         ]
         answers = yield from ask_all(calls)
-        busy = [queue for queue, more in zip(busy, answers, strict=True) if more]
+        for queue, swept in zip(busy, answers, strict=True):
+            if swept.gone:
+                yield from _free(queue, swept)
+        busy = [queue for queue, swept in zip(busy, answers, strict=True) if swept.is_busy]
         if not busy:
             return False
     return True

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from glidemq_orchestrate._ops import flow_path
 from glidemq_orchestrate._ops.flow import FlowRef
+from glidemq_orchestrate._ops.flow_backend import backend_of
+from glidemq_orchestrate._ops.portable_table import GONE
 from glidemq_orchestrate._protocol import flow_watch as calls
 from glidemq_orchestrate._protocol import orchestrate, portable
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
@@ -24,10 +25,10 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
     for part in _parts(names):
         rows = yield from ask(calls.rows(ref.home, ref.flow_id, part))
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
-            yield from flow_path.status(ref)  # refuses when the flow is gone
+            yield from backend_of(ref).status(ref)  # refuses when the flow is gone
             raise NodeNotFound(f"flow {ref.flow_id} has no node {', '.join(missing[:5])}")
         reading = [
-            calls.node_of_row(ref.home.prefix, name, row)
+            calls.node_of_row(ref.home.prefix, name, row, GONE if ref.path == "portable" else "")
             for name, row in zip(part, rows, strict=True)
             if row is not None
         ]

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from glidemq_orchestrate._ops import events, flow_path
-from glidemq_orchestrate._ops import flow_portable as portable
+from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flow import FlowRef
-from glidemq_orchestrate._ops.flow_portable import PortableRef
+from glidemq_orchestrate._ops.flow_backend import backend_of
+from glidemq_orchestrate._ops.portable_advance import advance
+from glidemq_orchestrate._ops.portable_table import GONE
 from glidemq_orchestrate._protocol import flow_watch as calls
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
@@ -41,11 +42,11 @@ class Watch:
 
     Attributes:
         told: What it was told so far.
-        deadline: When it loses patience, ms since the epoch; None: never.
+        deadline: When it loses patience, in monotonic ms; None: never.
         nodes: Every node with its rank, as it was seen last.
         by_job: The names of the nodes by the ids of their jobs.
         streams: The position in the events of each queue of the flow.
-        due_ms: When to look at all nodes again although no event asks for it.
+        due_ms: Monotonic ms; when to look at all nodes again although no event asks for it.
         is_over: The end was told.
     """
 
@@ -59,6 +60,11 @@ class Watch:
     due_ms: int = 0
     is_over: bool = False
 
+    @property
+    def is_portable(self) -> bool:
+        """Whether whoever watches must move the flow on, and may read one stream only."""
+        return self.ref.path == "portable"
+
 
 def begin(ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock) -> Watch:
     """Make a reader; asks nothing yet.
@@ -67,7 +73,7 @@ def begin(ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock)
         ConfigurationError: ``after`` is no position of this flow.
     """
     told = Told(ref.flow_id) if after is None else Told.at(ref.flow_id, after)
-    return Watch(ref, clock, told, None if timeout_ms is None else clock.now_ms() + timeout_ms)
+    return Watch(ref, clock, told, None if timeout_ms is None else clock.monotonic_ms() + timeout_ms)
 
 
 def step(watch: Watch) -> Op[list[Change]]:
@@ -76,7 +82,7 @@ def step(watch: Watch) -> Op[list[Change]]:
     Raises:
         WaitTimeout: The deadline has passed.
     """
-    if watch.clock.now_ms() < watch.due_ms:
+    if watch.clock.monotonic_ms() < watch.due_ms:
         names = yield from _wait(watch)
         if names is not None:
             return (yield from _tell(watch, (yield from _read(watch, names))))
@@ -85,29 +91,29 @@ def step(watch: Watch) -> Op[list[Change]]:
 
 def _look(watch: Watch) -> Op[list[Change]]:
     """Look at the record and at all nodes."""
-    began = watch.clock.now_ms()
+    began = watch.clock.monotonic_ms()
     # The record first: when it says that the flow has ended, the nodes read afterwards have too.
     ended = yield from _status(watch)
     found = yield from _everything(watch.ref)
     if (yield from _hold_streams(watch, found)):
         found = yield from _everything(watch.ref)  # what happened before the streams were held
     changes = yield from _tell(watch, found)
-    now_ms = watch.clock.now_ms()
+    now_ms = watch.clock.monotonic_ms()
     watch.due_ms = now_ms + max(REREAD_MS, (now_ms - began) * LOOKS_SHARE)
-    if isinstance(watch.ref, PortableRef):
+    if watch.is_portable:
         watch.due_ms = now_ms + POLL_MS
     return [*changes, *_tell_end(watch, ended)] if ended.state.is_terminal else changes
 
 
 def _status(watch: Watch) -> Op[FlowStatus]:
-    if isinstance(watch.ref, PortableRef):  # whoever watches a portable flow also moves it on
-        yield from portable.advance(watch.ref, watch.clock)
-    return (yield from flow_path.status(watch.ref))
+    if watch.is_portable:  # whoever watches a portable flow also moves it on
+        yield from advance(watch.ref, watch.clock)
+    return (yield from backend_of(watch.ref).status(watch.ref))
 
 
 def _everything(ref: FlowRef) -> Op[Found]:
-    if isinstance(ref, PortableRef):
-        nodes = yield from portable.nodes(ref)
+    if ref.path == "portable":
+        nodes = yield from backend_of(ref).nodes(ref)
         return {node.name: (rank, node) for rank, node in enumerate(nodes)}
     found: Found = {}
     cursor = "0"
@@ -121,7 +127,7 @@ def _everything(ref: FlowRef) -> Op[Found]:
 def _hold_streams(watch: Watch, found: Found) -> Op[bool]:
     """Fix the position in the events of every queue that has none yet; answers whether there were any."""
     queues = {watch.ref.home.queue}
-    if not isinstance(watch.ref, PortableRef):  # its queues may be in other slots
+    if not watch.is_portable:  # its queues may be in other slots
         queues |= {node.queue for _, node in found.values()}
     places = {QueueKeys(watch.ref.home.prefix, queue) for queue in queues} - watch.streams.keys()
     for place in places:
@@ -131,18 +137,18 @@ def _hold_streams(watch: Watch, found: Found) -> Op[bool]:
 
 def _wait(watch: Watch) -> Op[list[str] | None]:
     """Wait for events; answers the nodes to look at, or None for everything."""
-    now_ms = watch.clock.now_ms()
+    now_ms = watch.clock.monotonic_ms()
     until = watch.due_ms if watch.deadline is None else min(watch.due_ms, watch.deadline)
     if until <= now_ms:
         raise WaitTimeout(f"flow {watch.ref.flow_id} has not ended in time; go on after the last position")
     # In one trip: what follows the reading is asked when that has ended.
     todo: list[Call[Any]] = [calls.read_streams(watch.streams, until - now_ms)]
     todo += map(glidemq.first_event, watch.streams)
-    if not isinstance(watch.ref, PortableRef):
+    if not watch.is_portable:
         todo.append(orchestrate.flow_status(watch.ref.home, watch.ref.flow_id))
     read, *told = yield from ask_all(todo)
     is_lost = _move(watch, read, told[: len(watch.streams)])
-    if isinstance(watch.ref, PortableRef):
+    if watch.is_portable:
         return None
     now: FlowStatus = told[-1]
     if is_lost or now.state.is_terminal or now.total != len(watch.nodes):
@@ -163,10 +169,12 @@ def _move(watch: Watch, read: Mapping[QueueKeys, calls.Entries], oldest: Sequenc
 
 def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
     known = [watch.nodes[name] for name in names]
+    gone = GONE if watch.is_portable else ""
     found: Found = {}
     for first in range(0, len(known), PER_TRIP):
         part = known[first : first + PER_TRIP]
-        nodes = yield from ask_all([calls.node(watch.ref.home.prefix, node) for _, node in part])
+        asking = [calls.node(watch.ref.home.prefix, node, gone) for _, node in part]
+        nodes = yield from ask_all(asking)
         found.update((node.name, (rank, node)) for (rank, _), node in zip(part, nodes, strict=True))
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,8 +10,9 @@ from typing import Final, Literal
 from glidemq_orchestrate._ops import flow as flow_ops
 from glidemq_orchestrate._protocol import glidemq, glidemq_admin, job_changes, queue_reads
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._stored import moment, number, parsed, read_progress
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, decode, encode
+from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, decode, encode, readable
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     InvalidJob,
@@ -20,7 +20,7 @@ from glidemq_orchestrate.errors import (
     JobStateConflict,
     PayloadTooLarge,
 )
-from glidemq_orchestrate.job import JobState, moment
+from glidemq_orchestrate.job import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.options import MAX_PRIORITY, JobRef, lasting, milliseconds, named, whole
 
@@ -196,9 +196,8 @@ def suspend_info(queue: QueueKeys, job_id: str) -> Op[SuspendInfo | None]:
         raise _missing(queue, job_id)
     if state != JobState.SUSPENDED:
         return None
-    began = moment(since)
-    deadline = began + timedelta(milliseconds=int(limit)) if began and limit and int(limit) else None
-    return SuspendInfo(reason or None, began, deadline, _signals(signals))
+    deadline = moment(str(number(since) + number(limit))) if number(since) and number(limit) else None
+    return SuspendInfo(readable(reason or "") or None, moment(since), deadline, _signals(signals))
 
 
 def signal(queue: QueueKeys, job_id: str, name: str, data: JsonLike, now_ms: int) -> Op[bool]:
@@ -254,25 +253,17 @@ def _place(member: str) -> list[tuple[QueueKeys, str]]:
 
 
 def _texts(text: str | None) -> list[str]:
-    try:
-        found = json.loads(text or "[]")
-    except ValueError:
-        return []
+    found = parsed(text)
     return [str(part) for part in found] if isinstance(found, list) else []
 
 
 def _signals(text: str | None) -> list[Signal]:
-    try:
-        entries = json.loads(text or "[]")
-    except ValueError:
-        return []
-    found = []
+    entries, found = parsed(text), []
     for entry in entries if isinstance(entries, list) else []:
-        try:
-            data = json.loads(entry.get("data") or "null")
-        except ValueError:
-            data = entry["data"]
-        at = entry.get("receivedAt")
+        if not isinstance(entry, dict):
+            continue
+        stored, at = entry.get("data"), entry.get("receivedAt")
+        data = read_progress(stored) if isinstance(stored, str) else stored
         found.append(Signal(str(entry.get("name", "")), data, moment(str(at)) if at else None))
     return found
 

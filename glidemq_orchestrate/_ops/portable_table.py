@@ -10,15 +10,18 @@ from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._ops.flow import FlowRef
 from glidemq_orchestrate._protocol import portable as calls
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.supervision import node_table
 from glidemq_orchestrate.checked_flow import CheckedNode
+from glidemq_orchestrate.errors import GlideMQError, LibraryMissing
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.rules import OnFailure, Rule, counts_as, verdict
 
 T = TypeVar("T")
 
 PER_TRIP: Final = 200
+MAX_BYTES: Final = 524_288
+GONE: Final = "its job was removed"
 UPSTREAM: Final = "upstream "
 _FAILED: Final = "upstream failed: "
 _ENDED: Final = ("completed", "failed", "skipped")
@@ -85,6 +88,11 @@ class Node:
     def ref(self) -> str:
         """The form in which dependents name it."""
         return f"{self.queue.base}:{self.job_id}"
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether a gate may have held it back since the submission."""
+        return not self.after or self.policy is not ORDINARY
 
     @property
     def has_failed(self) -> bool:
@@ -162,7 +170,7 @@ def _due_ms(node: Node, by_name: Mapping[str, Node], started_ms: int) -> int:
 def read_nodes(ref: FlowRef) -> Op[list[Node]]:
     """Every node with the state of its job, dependencies before dependents."""
     found: dict[str, tuple[float, Node]] = {}
-    policies = yield from ask(calls.policies(ref.home, ref.flow_id))
+    policies = yield from _policies(ref)
     cursor = "0"
     while True:
         cursor, page = yield from ask(node_table(ref.home, ref.flow_id, cursor))
@@ -181,13 +189,50 @@ def read_nodes(ref: FlowRef) -> Op[list[Node]]:
     return nodes
 
 
+def _policies(ref: FlowRef) -> Op[dict[str, str]]:
+    found: dict[str, str] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(calls.policies(ref.home, ref.flow_id, cursor))
+        found |= page
+        if cursor == "0":
+            return found
+
+
 def send_all(todo: Iterable[Call[T]]) -> Op[None]:
     """Send calls whose answers do not matter, many a trip."""
     for part in parts(list(todo)):
         yield from ask_all(part)
 
 
-def parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def send_fenced(todo: Iterable[tuple[Call[int], Sequence[Call[Any]]]]) -> Op[None]:
+    """Send calls of our functions, each of them with the plain calls that must do where these are missing."""
+    for part in parts(list(todo)):
+        replies = yield from ask_each([call for call, _ in part])
+        plain: list[Call[Any]] = []
+        for (_, instead), reply in zip(part, replies, strict=True):
+            if isinstance(reply, LibraryMissing):
+                plain += instead
+            elif isinstance(reply, GlideMQError):
+                raise reply
+        yield from send_all(plain)
+
+
+def parts(items: Sequence[T], size: int = PER_TRIP) -> Iterator[Sequence[T]]:
     """As many at a time as go into one trip."""
-    for first in range(0, len(items), PER_TRIP):
-        yield items[first : first + PER_TRIP]
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
+
+
+def parts_of_size(pairs: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
+    """As many pairs at a time as the server writes in a millisecond or two."""
+    part: dict[str, str] = {}
+    length = 0
+    for name, text in pairs:
+        if part and (len(part) == PER_TRIP or length + len(text) > MAX_BYTES):
+            yield part
+            part, length = {}, 0
+        part[name] = text
+        length += len(text)
+    if part:
+        yield part

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from glidemq_orchestrate._names import JOB_NAME
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._protocol import glidemq
 from glidemq_orchestrate._protocol.add_jobs import add_calls
@@ -78,10 +79,10 @@ def add_and_wait(
     if timeout_ms <= 0:
         raise InvalidJob("timeout must be at least a millisecond")
     position = yield from events.tail(queue)
-    deadline = clock.now_ms() + timeout_ms
+    deadline = clock.monotonic_ms() + timeout_ms
     job_id = yield from add_job(queue, new, clock.now_ms(), packed=packed)
     while True:
-        reread = min(clock.now_ms() + REREAD_MS, deadline)
+        reread = min(clock.monotonic_ms() + REREAD_MS, deadline)
         position = yield from _until_told(queue, job_id, position, reread, clock)
         state, result, reason = yield from ask(glidemq.job_outcome(queue, job_id))
         if state == JobState.COMPLETED:
@@ -90,7 +91,7 @@ def add_and_wait(
             raise JobFailed(job_id, reason or "no reason given")
         if state is None:
             raise JobNotFound(f"job {job_id} of queue {queue.queue} was removed while it was waited for")
-        if clock.now_ms() >= deadline:
+        if clock.monotonic_ms() >= deadline:
             raise WaitTimeout(f"job {job_id} is still {state} after {timeout_ms} ms")
 
 
@@ -103,8 +104,7 @@ def get_job(queue: QueueKeys, job_id: str) -> Op[Job]:
 
 
 def _encoded(new: NewJob, *, packed: bool) -> EncodedJob:
-    if not isinstance(new.name, str) or not new.name:
-        raise InvalidJob("a job needs a name: the name of the handler that runs it")
+    JOB_NAME.check(new.name)
     text = encode(new.data, where=f"data of job {new.name}")
     return EncodedJob(new.name, pack(text) if packed else text, new.options)
 
@@ -126,7 +126,7 @@ def _batches(
 
 def _until_told(queue: QueueKeys, job_id: str, position: str, until_ms: int, clock: Clock) -> Op[str]:
     """Read events until one says that the job may have ended, or the time comes."""
-    while (left := until_ms - clock.now_ms()) > 0:
+    while (left := until_ms - clock.monotonic_ms()) > 0:
         for event in (yield from events.read(queue, position, left)):
             position = event.id
             if event.job_id == job_id and event.kind in (

@@ -12,6 +12,7 @@ from glidemq_orchestrate._ops.jobs import remove_some
 from glidemq_orchestrate._ops.queue_listing import Wanted
 from glidemq_orchestrate._protocol import flow_index, glidemq_admin, job_changes, queue_reads
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
+from glidemq_orchestrate._stored import moment, number, span
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ProtocolError, QueueInUse
 from glidemq_orchestrate.job import JobId, JobState
 from glidemq_orchestrate.keys import QueueKeys, flow_home
@@ -95,15 +96,17 @@ def drain(queue: QueueKeys, *, delayed: bool, now_ms: int) -> Op[int]:
 
 
 def retry_failed(queue: QueueKeys, limit: int | None, now_ms: int) -> Op[int]:
-    """Run failed jobs again, oldest first."""
+    """Run failed jobs again, oldest first: as many as have failed now, for a worker may fail them again."""
     if limit is not None:
         whole("count", limit, 1)
+    left = yield from ask(queue_reads.length(queue, "failed"))
     count = kept = 0
-    while limit is None or count < limit:
-        size = SLICE if limit is None else min(SLICE, limit - count)
+    while left and (limit is None or count < limit):
+        size = min(SLICE, left, left if limit is None else limit - count)
         ids = yield from ask(queue_reads.sorted_ids(queue, "failed", kept, size, newest_first=False))
         if not ids:
             break
+        left -= len(ids)
         words = yield from ask(job_changes.retry_jobs(queue, ids, now_ms))
         count += words.count("retried")
         kept += len(words) - words.count("retried") - words.count("missing")
@@ -148,7 +151,7 @@ def set_global_concurrency(queue: QueueKeys, limit: int | None) -> Op[None]:
 def global_concurrency(queue: QueueKeys) -> Op[int | None]:
     """The limit; None for none."""
     (limit,) = yield from ask(queue_reads.meta(queue, "globalConcurrency"))
-    return (_whole(limit) or None) if limit else None
+    return number(limit) or None
 
 
 def set_global_rate_limit(queue: QueueKeys, limit: RateLimit | None) -> Op[None]:
@@ -164,7 +167,7 @@ def global_rate_limit(queue: QueueKeys) -> Op[RateLimit | None]:
     """The limit; None for none."""
     most, duration = yield from ask(queue_reads.meta(queue, "rateLimitMax", "rateLimitDuration"))
     try:
-        return RateLimit(_whole(most), timedelta(milliseconds=_whole(duration)))
+        return RateLimit(number(most), span(duration))
     except InvalidJob:
         return None
 
@@ -195,13 +198,13 @@ def metrics(queue: QueueKeys, state: JobState) -> Op[list[MetricPoint]]:
     if state not in ENDED:
         raise ConfigurationError(f"there are metrics of completed and failed jobs, not of {state} ones")
     fields = yield from ask(job_changes.whole_hash(queue.key(f"metrics:{ENDED[state]}")))
-    minutes = sorted(int(name.split(":")[1]) for name in fields if name.endswith(":c"))
     points = []
-    for minute in minutes:
-        count, total = _whole(fields[f"m:{minute}:c"]), _whole(fields.get(f"m:{minute}:d"))
-        mean = timedelta(milliseconds=total / count) if count else timedelta(0)
-        points.append(MetricPoint(datetime.fromtimestamp(minute / 1000, UTC), count, mean))
-    return points
+    for name in fields:
+        _, minute, kind = (*name.split(":"), "", "")[:3]
+        count, total, at = number(fields[name]), number(fields.get(f"m:{minute}:d")), moment(minute)
+        if kind == "c" and at is not None:
+            points.append(MetricPoint(at, count, timedelta(milliseconds=total / count if count else 0)))
+    return sorted(points, key=lambda point: point.at)
 
 
 def queue_names(prefix: str) -> Op[list[str]]:
@@ -279,23 +282,16 @@ def _group_rows(queue: QueueKeys, keys: Sequence[str]) -> Op[list[GroupInfo]]:
     return [
         GroupInfo(
             key=key,
-            active=_whole(state[0]),
-            concurrency=max(_whole(state[1]), 1),
+            active=number(state[0]),
+            concurrency=max(number(state[1]), 1),
             parked=count,
-            resumes_at=datetime.fromtimestamp(at / 1000, UTC) if at else None,
-            last_number=_whole(number),
+            resumes_at=moment(str(at)) if at else None,
+            last_number=number(last),
         )
-        for key, state, count, at, number in zip(keys, states, parked, times, numbers, strict=True)
+        for key, state, count, at, last in zip(keys, states, parked, times, numbers, strict=True)
     ]
 
 
 def _flow_ids(queue: QueueKeys, keys: Sequence[str]) -> list[str]:
     start = f"{queue.base}:gmo:flow:"
     return [key.removeprefix(start) for key in keys if key.startswith(start)]
-
-
-def _whole(text: str | None) -> int:
-    try:
-        return int(float(text or 0))
-    except (ValueError, OverflowError):
-        return 0

@@ -6,12 +6,13 @@ through the keys, a page at a time. What a job's hash says decides, wherever the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._protocol import glidemq, queue_reads
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate.codec import JsonLike, decode
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, ProtocolError
 from glidemq_orchestrate.job import Job, JobState
@@ -19,8 +20,11 @@ from glidemq_orchestrate.keys import QueueKeys
 
 PAGE: Final = 500
 READ: Final = 100
+LOOK_AT: Final = 100_000
+EMPTY_PAGE: Final = 50  # as so many jobs counts a page that has fewer
 SHIFT: Final = 2**42
 MAX_CLASSES: Final = 5000
+_ENDED: Final = (JobState.COMPLETED, JobState.FAILED)
 SORTED: Final = {
     JobState.COMPLETED: "completed",
     JobState.FAILED: "failed",
@@ -29,6 +33,7 @@ SORTED: Final = {
     JobState.PRIORITIZED: "scheduled",
 }
 
+T = TypeVar("T")
 Position = Any
 Step = Op[tuple[list[str], Position | None]]
 
@@ -39,6 +44,18 @@ class JobPage:
 
     jobs: list[Job]
     cursor: str
+
+
+class FoundJobs(list[Job]):
+    """Jobs that were found. ``is_partial``: the search ended at its bound, so there may be more."""
+
+    is_partial = False
+
+
+class JobCounts(dict[JobState, int]):
+    """Numbers of jobs by state. ``at_least``: the states whose counting ended at its bound."""
+
+    at_least: frozenset[JobState] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +70,13 @@ class Wanted:
         """Refuse a state that no job has."""
         if self.state is JobState.SKIPPED:
             raise ConfigurationError("skipped is a state of nodes of flows; their jobs are completed")
+        if self.state is JobState.UNKNOWN:
+            raise ConfigurationError("unknown is no state that jobs are indexed by; leave the state out")
 
-    def has(self, head: Sequence[str | None]) -> bool:
-        """Whether a job with these fields (state, name, data) is one."""
+    def has(self, head: Sequence[str | None] | ProtocolError) -> bool:
+        """Whether a job with these fields (state, name, data) is one; so is one that cannot be read."""
+        if isinstance(head, ProtocolError):
+            return self.name is None and self.data is None and self.state in (None, *_ENDED)
         if head[0] is None or (self.state is not None and head[0] != self.state):
             return False
         if self.name is not None and head[1] != self.name:
@@ -75,6 +96,17 @@ def get_jobs(
     return (yield from _read(queue, found, exclude_data=exclude_data))
 
 
+def search(
+    queue: QueueKeys, wanted: Wanted, limit: int, look_at: int | None, *, exclude_data: bool = False
+) -> Op[FoundJobs]:
+    """The first of the jobs that are wanted, among about ``look_at``; None: among all."""
+    _check_bounds(limit, look_at)
+    ids, is_partial = yield from look(queue, wanted, range(limit), look_at)
+    found = FoundJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
+    found.is_partial = is_partial
+    return found
+
+
 def scan_jobs(queue: QueueKeys, wanted: Wanted, cursor: str, *, exclude_data: bool = False) -> Op[JobPage]:
     """Go through a thousand keys or so."""
     if not cursor.isdigit():
@@ -84,15 +116,17 @@ def scan_jobs(queue: QueueKeys, wanted: Wanted, cursor: str, *, exclude_data: bo
     return JobPage((yield from _read(queue, kept, exclude_data=exclude_data)), following)
 
 
-def counts(queue: QueueKeys, *, indexed_only: bool = False) -> Op[dict[JobState, int]]:
-    """How many jobs are in each state."""
+def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> Op[JobCounts]:
+    """How many jobs are in each state; those that wait for others among about ``look_at`` jobs."""
+    _check_bounds(0, look_at)
     names = ("stream", "lifo", "priority", "scheduled", "completed", "failed", "suspended")
     sizes = yield from ask_all([queue_reads.length(queue, name) for name in names])
     stream, lifo, priority, scheduled, completed, failed, suspended = sizes
     held = yield from _held(queue)
     listed = yield from ask(queue_reads.list_active(queue))
     prioritized = yield from _prioritized(queue)
-    found = {
+    found = JobCounts()
+    found |= {
         JobState.WAITING: max(stream - held, 0) + lifo + priority,
         JobState.ACTIVE: held + listed,
         JobState.DELAYED: max(scheduled - prioritized, 0),
@@ -102,9 +136,12 @@ def counts(queue: QueueKeys, *, indexed_only: bool = False) -> Op[dict[JobState,
         JobState.FAILED: failed,
     }
     if not indexed_only:
+        partial = []
         for state in (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING):
-            ids = yield from find(queue, Wanted(state), range(2**53))
+            ids, is_partial = yield from look(queue, Wanted(state), range(2**53), look_at)
             found[state] = len(ids)
+            partial += [state] if is_partial else []
+        found.at_least = frozenset(partial)
     return found
 
 
@@ -128,6 +165,14 @@ def pages(queue: QueueKeys, state: JobState | None) -> Callable[[Position | None
 
 def find(queue: QueueKeys, wanted: Wanted, span: range, *, newest_first: bool = False) -> Op[list[str]]:
     """The ids of the jobs at these places of those that are wanted."""
+    ids, _ = yield from look(queue, wanted, span, None, newest_first=newest_first)
+    return ids
+
+
+def look(
+    queue: QueueKeys, wanted: Wanted, span: range, look_at: int | None, *, newest_first: bool = False
+) -> Op[tuple[list[str], bool]]:
+    """``find``, and whether it ended at its bound."""
     step = pages(queue, wanted.state)
     if newest_first and wanted.state:
         name = SORTED[wanted.state]
@@ -138,35 +183,49 @@ def find(queue: QueueKeys, wanted: Wanted, span: range, *, newest_first: bool = 
     seen: set[str] = set()
     found: list[str] = []
     at: Position | None = None
+    looked = 0
     while len(found) < span.stop:
+        if look_at is not None and looked >= look_at:
+            return found[span.start : span.stop], True
         ids, at = yield from step(at)
+        looked += max(len(ids), EMPTY_PAGE)
         fresh = [job_id for job_id in dict.fromkeys(ids) if job_id not in seen]
         seen.update(fresh)
         found += yield from keep(queue, fresh, wanted)
         if at is None:
             break
-    return found[span.start : span.stop]
+    return found[span.start : span.stop], False
 
 
 def keep(queue: QueueKeys, ids: Sequence[str], wanted: Wanted) -> Op[list[str]]:
     """Those of some jobs that are wanted."""
     fields = ("state", "name") if wanted.data is None else ("state", "name", "data")
-    heads = yield from ask_each(queue_reads.heads(queue, ids, fields))
-    return [
-        job_id
-        for job_id, head in zip(ids, heads, strict=True)
-        if not isinstance(head, GlideMQError) and wanted.has(head)
-    ]
+    heads = yield from _each(queue_reads.heads(queue, ids, fields))
+    return [job_id for job_id, head in zip(ids, heads, strict=True) if wanted.has(head)]
 
 
 def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[list[Job]]:
     jobs: list[Job] = []
     for some in _slices(ids, READ):
-        rows = yield from ask_all(
+        rows = yield from _each(
             [glidemq.job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some]
         )
-        jobs += [Job.from_wire(queue.queue, fields, lenient=True) for fields in rows if "state" in fields]
+        for job_id, fields in zip(some, rows, strict=True):
+            if isinstance(fields, ProtocolError):  # its key is no hash
+                jobs.append(Job.from_wire(queue.queue, {"id": job_id}, lenient=True))
+            elif "state" in fields:
+                jobs.append(Job.from_wire(queue.queue, {"id": job_id, **fields}, lenient=True))
     return jobs
+
+
+def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
+    """The replies; an error stands for each that cannot be read."""
+    found: list[T | ProtocolError] = []
+    for reply in (yield from ask_each(calls)):
+        if isinstance(reply, GlideMQError) and not isinstance(reply, ProtocolError):
+            raise reply
+        found.append(reply)
+    return found
 
 
 def _sorted_step(queue: QueueKeys, name: str, at: int, *, newest_first: bool) -> Step:
@@ -243,12 +302,18 @@ def _prioritized(queue: QueueKeys) -> Op[int]:
     total, score = 0, SHIFT
     for _ in range(MAX_CLASSES):
         lowest = yield from ask(queue_reads.next_class(queue, score))
-        if lowest is None:
+        if lowest is None or not math.isfinite(lowest):
             break
         start = int(lowest // SHIFT) * SHIFT
         total += yield from ask(queue_reads.with_score(queue, start))
         score = start + SHIFT
     return total
+
+
+def _check_bounds(limit: int, look_at: int | None) -> None:
+    for name, value in (("limit", limit), ("look_at", look_at)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise ConfigurationError(f"{name} must be a whole number of at least 0, got {value!r:.40}")
 
 
 def _has_data(text: str | None, wanted: Mapping[str, JsonLike]) -> bool:

@@ -7,22 +7,30 @@ what the other has fired.
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
+from glidemq_orchestrate._names import SCHEDULER
 from glidemq_orchestrate._protocol import scheduling as calls
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES
+from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, is_utf8, readable
 from glidemq_orchestrate.errors import (
-    CodecError,
     ConfigurationError,
+    LibraryError,
     PayloadTooLarge,
     SchedulerBusy,
     SchedulerNotFound,
+    TransportError,
 )
 from glidemq_orchestrate.job import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.scheduler import JobTemplate, Schedule, SchedulerEntry, Stored
+
+logger = logging.getLogger(__name__)
 
 AGAIN_MS: Final = 50
 SEARCH_PAGE: Final = 200
@@ -61,8 +69,7 @@ def upsert(
 
 
 def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> Stored:
-    if not name:
-        raise ConfigurationError("name of a scheduler must not be empty")
+    SCHEDULER.check(name)
     wire = template.to_wire()
     if schedule.logical_time and not isinstance(wire.get("data", {}), dict):
         raise ConfigurationError("logical_time needs data that is an object")
@@ -93,22 +100,25 @@ def remove(queue: QueueKeys, name: str, now_ms: int) -> Op[bool]:
 def get(queue: QueueKeys, name: str) -> Op[SchedulerEntry]:
     """Read one scheduler."""
     shared, own = yield from _both(queue, name)
-    stored = Stored.parse(own or shared)
-    if stored is None:
+    if not own and not shared:
         raise SchedulerNotFound(f"no scheduler {name} in queue {queue.queue}")
-    return stored.entry(name, python_only=bool(own))
+    return _entry(name, own or shared, python_only=bool(own))
 
 
 def find_all(queue: QueueKeys) -> Op[list[SchedulerEntry]]:
-    """All schedulers by name; what is no JSON object is left out."""
+    """All schedulers by name; what cannot be fired says so."""
     hashes = yield from ask_all([calls.entries(queue, where) for where in (calls.SHARED, calls.OURS)])
     found = [
-        stored.entry(name, python_only=python_only)
+        _entry(name, text, python_only=python_only)
         for python_only, texts in zip((False, True), hashes, strict=True)
         for name, text in texts.items()
-        if (stored := Stored.parse(text)) is not None
     ]
     return sorted(found, key=lambda entry: entry.name)
+
+
+def _entry(name: str, text: str, *, python_only: bool) -> SchedulerEntry:
+    found = (Stored.parse(text) or Stored({})).entry(name, python_only=python_only)
+    return replace(found, broken=Stored.flaw(name, text))
 
 
 def _both(queue: QueueKeys, name: str) -> Op[tuple[str, str]]:
@@ -122,21 +132,39 @@ def _put(queue: QueueKeys, name: str, seen: tuple[str, str], texts: tuple[str, s
 
 
 def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
-    """Fire what is due and mend what is stuck. Answers when the next slot is due in ms, or -1. Repeatable."""
+    """Fire what is due and mend what is stuck. Answers when the next slot is due in ms, or -1. Repeatable.
+
+    An entry that cannot be fired is told in the log, once, and keeps nothing from being fired.
+    """
     hashes = yield from ask_all([calls.entries(queue, at) for at in (calls.SHARED, calls.OURS, calls.LAST)])
     last, due = hashes[2], list[int]()
     for where, texts in zip((calls.SHARED, calls.OURS), hashes[:2], strict=True):
         for name, text in texts.items():
             stored = Stored.parse(text)
-            if stored is None:
-                continue
             try:
+                if stored is None or not (is_utf8(name) and is_utf8(text)):
+                    _tell_broken(queue, name, Stored.flaw(name, text))
+                    continue
                 at = yield from _visit(queue, where, name, text, stored, last.get(name, ""), clock.now_ms())
-            except (ConfigurationError, CodecError, AttributeError, TypeError):
-                continue  # not ours to delete: whoever wrote it may know what it means
+            except (TransportError, LibraryError):
+                raise
+            except Exception as exc:  # noqa: BLE001  not ours to delete: whoever wrote it may know what it means
+                _tell_broken(queue, name, f"{type(exc).__name__}: {exc}")
+                continue
             if at is not None:
                 due.append(at)
     return min(due, default=-1)
+
+
+@lru_cache(maxsize=1_000)  # once for each reason, not every two seconds
+def _tell_broken(queue: QueueKeys, name: str, why: str) -> None:
+    logger.error(
+        "scheduler %a of queue %s is not fired: %s",
+        name,
+        queue.queue,
+        readable(why),
+        extra={"action": "broken_scheduler", "queue": queue.queue},
+    )
 
 
 def _visit(  # noqa: PLR0913, PLR0917  one entry and where it stands
@@ -193,7 +221,7 @@ def _end_of_last_run(queue: QueueKeys, name: str, stored: Stored, last: str, now
     state, finished = yield from ask(calls.job_end(queue, job_id))
     if state is not None and state not in (JobState.COMPLETED, JobState.FAILED):
         return None
-    return int(float(finished)) if finished else now_ms
+    return number(finished) or now_ms
 
 
 def _search(queue: QueueKeys, name: str, fired_ms: int) -> Op[str | None]:
@@ -204,7 +232,7 @@ def _search(queue: QueueKeys, name: str, fired_ms: int) -> Op[str | None]:
         ids = [str(number) for number in range(top, max(top - SEARCH_PAGE, 0), -1)]
         origins = yield from ask_all([calls.job_origin(queue, job_id) for job_id in ids])
         for job_id, (scheduler, added) in zip(ids, origins, strict=True):
-            at = int(float(added or fired_ms))
+            at = number(added, fired_ms) or fired_ms
             if scheduler == name and at >= fired_ms:
                 return job_id
             if at < fired_ms - CLOCKS_APART_MS:

@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from glidemq_orchestrate._ops import attempt, events, flow_portable
+from glidemq_orchestrate._ops import attempt, events, portable_advance
 from glidemq_orchestrate._ops.lost import bring_back
 from glidemq_orchestrate._ops.workers import FOREIGN_IDLE_MS, OURS
 from glidemq_orchestrate._protocol import glidemq
 from glidemq_orchestrate._protocol import supervision as calls
 from glidemq_orchestrate._protocol.call import Op, ask, ask_each
 from glidemq_orchestrate._protocol.supervision import Ended, Place
+from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
 from glidemq_orchestrate.keys import QueueKeys
@@ -109,7 +110,7 @@ def resign(watch: Watch) -> Op[None]:
 
 def rest(queue: QueueKeys, position: str, until_ms: int, clock: Clock) -> Op[None]:
     """Wait until a job of the queue has ended, or until then."""
-    while (left := until_ms - clock.now_ms()) > 0:
+    while (left := until_ms - clock.monotonic_ms()) > 0:
         for event in (yield from events.read(queue, position, left)):
             position = event.id
             if event.kind in WAKING:
@@ -146,13 +147,13 @@ def settle_ended(watch: Watch, clock: Clock) -> Op[None]:
 def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Clock) -> Op[int]:
     now_ms = clock.now_ms()
     # Clocks differ and calls overtake each other: what ended a little before the newest may show up after it.
-    start = max(int(known.get(kind, 0)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
+    start = max(number(known.get(kind)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
     place = Place(str(start))
     for _ in range(SLICES):
         place, more, _ = yield from ask(calls.settle_foreign(queue, kind, place, clock.now_ms()))
         if not more:
             break
-    return min(int(float(place.score)), now_ms)
+    return min(number(place.score), now_ms)
 
 
 def upkeep(watch: Watch, clock: Clock) -> Op[int]:
@@ -171,14 +172,14 @@ def look_after_open(watch: Watch, clock: Clock) -> Op[None]:
     """Go on with the walk over the open nodes of every running flow: a lap in 15 s, or as fast as may be."""
     home = watch.queue
     known = yield from ask(calls.progress(home))
-    lap, (offset, cursor) = int(known.get("lap", 0)), known.get("walk", "0 0").split()
-    first, now_ms = int(offset), clock.now_ms()
-    if (first, cursor) == (0, "0"):
+    lap, (offset, _, place) = number(known.get("lap")), known.get("walk", "").partition(" ")
+    first, position, now_ms = max(number(offset), 0), max(number(place), 0), clock.now_ms()
+    if (first, position) == (0, 0):
         if now_ms - lap < LAP_MS:
             return
         lap = now_ms
-    first, cursor = yield from _walk(watch, first, cursor, clock)
-    yield from _note(home, {"lap": lap, "walk": f"{first} {cursor}"})
+    first, position = yield from _walk(watch, first, position, clock)
+    yield from _note(home, {"lap": lap, "walk": f"{first} {position}"})
 
 
 def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
@@ -187,28 +188,28 @@ def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
         yield from ask(calls.note_progress(queue, fields))
 
 
-def _walk(watch: Watch, first: int, cursor: str, clock: Clock) -> Op[tuple[int, str]]:
-    """Look at some pages; answers where to go on: number of the flow and cursor in it."""
+def _walk(watch: Watch, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
+    """Look at some pages; answers where to go on: number of the flow and position in it."""
     home, pages = watch.queue, 0
     while flow_ids := (yield from ask(calls.running_flows(home, first, FLOWS))):
         for flow_id in flow_ids:
             while True:
                 if pages == PAGES:
-                    return first, cursor
+                    return first, position
                 pages += 1
-                cursor, suspects = yield from ask(
-                    calls.check_open(home, flow_id, cursor, SILENT_LOCKS * watch.lock_ms, clock.now_ms())
+                position, suspects = yield from ask(
+                    calls.check_open(home, flow_id, position, SILENT_LOCKS * watch.lock_ms, clock.now_ms())
                 )
                 yield from bring_back(home, flow_id, suspects, clock)
-                if cursor == "0":
+                if not position:
                     break
             first += 1
-    return 0, "0"
+    return 0, 0
 
 
 def advance_portable(watch: Watch, clock: Clock) -> Op[None]:
     """Tell across slots what ended: nobody else does that for the portable flows of this home."""
-    yield from flow_portable.sweep(watch.queue, clock)
+    yield from portable_advance.sweep(watch.queue, clock)
 
 
 Step = Callable[[Watch, Clock], Op[Any]]

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from glidemq_orchestrate import _stored
 from glidemq_orchestrate._protocol import glidemq, job_changes
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
+from glidemq_orchestrate._stored import parsed_object, span
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ServerBusy
 from glidemq_orchestrate.keys import QueueKeys, queues_with_usage
@@ -103,7 +105,7 @@ def usage_of(queue: QueueKeys, job_id: str) -> Op[Usage | None]:
         costs=_numbers(row[4]),
         total_cost=_number(row[5]),
         cost_unit=row[6] or None,
-        latency=None if latency is None else timedelta(milliseconds=latency),
+        latency=None if latency is None else span(latency),
         cached=None if row[8] is None else row[8] == "1",
     )
 
@@ -179,7 +181,7 @@ def _summed(
     return UsageSummary(
         start=span[0],
         end=span[1],
-        jobs=int(total["jobCount"]),
+        jobs=_stored.number(total["jobCount"]),
         tokens=dict(sums["tokens"]),
         total_tokens=total["totalTokens"],
         costs=dict(sums["costs"]),
@@ -205,11 +207,7 @@ def _number(text: object) -> float | None:
 
 
 def _numbers(text: str | None) -> dict[str, float]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    rows = found.items() if isinstance(found, dict) else ()
+    rows = parsed_object(text).items()
     return {name: number for name, value in rows if (number := _number(value)) is not None}
 
 

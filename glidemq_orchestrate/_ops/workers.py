@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,11 +9,14 @@ from typing import Final
 
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._stored import parsed_object
+from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
 from glidemq_orchestrate.keys import QueueKeys
 
 FOREIGN_IDLE_MS: Final = 10_000
 OURS: Final = "gmo-worker-"
+SILENT_MS: Final = 60_000
 
 
 def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op[None]:
@@ -43,7 +45,10 @@ def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A live worker as it registered itself; ``handlers`` is None for one that does not tell (Node's)."""
+    """A live worker as it registered itself; ``handlers`` is None for one that does not tell (Node's).
+
+    ``broken``: its registration cannot be read; all but the id is empty, 0 or the start of the epoch.
+    """
 
     id: str
     host: str
@@ -51,6 +56,7 @@ class WorkerInfo:
     started_at: datetime
     active_jobs: int
     handlers: tuple[str, ...] | None
+    broken: bool = False
 
 
 def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
@@ -67,26 +73,37 @@ def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
         return []
     texts = yield from ask(glidemq.worker_descriptions(queue, list(names)))
     found = [_worker(name, text) for name, text in zip(names, texts, strict=True) if text]
-    return sorted((worker for worker in found if worker), key=lambda worker: worker.started_at)
+    return sorted(found, key=lambda worker: worker.started_at)
 
 
-def _worker(name: str, text: str) -> WorkerInfo | None:
+def _worker(name: str, text: str) -> WorkerInfo:
     try:
-        wire = json.loads(text)
+        wire = parsed_object(text)
         started = datetime.fromtimestamp(float(wire["startedAt"]) / 1000, UTC)
         handlers = wire.get("handlers")
         active = int(wire.get("activeJobs") or 0)
         told = tuple(map(str, handlers)) if isinstance(handlers, list) else None
         return WorkerInfo(name, str(wire["addr"]), int(wire["pid"]), started, active, told)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return None
+    except (ValueError, KeyError, TypeError, OverflowError, OSError):
+        return WorkerInfo(name, "", 0, datetime.fromtimestamp(0, UTC), 0, None, broken=True)
 
 
-def _handlers(queue: QueueKeys, now_ms: int) -> Op[set[str] | None]:
+def _told_handlers(text: str) -> list[str]:
+    handlers = parsed_object(text).get("handlers")
+    return [str(name) for name in handlers] if isinstance(handlers, list) else []
+
+
+def can_others_run(queue: QueueKeys, job: str, worker_id: str, clock: Clock) -> Op[bool]:
+    """Whether a live worker of the queue, other than this one, has a handler for a job or may have one."""
+    handlers = yield from _handlers(queue, clock.now_ms(), without=worker_id)
+    return handlers is None or job in handlers
+
+
+def _handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:
     """Job names that live workers can run (with '' for a worker); None when a foreign worker is alive."""
-    ours = yield from ask(orchestrate.live_workers(queue, now_ms))
+    ours = [name for name in (yield from ask(orchestrate.live_workers(queue, now_ms))) if name != without]
     described = (yield from ask(glidemq.worker_descriptions(queue, ours))) if ours else []
-    names = {name for text in described if text for name in ["", *json.loads(text).get("handlers", [])]}
+    names = {name for text in described if text for name in ("", *_told_handlers(text))}
     try:
         consumers = yield from ask(glidemq.consumers(queue))
     except ProtocolError:

@@ -9,14 +9,36 @@ of a refused call would be.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 
 T = TypeVar("T")
 Word: TypeAlias = str | int | float
+
+_QUEUE: Final = re.compile(r"[^{}]*:\{([^{}]+)\}", re.DOTALL)
+_READS: Final = frozenset(
+    """
+    exists get hget hgetall hmget hscan info llen lrange mget ping scan scard sismember smembers srandmember
+    time xinfo xlen xpending xrange xread xrevrange zcard zcount zrange zrangebyscore zrevrange zscore
+    """.upper().split()
+)
+_READING_FUNCTIONS: Final = frozenset(
+    [
+        "glidemq_checkBudget",
+        "glidemq_nextDue",
+        "glidemq_version",
+        "gmo_flow_nodes",
+        "gmo_flow_results",
+        "gmo_flow_status",
+        "gmo_list_flows",
+        "gmo_node_inputs",
+        "gmo_version",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +47,46 @@ class Call(Generic[T]):
 
     ``blocks_for``: seconds for which the server may keep the call on purpose; the driver waits longer than
     that.
+    ``repeatable``: sent twice it leaves what it leaves when sent once, and answers the same; the driver
+    repeats it where a connection breaks.
     """
 
     words: tuple[Word, ...]
     decode: Callable[[Any], T]
     blocks_for: float | None = None
+    repeatable: bool = False
+
+    @property
+    def place(self) -> str:
+        """What is called and for which queue, for errors."""
+        name = str(self.words[1] if self.words[0] in ("FCALL", "FCALL_RO") else self.words[0])
+        queues = (
+            found[1] for word in self.words[1:] if isinstance(word, str) and (found := _QUEUE.match(word))
+        )
+        queue = next(queues, "")
+        told = f"{name} of queue {queue}" if queue else name
+        return told.encode("ascii", "backslashreplace").decode()
+
+    def read(self, reply: Any) -> T:
+        """What the reply says.
+
+        Raises:
+            ProtocolError: It cannot be read; the message says what was called, for which queue.
+        """
+        try:
+            return self.decode(reply)
+        except ProtocolError as exc:
+            raise self.placed(exc) from exc.__cause__
+        except GlideMQError:
+            raise
+        except Exception as exc:
+            raise ProtocolError(f"the reply to {self.place} cannot be read: {type(exc).__name__}") from exc
+
+    def placed(self, error: GlideMQError) -> GlideMQError:
+        """The error, with the place in its message where that is a reply that nobody understands."""
+        if type(error) is ProtocolError and not error.is_placed:
+            error.args, error.is_placed = (f"{error} ({self.place})",), True
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +102,56 @@ Op: TypeAlias = Generator[Request, Any, T]
 
 def ask(call: Call[T]) -> Op[T]:
     """Yield a call and decode its reply; a refusal raises."""
-    return call.decode((yield call))
+    try:
+        reply = yield call
+    except ProtocolError as exc:
+        raise call.placed(exc) from exc.__cause__
+    return call.read(reply)
 
 
 def ask_all(calls: Iterable[Call[T]]) -> Op[list[T]]:
     """Yield calls as one pipeline, decode the replies in order; the first refusal raises, all were sent."""
-    batch = Batch(tuple(calls))
-    if not batch.calls:
-        return []
-    replies = yield batch
-    for reply in replies:
-        if isinstance(reply, GlideMQError):
-            raise reply
-    return [call.decode(reply) for call, reply in zip(batch.calls, replies, strict=True)]
+    told = yield from ask_each(calls)
+    for one in told:
+        if isinstance(one, GlideMQError):
+            raise one
+    return told  # type: ignore[return-value]  # no error is among them
 
 
 def ask_each(calls: Iterable[Call[T]]) -> Op[list[T | GlideMQError]]:
-    """Like ``ask_all``, but a refusal stands in the list instead of being raised."""
+    """Like ``ask_all``, but a refusal, or a reply that cannot be read, stands in the list."""
     batch = Batch(tuple(calls))
     if not batch.calls:
         return []
     replies = yield batch
-    return [
-        reply if isinstance(reply, GlideMQError) else call.decode(reply)
-        for call, reply in zip(batch.calls, replies, strict=True)
-    ]
+    return [_told(call, reply) for call, reply in zip(batch.calls, replies, strict=True)]
 
 
-def command(*words: Word, decode: Callable[[Any], T], blocks_for: float | None = None) -> Call[T]:
-    """A plain server command."""
-    return Call(words, decode, blocks_for)
+def _told(call: Call[T], reply: Any) -> T | GlideMQError:
+    if isinstance(reply, GlideMQError):
+        return call.placed(reply)
+    try:
+        return call.read(reply)
+    except GlideMQError as exc:
+        return exc
 
 
-def function(name: str, keys: Iterable[str], args: Iterable[Word], decode: Callable[[Any], T]) -> Call[T]:
-    """A call of a server function."""
+def command(
+    *words: Word, decode: Callable[[Any], T], blocks_for: float | None = None, repeatable: bool = False
+) -> Call[T]:
+    """A plain server command. One that only reads is repeatable."""
+    return Call(words, decode, blocks_for, repeatable or words[0] in _READS)
+
+
+def function(
+    name: str,
+    keys: Iterable[str],
+    args: Iterable[Word],
+    decode: Callable[[Any], T],
+    *,
+    repeatable: bool = False,
+) -> Call[T]:
+    """A call of a server function. One that only reads is repeatable."""
     declared = tuple(keys)
-    return Call(("FCALL", name, len(declared), *declared, *args), decode)
+    words = ("FCALL", name, len(declared), *declared, *args)
+    return Call(words, decode, repeatable=repeatable or name in _READING_FUNCTIONS)

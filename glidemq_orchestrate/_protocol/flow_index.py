@@ -61,10 +61,30 @@ def list_flows(
     return function("gmo_list_flows", [home.flows()], args, decode)
 
 
-def sweep(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int, now_ms: int) -> Call[int]:
-    """Remove a slice of what is due: answers 1, or 0 when nothing is. Repeatable."""
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a slice of a sweep did.
+
+    Attributes:
+        is_busy: There may be more to do.
+        gone: The id of a flow of which nothing, or its tombstone alone, is left; '' for none.
+        tombstone_ms: How long its tombstone stays; 0: there is none.
+    """
+
+    is_busy: bool
+    gone: str
+    tombstone_ms: int
+
+
+def sweep(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int, now_ms: int) -> Call[Swept]:
+    """Remove a slice of what is due. Repeatable."""
     args = (now_ms, abandoned_before_ms, tombstone_ms)
-    return function("gmo_sweep", [home.flows()], args, replies.integer)
+
+    def decode(reply: Any) -> Swept:
+        busy, gone, ms = (reply, "", 0) if isinstance(reply, int) else reply
+        return Swept(busy == 1, gone, ms)
+
+    return function("gmo_sweep", [home.flows()], args, decode)
 
 
 def forget_home(queue: QueueKeys) -> Call[None]:

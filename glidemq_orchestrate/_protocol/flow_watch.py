@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import portable, replies
 from glidemq_orchestrate._protocol.call import Call, Word, command
+from glidemq_orchestrate._protocol.orchestrate import read_row
 from glidemq_orchestrate.flow import NodeStatus
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -32,13 +33,14 @@ def rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str |
     return command("HMGET", f"{home.flow(flow_id)}:nodes", *names, decode=list)
 
 
-def node_of_row(prefix: str, name: str, row: str) -> Call[NodeStatus]:
-    """A node as its job is now."""
-    _rank, queue, job_id, *_ = json.loads(row)
-    return portable.node_status(QueueKeys(prefix, queue), job_id, name, row)
+def node_of_row(prefix: str, name: str, row: str, gone: str = "") -> Call[NodeStatus]:
+    """A node as its job is now; without a job it has failed for the reason ``gone``, '': it has completed."""
+    _, queue, job_id, *_ = read_row(row) or (0, "", "")
+    return portable.node_status(QueueKeys(prefix, queue), job_id, name, row, gone)
 
 
-def node(prefix: str, known: NodeStatus) -> Call[NodeStatus]:
+def node(prefix: str, known: NodeStatus, gone: str = "") -> Call[NodeStatus]:
     """A node that was read before as its job is now."""
     row: list[Any] = [0, known.queue, known.job_id, known.job, *known.after]
-    return portable.node_status(QueueKeys(prefix, known.queue), known.job_id, known.name, json.dumps(row))
+    place = QueueKeys(prefix, known.queue)
+    return portable.node_status(place, known.job_id, known.name, json.dumps(row), gone)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.orchestrate import read_row
 from glidemq_orchestrate._protocol.staging import GROWTH_NODES, JobNames, Piece, chunks, staged
 from glidemq_orchestrate.flow import FlowState
 from glidemq_orchestrate.growth import CheckedGrowth, KnownNode
@@ -101,7 +102,7 @@ def known_nodes(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[dic
     """Those of the nodes that the flow has, without their states."""
 
     def decode(reply: Any) -> dict[str, KnownNode]:
-        return {name: _known(name, row) for name, row in zip(names, reply, strict=True) if row}
+        return _all_known(zip(names, reply, strict=True))
 
     return command("HMGET", home.flow(flow_id) + ":nodes", *names, decode=decode)
 
@@ -110,15 +111,18 @@ def staged_nodes(home: QueueKeys, growth_id: str, names: Sequence[str]) -> Call[
     """Those of the nodes that are staged in a growth, without their states."""
 
     def decode(reply: Any) -> dict[str, KnownNode]:
-        rows = {name: text.split("\n", 2)[1] for name, text in zip(names, reply, strict=True) if text}
-        return {name: _known(name, row) for name, row in rows.items() if row}
+        lines = ((name, (text or "").split("\n", 2)) for name, text in zip(names, reply, strict=True))
+        return _all_known((name, parts[1] if len(parts) > 1 else None) for name, parts in lines)
 
     return command("HMGET", home.growth(growth_id), *names, decode=decode)
 
 
-def _known(name: str, row: str) -> KnownNode:
-    rank, queue, job_id, _, *after = json.loads(row)
-    return KnownNode(name, rank, queue, job_id, tuple(after), "")
+def _all_known(rows: Iterable[tuple[str, str | None]]) -> dict[str, KnownNode]:
+    """Of a row that cannot be read nothing is known: such a node is refused like one that is not there."""
+    places = ((name, read_row(row) if row else None) for name, row in rows)
+    return {
+        name: KnownNode(name, place[0], place[1], place[2], place[4], "") for name, place in places if place
+    }
 
 
 def job_state(queue: QueueKeys, job_id: str) -> Call[str]:

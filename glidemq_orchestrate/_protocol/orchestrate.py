@@ -8,15 +8,19 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.portable_record import plain
 from glidemq_orchestrate._protocol.staging import JobNames, Piece, staged
+from glidemq_orchestrate._stored import exact, moment, number, parsed, parsed_object, read_progress
 from glidemq_orchestrate.checked_flow import CheckedFlow
 from glidemq_orchestrate.codec import decode as decode_json
+from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.errors import FailedNode, ProtocolError
 from glidemq_orchestrate.flow import FlowId, FlowState, FlowStatus, NodeStatus
-from glidemq_orchestrate.job import Attempt, JobState, moment, read_progress
+from glidemq_orchestrate.job import Attempt, JobState
 from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home
 
 PAGE: Final = 200
+LAST_RANK: Final = 1e9  # of nodes that cannot be read: no flow has so many
 _NODE_COLUMNS: Final = 8
 
 
@@ -53,7 +57,7 @@ def stage_flow(
     places = [QueueKeys(prefix, queue) for queue in flow.queues]
     numbers = {place.queue: number for number, place in enumerate(places, start=1)}
     home = QueueKeys(prefix, flow.home)
-    keys = [flow_home(prefix, flow_id), home.flow(flow_id), *(place.key("id") for place in places)]
+    keys = [home.flow(flow_id), *(place.key("id") for place in places)]
     for chunk in chunks:
         args: list[Word] = [now_ms, head]
         for piece in chunk:
@@ -69,8 +73,7 @@ def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call
 
 def discard_flow(queue: QueueKeys, flow_id: str, digest: str) -> Call[int]:
     """Delete a slice of a flow that never started; answers how many nodes are left. Repeatable."""
-    keys = [flow_home(queue.prefix, flow_id), queue.flow(flow_id)]
-    return function("gmo_discard_flow", keys, (0, flow_id, digest), replies.integer)
+    return function("gmo_discard_flow", [queue.flow(flow_id)], (0, flow_id, digest), replies.integer)
 
 
 def advance_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[int]:
@@ -118,54 +121,76 @@ def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
 
 
 def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
-    """A status from the fields of the record."""
-    if FlowState(fields["state"]).is_terminal and "final" in fields:  # of the portable path
-        fields = {**fields, **json.loads(fields["final"])}
+    """A status from the fields of the record, whatever they hold."""
+    fields = plain(fields)
+    state = _flow_state(fields.get("state"))
+    counts = {
+        name: exact(fields.get(name)) for name in ("total", "completed", "failed", "skipped", "generation")
+    }
     return FlowStatus(
         id=FlowId(flow_id),
-        name=fields["name"],
-        state=FlowState(fields["state"]),
+        name=fields.get("name", ""),
+        state=state,
         home=queue.queue,
-        total=int(fields["total"]),
-        completed=int(fields.get("completed", 0)),
-        failed=int(fields.get("failed", 0)),
-        reason=fields.get("reason", ""),
-        labels=json.loads(fields.get("labels", "{}")),
+        total=counts["total"] or 0,
+        completed=counts["completed"] or 0,
+        failed=counts["failed"] or 0,
+        reason=readable(fields.get("reason", "")),
+        labels={key: str(value) for key, value in parsed_object(fields.get("labels")).items()},
         created_at=moment(fields.get("created_at")),
         finished_at=moment(fields.get("finished_at")),
-        skipped=int(fields.get("skipped", 0)),
-        generation=int(fields.get("generation", 0)),
+        skipped=counts["skipped"] or 0,
+        generation=counts["generation"] or 0,
+        broken=state is FlowState.UNKNOWN or "name" not in fields or None in counts.values(),
     )
 
 
-def flow_nodes(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[tuple[int, NodeStatus]]]]:
+def _flow_state(text: str | None) -> FlowState:
+    return FlowState(text) if text in tuple(FlowState) else FlowState.UNKNOWN
+
+
+def flow_nodes(
+    queue: QueueKeys, flow_id: str, cursor: str
+) -> Call[tuple[str, list[tuple[float, NodeStatus]]]]:
     """A page of nodes: the next cursor (``0`` at the end) and rank and status of each node."""
 
-    def decode(reply: Any) -> tuple[str, list[tuple[int, NodeStatus]]]:
+    def decode(reply: Any) -> tuple[str, list[tuple[float, NodeStatus]]]:
         return reply[0], [read_node(row) for row in replies.rows(_NODE_COLUMNS)(reply[1:])]
 
     return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE), decode)
 
 
-def read_node(row: tuple[str, ...]) -> tuple[int, NodeStatus]:
+def read_node(row: tuple[str, ...]) -> tuple[float, NodeStatus]:
     """Rank and status of a node from the columns that ``gmo_flow_nodes`` answers."""
     name, table, state, attempts, started, finished, reason, progress = row
-    rank, queue, job_id, job, *after = json.loads(table)
+    place = read_row(table)
     # A job that retention removed has no state; only completed jobs are removed.
-    now = JobState(state or JobState.COMPLETED)
+    now = JobState.read(state or JobState.COMPLETED)
+    rank, queue, job_id, job, after = place or (LAST_RANK, "", "", "", ())
     return rank, NodeStatus(
         name=name,
         queue=queue,
         job_id=job_id,
         job=job,
-        after=tuple(after),
-        state=now,
-        attempts=int(attempts or 0) + (now in (JobState.ACTIVE, JobState.COMPLETED)),
-        reason=reason,
+        after=after,
+        state=now if place else JobState.UNKNOWN,
+        attempts=number(attempts) + (now in (JobState.ACTIVE, JobState.COMPLETED)),
+        reason=readable(reason),
         progress=read_progress(progress),
         started_at=moment(started),
         finished_at=moment(finished),
+        broken=place is None or now is JobState.UNKNOWN,
     )
+
+
+def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
+    """Rank, queue, job id, handler and dependencies from a row of the node table; None for what is no row."""
+    row = parsed(text)
+    if not isinstance(row, list) or len(row) < 4 or not all(isinstance(part, str) for part in row[1:]):
+        return None
+    rank, queue, job_id, job, *after = row
+    is_rank = isinstance(rank, int | float) and not isinstance(rank, bool) and 0 <= rank < LAST_RANK
+    return (rank, queue, job_id, job, tuple(after)) if is_rank else None
 
 
 def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
@@ -204,6 +229,11 @@ def reclaim(queue: QueueKeys, consumer: str, *, lock_ms: int, max_lost: int, now
     """Take back the jobs of dead workers. Answers the flows that need ``advance_flow``."""
     args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_lost)
     return function("gmo_reclaim", [queue.key("stream")], args, list)
+
+
+def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) -> Call[int]:
+    """Remove what killed workers have left, but no entry. Answers how many consumers. Repeatable."""
+    return function("gmo_forget_workers", [queue.key("stream")], (now_ms, group, silent_ms), replies.integer)
 
 
 def announce_worker(queue: QueueKeys, worker_id: str, until_ms: int) -> Call[None]:

@@ -8,24 +8,29 @@ gate n what the n-th retry or restart runs again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate._protocol.orchestrate import read_node
+from glidemq_orchestrate._protocol.portable_record import policies_key, waiting_key
+from glidemq_orchestrate._protocol.staging import traced
+from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.checked_flow import CheckedNode
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.flow import FlowState, NodeStatus
-from glidemq_orchestrate.job import JobState
-from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home, flow_homes
+from glidemq_orchestrate.flow import NodeStatus
+from glidemq_orchestrate.job import JobState, RunOptions
+from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 NO_ENTRY: Final = "0-1"
-PATH: Final = "portable"
-MAX_LABELS: Final = 16
+PAGE: Final = 500
+# Whoever ends a job tells so many dependents in that very call; more are told by ``advance``, one call each.
+MOST_TOLD: Final = 50
+_KEEPING: Final = ("removeOnComplete", "removeOnFail")  # nodes are kept as long as their flow
 
 
-def gate(queue: QueueKeys, number: int) -> str:
+def gate(queue: QueueKeys, number: int | str) -> str:
     """The member that holds a job of the queue back."""
     return f"{queue.base}:gmo-gate-{number}"
 
@@ -41,42 +46,10 @@ def result(queue: QueueKeys, job_id: str) -> Call[tuple[str, str] | None]:
 
     def decode(reply: Any) -> tuple[str, str] | None:
         state, text, options = reply
-        mark = json.loads(options or "{}").get("gmo")
-        name = str(mark["node"]) if isinstance(mark, dict) else job_id
+        _, name = RunOptions.from_wire(options or "").portable or ("", job_id)
         return (name, text or "null") if state == "completed" else None
 
     return command("HMGET", queue.job(job_id), "state", "returnvalue", "opts", decode=decode)
-
-
-def claim(home: QueueKeys, flow_id: str) -> Call[None]:
-    """Say which queue is the home of a flow, unless that is said already."""
-    return command("SET", flow_home(home.prefix, flow_id), home.queue, "NX", decode=replies.anything)
-
-
-def claim_record(home: QueueKeys, flow_id: str, digest: str) -> Call[None]:
-    """Say what the flow is, unless that is said already."""
-    return command("HSETNX", home.flow(flow_id), "digest", digest, decode=replies.anything)
-
-
-def record(home: QueueKeys, flow_id: str) -> Call[dict[str, str]]:
-    """All fields of the record."""
-    return command("HGETALL", home.flow(flow_id), decode=replies.pairs)
-
-
-def write_record(home: QueueKeys, flow_id: str, fields: Mapping[str, str | int]) -> Call[None]:
-    """Store fields of the record."""
-    words = [word for pair in fields.items() for word in pair]
-    return command("HSET", home.flow(flow_id), *words, decode=replies.anything)
-
-
-def mark_once(home: QueueKeys, flow_id: str, field: str, value: str = "1") -> Call[bool]:
-    """Set a mark; whether this call has set it."""
-    return command("HSETNX", home.flow(flow_id), field, value, decode=bool)
-
-
-def clear_record(home: QueueKeys, flow_id: str, fields: Iterable[str]) -> Call[None]:
-    """Delete fields of the record."""
-    return command("HDEL", home.flow(flow_id), *fields, decode=replies.anything)
 
 
 def write_table(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:
@@ -85,62 +58,27 @@ def write_table(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[
     return command("HSET", f"{home.flow(flow_id)}:nodes", *words, decode=replies.anything)
 
 
-def listed(home: QueueKeys) -> Call[list[str]]:
-    """The portable flows of a home that may need something, the oldest first."""
-    return command("ZRANGE", home.key("gmo:portable"), 0, 99, decode=list)
-
-
-def enlist(home: QueueKeys, flow_id: str, now_ms: int) -> Call[None]:
-    """List a portable flow."""
-    return command("ZADD", home.key("gmo:portable"), now_ms, flow_id, decode=replies.anything)
-
-
-def delist(home: QueueKeys, flow_id: str) -> Call[None]:
-    """Take it off the list."""
-    return command("ZREM", home.key("gmo:portable"), flow_id, decode=replies.anything)
-
-
-def index(
-    home: QueueKeys, flow_id: str, labels: Mapping[str, str], state: FlowState, at: str
-) -> list[Call[None]]:
-    """Calls that list a flow among those of its home, in one state, as ``index.lua`` does. Repeatable."""
-    flows, gone = home.flows(), replies.anything
-    others = [other for other in FlowState if other is not state]
-    return [
-        command("ZADD", flows, at, flow_id, decode=gone),
-        *(command("ZADD", key, at, flow_id, decode=gone) for key in _label_keys(home, labels)),
-        *(command("ZREM", f"{flows}:state:{other}", flow_id, decode=gone) for other in others),
-        command("ZADD", f"{flows}:state:{state}", at, flow_id, decode=gone),
-        command("SADD", flow_homes(home.prefix), home.queue, decode=gone),
-    ]
-
-
-def unindex(home: QueueKeys, flow_id: str, labels: Mapping[str, str]) -> list[Call[None]]:
-    """Calls that take a flow off every list of its home. Repeatable."""
-    lists = [f"{home.flows()}:state:{state}" for state in FlowState]
-    keys = [home.flows(), *_label_keys(home, labels), *lists]
-    return [command("ZREM", key, flow_id, decode=replies.anything) for key in keys]
-
-
-def has_flows(home: QueueKeys) -> Call[bool]:
-    """Whether the queue is the home of a flow."""
-    return command("EXISTS", home.flows(), decode=bool)
-
-
-def _label_keys(home: QueueKeys, labels: Mapping[str, str]) -> list[str]:
-    return [f"{home.flows()}:label:{key}={value}" for key, value in list(labels.items())[:MAX_LABELS]]
-
-
 def add_node(  # noqa: PLR0913  what a node is made of
-    queue: QueueKeys, job_id: str, node: CheckedNode, *, flow_id: str, deps: Iterable[str], now_ms: int
+    queue: QueueKeys,
+    job_id: str,
+    node: CheckedNode,
+    *,
+    flow_id: str,
+    deps: Iterable[str],
+    now_ms: int,
+    trace: str = "",
 ) -> Call[bool]:
     """Create the job of a node, held back by all its deps; False when the id is taken."""
     members = list(deps)
-    options = json.loads(node.options) | {"gmo": {"flow": flow_id, "node": node.name}}
+    stored = json.loads(traced(node.options, trace))
+    options = {name: value for name, value in stored.items() if name not in _KEEPING}
+    options["gmo"] = {"flow": flow_id, "node": node.name}
+    if len(node.dependents) > MOST_TOLD:
+        options["gmo"]["wide"] = 1
 
     def decode(reply: Any) -> bool:
         if not str(reply).startswith("["):
-            raise ProtocolError(f"a node was refused: {reply}")
+            raise ProtocolError(f"job {job_id} of node {node.name} was refused: {reply}")
         return bool(json.loads(reply)[0] == job_id)
 
     keys = [queue.key(name) for name in ("id", "stream", "scheduled", "events")]
@@ -152,8 +90,7 @@ def owner(queue: QueueKeys, job_id: str) -> Call[str]:
     """The flow that a job was made for, '' for none."""
 
     def decode(reply: Any) -> str:
-        mark = json.loads(reply or "{}").get("gmo")
-        return str(mark["flow"]) if isinstance(mark, dict) else ""
+        return (RunOptions.from_wire(reply or "").portable or ("", ""))[0]
 
     return command("HGET", queue.job(job_id), "opts", decode=decode)
 
@@ -163,9 +100,26 @@ def add_members(queue: QueueKeys, kind: str, job_id: str, members: Iterable[str]
     return command("SADD", queue.key(f"{kind}:{job_id}"), *members, decode=replies.anything)
 
 
-def has_gate(queue: QueueKeys, job_id: str, number: int) -> Call[bool]:
-    """Whether a gate holds, or held, the job back."""
-    return command("SISMEMBER", queue.key(f"deps:{job_id}"), gate(queue, number), decode=bool)
+def held_by(queue: QueueKeys, job_id: str, numbers: Sequence[int]) -> Call[list[int]]:
+    """Which of these gates hold, or held, the job back."""
+    gates = [gate(queue, number) for number in numbers]
+
+    def decode(reply: Any) -> list[int]:
+        return [number for number, is_there in zip(numbers, reply, strict=True) if is_there]
+
+    return command("SMISMEMBER", queue.deps(job_id), *gates, decode=decode)
+
+
+def deps_page(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, list[str]]]:
+    """A page of what a job waits for: the next cursor (``0`` at the end) and the members."""
+    return command(
+        "SSCAN", queue.deps(job_id), cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1]))
+    )
+
+
+def is_waiting(queue: QueueKeys, job_id: str) -> Call[bool]:
+    """Whether a job waits for others."""
+    return command("HGET", queue.job(job_id), "state", decode=lambda reply: bool(reply == "waiting-children"))
 
 
 def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
@@ -174,32 +128,36 @@ def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
     return function("glidemq_completeChild", keys, (member, job_id), replies.integer)
 
 
-def policies(home: QueueKeys, flow_id: str) -> Call[dict[str, str]]:
-    """The policies of the nodes that have some, as ``portable_table.policy_text`` writes them."""
-    return command("HGETALL", f"{home.flow(flow_id)}:policies", decode=replies.pairs)
+def policies(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
+    """A page of the policies that nodes have, as ``portable_table.policy_text`` writes them."""
+
+    def decode(reply: Any) -> tuple[str, dict[str, str]]:
+        return reply[0], replies.pairs(reply[1])
+
+    return command("HSCAN", policies_key(home, flow_id), cursor, "COUNT", PAGE, decode=decode)
 
 
 def write_policies(home: QueueKeys, flow_id: str, texts: Mapping[str, str]) -> Call[None]:
     """Store policies of nodes."""
     words = [word for pair in texts.items() for word in pair]
-    return command("HSET", f"{home.flow(flow_id)}:policies", *words, decode=replies.anything)
+    return command("HSET", policies_key(home, flow_id), *words, decode=replies.anything)
 
 
 def see_waiting(home: QueueKeys, flow_id: str, name: str, now_ms: int) -> list[Call[Any]]:
     """Calls that note when a node was first seen to wait for a worker, and answer when that was, in ms."""
-    key = f"{home.flow(flow_id)}:waiting"
+    key = waiting_key(home, flow_id)
     return [
         command("HSETNX", key, name, now_ms, decode=replies.anything),
-        command("HGET", key, name, decode=lambda reply: int(reply or now_ms)),
+        command("HGET", key, name, decode=lambda reply: number(reply, now_ms) or now_ms),
     ]
 
 
 def forget_waiting(home: QueueKeys, flow_id: str) -> Call[None]:
     """Forget since when nodes wait: they run again."""
-    return command("UNLINK", f"{home.flow(flow_id)}:waiting", decode=replies.anything)
+    return command("UNLINK", waiting_key(home, flow_id), decode=replies.anything)
 
 
-def open_gate(queue: QueueKeys, job_id: str, number: int) -> Call[int]:
+def open_gate(queue: QueueKeys, job_id: str, number: int | str) -> Call[int]:
     """Let a gate not hold a job back any more. Repeatable."""
     return complete_child(queue, job_id, gate(queue, number))
 
@@ -215,7 +173,7 @@ def job(queue: QueueKeys, job_id: str) -> Call[JobNow]:
         state, reason, result, ended, begun, skipped = (field or "" for field in reply)
         if skipped:
             state, reason = "skipped", skipped
-        return state, reason, result or "null", int(ended or 0), bool(begun)
+        return state, reason, result or "null", number(ended), bool(begun)
 
     return command("HMGET", queue.job(job_id), *fields, decode=decode)
 
@@ -231,14 +189,16 @@ def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[N
     ]
 
 
-def node_status(queue: QueueKeys, job_id: str, name: str, row: str) -> Call[NodeStatus]:
-    """A node as its job has it."""
+def node_status(queue: QueueKeys, job_id: str, name: str, row: str, gone: str = "") -> Call[NodeStatus]:
+    """A node as its job has it; without a job it has failed for the reason ``gone``, '': has completed."""
     fields = ("state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped")
 
     def decode(reply: Any) -> NodeStatus:
         *found, skipped = (field or "" for field in reply)
         if skipped:
             found[0], found[4] = JobState.SKIPPED, skipped
+        elif not found[0] and gone:
+            found[0], found[4] = JobState.FAILED, gone
         return read_node((name, row, *found))[1]
 
     return command("HMGET", queue.job(job_id), *fields, decode=decode)
@@ -252,6 +212,24 @@ def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
     return function("glidemq_fail", keys, args, replies.text)
 
 
+def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with
+    queue: QueueKeys, job_id: str, number: int, how: str, reason: str, now_ms: int
+) -> Call[int]:
+    """End a job, unless a later round runs it again. Repeatable; a job that has ended stays as it is.
+
+    ``how``: ``failed`` or ``skipped`` ends one that waits for others, ``cancelled`` whatever has not ended.
+    """
+    args = (now_ms, job_id, number, how, reason)
+    return function("gmo_end_node", [queue.job(job_id)], args, replies.integer)
+
+
+def run_again(queue: QueueKeys, job_id: str, number: int) -> Call[int]:
+    """Let a job that has ended wait behind the gate of a round, unless it did so already. Repeatable."""
+    keys = [queue.job(job_id), queue.deps(job_id), queue.key("completed"), queue.key("failed")]
+    args = (0, job_id, number, gate(queue, number))
+    return function("gmo_run_again", keys, args, replies.integer)
+
+
 def revoke(queue: QueueKeys, job_id: str, now_ms: int) -> Call[str]:
     """Take a job out of wherever it could start from, and tell whoever runs it. Repeatable."""
     keys = [queue.job(job_id), *(queue.key(name) for name in ("stream", "scheduled", "failed", "events"))]
@@ -263,31 +241,28 @@ def explain(queue: QueueKeys, job_id: str, reason: str) -> Call[None]:
     return command("HSET", queue.job(job_id), "failedReason", reason, decode=replies.anything)
 
 
-def reset(queue: QueueKeys, job_id: str) -> list[Call[None]]:
-    """Calls that make a job that has ended wait again; a gate must hold it back by then."""
+def reset(queue: QueueKeys, job_id: str, number: int) -> list[Call[None]]:
+    """``run_again`` by plain calls, which harm when they come late."""
     key = queue.job(job_id)
     fresh = ("state", "waiting-children", "attemptsMade", "0", "failedReason", "", "finishedOn", "")
     stale = ("revoked", "stalledCount", "progress", "processedOn", "gmo:token", "gmo:entry", "gmo:skipped")
     return [
+        add_members(queue, "deps", job_id, [gate(queue, number)]),
         command("ZREM", queue.key("failed"), job_id, decode=replies.anything),
         command("ZREM", queue.key("completed"), job_id, decode=replies.anything),
         command("HDEL", key, *stale, "returnvalue", decode=replies.anything),
-        command("HSET", key, *fresh, decode=replies.anything),
+        # Last: who is cut off before still finds a job that has ended, and begins again.
+        command("HSET", key, "gmo:round", number, *fresh, decode=replies.anything),
     ]
 
 
-def drop_job(queue: QueueKeys, job_id: str) -> Call[None]:
-    """Delete a job that never started."""
-    keys = (queue.job(job_id), queue.key(f"deps:{job_id}"), queue.key(f"parents:{job_id}"))
-    return command("UNLINK", *keys, decode=replies.anything)
-
-
-def drop_record(home: QueueKeys, flow_id: str) -> list[Call[None]]:
-    """Delete the record of a flow that never started, the claim on its id last."""
-    key = home.flow(flow_id)
+def drop_job(queue: QueueKeys, job_id: str) -> list[Call[None]]:
+    """Calls that delete a job and all that belongs to it. Repeatable."""
+    keys = (queue.deps(job_id), queue.parents(job_id), queue.log(job_id), queue.output(job_id))
+    ended = [queue.key(name) for name in ("completed", "failed")]
     return [
-        command("UNLINK", key, f"{key}:nodes", f"{key}:policies", f"{key}:waiting", decode=replies.anything),
-        command("UNLINK", flow_home(home.prefix, flow_id), decode=replies.anything),
+        *(command("ZREM", key, job_id, decode=replies.anything) for key in ended),
+        command("UNLINK", *keys, queue.job(job_id), decode=replies.anything),
     ]
 
 

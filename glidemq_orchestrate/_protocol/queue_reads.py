@@ -8,6 +8,7 @@ from typing import Any
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 Page = tuple[str, list[str]]
@@ -84,7 +85,7 @@ def pending_count(queue: QueueKeys) -> Call[int]:
 
 def list_active(queue: QueueKeys) -> Call[int]:
     """How many active jobs came from a list."""
-    return command("GET", queue.key("list-active"), decode=lambda reply: max(int(reply or 0), 0))
+    return command("GET", queue.key("list-active"), decode=lambda reply: max(number(reply), 0))
 
 
 def last_delivered(queue: QueueKeys) -> Call[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.scheduler import Stored
 
@@ -71,8 +72,4 @@ def job_origin(queue: QueueKeys, job_id: str) -> Call[tuple[str | None, str | No
 
 def newest_id(queue: QueueKeys) -> Call[int]:
     """The newest automatic job id."""
-
-    def decode(reply: Any) -> int:
-        return int(reply) if reply else 0
-
-    return command("GET", queue.key("id"), decode=decode)
+    return command("GET", queue.key("id"), decode=number)

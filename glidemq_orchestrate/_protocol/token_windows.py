@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.keys import QueueKeys
 
 
 def spent(queue: QueueKeys, window: int) -> Call[int]:
     """Tokens that all workers of the queue have spent in a window."""
-    return command("GET", queue.key(f"tpm:{window}"), decode=lambda reply: int(reply or 0))
+    return command("GET", queue.key(f"tpm:{window}"), decode=number)
 
 
 def spend(queue: QueueKeys, window: int, tokens: int) -> Call[int]:
@@ -24,4 +25,4 @@ def forget_after(queue: QueueKeys, window: int, length_ms: int) -> Call[int]:
 
 def reported(queue: QueueKeys, job_id: str) -> Call[int]:
     """Tokens that were reported for the limit alone, by ``report_tokens``."""
-    return command("HGET", queue.job(job_id), "tpmTokens", decode=lambda reply: int(float(reply or 0)))
+    return command("HGET", queue.job(job_id), "tpmTokens", decode=number)

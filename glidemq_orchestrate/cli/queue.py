@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate._ops.queue_admin import EndedState
+from glidemq_orchestrate._ops.queue_listing import LOOK_AT
 from glidemq_orchestrate.cli.job import as_json_value, job_row
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, told
 from glidemq_orchestrate.client import Queue, Queues
@@ -21,7 +22,7 @@ queue_app = typer.Typer(name="queue", help="Look at queues and steer them.", no_
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED)
+HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED, JobState.UNKNOWN)
 SHOWN = [state for state in JobState if state not in HIDDEN]
 
 
@@ -54,7 +55,10 @@ def queue_show(
         return
     lines = {
         "paused": "yes" if found["paused"] else "no",
-        **{str(state): str(count) for state, count in found["counts"].items()},
+        **{
+            str(state): f"{'at least ' if state in found['at_least'] else ''}{count}"
+            for state, count in found["counts"].items()
+        },
         "global concurrency": str(found["global_concurrency"] or "no limit"),
         "dead letters to": found["dead_letter_queue"] or "nowhere",
     }
@@ -94,6 +98,8 @@ def queue_jobs(
         )
         table.add_row(*map(Text, cells))
     console.print(table)
+    if jobs.is_partial:
+        console.print(f"There may be more: only about {LOOK_AT:,} jobs were looked through.", style="dim")
 
 
 @queue_app.command("pause")
@@ -184,10 +190,12 @@ def queue_obliterate(
 
 def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) -> dict[str, Any]:
     with Queue(queue, url, prefix=prefix) as client:
+        counts = client.counts(indexed_only=indexed_only)
         return {
             "queue": queue,
             "paused": client.is_paused(),
-            "counts": client.counts(indexed_only=indexed_only),
+            "counts": counts,
+            "at_least": sorted(counts.at_least),
             "global_concurrency": client.global_concurrency(),
             "dead_letter_queue": client.dead_letter_queue(),
             "workers": client.workers(),

@@ -33,7 +33,10 @@ def scheduler_list(
         typer.echo(json.dumps(rows, indent=2))
         return
     for row in rows:
-        typer.echo(f"{row['name']}  next run {row['next_run'] or 'unknown'}  runs {row['iterations']}")
+        broken = f"  broken: {row['broken']}" if row["broken"] else ""
+        typer.echo(
+            f"{row['name']}  next run {row['next_run'] or 'unknown'}  runs {row['iterations']}{broken}"
+        )
 
 
 @scheduler_app.command("show")
@@ -72,6 +75,7 @@ def _row(entry: SchedulerEntry) -> dict[str, Any]:
         "last_run": _told(entry.last_run),
         "next_run": _told(entry.next_run),
         "python_only": entry.python_only,
+        "broken": entry.broken,
     }
 
 

@@ -1,19 +1,13 @@
--- The index of the flows of a home queue, for listing them, and what is due to be swept. All in the home's slot but
--- the set of homes:
+-- The index of the flows of a home queue, for listing them, and what is due to be swept. All in the home's slot:
 --   <home>gmo:flows                   zset: flow id -> created_at
 --   <home>gmo:flows:state:<state>     the same of the flows in that state
 --   <home>gmo:flows:label:<key>=<value>   the same of the flows with that label, 16 labels a flow at most
 --   <home>gmo:staging                 zset: id of a staged flow -> when its submitter was last heard of
 --   <home>gmo:expiring                zset: id of an ended flow -> when its jobs are to be removed
---   <prefix>:gmo:homes                set of the queues that are a home
+-- The set of the queues that are a home, <prefix>:gmo:homes, is in another slot: clients write it.
 L.index = {}
 
 local MAX_LABELS, MAX_SCAN = 16, 1000
-
-local function homes_key(home)
-  local prefix, queue = home:match('^(.*):{([^{}]*)}:$')
-  return prefix .. ':gmo:homes', queue
-end
 
 local function label_keys(home, labels)
   local keys = {}
@@ -32,8 +26,6 @@ function L.index.added(home, flow_id, labels, now)
   for _, key in ipairs(label_keys(home, labels)) do
     redis.call('ZADD', key, now, flow_id)
   end
-  local homes, queue = homes_key(home)
-  redis.call('SADD', homes, queue)
   L.index.moved(home, flow_id, nil, 'staging', now)
 end
 
@@ -49,7 +41,7 @@ function L.index.moved(home, flow_id, old, new, now)
     redis.call('ZREM', home .. 'gmo:staging', flow_id)
   end
   if new ~= 'staging' and new ~= 'running' and record[2] then
-    redis.call('ZADD', home .. 'gmo:expiring', now + tonumber(record[2]), flow_id)
+    redis.call('ZADD', home .. 'gmo:expiring', now + L.numbers.int(record[2], 0), flow_id)
   else
     redis.call('ZREM', home .. 'gmo:expiring', flow_id)
   end
@@ -65,10 +57,6 @@ function L.index.removed(home, flow_id)
   redis.call('ZREM', home .. 'gmo:staging', flow_id)
   redis.call('ZREM', home .. 'gmo:expiring', flow_id)
   redis.call('ZREM', home .. 'gmo:flows', flow_id)
-  if redis.call('EXISTS', home .. 'gmo:flows') == 0 then
-    local homes, queue = homes_key(home)
-    redis.call('SREM', homes, queue)
-  end
 end
 
 -- Whether `a` comes before `b` byte by byte, as in a zset; `<` goes by the locale of the server.
@@ -122,7 +110,10 @@ local function list_flows(keys, args)
   local at = { time = filter.time or '+inf', id = filter.id or '' }
   local reached = each_newest(list, filter.since or '-inf', at, function(flow_id)
     if not states or redis.call('ZSCORE', states, flow_id) then
-      local record = redis.call('HGETALL', L.record.key(all:sub(1, -#'gmo:flows' - 1), flow_id))
+      local record = redis.pcall('HGETALL', L.record.key(all:sub(1, -#'gmo:flows' - 1), flow_id))
+      if record.err then -- no hash: the reader tells it as broken
+        record = { 'state', '' }
+      end
       if #record > 0 then
         reply[#reply + 1], reply[#reply + 2] = flow_id, record
         found = found + 1

@@ -17,9 +17,15 @@ local function each_node(keys, args, visit)
   local page = redis.call('HSCAN', keys[1] .. ':nodes', args[3], 'COUNT', args[4])
   for i = 1, #page[2], 2 do
     local queue, job_id = L.stage.place(page[2][i + 1])
-    visit(page[2][i], page[2][i + 1], start .. '{' .. queue .. '}:job:' .. job_id)
+    visit(page[2][i], page[2][i + 1], queue ~= '' and start .. '{' .. queue .. '}:job:' .. job_id)
   end
   return page[1]
+end
+
+-- Fields of a job; of one that cannot be read, or that no row leads to, a state that no job has.
+local function fields_of(job_key, ...)
+  local fields = job_key and redis.pcall('HMGET', job_key, ...) or { err = 'no row' }
+  return fields.err and { 'unreadable' } or fields
 end
 
 -- gmo_flow_nodes: a page of nodes.
@@ -34,7 +40,7 @@ local function flow_nodes(keys, args)
   end
   local reply = { '0' }
   reply[1] = each_node(keys, args, function(name, row, job_key)
-    local job = redis.call('HMGET', job_key, 'state', 'attemptsMade', 'processedOn', 'finishedOn', 'failedReason',
+    local job = fields_of(job_key, 'state', 'attemptsMade', 'processedOn', 'finishedOn', 'failedReason',
       'progress', 'gmo:skipped')
     if job[7] then
       job[1], job[5] = 'skipped', job[7]
@@ -58,7 +64,7 @@ local function flow_results(keys, args)
   end
   local results = {}
   local cursor = each_node(keys, args, function(name, _, job_key)
-    local job = redis.call('HMGET', job_key, 'state', 'returnvalue', 'gmo:skipped')
+    local job = fields_of(job_key, 'state', 'returnvalue', 'gmo:skipped')
     if job[1] == 'completed' and not job[3] then
       results[#results + 1] = name
       results[#results + 1] = job[2] or 'null'
@@ -76,7 +82,7 @@ local function node_inputs(keys, args)
   local page = redis.call('SSCAN', prefix .. 'deps:' .. args[2], args[3], 'COUNT', args[4])
   for _, ref in ipairs(page[2]) do
     local queue, job_id = L.record.split(ref)
-    local job = redis.call('HMGET', queue .. 'job:' .. job_id, 'gmo:node', 'state', 'returnvalue', 'gmo:skipped')
+    local job = queue and fields_of(queue .. 'job:' .. job_id, 'gmo:node', 'state', 'returnvalue', 'gmo:skipped') or {}
     if job[2] == 'completed' and not job[4] then
       inputs[#inputs + 1] = job[1] or job_id
       inputs[#inputs + 1] = job[3] or 'null'

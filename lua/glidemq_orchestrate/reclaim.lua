@@ -11,11 +11,15 @@ local PAGE = 100
 local function reclaim_listed(r)
   local held = r.prefix .. 'gmo:list-held'
   for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', r.now - r.min_idle, 'LIMIT', 0, PAGE)) do
-    local key, job = r.prefix .. 'job:' .. job_id, L.jobs.read(r.prefix, job_id)
+    local is_broken = L.jobs.bury(r.prefix, job_id, r.now)
+    local key, job = r.prefix .. 'job:' .. job_id, not is_broken and L.jobs.read(r.prefix, job_id) or nil
+    if is_broken then
+      L.list_active.release(r.prefix .. 'list-active')
+    end
     if not job or job.state ~= 'active' then
       redis.call('ZREM', held, job_id)
     elseif L.stalled.is_alive(r.prefix, job_id, job, r.now, r.lock_duration, r.min_idle) then
-      redis.call('ZADD', held, job.lastActive, job_id)
+      redis.call('ZADD', held, L.numbers.int(job.lastActive, r.now), job_id)
     else
       redis.call('ZREM', held, job_id)
       L.list_active.release(r.prefix .. 'list-active')
@@ -36,6 +40,7 @@ local function reclaim(keys, args)
     prefix = prefix, group = args[2], consumer = args[3], min_idle = tonumber(args[4]), lock_duration = tonumber(args[5]),
     max_stalled = tonumber(args[6]), now = now, failed_key = prefix .. 'failed',
     on_dead = function(job_id)
+      L.dead.note(prefix, job_id, now)
       local reason = redis.call('HGET', prefix .. 'job:' .. job_id, 'failedReason') or 'stalled'
       local flow_id = L.settle.job_failed(prefix, job_id, reason, now)
       if flow_id ~= '' then

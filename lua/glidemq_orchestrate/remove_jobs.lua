@@ -47,12 +47,16 @@ local function tell(prefix, job_id, refs, elsewhere)
 end
 
 local function remove(prefix, job_id, entry_id, limit, now, elsewhere)
+  local is_broken = L.jobs.is_broken(prefix, job_id)
+  if is_broken then
+    L.jobs.unlink(prefix, job_id)
+  end
   local job = L.jobs.read(prefix, job_id)
   if not job then
     for _, name in ipairs({ 'completed', 'failed', 'scheduled', 'suspended' }) do
       redis.call('ZREM', prefix .. name, job_id)
     end
-    return 'missing'
+    return is_broken and 'removed' or 'missing'
   elseif is_in_open_flow(prefix, job_id) then
     return 'flow'
   end

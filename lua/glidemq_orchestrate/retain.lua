@@ -4,7 +4,7 @@
 L.retain = {}
 
 local SLICE = 50
-local TABLES = { 'nodes', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
+local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
 
 -- An error reply when the flow is gone or only its tombstone is left, else nil.
 function L.retain.refusal(key, flow_id)
@@ -24,6 +24,7 @@ local function remove_job(ref, flow_id)
     return
   end
   L.jobs.unlink(prefix, job_id)
+  L.telling.forget(prefix, job_id)
   redis.call('ZREM', prefix .. 'completed', job_id)
   redis.call('ZREM', prefix .. 'failed', job_id)
 end
@@ -59,56 +60,52 @@ end
 local function never_started(key)
   local record = redis.call('HMGET', key, 'state', 'total', 'started_at')
   return record[1] == 'staging' or (record[1] == 'cancelled' and not record[3]
-    and redis.call('HLEN', key .. ':nodes') < tonumber(record[2]))
+    and redis.call('HLEN', key .. ':nodes') < L.numbers.int(record[2], 0))
 end
 
 -- Deletes a slice of a flow that never started; returns the nodes that are left.
-local function discard(home_key, key, home, flow_id)
+local function discard(key, home, flow_id)
   local left = remove_nodes(key, flow_id)
   if left == 0 then
     L.index.removed(home, flow_id)
     unlink_tables(key)
     redis.call('SREM', home .. 'gmo:todo', flow_id)
-    redis.call('UNLINK', home_key, key)
+    redis.call('UNLINK', key)
   end
   return left
 end
 
 -- gmo_discard_flow: delete a slice of a flow that never started.
--- KEYS  1 home key of the flow id   2 flow hash
+-- KEYS  1 flow hash
 -- ARGS  1 now_ms (unused)   2 flow id   3 digest
 -- REPLY integer: nodes left (0 = gone, or it was no such flow with this digest)
 -- EFFECTS on a staged flow, or one that was cancelled while it was being staged: at most 50 jobs with their sets;
---   with the last one the record, the index entries and the home key.
+--   with the last one the record and the index entries. The caller frees the id.
 local function discard_flow(keys, args)
-  if redis.call('HGET', keys[2], 'digest') ~= args[3] or not never_started(keys[2]) then
+  if redis.call('HGET', keys[1], 'digest') ~= args[3] or not never_started(keys[1]) then
     return 0
   end
-  return discard(keys[1], keys[2], L.record.home(keys[2], args[2]), args[2])
+  return discard(keys[1], L.record.home(keys[1], args[2]), args[2])
 end
 
-local function home_key(home, flow_id)
-  return home:match('^(.*):{[^{}]*}:$') .. ':gmo:home:{' .. flow_id .. '}'
-end
-
+-- Returns the id of a flow that is gone now, '' when there may be more to do, or nil. The next one does the same.
 local function discard_abandoned(home, before)
   local flow_id = redis.call('ZRANGEBYSCORE', home .. 'gmo:staging', '-inf', before, 'LIMIT', 0, 1)[1]
   if not flow_id then
-    return false
+    return nil
   end
   local key = L.record.key(home, flow_id)
   if redis.call('HGET', key, 'state') == 'staging' then
-    discard(home_key(home, flow_id), key, home, flow_id)
-  else
-    redis.call('ZREM', home .. 'gmo:staging', flow_id)
+    return discard(key, home, flow_id) == 0 and flow_id or ''
   end
-  return true
+  redis.call('ZREM', home .. 'gmo:staging', flow_id)
+  return ''
 end
 
 local function expire(home, now, tombstone_ms)
   local flow_id = redis.call('ZRANGEBYSCORE', home .. 'gmo:expiring', '-inf', now, 'LIMIT', 0, 1)[1]
   if not flow_id then
-    return false
+    return nil
   end
   local key = L.record.key(home, flow_id)
   -- From the first slice on: what is read in between would be half a flow.
@@ -119,21 +116,29 @@ local function expire(home, now, tombstone_ms)
     unlink_tables(key)
     L.index.removed(home, flow_id)
     redis.call('PEXPIRE', key, tombstone_ms)
-    redis.call('PEXPIRE', home_key(home, flow_id), tombstone_ms)
+    return flow_id
   end
-  return true
+  return ''
 end
 
 -- gmo_sweep: remove a slice of what is due in a home queue: half-submitted flows, jobs after their retention, what
 --   attempts staged and did not finish.
 -- KEYS  1 <home>gmo:flows
 -- ARGS  1 now_ms   2 staged things that nobody touched since then are abandoned   3 how many ms tombstones live
--- REPLY integer: 1 when something was removed and there may be more, 0 when nothing is due
+-- REPLY {1 when something was removed and there may be more, 0 when nothing is due; the id of a flow of which nothing
+--   or only the tombstone is left, '' for none; how many ms that tombstone lives, 0 for none}: the caller frees the id
 -- EFFECTS at most 50 jobs. Repeatable by anybody at any time.
 local function sweep(keys, args)
   local home, now = keys[1]:sub(1, -#'gmo:flows' - 1), tonumber(args[1])
-  local is_busy = discard_abandoned(home, args[2]) or expire(home, now, args[3]) or L.grow.sweep(home, args[2])
-  return is_busy and 1 or 0
+  local gone = discard_abandoned(home, args[2])
+  if gone then
+    return { 1, gone, 0 }
+  end
+  gone = expire(home, now, args[3])
+  if gone then
+    return { 1, gone, tonumber(args[3]) }
+  end
+  return { L.grow.sweep(home, args[2]) and 1 or 0, '', 0 }
 end
 
 redis.register_function { function_name = 'gmo_discard_flow', callback = discard_flow, flags = { 'allow-oom' } }

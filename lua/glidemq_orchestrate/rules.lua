@@ -100,7 +100,7 @@ local function mark(job_key, ref, outcome)
   if redis.call('HSETNX', job_key, 'gmo:dep:' .. ref, outcome) == 0 then
     return false
   end
-  redis.call('HINCRBY', job_key, COUNTERS[outcome], 1)
+  L.hashes.add(job_key, COUNTERS[outcome], 1)
   return true
 end
 
@@ -127,7 +127,7 @@ end
 local function tick_off(prefix, job_id, ref)
   local key = prefix .. 'job:' .. job_id
   return redis.call('HSETNX', key, 'depdone:' .. ref, '1') == 1
-    and redis.call('HINCRBY', key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)
+    and L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)
 end
 
 -- Tells a dependent how the job `ref` ended. A repeat changes nothing. Returns run when it may be released, blocked
@@ -169,9 +169,9 @@ function L.rules.forget(ref, dependent)
   local outcome = redis.call('HGET', job_key, 'gmo:dep:' .. ref)
   if outcome then
     redis.call('HDEL', job_key, 'gmo:dep:' .. ref)
-    redis.call('HINCRBY', job_key, COUNTERS[outcome], -1)
+    L.hashes.add(job_key, COUNTERS[outcome], -1)
   end
   if redis.call('HDEL', job_key, 'depdone:' .. ref) == 1 then
-    redis.call('HINCRBY', job_key, 'depsCompleted', -1)
+    L.hashes.add(job_key, 'depsCompleted', -1)
   end
 end

@@ -45,7 +45,7 @@ end
 local function note_failure(flow, key, ref, reason)
   local prefix, job_id = L.record.split(ref)
   if redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') == 'ignore' then
-    redis.call('HINCRBY', key, 'ignored', 1)
+    L.hashes.add(key, 'ignored', 1)
     return
   end
   local told = flow.node .. ': ' .. reason
@@ -62,7 +62,7 @@ function L.settle.ended(flow, ref, outcome, reason, now)
   if redis.call('SREM', key .. ':open', ref) == 0 then
     return
   end
-  redis.call('HINCRBY', key, outcome, 1)
+  L.hashes.add(key, outcome, 1)
   if outcome == 'failed' then
     redis.call('SADD', key .. ':failed', ref)
     note_failure(flow, key, ref, reason)
@@ -100,7 +100,7 @@ end
 -- The same for a node whose dependents know nothing of it yet.
 function L.settle.fail_and_tell(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
-  L.release.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
+  L.telling.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
   L.settle.fail_node(flow, ref, reason, now)
 end
 
@@ -127,7 +127,7 @@ function L.settle.flush(ended, now)
   for key, list in pairs(ended) do
     local removed = redis.call('SREM', key .. ':open', unpack(list.refs))
     if removed > 0 then
-      redis.call('HINCRBY', key, 'completed', removed)
+      L.hashes.add(key, 'completed', removed)
       L.settle.end_if_over(list.flow, key, now)
     end
     ended[key] = nil
@@ -149,7 +149,7 @@ end
 -- whether the attempt staged nodes, and `dependents` how many there are.
 function L.settle.job_completed(flow, prefix, job_id, now)
   local is_unfinished = flow.grows ~= false and L.grow.commit(flow, prefix, job_id, now)
-    or L.release.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node }, flow.dependents)
+    or L.telling.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node }, flow.dependents)
   if flow.ended then
     count_later(flow, prefix .. job_id)
   else
@@ -161,7 +161,7 @@ end
 -- A node's handler has said that it is not needed.
 function L.settle.job_skipped(flow, prefix, job_id, reason, now)
   L.grow.abandon(flow, job_id)
-  L.release.dependents(flow, prefix, job_id, now,
+  L.telling.dependents(flow, prefix, job_id, now,
     { outcome = 'skipped', cause = flow.node, on_failure = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') })
   L.settle.ended(flow, prefix .. job_id, 'skipped', reason, now)
   return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
@@ -174,7 +174,7 @@ function L.settle.job_failed(prefix, job_id, reason, now)
     return ''
   end
   L.grow.abandon(flow, job_id)
-  L.release.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
+  L.telling.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
   L.settle.ended(flow, prefix .. job_id, 'failed', reason, now)
   return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
 end

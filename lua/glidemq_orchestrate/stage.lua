@@ -1,28 +1,28 @@
 -- gmo_stage_flow: write a chunk of the nodes of a flow. Nothing runs before gmo_start_flow.
--- KEYS  1 home key of the flow id   2 flow hash   3.. id key of each queue of the flow
--- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention,
---       deadline, fail_fast}   then for each node:
+-- KEYS  1 flow hash   2.. id key of each queue of the flow. The id of the flow is claimed before, in its own slot.
+-- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention, deadline, fail_fast}; for each node:
 --       queue number, job id, node name, job name, data, opts, max attempts, delay_ms, table JSON,
 --       dependents' ids JSON, dependents' queues JSON, more job fields JSON ('' = none; see rules.lua), n, n dependency refs, m, m dependent refs
 --       A node with more edges than a call should carry comes in pieces: all but the last have an empty table JSON
 --       and bring edges only. The last makes it a node, so that nothing starts without all edges.
 -- REPLY state of the flow: staging; or what it is already, and then nothing was changed
 -- ERROR GMO_FLOW_CONFLICT: another flow has the id, or a job of a node exists outside this flow. Nothing was changed.
--- EFFECTS first chunk: home key, record, index. Each node once: job hash (waiting-children), deps and parents sets,
---   table, open set, ready set (without dependencies). Repeatable: nodes that are there already are passed over.
+-- EFFECTS first chunk: record, index. Each node once: job hash (waiting-children), deps and parents sets,
+--   table, order, open set, ready set (without dependencies). Repeatable: nodes that are there already are passed over.
 -- EVENT added {name} for each new node, in its queue
 L.stage = {}
 
 local NODE_FIELDS = 12
 
--- Queue and job id of a table row. Decoding a row with thousands of dependencies would take many milliseconds.
+-- Queue and job id of a table row; '' for what is none. Decoding thousands of dependencies would take milliseconds.
 function L.stage.place(row)
   local queue, job_id = row:match('^%[[^,]*,"([^"\\]*)","([^"\\]*)"')
   if queue then
     return queue, job_id
   end
-  local parts = cjson.decode(row)
-  return parts[2], parts[3]
+  local is_json, parts = pcall(cjson.decode, row)
+  parts = is_json and type(parts) == 'table' and parts or {}
+  return tostring(parts[2] or ''), tostring(parts[3] or '')
 end
 
 -- Reads the nodes that begin at args[at]; their queue numbers count from keys[first_queue].
@@ -54,9 +54,8 @@ end
 -- Says why the flow cannot be staged here: an error, or the state of an equal flow that is past staging. The second
 -- result says whether it has a record already.
 local function refusal(keys, header)
-  local home = redis.call('GET', keys[1])
-  local found = redis.call('HMGET', keys[2], 'digest', 'state')
-  if home and (home ~= header.home or not found[1] or found[1] ~= header.digest) then
+  local found = redis.call('HMGET', keys[1], 'digest', 'state', 'path')
+  if found[1] and (found[1] ~= header.digest or found[3]) then
     return conflict('flow id ' .. header.id .. ' belongs to another flow')
   end
   if found[2] and found[2] ~= 'staging' then
@@ -132,6 +131,7 @@ local function write_nodes(nodes, key, home, flow_id, now)
     refs[i] = node.ref
     if node.row == '' then
       L.stage.write_edges(node)
+      if #node.after > 0 then redis.call('SREM', key .. ':ready', node.ref) end -- where it was brought before
     else
       L.stage.write_job(node, home, flow_id, now)
       rows[#rows + 1], rows[#rows + 2] = node.name, node.row
@@ -145,15 +145,15 @@ local function write_nodes(nodes, key, home, flow_id, now)
   for first = 1, #rows, 1000 do
     redis.call('HSET', key .. ':nodes', unpack(rows, first, math.min(first + 999, #rows)))
   end
+  L.order.add(key, nodes)
 end
 
 local function write_record(keys, header, home, now)
-  redis.call('SET', keys[1], header.home)
-  redis.call('HSET', keys[2], 'id', header.id, 'name', header.name, 'digest', header.digest, 'total', header.total,
+  redis.call('HSET', keys[1], 'id', header.id, 'name', header.name, 'digest', header.digest, 'total', header.total,
     'home', header.home, 'labels', header.labels, 'state', 'staging', 'created_at', now)
   for _, field in ipairs { 'retention', 'deadline', 'fail_fast' } do
     if header[field] then
-      redis.call('HSET', keys[2], field, L.numbers.text(header[field]))
+      redis.call('HSET', keys[1], field, L.numbers.text(header[field]))
     end
   end
   L.index.added(home, header.id, header.labels, now)
@@ -167,10 +167,10 @@ local function missing_nodes(table_key, nodes)
   end
   local known = #names > 0 and redis.call('HMGET', table_key, unpack(names)) or {}
   for i, node in ipairs(nodes) do
-    if not known[i] then
-      if redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
-        return nil, node
-      end
+    if not known[i] and redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
+      return nil, node
+    end
+    if not known[i] or node.row == '' then
       fresh[#fresh + 1] = node
     end
   end
@@ -183,16 +183,16 @@ local function stage_flow(keys, args)
   if refused then
     return refused
   end
-  local fresh, strange = missing_nodes(keys[2] .. ':nodes', L.stage.read_nodes(keys, 3, args, 3))
+  local fresh, strange = missing_nodes(keys[1] .. ':nodes', L.stage.read_nodes(keys, 2, args, 3))
   if strange then
     return conflict('job ' .. strange.id .. ' of node ' .. strange.name .. ' exists already outside this flow')
   end
-  local home = L.record.home(keys[2], header.id)
+  local home = L.record.home(keys[1], header.id)
   if not is_known then
     write_record(keys, header, home, now)
   end
   redis.call('ZADD', home .. 'gmo:staging', now, header.id)
-  write_nodes(fresh, keys[2], home, header.id, now)
+  write_nodes(fresh, keys[1], home, header.id, now)
   return 'staging'
 end
 

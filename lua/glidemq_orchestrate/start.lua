@@ -2,14 +2,14 @@
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms   2 flow id   3 digest
 -- REPLY state of the flow
--- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_CONFLICT (other digest), GMO_FLOW_INCOMPLETE (nodes are missing)
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_CONFLICT (other digest or path), GMO_FLOW_INCOMPLETE (nodes are missing)
 -- EFFECTS a staged flow becomes running and its first slice of nodes is released. Any other state: nothing.
 local function start_flow(keys, args)
-  local record = redis.call('HMGET', keys[1], 'digest', 'state', 'total')
+  local record = redis.call('HMGET', keys[1], 'digest', 'state', 'total', 'path')
   if not record[1] then
     return L.record.not_found(args[2])
   end
-  if record[1] ~= args[3] then
+  if record[1] ~= args[3] or record[4] then
     return redis.error_reply('GMO_FLOW_CONFLICT flow id ' .. args[2] .. ' belongs to another flow')
   end
   if record[2] ~= 'staging' then

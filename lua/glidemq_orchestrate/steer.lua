@@ -35,7 +35,7 @@ local function refusal(keys, args, allowed)
     return gone
   end
   -- Cancelled while it was being staged: what is missing cannot be run again, and the rest is not the flow.
-  if redis.call('HLEN', keys[1] .. ':nodes') < tonumber(redis.call('HGET', keys[1], 'total')) then
+  if redis.call('HLEN', keys[1] .. ':nodes') < L.numbers.int(redis.call('HGET', keys[1], 'total'), 0) then
     return state
   end
   return nil
@@ -79,7 +79,8 @@ local function restart_flow(keys, args)
   end
   redis.call('HINCRBY', keys[1], 'generation', 1)
   redis.call('HSET', keys[1], 'started_at', args[1])
-  return begin_again(keys, args, 'restart', '0', 'flow.restarted')
+  L.order.ensure(keys[1])
+  return begin_again(keys, args, 'restart', redis.call('LLEN', keys[1] .. ':order'), 'flow.restarted')
 end
 
 redis.register_function { function_name = 'gmo_cancel_flow', callback = cancel_flow, flags = { 'allow-oom' } }

@@ -1,8 +1,51 @@
--- events: the log of a queue, trimmed to about 1000 entries.
+-- events: the log of a queue, trimmed to about 1000 entries, and to 16 MiB of large ones. It only wakes who waits:
+-- where it cannot be written, because its key is of another type or its ids are used up, the jobs go on all the same.
 
 local M = {}
 L.events = M
 
+local LARGE, MOST = 8 * 1024, 16 * 1024 * 1024
+
+local function bytes(...)
+  local sum = 0
+  for i = 1, select('#', ...) do
+    sum = sum + #tostring((select(i, ...)))
+  end
+  return sum
+end
+
+local function read(row)
+  local id, upto, size = string.match(row or '', '^(%S+) (%d+) (%d+)$')
+  return id or '0-0', tonumber(upto) or 0, tonumber(size) or 0
+end
+
+-- Beside the stream stands a list of its large entries: `<id> <bytes of all up to it> <bytes>`. What the count has
+-- trimmed stays in it until it is the oldest. Readers of the wire want results in their events, so the oldest
+-- events go, with all before them, as if there were more than 1000: readers that missed some can see it.
+local function trim_large(events_key, entry_id, size)
+  local list = string.sub(events_key, 1, -7) .. 'gmo:large-events'
+  local _, before = read(redis.call('LRANGE', list, -1, -1)[1])
+  local text = L.numbers.fresh_text
+  redis.call('RPUSH', list, entry_id .. ' ' .. text(before + size) .. ' ' .. text(size))
+  local gone
+  while true do
+    local id, upto, own = read(redis.call('LRANGE', list, 0, 0)[1])
+    if before + size - (upto - own) <= MOST or id == entry_id then
+      break
+    end
+    redis.call('LPOP', list)
+    gone = id
+  end
+  if gone then
+    local ms, number = string.match(gone, '^(%d+)-(%d+)$')
+    redis.call('XTRIM', events_key, 'MINID', ms .. '-' .. text(tonumber(number) + 1))
+  end
+end
+
 function M.emit(events_key, event, job_id, ...)
-  redis.call('XADD', events_key, 'MAXLEN', '~', '1000', '*', 'event', event, 'jobId', job_id, ...)
+  local entry_id = redis.pcall('XADD', events_key, 'MAXLEN', '~', '1000', '*', 'event', event, 'jobId', job_id, ...)
+  local size = bytes(...)
+  if size > LARGE and type(entry_id) == 'string' then
+    trim_large(events_key, entry_id, size)
+  end
 end

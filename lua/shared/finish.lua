@@ -85,10 +85,10 @@ end
 
 local function count_attempt(f, key)
   if not f.broadcast then
-    return redis.call('HINCRBY', key, 'attemptsMade', 1)
+    return L.hashes.add(key, 'attemptsMade', 1)
   end
   local sub = key .. ':sub:' .. f.group
-  local attempts = redis.call('HINCRBY', sub, 'a', 1)
+  local attempts = L.hashes.add(sub, 'a', 1)
   redis.call('EXPIRE', sub, 86400)
   return attempts
 end
@@ -97,7 +97,7 @@ local function retry(f, job, key, attempts)
   local prefix, now, text = f.prefix, f.now, L.numbers.text
   local opts = redis.call('HGET', key, 'opts')
   if opts and string.find(opts, '"fallbacks"', 1, true) then
-    redis.call('HINCRBY', key, 'fallbackIndex', 1)
+    L.hashes.add(key, 'fallbackIndex', 1)
   end
   local due = L.numbers.score(L.numbers.int(job.priority, 0), now + f.backoff)
   redis.call('ZADD', prefix .. 'scheduled', due, f.broadcast and f.job_id .. '||' .. f.group or f.job_id)

@@ -26,6 +26,19 @@ function M.zrem_all(key, members)
   end)
 end
 
+-- HINCRBY for fields of jobs and records: one that holds no whole number goes on from what can be read of it, so that
+-- a broken job ends like any other. A key of another type still raises.
+function M.add(key, field, by)
+  local sum = redis.pcall('HINCRBY', key, field, by)
+  if type(sum) == 'number' then
+    return sum
+  end
+  local stored = L.numbers.int(redis.call('HGET', key, field), 0)
+  stored = math.abs(stored) < L.numbers.EXACT and math.floor(stored) or 0
+  redis.call('HSET', key, field, L.numbers.fresh_text(stored + by))
+  return stored + by
+end
+
 -- The queue prefix (with its colon): `key` without the known `suffix` at its end.
 function M.prefix(key, suffix)
   return string.sub(key, 1, -#suffix - 1)

@@ -129,6 +129,21 @@ function M.set_failed(prefix, job_id, reason, now, ...)
     'finishedOn', L.numbers.text(now), ...)
 end
 
+-- Whether the key of a job holds something else than a hash; then it can neither run nor hold a state.
+function M.is_broken(prefix, job_id)
+  return type(redis.pcall('HEXISTS', prefix .. 'job:' .. job_id, 'id')) ~= 'number'
+end
+
+-- Lists a broken job among the failed ones, so that nothing meets it again. False for a job that is not broken.
+function M.bury(prefix, job_id, now)
+  if not M.is_broken(prefix, job_id) then
+    return false
+  end
+  redis.call('ZADD', prefix .. 'failed', now, job_id)
+  L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', 'its key is not a hash')
+  return true
+end
+
 -- Deletes a job with everything that belongs to it alone.
 function M.unlink(prefix, job_id)
   redis.call('UNLINK', prefix .. 'job:' .. job_id, prefix .. 'log:' .. job_id, prefix .. 'deps:' .. job_id,

@@ -24,9 +24,9 @@ end
 function M.record(metrics_key, now, duration, jobs)
   local bucket = now - now % BUCKET
   local field = 'm:' .. L.numbers.text(bucket)
-  local count = redis.call('HINCRBY', metrics_key, field .. ':c', jobs or 1)
+  local count = L.hashes.add(metrics_key, field .. ':c', jobs or 1)
   if duration >= 1 then
-    redis.call('HINCRBY', metrics_key, field .. ':d', L.numbers.text(math.floor(duration)))
+    L.hashes.add(metrics_key, field .. ':d', math.floor(duration))
   end
   if count % PURGE_EVERY < (jobs or 1) then
     purge(metrics_key, bucket - KEEP)

@@ -26,7 +26,7 @@ function M.notify(n)
   if redis.call('HSETNX', job_key, 'depdone:' .. n.member, 1) == 0 then
     return false, redis.call('SCARD', deps_key) - L.numbers.int(parent[4], 0)
   end
-  local done = redis.call('HINCRBY', job_key, 'depsCompleted', 1)
+  local done = L.hashes.add(job_key, 'depsCompleted', 1)
   local left = redis.call('SCARD', deps_key) - done
   if left > 0 or parent[1] ~= 'waiting-children' then
     return false, left
@@ -36,13 +36,15 @@ function M.notify(n)
   return true, left
 end
 
--- Notifies the additional parents of a job that are in its own queue; others may be in another slot.
+-- Notifies the additional parents of a job that are in its own queue; others may be in another slot. Returns how many
+-- there are in all.
 function M.notify_all(prefix, job_id)
-  local own = string.sub(prefix, 1, -2)
-  for _, member in ipairs(redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)) do
+  local own, members = string.sub(prefix, 1, -2), redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)
+  for _, member in ipairs(members) do
     local queue, parent_id = string.match(member, '^(.*):([^:]*)$')
     if queue == own then
       M.notify({ prefix = prefix, parent_id = parent_id, member = own .. ':' .. job_id })
     end
   end
+  return #members
 end

@@ -44,17 +44,32 @@ local function handle(r, job_id, entry_id)
   return requeue(r, job_id, entry_id, job)
 end
 
+-- One job that cannot be read must not keep the others with their dead workers.
+local function try(r, job_id, entry_id)
+  local is_fine, why = pcall(handle, r, job_id, entry_id)
+  if is_fine then
+    return nil
+  elseif L.jobs.bury(r.prefix, job_id, r.now) then
+    L.stream.ack(r.prefix .. 'stream', r.group, entry_id, r.broadcast)
+    return nil
+  end
+  return type(why) == 'table' and why.err or tostring(why)
+end
+
 -- r: prefix group consumer min_idle max_stalled now failed_key broadcast lock_duration on_dead(job_id)|nil
 -- Returns how many claimed entries carried a job id. One page (100 entries) per call.
 function M.stream(r)
   local reply = redis.call('XAUTOCLAIM', r.prefix .. 'stream', r.group, r.consumer, r.min_idle, '0-0')
-  local count = 0
+  local count, trouble = 0, nil
   for _, entry in ipairs(reply[2]) do
     local job_id = entry and entry[2] and L.stream.job_id(entry[2])
     if job_id then
       count = count + 1
-      handle(r, job_id, entry[1])
+      trouble = try(r, job_id, entry[1]) or trouble
     end
+  end
+  if trouble then
+    error(trouble, 0)
   end
   return count
 end

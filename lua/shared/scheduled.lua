@@ -13,11 +13,12 @@ local function each_class(scheduled_key, visit)
     if not score then
       return
     end
-    local class = L.numbers.class_of(score)
-    if visit(class, L.numbers.time_of(score)) then
+    local is_finite = score - score == 0 -- a job with an endless priority has an endless score: due at once
+    local class = is_finite and L.numbers.class_of(score) or score
+    if visit(class, is_finite and L.numbers.time_of(score) or 0) or score > 0 and not is_finite then
       return
     end
-    from = L.numbers.score(class + 1, 0)
+    from = is_finite and L.numbers.score(class + 1, 0) or '(-inf'
   end
 end
 
@@ -35,8 +36,7 @@ local function resolve(prefix, member)
   return job_id, L.jobs.read(prefix, job_id), group
 end
 
-local function promote_member(prefix, member, class, now, on_expired)
-  redis.call('ZREM', prefix .. 'scheduled', member)
+local function release(prefix, member, class, now, on_expired)
   local job_id, job, group = resolve(prefix, member)
   if not job then
     return
@@ -51,19 +51,33 @@ local function promote_member(prefix, member, class, now, on_expired)
   L.events.emit(prefix .. 'events', 'promoted', job_id)
 end
 
+-- A member whose job is broken keeps none of the others. Returns what went wrong otherwise.
+local function promote_member(prefix, member, class, now, on_expired)
+  local is_fine, why = pcall(release, prefix, member, class, now, on_expired)
+  if not is_fine and not L.jobs.bury(prefix, member, now)
+    and not L.jobs.bury(prefix, string.match(member, '^(.-)||') or member, now) then
+    return type(why) == 'table' and why.err or tostring(why)
+  end
+  redis.call('ZREM', prefix .. 'scheduled', member)
+  return nil
+end
+
 -- Moves at most `budget` due members to where workers find them; returns how many were taken out. `on_expired`, if
 -- given, hears of the jobs that were too old.
 function M.promote(prefix, now, budget, on_expired)
-  local count = 0
+  local count, trouble = 0, nil
   each_class(prefix .. 'scheduled', function(class)
     local members = redis.call('ZRANGEBYSCORE', prefix .. 'scheduled', L.numbers.score(class, 0),
       L.numbers.score(class, now), 'LIMIT', 0, budget - count)
     for _, member in ipairs(members) do
-      promote_member(prefix, member, class, now, on_expired)
+      trouble = promote_member(prefix, member, class, now, on_expired) or trouble
     end
     count = count + #members
     return count >= budget
   end)
+  if trouble then
+    error(trouble, 0)
+  end
   return count
 end
 

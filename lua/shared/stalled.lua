@@ -8,7 +8,7 @@ local REASON = 'job stalled more than maxStalledCount'
 -- Counts a stall. Returns `failed` when it was one too many, else `stalled`.
 function M.stall(prefix, job_id, job, max_stalled, now, failed_key, events_key)
   events_key = events_key or prefix .. 'events'
-  if redis.call('HINCRBY', prefix .. 'job:' .. job_id, 'stalledCount', 1) <= max_stalled then
+  if L.hashes.add(prefix .. 'job:' .. job_id, 'stalledCount', 1) <= max_stalled then
     L.events.emit(events_key, 'stalled', job_id)
     return 'stalled'
   end

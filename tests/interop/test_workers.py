@@ -44,6 +44,9 @@ def begin(queue: Queue, now_ms: int, consumer: str = "gmo-worker-1-dead") -> Any
         def now_ms(self) -> int:
             return now_ms
 
+        def monotonic_ms(self) -> int:
+            return self.now_ms()
+
     return queue._run(ops.exchange(KEYS, consumer, Request([], 1, f"t{now_ms}"), Now())).begun[0]
 
 

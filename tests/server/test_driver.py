@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._io import aio
+from glidemq_orchestrate._io import packing
 from glidemq_orchestrate._io.aio import AsyncDriver
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Op, Word, ask, ask_all, ask_each, command
@@ -108,7 +108,7 @@ async def test_words_of_all_kinds_arrive_as_sent(
     url: str, monkeypatch: pytest.MonkeyPatch, has_hiredis: str
 ) -> None:
     if has_hiredis == "without":  # it is an extra
-        monkeypatch.setattr(aio, "_pack", None)
+        monkeypatch.setattr(packing, "_fast", None)
     driver = AsyncDriver(ConnectionSettings.resolve(url))
     words: list[Word] = ["", "plain", "é \N{SNAKE}", 7, -1, 0.5, Kind.DONE, "x" * 100_000]
     calls = [command("EVAL", "return ARGV", 0, *words, decode=list), command("ECHO", "end", decode=list)]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState
-from glidemq_orchestrate._ops import flow as ops
-from glidemq_orchestrate._ops import flow_index
+from glidemq_orchestrate._ops import flow_backend, flow_index
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowConflict,
@@ -39,6 +38,9 @@ class Hours:
 
     def now_ms(self) -> int:
         return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
 
 
 @pytest.fixture
@@ -279,14 +281,17 @@ class TestRetention:
         assert flow.status().state is FlowState.COMPLETED
 
 
+CLAIMED = 5  # calls before the first chunk
+
+
 class TestAbandoned:
-    @pytest.mark.parametrize("calls", range(1, 4))
+    @pytest.mark.parametrize("calls", range(CLAIMED + 1, CLAIMED + 4))
     def test_a_half_submitted_flow_is_removed_without_a_trace(
         self, hand: Hand, timed: FlowProducer, clock: Hours, dump: Dump, calls: int
     ) -> None:
         before = dump(events=False)
         half = spec(nodes=130, labels={"a": "b"}).check()
-        hand.run_until(ops.submit("glide", half, "f", "attach", clock), calls)
+        hand.run_until(flow_backend.submit("glide", half, "f", "attach", clock), calls)
         assert ids(timed.list(state="staging")) == ["f"]
         clock.now += 15 * 60_000 - 1
         assert sweep(hand, clock) is False
@@ -299,24 +304,25 @@ class TestAbandoned:
     def test_a_submitter_that_is_alive_is_left_alone(
         self, hand: Hand, timed: FlowProducer, clock: Hours
     ) -> None:
-        slow = ops.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
-        hand.run_until(slow, 1)
+        slow = flow_backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
+        hand.run_until(slow, CLAIMED + 1)
         clock.now += 10 * 60_000
-        hand.run_until(ops.submit("glide", spec(nodes=130).check(), "f", "attach", clock), 2)
+        other = flow_backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
+        hand.run_until(other, CLAIMED + 2)
         clock.now += 10 * 60_000
         sweep(hand, clock)
         assert ids(timed.list(state="staging")) == ["f"]
 
-    @pytest.mark.parametrize("calls", range(1, 4))
+    @pytest.mark.parametrize("calls", range(CLAIMED + 1, CLAIMED + 4))
     @pytest.mark.parametrize("slices", range(1, 4))
     def test_a_submitter_that_wakes_up_amid_the_sweep_succeeds(  # noqa: PLR0917  fixtures
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any, calls: int, slices: int
     ) -> None:
         half = spec(nodes=130).check()
-        hand.run_until(ops.submit("glide", half, "f", "attach", clock), calls)
+        hand.run_until(flow_backend.submit("glide", half, "f", "attach", clock), calls)
         clock.now += 15 * 60_000
         hand.run_until(flow_index.sweep([ETL], clock), slices)
-        hand.run(ops.submit("glide", half, "f", "attach", clock))
+        hand.run(flow_backend.submit("glide", half, "f", "attach", clock))
         sweep(hand, clock)
         assert timed.get("f").status().state is FlowState.RUNNING
         assert redis_client.xlen("glide:{etl}:stream") == 130
@@ -325,13 +331,14 @@ class TestAbandoned:
     def test_a_sweep_between_the_chunks_of_a_submission_is_healed(
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
-        first = ops.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
-        trip = next(first)
-        said = [hand.answer(call) for call in trip.calls[:2]]  # type: ignore[union-attr]  # a batch
+        first = flow_backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
+        claiming: Any = next(first)
+        trip = first.send([hand.answer(call) for call in claiming.calls])
+        said = [hand.answer(call) for call in trip.calls[:4]]  # type: ignore[union-attr]  # a batch
         late = Hours()
         late.now = clock.now + 15 * 60_000
         hand.run(flow_index.sweep([ETL], late))
-        said += [hand.answer(call) for call in trip.calls[2:]]  # type: ignore[union-attr]  # a batch
+        said += [hand.answer(call) for call in trip.calls[4:]]  # type: ignore[union-attr]  # a batch
         try:
             request = first.send(said)
             while True:

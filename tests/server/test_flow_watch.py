@@ -23,8 +23,8 @@ from glidemq_orchestrate import (
     NodeChange,
     Worker,
 )
-from glidemq_orchestrate._ops import flow_portable, flow_watch
-from glidemq_orchestrate._ops.flow_portable import PortableRef
+from glidemq_orchestrate._ops import flow_backend, flow_watch
+from glidemq_orchestrate._ops.flow_backend import Reach
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, NodeNotFound, WaitTimeout
 from tests.processes import spawned
@@ -426,8 +426,12 @@ def test_a_portable_flow_is_watched_and_moved_on(
     hand: Hand, run_worker: RunWorker, recorder: type[Record]
 ) -> None:
     spec = flow(node("a"), node("b", "a", queue="bi"), node("c", "b"))
-    ref = hand.run(flow_portable.submit("glide", spec.check(), "p1", SystemClock()))
-    assert isinstance(ref, PortableRef)
+    ref = hand.run(
+        flow_backend.submit(
+            "glide", spec.check(), "p1", "attach", SystemClock(), reach=Reach(has_functions=False)
+        )
+    )
+    assert ref.path == "portable"
     run_worker(["etl", "bi"], {"work": lambda ctx: ctx.node})
     watch = flow_watch.begin(ref, None, 60_000, SystemClock())
     changes: list[Change] = []

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Dependency, Flow, FlowNode, FlowProducer, FlowSpec, JobOptions, Rule
-from glidemq_orchestrate._ops import flow_portable
+from glidemq_orchestrate._ops import flow_backend, flow_portable
+from glidemq_orchestrate._ops.flow_backend import Reach
 from glidemq_orchestrate.clock import SystemClock
 from tests.rule_oracle import ENDS, verdicts
 from tests.server.policy_work import LONG, Work, node, reasons, states
@@ -28,7 +29,9 @@ def submit(hand: Hand, flows: FlowProducer) -> Submit:
     """Submits by the portable path, although the server could do better."""
 
     def made(*nodes: FlowNode, **kw: Any) -> Flow:
-        hand.run(flow_portable.submit("glide", FlowSpec("n", nodes, **kw).check(), "f", SystemClock()))
+        checked = FlowSpec("n", nodes, **kw).check()
+        bare = Reach(has_functions=False)
+        hand.run(flow_backend.submit("glide", checked, "f", "attach", SystemClock(), reach=bare))
         return flows.get("f")
 
     return made
@@ -115,12 +118,21 @@ def test_a_restart_that_was_cut_off_may_be_repeated(
 ) -> None:
     flow = submit(node("a"), node("b", "a", queue="spark"), node("c", "b"))
     flow.wait(timeout=LONG)
-    ref = flow_portable.PortableRef(flow._ref.home, "f")
+    ref = flow._ref
     hand.run_until(flow_portable.restart(ref, SystemClock()), calls)
     if flow.status().generation == 0:
         flow.restart()
     assert flow.wait(timeout=LONG).status.completed == 3
     assert work.ran == ["a", "b", "c"] * 2
+
+
+def test_a_worker_tells_many_dependents_when_nobody_waits(
+    submit: Submit, work: Work, eventually: Eventually, redis_client: Any
+) -> None:
+    many = [node(f"n{n}", "first", queue=("etl", "spark")[n % 2]) for n in range(120)]
+    flow = submit(node("first"), *many, node("last", *(one.name for one in many)))
+    assert redis_client.exists("glide:{etl}:parents:f~first") == 0
+    eventually(lambda: flow.status().completed == 122, timeout=30)
 
 
 def test_limits(submit: Submit, work: Work, eventually: Eventually) -> None:

@@ -48,6 +48,9 @@ class Still:
     def now_ms(self) -> int:
         return 1_700_000_000_000
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
 
 class TestAdd:
     def test_a_priority_job_waits_for_the_next_promotion_with_its_score(

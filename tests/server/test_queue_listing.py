@@ -76,14 +76,18 @@ def test_every_state_is_listed_counted_and_told_from_the_others(
 
 def test_an_empty_queue_has_nothing(clients: Clients) -> None:
     queue = clients.queue()
-    states = [state for state in JobState if state is not JobState.SKIPPED]
+    states = [state for state in JobState if state not in (JobState.SKIPPED, JobState.UNKNOWN)]
     assert clients.do(queue.counts()) == dict.fromkeys(states, 0)
     assert [clients.do(queue.get_jobs(state)) for state in states] == [[]] * len(states)
 
 
-def test_no_job_is_skipped(clients: Clients) -> None:
-    with pytest.raises(ConfigurationError, match="skipped is a state of nodes"):
-        clients.do(clients.queue().get_jobs(JobState.SKIPPED))
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [(JobState.SKIPPED, "skipped is a state of nodes"), (JobState.UNKNOWN, "leave the state out")],
+)
+def test_some_states_are_of_no_job(clients: Clients, state: JobState, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        clients.do(clients.queue().get_jobs(state))
 
 
 def test_a_part_of_a_state_is_listed(queue: Queue, node: Node) -> None:
@@ -160,7 +164,6 @@ def test_what_is_no_job_is_passed_over(queue: Queue, redis_client: Any) -> None:
     redis_client.set(f"{P}job:1:usage-lock", "x")
     redis_client.hset(f"{P}job:1:sub:s", "a", "1")
     redis_client.hset(f"{P}job:phantom", "lastActive", "1")
-    redis_client.set(f"{P}job:wrong", "text")
     redis_client.zadd(f"{P}completed", {"gone": 1})
     assert [job.id for job in queue.search()] == ["1"]
     assert queue.get_jobs(JobState.COMPLETED) == []
@@ -172,3 +175,41 @@ def test_the_queues_of_a_server_are_told_by_name(clients: Clients, url: str) -> 
     clients.do(clients.queue("other", prefix="mine").add("a"))
     assert clients.do(clients.queues().names()) == ["etl", "spark"]
     assert clients.do(clients.queues(prefix="mine").names()) == ["other"]
+
+
+def test_a_search_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, redis_client: Any) -> None:
+    queue.add_many([NewJob("a", n) for n in range(2600)])
+    queue.add("last")
+    mine = clients.queue()
+    for state in (None, JobState.WAITING):
+        redis_client.config_resetstat()
+        found = clients.do(mine.search(state=state, name="nowhere", look_at=1000))
+        assert (list(found), found.is_partial) == ([], True)
+        assert (
+            redis_client.info("commandstats")["cmdstat_hmget"]["calls"] <= 2200
+        )  # a page may be a little longer
+        for bound in (None, 100_000):
+            found = clients.do(mine.search(state=state, name="last", look_at=bound))
+            assert ([job.name for job in found], found.is_partial) == (["last"], False)
+    found = clients.do(mine.search(name="a", limit=5, look_at=3000))
+    assert (len(found), found.is_partial) == (5, False), "enough was found"
+
+
+def test_counting_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, redis_client: Any) -> None:
+    queue.is_paused()
+    with redis_client.pipeline(transaction=False) as pipe:
+        for number in range(5000):  # keys of others count too: they have to be gone through
+            pipe.hset(f"{P}job:x{number}" if number % 2 else f"other:{number}", "state", "waiting-children")
+        pipe.execute()
+    mine = clients.queue()
+    counts = clients.do(mine.counts(look_at=1000))
+    assert counts.at_least == {JobState.WAITING_CHILDREN}
+    assert 0 < counts[JobState.WAITING_CHILDREN] < 2500
+    counts = clients.do(mine.counts())
+    assert (counts.at_least, counts[JobState.WAITING_CHILDREN]) == (frozenset(), 2500)
+
+
+@pytest.mark.parametrize("wrong", [{"limit": -1}, {"look_at": -1}, {"look_at": True}, {"limit": "x"}])
+def test_a_bound_that_cannot_be_meant_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be a whole number"):
+        queue.search(**wrong)

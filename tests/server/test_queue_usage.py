@@ -37,6 +37,9 @@ class Still:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
 
 @pytest.fixture
 def clock() -> Still:

@@ -36,6 +36,9 @@ class At:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
 
 class Stage:
     def __init__(self, url: str, client: Any, hand: Hand) -> None:

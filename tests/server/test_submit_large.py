@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Queue
-from glidemq_orchestrate._ops import flow as ops
+from glidemq_orchestrate._ops import flow_backend
 from glidemq_orchestrate._protocol import orchestrate
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import FlowConflict, FlowIncomplete
@@ -22,7 +22,7 @@ def node(name: str, *after: str) -> FlowNode:
 
 
 def submission(spec: FlowSpec) -> Any:
-    return ops.submit("glide", spec.check(), "f", "attach", SystemClock())
+    return flow_backend.submit("glide", spec.check(), "f", "attach", SystemClock())
 
 
 def waiting(redis_client: Any) -> list[str]:

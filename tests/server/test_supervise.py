@@ -48,6 +48,9 @@ class Scene:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
     def node_worker(self, queue: str = "etl", consumer: str = "node-1") -> NodeWorker:
         worker = NodeWorker(self.client, queue, self.now, consumer)
         self.workers.append(worker)
@@ -385,6 +388,7 @@ def test_our_own_workers_cost_a_supervisor_a_few_calls_only(scene: Scene) -> Non
 
 def test_a_flow_in_staging_is_left_alone(scene: Scene) -> None:
     checked = DIAMOND.check()
+    scene.client.set("glide:gmo:home:{f}", checked.home)
     (stage,) = orchestrate.stage_flow("glide", "f", checked, staging.chunks(checked.nodes), scene.now)
     scene.hand.answer(stage)
     scene.lap()

@@ -33,10 +33,10 @@ def test_a_run_is_linked_to_where_its_job_was_added(
     queue: Queue, spans: InMemorySpanExporter, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     tracer = trace.get_tracer("test")
-    seen: list[int] = []
+    seen: dict[str, int] = {}
 
     def work(ctx: Any) -> None:
-        seen.append(trace.get_current_span().get_span_context().span_id)
+        seen[ctx.job_id] = trace.get_current_span().get_span_context().span_id
         if ctx.data == "broken":
             raise ValueError("no")
 
@@ -55,7 +55,7 @@ def test_a_run_is_linked_to_where_its_job_was_added(
     first = next(span for span in runs if span.attributes["messaging.message.id"] == fine)
     assert first.attributes["glidemq.attempt"] == 1
     assert first.kind is trace.SpanKind.CONSUMER
-    assert seen[0] == first.context.span_id, "the handler runs inside the span, also in a thread"
+    assert seen[fine] == first.context.span_id, "the handler runs inside the span, also in a thread"
     assert sorted(span.status.is_ok for span in runs) == [False, True]
 
 

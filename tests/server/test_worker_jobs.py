@@ -125,7 +125,7 @@ class TestOrder:
         kind: dict[str, Any],
     ) -> None:
         monkeypatch.setattr(_worker_feed, "BLOCK_MS", 60_000)
-        monkeypatch.setattr("glidemq_orchestrate.worker.UPKEEP_MS", 60_000)
+        monkeypatch.setattr("glidemq_orchestrate.worker.UPKEEP_SECONDS", 60.0)
         seen = threading.Event()
         run_worker(["etl"], {"work": lambda ctx: seen.set()})
         eventually(lambda: "XREAD" in str(client.client_list()).upper())

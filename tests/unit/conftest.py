@@ -42,6 +42,9 @@ class ManualClock:
     def now_ms(self) -> int:
         return self.now
 
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
 
 def _calls(request: Request) -> tuple[Call[Any], ...]:
     return request.calls if isinstance(request, Batch) else (request,)

@@ -132,9 +132,9 @@ def test_a_text_as_list_of_dependencies_is_refused_and_not_taken_apart() -> None
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        (flow(node("a"), name=""), "needs a name"),
+        (flow(node("a"), name=""), "flow name .. is not usable"),
         (flow(), "has no nodes"),
-        (flow(node("a", job="")), "a has no job"),
+        (flow(node("a", job="")), "node a: job name .. is not usable"),
         (flow(node("a", options=JobOptions(job_id="own"))), "job_id is set by the flow"),
     ],
 )
@@ -320,7 +320,7 @@ def test_a_file_that_is_no_flow_is_refused(tmp_path: Path, content: bytes) -> No
 def test_a_status_counts_what_is_open_and_knows_when_it_has_ended() -> None:
     status = FlowStatus(FlowId("f"), "n", FlowState.RUNNING, "q", 10, 3, 2, "", {}, None, None)
     assert status.open == 5
-    assert [state.is_terminal for state in FlowState] == [False, False, True, True, True]
+    assert [state.is_terminal for state in FlowState] == [False, False, True, True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_empty_fields_are_like_absent_ones() -> None:
 def test_every_state_of_glide_mq_is_known() -> None:
     assert {str(state) for state in JobState} == {
         "waiting", "active", "delayed", "prioritized", "waiting-children", "group-waiting", "suspended",
-        "completed", "failed", "skipped",
+        "completed", "failed", "skipped", "unknown",
     }  # fmt: skip
     assert {str(state) for state in JobState if state.is_terminal} == {"completed", "failed", "skipped"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate._ops import events, flow
+from glidemq_orchestrate._ops import events, flow, flow_backend
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, command
 from glidemq_orchestrate.errors import (
@@ -20,6 +20,7 @@ from glidemq_orchestrate.errors import (
     FlowIncomplete,
     FlowNotFound,
     OutcomeUnknown,
+    ServerBusy,
     WaitTimeout,
 )
 from glidemq_orchestrate.keys import QueueKeys
@@ -42,56 +43,73 @@ def spec(count: int, size: int = 1) -> FlowSpec:
     return FlowSpec("n", [FlowNode(f"n{n}", "etl", "work", "x" * size) for n in range(count)])
 
 
+HEAD = ["SADD", "PERSIST"]
+CLAIMED = [True, "etl", [None, None]]
+
+
 class TestSubmitting:
-    def submit(self, clock: ManualClock, count: int = 3, size: int = 1, **kw: Any) -> Op[flow.FlowRef]:
-        return flow.submit("glide", spec(count, size).check(), "f", kw.get("on_existing", "attach"), clock)
+    def submit(self, clock: ManualClock, count: int = 3, size: int = 1, **kw: Any) -> Op[None]:
+        return flow.submit(REF, spec(count, size).check(), kw.get("on_existing", "attach"), clock)
 
     def test_a_small_flow_is_one_trip_and_its_release(self, scripted: Scripted, clock: ManualClock) -> None:
-        told = scripted(self.submit(clock), [["staging", "running"], 0])
-        assert told.names == ["gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
-        assert told.value == REF
+        told = scripted(self.submit(clock), [[1, 1, "staging", "running", 0]])
+        assert told.names == [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
 
     def test_chunks_hold_fifty_nodes(self, scripted: Scripted, clock: ManualClock) -> None:
-        told = scripted(self.submit(clock, 250), [["staging"] * 5 + ["running"] + [0] * 4, 1, 0])
-        assert told.names == ["gmo_stage_flow"] * 5 + ["gmo_start_flow"] + ["gmo_advance_flow"] * 6
+        script = [[1, 1, *["staging"] * 5], ["running", *[9] * 5], 1, 0]
+        told = scripted(self.submit(clock, 250), script)
+        staged = [*HEAD, *["gmo_stage_flow"] * 5]
+        assert told.names == [*staged, "gmo_start_flow", *["gmo_advance_flow"] * 7]
 
     def test_chunks_hold_a_mebibyte(self, scripted: Scripted, clock: ManualClock) -> None:
-        told = scripted(self.submit(clock, 3, 600_000), [["staging"] * 3 + ["running"], 0])
+        told = scripted(self.submit(clock, 3, 600_000), [[1, 1, *["staging"] * 3], ["running", 0]])
         assert told.names.count("gmo_stage_flow") == 3
 
     def test_a_trip_holds_256_calls(self, scripted: Scripted, clock: ManualClock) -> None:
-        script = [["staging"] * 256, ["staging"] * 44 + ["running"] + [0] * 20, 0]
+        script = [[1, 1, *["staging"] * 256], ["staging"] * 44, ["running", *[0] * 20]]
         told = scripted(self.submit(clock, 15_000), script)
         trips = [len(request.calls) for request in told.requests[:2] if isinstance(request, Batch)]
-        assert trips == [256, 65]
+        assert trips == [258, 44]
+
+    def test_the_start_waits_until_every_chunk_was_accepted(
+        self, scripted: Scripted, clock: ManualClock, make_told: type[Told]
+    ) -> None:
+        told = make_told()
+        with pytest.raises(ServerBusy):
+            scripted(self.submit(clock, 100), [[1, 1, ServerBusy("OOM"), "staging"], 0], told)
+        assert told.names == [*HEAD, "gmo_stage_flow", "gmo_stage_flow", "gmo_discard_flow"]
 
     def test_nothing_more_is_sent_of_a_flow_that_is_there(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        told = scripted(self.submit(clock, 15_000), [["completed"] * 256])
-        assert told.value == REF
+        told = scripted(self.submit(clock, 15_000), [[1, 1, *["completed"] * 256]])
+        assert len(told.requests) == 1
 
     def test_nodes_that_a_sweep_took_are_staged_again(self, scripted: Scripted, clock: ManualClock) -> None:
-        told = scripted(self.submit(clock), [["staging", FlowIncomplete("x")], ["staging", "running"], 0])
-        assert told.names == ["gmo_stage_flow", "gmo_start_flow"] * 2 + ["gmo_advance_flow"]
+        swept = [1, 1, "staging", FlowIncomplete("x"), 0]
+        script = [swept, CLAIMED, [1, 1, "staging", "running", 0]]
+        told = scripted(self.submit(clock), script)
+        staged = [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
+        assert told.names == [*staged, "SET", "GET", "HMGET", *staged]
 
     def test_what_stays_incomplete_is_told(self, scripted: Scripted, clock: ManualClock) -> None:
+        swept = [1, 1, "staging", FlowIncomplete("x"), 0]
         with pytest.raises(FlowIncomplete):
-            scripted(self.submit(clock), [["staging", FlowIncomplete("x")]] * 3 + [0])
+            scripted(self.submit(clock), [swept, CLAIMED, swept, CLAIMED, swept, 0])
 
     def test_a_node_with_many_edges_travels_in_pieces(self, scripted: Scripted, clock: ManualClock) -> None:
         nodes = [FlowNode(f"n{n}", "etl", "work") for n in range(2500)]
         nodes.append(FlowNode("all", "etl", "work", after=[node.name for node in nodes]))
         checked = FlowSpec("n", nodes).check()
-        script = [["staging"] * 53 + ["running"] + [0] * 20, 0]
-        told = scripted(flow.submit("glide", checked, "f", "attach", clock), script)
+        script = [[1, 1, *["staging"] * 53], ["running", *[0] * 20]]
+        told = scripted(flow.submit(REF, checked, "attach", clock), script)
         assert told.names.count("gmo_stage_flow") == 53
 
     def test_a_refused_chunk_is_told_after_everything_staged_is_discarded(
         self, scripted: Scripted, clock: ManualClock, make_told: type[Told]
     ) -> None:
         script: list[Any] = [
-            ["staging", FlowConflict("job exists"), FlowIncomplete("x"), 0],
+            [1, 1, "staging", FlowConflict("job exists")],
             7,
             0,
         ]
@@ -104,7 +122,9 @@ class TestSubmitting:
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         with pytest.raises(FlowConflict):
-            scripted(self.submit(clock), [[FlowConflict("x"), FlowConflict("x")], OutcomeUnknown("gone")])
+            scripted(
+                self.submit(clock), [[1, 1, FlowConflict("x"), FlowConflict("x"), 0], OutcomeUnknown("gone")]
+            )
 
     def test_a_broken_connection_discards_nothing(self, scripted: Scripted, clock: ManualClock) -> None:
         with pytest.raises(OutcomeUnknown):
@@ -114,23 +134,29 @@ class TestSubmitting:
     def test_attaching_to_an_ended_flow_changes_nothing(
         self, scripted: Scripted, clock: ManualClock, state: str
     ) -> None:
-        assert scripted(self.submit(clock), [[state, state]]).value == REF
+        assert len(scripted(self.submit(clock), [[1, 1, state, state, 0]]).requests) == 1
 
     @pytest.mark.parametrize("state", ["failed", "cancelled"])
     def test_a_failed_flow_is_retried_on_request(
         self, scripted: Scripted, clock: ManualClock, state: str
     ) -> None:
-        told = scripted(self.submit(clock, on_existing="retry_failed"), [[state, state], "running", 1, 0, 0])
-        assert told.names[2:] == ["gmo_retry_flow", *["gmo_advance_flow"] * 3]
+        told = scripted(
+            self.submit(clock, on_existing="retry_failed"), [[1, 1, state, state, 0], "running", 1, 0]
+        )
+        assert told.names[5:] == ["gmo_retry_flow", *["gmo_advance_flow"] * 2]
 
     def test_a_completed_flow_is_not_retried(self, scripted: Scripted, clock: ManualClock) -> None:
-        assert scripted(self.submit(clock, on_existing="retry_failed"), [["completed"] * 2]).value == REF
+        asked = scripted(
+            self.submit(clock, on_existing="retry_failed"), [[1, 1, "completed", "completed", 0]]
+        )
+        assert len(asked.requests) == 1
 
     def test_an_unknown_wish_is_refused_before_anything_is_sent(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
+        wish: Any = "replace"
         with pytest.raises(ConfigurationError, match="on_existing"):
-            scripted(self.submit(clock, on_existing="replace"), [])
+            scripted(flow_backend.submit("glide", spec(1).check(), "f", wish, clock), [])
 
 
 def record(state: str, **fields: Any) -> list[str]:

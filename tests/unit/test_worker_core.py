@@ -9,12 +9,10 @@ from typing import Any, NoReturn
 import pytest
 
 from glidemq_orchestrate import Backoff, RetryLater, Suspend, Unrecoverable, WaitForChildren
+from glidemq_orchestrate._names import MAX_REASON
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate._worker_core import (
-    MAX_REASON,
     MOST_AHEAD,
-    Chore,
-    ChoreList,
     Slots,
     judge_error,
     judge_result,
@@ -93,27 +91,6 @@ def test_the_end_of_an_older_attempt_leaves_the_newer_one() -> None:
     assert slots.room() == 3
 
 
-def test_chores_are_due_at_once_and_then_every_period() -> None:
-    chores = ChoreList({Chore.BEAT: 100, Chore.UPKEEP: 250})
-    assert chores.take(1000) == [Chore.BEAT, Chore.UPKEEP]
-    assert chores.take(1000) == []
-    assert chores.wait_ms(1000) == 100
-    assert chores.take(1100) == [Chore.BEAT]
-    assert chores.take(1250) == [Chore.BEAT, Chore.UPKEEP]
-    assert chores.wait_ms(9999) == 0
-
-
-def test_a_chore_can_be_brought_forward_and_not_put_off() -> None:
-    chores = ChoreList({Chore.UPKEEP: 1000})
-    chores.take(0)
-    chores.bring_forward(Chore.UPKEEP, 5000)
-    assert chores.wait_ms(0) == 1000
-    chores.bring_forward(Chore.UPKEEP, 300)
-    assert chores.wait_ms(0) == 300
-    assert chores.take(300) == [Chore.UPKEEP]
-    assert chores.wait_ms(300) == 1000
-
-
 def test_a_result_is_handed_in_as_json() -> None:
     assert said(judge_result(attempt(), {"rows": 1}, 0.0)) == (Kind.DONE, '{"rows":1}', "", 0, 0)
     assert said(judge_result(attempt(), None, 0.0)) == (Kind.DONE, "null", "", 0, 0)
@@ -177,8 +154,8 @@ def test_an_unknown_handler_tells_the_known_names() -> None:
     assert said(unknown_handler(attempt(), [])) == failure(told + "none)", 0, 0)
 
 
-def test_pauses_between_reconnects_double_up_to_five_seconds() -> None:
-    assert list(itertools.islice(reconnect_delays(), 8)) == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+def test_pauses_between_reconnects_double_up_to_two_seconds() -> None:
+    assert list(itertools.islice(reconnect_delays(), 8)) == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
 
 
 def test_what_a_handler_asks_for_instead_of_a_result() -> None:

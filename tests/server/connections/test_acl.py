@@ -29,7 +29,8 @@ from glidemq_orchestrate import (
     Schedulers,
 )
 from glidemq_orchestrate._io.sync import SyncDriver
-from glidemq_orchestrate._ops import flow_portable
+from glidemq_orchestrate._ops import flow_backend, flow_portable
+from glidemq_orchestrate._ops.flow_backend import Reach
 from glidemq_orchestrate._protocol import acl
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError
@@ -97,7 +98,7 @@ def test_queues_workers_schedulers_and_broadcasts_are_allowed(
         queue.pause()
         queue.resume()
         queue.scan_jobs()
-        for state in set(JobState) - {JobState.SKIPPED}:
+        for state in set(JobState) - {JobState.SKIPPED, JobState.UNKNOWN}:
             queue.get_jobs(state)
         queue.add_log(str(ids[0]), "said")
         assert queue.logs(str(ids[0])).lines
@@ -168,7 +169,11 @@ def test_flows_and_supervision_are_allowed(guarded: Guarded, url: str, run_worke
 def test_flows_by_the_portable_path_are_allowed(guarded: Guarded, url: str, run_worker: RunWorker) -> None:
     driver, clock = SyncDriver(ConnectionSettings(url)), SystemClock()
     nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "etl2", "work", after=["a"])]
-    ref = driver.run(flow_portable.submit("glide", FlowSpec("n", nodes).check(), "f", clock))
+    ref = driver.run(
+        flow_backend.submit(
+            "glide", FlowSpec("n", nodes).check(), "f", "attach", clock, reach=Reach(has_functions=False)
+        )
+    )
     run_worker(["etl", "etl2"], {"work": lambda ctx: 1}, url=url)
     assert driver.run(flow_portable.wait(ref, 20_000, clock)).status.state is FlowState.COMPLETED
     assert driver.run(flow_portable.retry_failed(ref, clock)) is FlowState.COMPLETED

@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate._ops import attempt as attempt_ops
-from glidemq_orchestrate._ops import flow as flow_ops
+from glidemq_orchestrate._ops import flow_backend
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import orchestrate, staging
 from glidemq_orchestrate._protocol.call import Call, ask, function
@@ -27,13 +27,13 @@ QUEUE = r"glide:\{(etl|spark)\}:"
 DOCUMENTED = [
     r"glide:gmo:home:\{f\}",
     QUEUE + r"(id|stream|scheduled|events|completed|failed|ordering|metrics:(completed|failed))",
-    QUEUE + r"(job|deps|parents|log):[\w~-]+",
-    QUEUE + r"gmo:flow:f(:(nodes|open|ready|failed|blocked|telling|growing))?",
+    QUEUE + r"(job|deps|parents|log|gmo:told):[\w~-]+",
+    QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|telling|growing))?",
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
-    QUEUE + r"gmo:(staging|expiring|growing|todo|list-held)",
+    QUEUE + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due|workers|large-events)",
     QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
     r"glide:gmo:homes",
-    QUEUE + r"(meta|rate|lifo|priority|list-active|group:k)",
+    QUEUE + r"(meta|rate|lifo|priority|list-active|group:k|w:gmo-worker-[\w-]+)",
 ]
 
 
@@ -49,6 +49,9 @@ class Bench:
 
     def now_ms(self) -> int:
         return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
 
     def call(self, call: Call[Any]) -> Any:
         return self.hand.run(ask(call))
@@ -72,7 +75,7 @@ class Bench:
         return answer
 
     def submit(self, *nodes: FlowNode) -> None:
-        self.hand.run(flow_ops.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
+        self.hand.run(flow_backend.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
 
     def stage(self, *nodes: FlowNode) -> Any:
         checked = FlowSpec("n", nodes).check()

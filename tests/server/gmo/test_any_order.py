@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Rule
 from glidemq_orchestrate._ops import attempt as attempt_ops
-from glidemq_orchestrate._ops import flow as flow_ops
+from glidemq_orchestrate._ops import flow_backend
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, ask, function
@@ -77,6 +77,9 @@ class Clock:
 
     def now_ms(self) -> int:
         return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
 
 
 @dataclass
@@ -135,7 +138,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.spec = {node.name: node for node in spec.nodes}
         self.hand.run(attempt_ops.open_queues(QUEUES))
         checked = spec.check()
-        self.hand.run(flow_ops.submit("glide", checked, FLOW, "attach", self.world.clock))
+        self.hand.run(flow_backend.submit("glide", checked, FLOW, "attach", self.world.clock))
         self.home = QueueKeys("glide", checked.home)
         self.completed: set[str] = set()
         self.is_steered = self.fails_fast = spec.fail_fast

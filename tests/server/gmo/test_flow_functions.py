@@ -6,8 +6,12 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate._lua import ORCHESTRATE, library
-from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate._protocol import glidemq, orchestrate, staging
+from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.job import JobOptions
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -52,7 +56,6 @@ class TestStaging:
             "etl",
             "1000000",
         )
-        assert bench.client.get("glide:gmo:home:{f}") == "etl"
         assert bench.client.smembers("glide:{etl}:gmo:flow:f:ready") == {"glide:{etl}:f~a"}
         assert bench.client.scard("glide:{etl}:gmo:flow:f:open") == 2
         assert bench.events() == [("added", "f~a")]
@@ -74,11 +77,34 @@ class TestStaging:
     def test_another_flow_under_the_id_is_refused(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"))
         assert bench.refused(bench.stage(node("b"))) == "GMO_FLOW_CONFLICT"
-        assert bench.refused(bench.stage(node("a", queue="spark"))) == "GMO_FLOW_CONFLICT"
+        with pytest.raises(FlowConflict):
+            bench.submit(node("a", queue="spark"))
+        assert bench.client.get("glide:gmo:home:{f}") == "etl"
+        assert bench.client.ttl("glide:gmo:home:{f}") == -1
 
-    def test_a_flow_whose_record_is_gone_keeps_its_id(self, bench: Bench, node: Any) -> None:
-        bench.client.set("glide:gmo:home:{f}", "etl")
+    def test_an_id_without_a_flow_is_taken_over(self, bench: Bench, node: Any) -> None:
+        bench.client.set("glide:gmo:home:{f}", "spark")
+        bench.submit(node("a"))
+        assert bench.client.get("glide:gmo:home:{f}") == "etl"
+
+    def test_a_flow_of_the_other_path_is_not_touched(self, bench: Bench, node: Any) -> None:
+        fields = {"digest": bench.digest(node("a")), "path": "portable", "state": "staging", "total": 0}
+        bench.client.hset("glide:{etl}:gmo:flow:f", mapping=fields)
         assert bench.refused(bench.stage(node("a"))) == "GMO_FLOW_CONFLICT"
+        start = orchestrate.start_flow(ETL, "f", bench.digest(node("a")), bench.now)
+        assert bench.refused(start) == "GMO_FLOW_CONFLICT"
+
+    def test_edges_that_come_late_still_hold_a_node_back(self, bench: Bench, node: Any) -> None:
+        """The server was full for the first piece of a node, and took the last."""
+        many = [node(f"n{n}") for n in range(1_100)]
+        checked = FlowSpec("n", [*many, node("all", *(one.name for one in many))]).check()
+        chunks = list(staging.chunks(checked.nodes))
+        calls = list(orchestrate.stage_flow("glide", "f", checked, chunks, bench.now))
+        late = next(n for n, chunk in enumerate(chunks) if any(not piece.is_last for piece in chunk))
+        for call in (*calls[:late], *calls[late + 1 :], *calls):
+            assert bench.call(call) == "staging"
+        assert bench.client.scard("glide:{etl}:deps:f~all") == 1_100
+        assert not bench.client.sismember("glide:{etl}:gmo:flow:f:ready", "glide:{etl}:f~all")
 
     def test_a_job_outside_the_flow_is_not_taken_over(self, bench: Bench, node: Any) -> None:
         a_job(bench, "f~b")

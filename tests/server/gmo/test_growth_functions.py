@@ -9,8 +9,8 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate._ops import flow as flow_ops
+from glidemq_orchestrate._ops import flow_backend, flow_index
 from glidemq_orchestrate._ops import flow_growth as ops
-from glidemq_orchestrate._ops import flow_index
 from glidemq_orchestrate._protocol import orchestrate
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
@@ -333,7 +333,7 @@ def test_queues_of_any_name_grow_and_are_swept(hand: Hand, redis_client: Any, qu
     clock = SystemClock()
     place, ref = QueueKeys("glide", queue), flow_ops.FlowRef(QueueKeys("glide", queue), "f")
     spec = FlowSpec("n", [FlowNode("a", queue, "work")], retention=timedelta(0))
-    hand.run(flow_ops.submit("glide", spec.check(), "f", "attach", clock))
+    hand.run(flow_backend.submit("glide", spec.check(), "f", "attach", clock))
     hand.run(ops.extend(ref, [FlowNode("b", queue, "work", after=["a"])], clock))
     assert [node.name for node in hand.run(flow_ops.nodes(ref))] == ["a", "b"]
     hand.run(flow_ops.cancel(ref, "why", clock))

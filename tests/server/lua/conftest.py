@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 from redis.crc import key_slot
 
+from glidemq_orchestrate._ops.flow_backend import Reach
 from tests.server.lua.keyspace import Dump, changes, dump
+from tests.server.lua.portable_slots import Slots
 from tests.server.lua.servers import (
     load_libraries,
     owner_of,
@@ -321,3 +325,19 @@ def valkey(server_port: int) -> Iterator[redis.Redis]:
 def q(valkey: redis.Redis) -> Queue:
     """The queue ``q`` with the group ``workers``."""
     return Queue.on(valkey)
+
+
+@pytest.fixture(params=["cluster", "cluster without our functions", "one server without our functions"])
+def slots(request: pytest.FixtureRequest, url: str) -> Iterator[Slots]:
+    is_cluster, has_functions = "cluster" in request.param, "without" not in request.param
+    ports = request.getfixturevalue("cluster_ports") if is_cluster else [urlsplit(url).port or 0]
+    made = Slots(ports, Reach(is_cluster, has_functions))
+    for port, client in zip(ports, made.clients, strict=True):
+        load_libraries(port)
+        if not has_functions:
+            client.function_delete("glidemq_orchestrate")
+    yield made
+    for port in ports:
+        load_libraries(port)
+    for client in made.clients:
+        client.close()

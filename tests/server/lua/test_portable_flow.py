@@ -3,140 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-import redis
-from redis.crc import key_slot
 
-from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
-from glidemq_orchestrate._ops import flow_path, flow_watch
+from glidemq_orchestrate import FlowSpec, FlowState
+from glidemq_orchestrate._ops import flow_backend, flow_watch, portable_advance
 from glidemq_orchestrate._ops import flow_portable as ops
-from glidemq_orchestrate._ops.flow import FlowRef
-from glidemq_orchestrate._protocol.call import Batch, Call, Op
-from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
 from glidemq_orchestrate.keys import QueueKeys
-from tests.server.lua.servers import load_libraries, owner_of
+from tests.server.lua.portable_slots import QUEUES, Slots, node
 from tests.server.node_worker import NodeWorker
-
-QUEUES = ("b", "c", "q")  # one for each primary
-
-
-def node(name: str, *after: str, queue: str = "b") -> FlowNode:
-    return FlowNode(name, queue, "work", {"n": name}, after=list(after))
-
-
-# a(b) -> m(c), n(q) -> end(b);  side(q)
-FLOW = FlowSpec(
-    "n",
-    [
-        node("a"),
-        node("m", "a", queue="c"),
-        node("n", "a", queue="q"),
-        node("end", "m", "n"),
-        node("side", queue="q"),
-    ],
-)
-
-
-class Slots:
-    """Sends each call to the server that has its slot, and workers of Node on each."""
-
-    def __init__(self, ports: list[int]) -> None:
-        self.clients: list[Any] = [redis.Redis(port=port, decode_responses=True) for port in ports]
-        self.by_port = dict(zip(ports, self.clients, strict=True))
-        self.ports, self.now = ports, 1_700_000_000_000
-        for client in self.clients:
-            client.flushall()
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def client(self, key: str) -> Any:
-        return self.by_port[owner_of(key_slot(key.encode()), self.ports)]
-
-    def answer(self, call: Call[Any]) -> Any:
-        words = call.words
-        key = str(words[3] if words[0] == "FCALL" else words[1])
-        if words[0] == "XREAD":
-            key = str(words[words.index("STREAMS") + 1])
-        try:
-            connection = self.client(key).connection_pool.get_connection()
-            connection.send_command(*words)
-            return connection.read_response()
-        except redis.ResponseError as exc:
-            return error_from(str(exc))
-        finally:
-            self.client(key).connection_pool.release(connection)
-
-    def run(self, op: Op[Any], calls: int | None = None) -> tuple[Any, int]:
-        """What the operation returns and how many calls it sent; stopped after ``calls`` as by a kill."""
-        sent = 0
-        try:
-            request = next(op)
-            while True:
-                answers = []
-                for call in request.calls if isinstance(request, Batch) else (request,):
-                    if sent == calls:
-                        op.close()
-                        return None, sent
-                    answers.append(self.answer(call))
-                    sent += 1
-                if isinstance(request, Batch):
-                    request = op.send(answers)
-                elif isinstance(answers[0], Exception):
-                    request = op.throw(answers[0])
-                else:
-                    request = op.send(answers[0])
-        except StopIteration as stop:
-            return stop.value, sent
-
-    def submit(self, spec: FlowSpec = FLOW, flow_id: str = "f", calls: int | None = None) -> Any:
-        return self.run(ops.submit("glide", spec.check(), flow_id, self), calls)
-
-    def ref(self) -> FlowRef:
-        ref, _ = self.run(flow_path.find("glide", "f"))
-        assert isinstance(ref, ops.PortableRef)
-        return ref
-
-    def advance(self) -> FlowState:
-        return FlowState(self.run(ops.advance(self.ref(), self))[0])
-
-    def run_jobs(self, *broken: str) -> list[str]:
-        """Run and advance until nothing is left; names in the order of their ends."""
-        order: list[str] = []
-        workers = [NodeWorker(self.client(f"{{{name}}}"), name, self.now) for name in QUEUES]
-        while ended := [job_id for worker in workers for job_id in worker.run_all(*broken)]:
-            order += [job_id.removeprefix("f~") for job_id in ended]
-            self.advance()
-        return order
-
-    def status(self) -> tuple[str, int, int]:
-        status, _ = self.run(ops.status(self.ref()))
-        return status.state.value, status.completed, status.failed
-
-    def stored(self) -> set[str]:
-        return {
-            str(key) for client in self.clients for key in client.keys("*") if not key.endswith(":events")
-        }
-
-
-@pytest.fixture(params=["cluster", "one server without our functions"])
-def slots(request: pytest.FixtureRequest, url: str) -> Iterator[Slots]:
-    is_cluster = request.param == "cluster"
-    ports = request.getfixturevalue("cluster_ports") if is_cluster else [urlsplit(url).port or 0]
-    made = Slots(ports)
-    for port, client in zip(ports, made.clients, strict=True):
-        load_libraries(port)
-        client.function_delete("glidemq_orchestrate")
-    yield made
-    for port in ports:
-        load_libraries(port)
-    for client in made.clients:
-        client.close()
 
 
 def test_whoever_watches_it_moves_it_on_and_is_told_in_order(slots: Slots) -> None:
@@ -219,7 +95,7 @@ def test_an_advance_and_a_retry_cut_anywhere_are_done_by_the_next(slots: Slots) 
         slots.submit()
         for name, broken in (("b", "\n"), ("c", "~m"), ("q", "\n")):
             NodeWorker(slots.client(f"{{{name}}}"), name, slots.now).run_all(broken)
-            slots.run(ops.advance(slots.ref(), slots), cut)
+            slots.run(portable_advance.advance(slots.ref(), slots), cut)
         slots.advance()
         slots.run_jobs("~m")
         assert slots.status() == ("failed", 3, 2), cut
@@ -233,14 +109,14 @@ def test_an_advance_and_a_retry_cut_anywhere_are_done_by_the_next(slots: Slots) 
 def test_what_was_abandoned_is_swept_and_what_runs_is_advanced(slots: Slots) -> None:
     slots.submit(calls=12)
     home = QueueKeys("glide", "b")
-    slots.run(ops.sweep(home, slots))
+    slots.run(portable_advance.sweep(home, slots))
     assert slots.stored()
-    slots.now += ops.ABANDONED_MS + 1
-    slots.run(ops.sweep(home, slots))
+    slots.now += portable_advance.ABANDONED_MS + 1
+    slots.run(portable_advance.sweep(home, slots))
     assert {key for key in slots.stored() if not key.endswith((":id", ":metrics:completed"))} == set()
     slots.submit()
     NodeWorker(slots.client("{b}"), "b", slots.now).run_all()
-    slots.run(ops.sweep(home, slots))
+    slots.run(portable_advance.sweep(home, slots))
     assert NodeWorker(slots.client("{c}"), "c", slots.now).run_all() == ["f~m"]
 
 
@@ -251,7 +127,7 @@ def test_ids_that_are_taken_are_refused_and_nothing_is_left(slots: Slots) -> Non
         slots.submit()
     assert slots.stored() == before
     with pytest.raises(FlowNotFound):
-        slots.run(flow_path.find("glide", "f"))
+        slots.run(flow_backend.find("glide", "f"))
     slots.client("{q}").delete("glide:{q}:job:f~n")
     slots.submit()
     with pytest.raises(FlowConflict):
@@ -260,14 +136,15 @@ def test_ids_that_are_taken_are_refused_and_nothing_is_left(slots: Slots) -> Non
 
 
 def test_the_path_is_chosen_by_itself_and_every_way_to_look_and_steer_follows_it(slots: Slots) -> None:
-    ref, _ = slots.run(flow_path.submit("glide", FLOW.check(), "f", "attach", slots))
-    assert isinstance(ref, ops.PortableRef)
+    ref, _ = slots.run(slots.submission())
+    assert ref.path == "portable"
+    keeper = flow_backend.backend_of(ref)
     slots.run_jobs("~m")
-    outcome, _ = slots.run(flow_path.wait(ref, 20_000, slots))
+    outcome, _ = slots.run(keeper.wait(ref, 20_000, slots))
     assert outcome.status.state is FlowState.FAILED
     reasons = [(failed.name, failed.reason) for failed in outcome.failed]
     assert reasons == [("m", "boom"), ("end", "upstream failed: m")]
-    nodes, _ = slots.run(flow_path.nodes(ref))
+    nodes, _ = slots.run(keeper.nodes(ref))
     assert {node.name: node.state.value for node in nodes} == {
         "a": "completed",
         "side": "completed",
@@ -275,9 +152,9 @@ def test_the_path_is_chosen_by_itself_and_every_way_to_look_and_steer_follows_it
         "n": "completed",
         "end": "failed",
     }
-    again, _ = slots.run(flow_path.submit("glide", FLOW.check(), "f", "retry_failed", slots))
+    again, _ = slots.run(slots.submission(on_existing="retry_failed"))
     assert slots.run_jobs() == ["m", "end"]
-    assert slots.run(flow_path.status(again))[0].state is FlowState.COMPLETED
-    assert set(slots.run(flow_path.results(again))[0]) == {"a", "m", "n", "end", "side"}
-    assert slots.run(flow_path.cancel(again, "late", slots))[0] is FlowState.COMPLETED
-    assert slots.run(flow_path.retry_failed(again, slots))[0] is FlowState.COMPLETED
+    assert slots.run(keeper.status(again))[0].state is FlowState.COMPLETED
+    assert set(slots.run(keeper.results(again))[0]) == {"a", "m", "n", "end", "side"}
+    assert slots.run(keeper.cancel(again, "late", slots))[0] is FlowState.COMPLETED
+    assert slots.run(keeper.retry_failed(again, slots))[0] is FlowState.COMPLETED

@@ -1,0 +1,121 @@
+"""YAML of a flow file. Knows no flow; bounds depth and aliases, and refuses keys that come twice."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn, cast
+
+import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.events import AliasEvent, Event
+from yaml.nodes import MappingNode, Node, ScalarNode
+from yaml.resolver import Resolver
+
+MAX_DEPTH: Final = 100
+FREE_ALIASES: Final = 100_000
+MAX_SWELLING: Final = 10
+MAX_DIGITS: Final = 1000
+_MERGE: Final = "tag:yaml.org,2002:merge"
+_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+class NotYaml(ValueError):
+    """The text is not YAML that is taken: where (line, from 1; 0 when nothing is known) and why."""
+
+    def __init__(self, line: int, why: str) -> None:
+        self.line, self.why = line, why
+        super().__init__(f"line {line}: {why}")
+
+
+def load(text: str) -> Any:
+    """The value of the only document.
+
+    Raises:
+        NotYaml: It is not YAML, holds what is no plain value, or its aliases stand for too much.
+    """
+    try:
+        return _Loader(text).get_single_data()
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        raise NotYaml(mark.line + 1 if mark else 0, exc.problem or exc.context or "not YAML") from exc
+    except yaml.reader.ReaderError as exc:
+        line = text.count("\n", 0, exc.position) + 1
+        raise NotYaml(line, f"character U+{_code(exc.character):04X} is not allowed") from exc
+    except yaml.YAMLError as exc:
+        raise NotYaml(0, str(exc)) from exc
+
+
+class _Loader(Composer, SafeConstructor, Resolver):
+    """Composes and constructs what a parser reads, the fast one where it is there."""
+
+    def __init__(self, text: str) -> None:
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
+        self._parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+        self._depth = self._nodes = self._swollen = 0
+        self._weights: dict[str, int] = {}
+
+    def check_event(self, *choices: type[Event]) -> bool:
+        return bool(self._parser.check_event(*choices))
+
+    def get_event(self) -> Event:
+        return cast("Event", self._parser.get_event())
+
+    def peek_event(self) -> Event:
+        return cast("Event", self._parser.peek_event())
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        """Count what the document becomes when all its aliases are followed: a merge copies, and JSON too."""
+        event: Any = self.peek_event()
+        self._nodes += 1
+        if isinstance(event, AliasEvent):
+            return self._compose_alias(event, parent, index)
+        if self._depth == MAX_DEPTH:
+            _refuse(event, f"nested more than {MAX_DEPTH} deep")
+        before = self._nodes + self._swollen - 1
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if event.anchor is not None:
+            self._weights[event.anchor] = self._nodes + self._swollen - before
+        return node
+
+    def _compose_alias(self, event: Any, parent: Node | None, index: int) -> Node | None:
+        if event.anchor in self.anchors and event.anchor not in self._weights:
+            _refuse(event, f"*{event.anchor} stands within &{event.anchor}: a value cannot hold itself")
+        self._swollen += self._weights.get(event.anchor, 1) - 1
+        if self._swollen > max(FREE_ALIASES, MAX_SWELLING * self._nodes):
+            _refuse(event, f"the aliases up to here stand for {self._swollen:,} values, which is too many")
+        return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor: str | None) -> MappingNode:  # type: ignore[override]
+        """Refuse a key that comes twice: all but the last would be lost without a word."""
+        node = super().compose_mapping_node(cast("Any", anchor))
+        seen: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, ScalarNode) or key.tag == _MERGE:
+                continue
+            name = key.tag, key.value
+            if name in seen:
+                _refuse(key, f"key {key.value[:80]!r} comes twice; the first is in line {seen[name]}")
+            seen[name] = key.start_mark.line + 1
+        return node
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  its contract
+        """A scalar that is not what its tag says is told with its line."""
+        if isinstance(node, ScalarNode) and node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
+            _refuse(node, f"a number of {len(node.value):,} characters; quote it if it is a text")
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError) as exc:
+            _refuse(node, f"not a valid {node.tag.rpartition(':')[2]}", exc)
+
+
+def _refuse(at: Node | Event, why: str, cause: Exception | None = None) -> NoReturn:
+    mark: Any = at.start_mark
+    raise NotYaml(mark.line + 1, why) from cause
+
+
+def _code(character: Any) -> int:
+    return character if isinstance(character, int) else ord(character[:1] or "\0")

@@ -1,0 +1,93 @@
+"""Calls as bytes. What cannot be sent is found before anything is sent. Pure.
+
+A byte of a reply that is not UTF-8 is read as an escape (``surrogateescape``), and goes out again as that
+byte: an id keeps its bytes. Half a surrogate that no byte stands behind is no text at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from glidemq_orchestrate._protocol.call import Call, Word
+from glidemq_orchestrate.errors import EncodeError, GlideMQError
+
+_fast: Any = None
+with contextlib.suppress(ImportError):  # redis-py packs by it on blocking connections only
+    import hiredis
+
+    _fast = hiredis.pack_command
+
+ESCAPES: Final = "surrogateescape"
+_MOST: Final = 2**63  # hiredis goes down with numbers of thousands of digits
+
+Refused = Mapping[int, EncodeError]
+
+
+def pack(words: Sequence[Word]) -> bytes:
+    """One command in the form of the protocol.
+
+    Raises:
+        UnicodeEncodeError: A word is no text; ``sort_out`` finds such calls.
+    """
+    if _fast is not None:
+        try:
+            command: bytes = _fast(tuple(words))
+        except UnicodeEncodeError:
+            command = _fast(tuple(map(_encoded, words)))
+        return command
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        data = _encoded(word)
+        parts += (b"$%d\r\n" % len(data), data, b"\r\n")
+    return b"".join(parts)
+
+
+def _encoded(word: Word) -> bytes:
+    if isinstance(word, str):
+        return word.encode(errors=ESCAPES)
+    return repr(word).encode()
+
+
+def sort_out(calls: Sequence[Call[Any]]) -> tuple[tuple[Call[Any], ...], Refused]:
+    """The calls that can be sent, and by number an error for each of the others."""
+    refused = {number: error for number, call in enumerate(calls) if (error := _flaw(call))}
+    if not refused:
+        return tuple(calls), refused
+    return tuple(call for number, call in enumerate(calls) if number not in refused), refused
+
+
+def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
+    """The replies to what was sent, with the errors in the places of the other calls."""
+    whole = list(replies)
+    for number in sorted(refused):
+        whole.insert(number, refused[number])
+    return whole
+
+
+def _flaw(call: Call[Any]) -> EncodeError | None:
+    for word in call.words:
+        if isinstance(word, str):
+            if word.isascii():
+                continue
+            try:
+                word.encode(errors=ESCAPES)
+            except UnicodeEncodeError:
+                return _error(call, "a text with half a character (a lone surrogate)")
+        elif isinstance(word, bool) or not isinstance(word, int | float):
+            return _error(call, f"a value of type {type(word).__name__}")
+        elif isinstance(word, int) and not -_MOST <= word <= _MOST:
+            return _error(call, "a number of more than 19 digits")
+    return None
+
+
+def _error(call: Call[Any], told: str) -> EncodeError:
+    return EncodeError(f"{call.place}: {told} cannot be sent; nothing of this call was", where=call.place)
+
+
+def outcome(reply: Any) -> Any:
+    """The reply to a single call; an error raises."""
+    if isinstance(reply, GlideMQError):
+        raise reply
+    return reply

@@ -1,0 +1,69 @@
+"""Which calls are sent again when a connection breaks, and after which pauses. Pure.
+
+A call whose outcome is unknown is repeated when it says that this does no harm (``Call.repeatable``); so one
+dropped connection is nothing that users see. A time-out is not repeated: the server is there and slow, and
+whoever waits has waited already. A server that never answered is not tried again: its address may be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from glidemq_orchestrate._protocol.call import Call
+from glidemq_orchestrate.errors import (
+    ConnectionFailed,
+    GlideMQError,
+    OutcomeUnknown,
+    ServerBusy,
+    TransportError,
+)
+
+PAUSES: Final = (0.05, 0.2, 0.5)
+_PASSING: Final = frozenset({"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED"})
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What came of some calls: their replies, or what kept all of them from being answered."""
+
+    replies: list[Any]
+    error: GlideMQError | None = None
+
+    def again(self, calls: Sequence[Call[Any]], *, is_known: bool) -> list[int]:
+        """The numbers of the calls to send again. ``is_known``: the server has answered before."""
+        if self.error is not None:
+            is_all = _passes(self.error, is_known=is_known) and all(call.repeatable for call in calls)
+            return list(range(len(calls))) if is_all else []
+        return [
+            number
+            for number, reply in enumerate(self.replies)
+            if isinstance(reply, TransportError)
+            and calls[number].repeatable
+            and _passes(reply, is_known=is_known)
+        ]
+
+    def take_over(self, numbers: Sequence[int], later: Delivered) -> None:
+        """Put what the repeat told in its places."""
+        if self.error is not None:
+            self.replies, self.error = later.replies, later.error
+        elif later.error is None:
+            for number, reply in zip(numbers, later.replies, strict=True):
+                self.replies[number] = reply
+
+    def outcome(self) -> list[Any]:
+        """The replies; raises what kept all of them from coming."""
+        if self.error is not None:
+            raise self.error
+        return self.replies
+
+
+def _passes(error: GlideMQError, *, is_known: bool) -> bool:
+    if isinstance(error, OutcomeUnknown):
+        return not isinstance(error.__cause__, TimeoutError | RedisTimeoutError)
+    if isinstance(error, ConnectionFailed):
+        return is_known
+    return isinstance(error, ServerBusy) and error.code in _PASSING

@@ -1,0 +1,51 @@
+"""Asks the server what time it is, so that no wall clock of a client decides anything."""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._protocol.server import server_time
+from glidemq_orchestrate.clock import SYNC_EVERY_MS, Clock, ServerClock
+from glidemq_orchestrate.errors import GlideMQError, TransportError
+
+T = TypeVar("T")
+
+logger = logging.getLogger("glidemq_orchestrate.clock")
+
+
+def in_time(clock: Clock, op: Op[T]) -> Op[T]:
+    """Run an operation; before it, ask for the time where that is due."""
+    try:
+        yield from learn_time(clock)
+        return (yield from op)
+    except TransportError:
+        if isinstance(clock, ServerClock):
+            clock.forget_sync()
+        raise
+    finally:
+        op.close()
+
+
+def learn_time(clock: Clock, *, every_ms: int = SYNC_EVERY_MS) -> Op[None]:
+    """Have the clock learn the server's time, where that was longer ago than ``every_ms``.
+
+    A server that does not tell its time changes nothing.
+    """
+    if not isinstance(clock, ServerClock) or not clock.begin_sync(every_ms=every_ms):
+        return
+    asked_ms = clock.monotonic_ms()
+    try:
+        server_ms = yield from ask(server_time())
+    except TransportError:
+        clock.forget_sync()  # what comes next tells that the server cannot be reached
+    except GlideMQError as exc:
+        logger.warning(
+            "the server does not tell its time, so this machine's clock decides about leases and delays; "
+            "let the user run TIME: %s",
+            exc,
+            extra={"action": "server_time"},
+        )
+    else:
+        clock.learn(server_ms, asked_ms)

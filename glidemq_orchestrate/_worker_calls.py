@@ -1,0 +1,173 @@
+"""Calls code of users. Whatever it raises comes back as a value: ``sys.exit()`` in a handler ends no worker.
+
+Plain functions run in threads of ours: one is always to be had, so no job waits for a handler that overstayed
+its time, and none of them keeps the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+MOST_OVERSTAYED: Final = 256
+IDLE_SECONDS: Final = 60.0
+
+
+class ThreadsGone(Exception):
+    """The interpreter is going down and starts no thread any more: the job must be given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What came of a call: a value, or what was raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+async def call_async(function: Callable[..., Awaitable[Any]], *given: Any) -> Ended:
+    """Await a coroutine function of a user.
+
+    Raises:
+        asyncio.CancelledError: This call was cancelled, or something that the function waited for was.
+    """
+    try:
+        return Ended(await function(*given))
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as exc:  # noqa: BLE001  a handler harms its job only
+        return Ended(error=exc)
+
+
+class Threads:
+    """Threads for plain functions of users: begun when none is idle, and ended when idle for a minute.
+
+    A call that is cancelled leaves its thread to the function until that returns: it overstays.
+
+    Args:
+        name: Of the threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._idle: list[_Thread] = []
+        self._lock = threading.Lock()
+        self._count = 0
+        self.overstayed = 0
+        self.when_one_returns: Callable[[], None] = lambda: None
+
+    async def run(self, function: Callable[..., Any], *given: Any) -> Ended:
+        """Run a function in a thread, with the context variables of the caller.
+
+        Raises:
+            ThreadsGone: No thread can be begun: the interpreter is going down.
+            asyncio.CancelledError: Only the waiting has ended; the function goes on.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Ended] = loop.create_future()
+        about = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                ended = Ended(about.run(function, *given))
+            except BaseException as exc:  # noqa: BLE001  a handler harms its job only
+                ended = Ended(error=exc)
+            with contextlib.suppress(RuntimeError):  # the loop has ended: the function outlived its worker
+                loop.call_soon_threadsafe(self._answer, answer, ended)
+
+        self._give(work)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.overstayed += 1
+            if self.overstayed % 32 == 0:
+                logger.error(  # noqa: TRY400  the cancellation tells nothing
+                    "%d handlers run on although they timed out or were cancelled; each keeps a thread. "
+                    "Let them look at ctx.cancelled, or use process=True",
+                    self.overstayed,
+                    extra={"action": "overstayed"},
+                )
+            raise
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many functions overstay that no further job should be begun."""
+        return self.overstayed >= MOST_OVERSTAYED
+
+    def close(self) -> None:
+        """Let idle threads end; the others end when their functions return, or with the process."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for thread in idle:
+            thread.give(None)
+
+    def _answer(self, answer: asyncio.Future[Ended], ended: Ended) -> None:
+        if answer.done():
+            self.overstayed -= 1
+            self.when_one_returns()
+        else:
+            answer.set_result(ended)
+
+    def _give(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            thread = self._idle.pop() if self._idle else None
+            if thread is None:
+                self._count += 1
+        if thread is None:
+            thread = _Thread(f"{self._name}-{self._count}", self._is_idle, self._leaves)
+            try:
+                thread.start()
+            except RuntimeError as exc:
+                raise ThreadsGone from exc
+        thread.give(work)
+
+    def _is_idle(self, thread: _Thread) -> None:
+        with self._lock:
+            self._idle.append(thread)
+
+    def _leaves(self, thread: _Thread) -> bool:
+        """Whether a thread that was idle for long may end; not when it was just given work."""
+        with self._lock:
+            if thread in self._idle:
+                self._idle.remove(thread)
+                return True
+        return False
+
+
+class _Thread(threading.Thread):
+    """Does what it is given, one after the other; ``None`` ends it."""
+
+    def __init__(
+        self, name: str, is_idle: Callable[[_Thread], None], leaves: Callable[[_Thread], bool]
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._given: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_idle, self._leaves = is_idle, leaves
+
+    def give(self, work: Callable[[], None] | None) -> None:
+        """Have it do this next."""
+        self._given.put(work)
+
+    def run(self) -> None:
+        """Work until told to end, or idle for long."""
+        while True:
+            try:
+                work = self._given.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                if self._leaves(self):
+                    return
+                continue
+            if work is None:
+                return
+            work()
+            del work  # it holds the job's data
+            self._is_idle(self)

@@ -1,0 +1,206 @@
+"""Flows on a cluster whose queues are in one slot go the full path; no call leaves the slot."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions, Queue
+from glidemq_orchestrate._ops import flow_index
+from glidemq_orchestrate._ops.flow_backend import Reach
+from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowNotFound
+from glidemq_orchestrate.keys import QueueKeys, slot_of
+from tests.conftest import Eventually, RunWorker
+from tests.server.connections.topologies import Primaries, running_primaries
+
+LONG = timedelta(seconds=30)
+NEAR = next(name for name in map("near-{}".format, count()) if key_slot(name.encode()) == key_slot(b"b"))
+
+
+@pytest.fixture(scope="module")
+def primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Primaries]:
+    with running_primaries(tmp_path_factory.mktemp("primaries")) as running:
+        yield running
+
+
+@pytest.fixture
+def url(primaries: Primaries) -> str:
+    for server in primaries.servers:
+        server.client.flushall()
+    return primaries.url
+
+
+def node(name: str, *after: str, queue: str = "b", **kw: Any) -> FlowNode:
+    return FlowNode(name, queue, "work", {"n": name}, after=list(after), **kw)
+
+
+DIAMOND = [node("a"), node("m", "a", queue=NEAR), node("n", "a"), node("end", "m", "n", queue=NEAR)]
+
+
+def keys(primaries: Primaries) -> set[str]:
+    return {str(key) for server in primaries.servers for key in server.client.keys("*")}
+
+
+def test_slots_are_those_of_the_server() -> None:
+    for key in ("b", "{b}", "glide:{b}:id", "{}x", "a{}{b}", "{", "x}{y}", "é", "glide:{é}:id"):
+        assert slot_of(key) == key_slot(key.encode()), key
+
+
+def test_the_path_follows_from_the_slots_of_the_queues() -> None:
+    cluster = Reach(is_cluster=True)
+    assert cluster.path("glide", ["b"]) == cluster.path("glide", ["b", NEAR]) == "staged"
+    assert cluster.path("glide", ["b", "c"]) == "portable"
+    assert Reach().path("glide", ["b", "c"]) == "staged"
+    assert Reach(has_functions=False).path("glide", ["b"]) == "portable"
+
+
+def test_a_flow_in_one_slot_has_all_that_a_flow_on_one_server_has(
+    primaries: Primaries, url: str, run_worker: RunWorker
+) -> None:
+    ran = Counter[str]()
+    broken = {"n"}
+
+    def work(ctx: Any) -> str:
+        ran[ctx.node] += 1
+        if ctx.node == "a":
+            added = [node("more", queue=NEAR), node("last", "more")]
+            ctx.flow.add_nodes(added, before=["m"])
+        if ctx.node in broken:
+            raise ValueError("boom")
+        return f"{ctx.node}({','.join(sorted(ctx.inputs))})"
+
+    run_worker(["b", NEAR], {"work": work}, url=url)
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FlowSpec("n", DIAMOND, labels={"dag": "d"}), flow_id="f")
+        assert "glide:{b}:gmo:flow:f" in keys(primaries) or f"glide:{{{NEAR}}}:gmo:flow:f" in keys(primaries)
+        assert flow.wait(timeout=LONG).status.state is FlowState.FAILED
+        broken.clear()
+        flow.retry_failed()
+        results = flow.result(timeout=LONG)
+        assert results["end"] == "end(m,n)"
+        assert results["m"] == "m(a,last)"
+        assert ran == {"a": 1, "m": 1, "n": 2, "end": 2 - 1, "more": 1, "last": 1}
+        assert flow.extend([node("late", "end")]) is FlowState.RUNNING
+        assert flow.result(timeout=LONG)["late"] == "late(end)"
+        flow.restart()
+        assert len(flow.result(timeout=LONG)) == 7
+        assert flow.status().generation == 1
+        assert [one.id for one in flows.list(label=("dag", "d"))] == ["f"]
+        assert flows.get("f").id == "f"
+        flows.submit(FlowSpec("n", DIAMOND, labels={"dag": "d"}), flow_id="f")
+        with pytest.raises(FlowConflict):
+            flows.submit(FlowSpec("n", [node("a"), node("b", queue="c")]), flow_id="f")
+        with pytest.raises(FlowConflict):
+            flows.submit(FlowSpec("n", [node("a", queue="c")]), flow_id="f")
+
+
+def test_a_large_flow_in_one_slot_runs_in_order(url: str, run_worker: RunWorker) -> None:
+    nodes = [node("first"), *(node(f"n{n}", "first", queue=("b", NEAR)[n % 2]) for n in range(700))]
+    nodes.append(node("last", *(f"n{n}" for n in range(700)), queue=NEAR))
+    run_worker(["b", NEAR], {"work": lambda ctx: len(ctx.inputs)}, url=url, concurrency=32)
+    with FlowProducer(url) as flows:
+        results = flows.submit(FlowSpec("n", nodes), flow_id="f").result(timeout=LONG)
+    assert (results["last"], results["n7"], len(results)) == (700, 1, 702)
+
+
+def test_a_cancel_and_a_deadline_end_it(url: str, run_worker: RunWorker) -> None:
+    started = threading.Event()
+
+    def work(ctx: Any) -> None:
+        started.set()
+        ctx.cancelled.wait(20)
+
+    run_worker(["b", NEAR], {"work": work}, url=url)
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FlowSpec("n", DIAMOND), flow_id="f")
+        assert started.wait(10)
+        flow.cancel("enough")
+        assert flow.wait(timeout=LONG).status.state is FlowState.CANCELLED
+        late = flows.submit(FlowSpec("n", DIAMOND, deadline=timedelta(milliseconds=300)), flow_id="g")
+        assert late.wait(timeout=LONG).status.state is FlowState.FAILED
+
+
+def test_after_its_retention_a_tombstone_is_left_and_then_nothing(
+    primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    run_worker(["b", NEAR], {"work": lambda ctx: 1}, url=url)
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FlowSpec("n", DIAMOND, retention=timedelta(0)), flow_id="f")
+        eventually(lambda: not [key for key in keys(primaries) if ":job:" in key], timeout=20)
+        assert flow.status().state is FlowState.COMPLETED
+        home = next(server.client for server in primaries.servers if _has(server, "glide:gmo:home:{f}"))
+        eventually(lambda: home.ttl("glide:gmo:home:{f}") > 29 * 86400, timeout=10)
+
+
+def _has(server: Any, key: str) -> bool:
+    return key in server.client.keys("*")
+
+
+def test_a_job_outside_the_flow_is_a_conflict_and_frees_the_id(primaries: Primaries, url: str) -> None:
+    with Queue(NEAR, url) as queue, FlowProducer(url) as flows:
+        queue.add("work", options=JobOptions(job_id="f~m"))
+        with pytest.raises(FlowConflict):
+            flows.submit(FlowSpec("n", DIAMOND), flow_id="f")
+        with pytest.raises(FlowNotFound):
+            flows.get("f")
+        assert not [key for key in keys(primaries) if "home" in key or ":gmo:flow" in key]
+        assert flows.submit(FlowSpec("n", [node("x", queue="c")]), flow_id="f").home == "c"
+
+
+def test_an_abandoned_submission_is_swept_with_its_claim(primaries: Primaries, url: str) -> None:
+    class Later:
+        def now_ms(self) -> int:
+            return 10**13
+
+        def monotonic_ms(self) -> int:
+            return self.now_ms()
+
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FlowSpec("n", DIAMOND), flow_id="f")
+        home = QueueKeys("glide", flow.home)
+        client = primaries.owner(flow.home).client
+        client.hset(home.flow("f"), "state", "staging")
+        client.zadd(home.key("gmo:staging"), {"f": 1})
+        flows._run(flow_index.sweep([home], Later()))
+        assert not [key for key in keys(primaries) if "home" in key or ":gmo:flow" in key]
+
+
+def test_a_flow_across_slots_takes_no_more_nodes_and_says_so(url: str, run_worker: RunWorker) -> None:
+    run_worker(["b", "c"], {"work": lambda ctx: 1}, url=url)
+    with FlowProducer(url) as flows:
+        flow = flows.submit(FlowSpec("n", [node("a"), node("m", "a", queue="c")]), flow_id="f")
+        with pytest.raises(ConfigurationError, match="several slots"):
+            flow.extend([node("late", "m")])
+        assert len(flow.result(timeout=LONG)) == 2
+
+
+def test_a_flow_in_one_slot_survives_the_restart_of_its_primary(
+    run_worker: RunWorker, tmp_path: Path, eventually: Eventually
+) -> None:
+    with running_primaries(tmp_path) as primaries:
+        nodes = [node("first"), *(node(f"n{n}", "first", queue=("b", NEAR)[n % 2]) for n in range(200))]
+        running = run_worker(["b", NEAR], {"work": lambda ctx: 1}, url=primaries.url, concurrency=8)
+        with FlowProducer(primaries.url) as flows:
+            flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
+            eventually(lambda: flow.status().completed > 20, timeout=20)
+            owner = primaries.owner("b")
+            owner.kill()
+            owner.start()
+
+            def is_over() -> bool:
+                try:
+                    return flow.status().state is FlowState.COMPLETED
+                except Exception:  # noqa: BLE001  it is coming back
+                    return False
+
+            eventually(is_over, timeout=60)
+            assert flow.status().completed == 201
+        running.stop()

@@ -1,0 +1,139 @@
+"""A driver that sends each call to the server of its slot, and can stop after any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import redis
+from redis.crc import key_slot
+
+from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
+from glidemq_orchestrate._ops import flow_backend, portable_advance
+from glidemq_orchestrate._ops import flow_portable as ops
+from glidemq_orchestrate._ops.flow import FlowRef, OnExisting
+from glidemq_orchestrate._ops.flow_backend import Reach
+from glidemq_orchestrate._protocol.call import Batch, Call, Op
+from glidemq_orchestrate._protocol.replies import error_from
+from tests.server.lua.servers import owner_of
+from tests.server.node_worker import NodeWorker
+
+QUEUES = ("b", "c", "q")  # one for each primary
+
+
+def node(name: str, *after: str, queue: str = "b") -> FlowNode:
+    return FlowNode(name, queue, "work", {"n": name}, after=list(after))
+
+
+# a(b) -> m(c), n(q) -> end(b);  side(q)
+FLOW = FlowSpec(
+    "n",
+    [
+        node("a"),
+        node("m", "a", queue="c"),
+        node("n", "a", queue="q"),
+        node("end", "m", "n"),
+        node("side", queue="q"),
+    ],
+)
+
+
+class Slots:
+    """Sends each call to the server that has its slot, and workers of Node on each."""
+
+    def __init__(self, ports: list[int], reach: Reach) -> None:
+        self.reach = reach
+        self.clients: list[Any] = [redis.Redis(port=port, decode_responses=True) for port in ports]
+        self.by_port = dict(zip(ports, self.clients, strict=True))
+        self.ports, self.now = ports, 1_700_000_000_000
+        for client in self.clients:
+            client.flushall()
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
+    def client(self, key: str) -> Any:
+        return self.by_port[owner_of(key_slot(key.encode()), self.ports)]
+
+    def answer(self, call: Call[Any]) -> Any:
+        words = call.words
+        key = str(words[3] if words[0] == "FCALL" else words[1])
+        if words[0] == "XREAD":
+            key = str(words[words.index("STREAMS") + 1])
+        try:
+            connection = self.client(key).connection_pool.get_connection()
+            connection.send_command(*words)
+            return connection.read_response()
+        except redis.ResponseError as exc:
+            return error_from(str(exc))
+        finally:
+            self.client(key).connection_pool.release(connection)
+
+    def steps(self, op: Op[Any]) -> Generator[None, None, Any]:
+        """Send one call with each step; what the operation returns."""
+        try:
+            request = next(op)
+            while True:
+                answers = []
+                for call in request.calls if isinstance(request, Batch) else (request,):
+                    answers.append(self.answer(call))
+                    yield
+                if isinstance(request, Batch):
+                    request = op.send(answers)
+                elif isinstance(answers[0], Exception):
+                    request = op.throw(answers[0])
+                else:
+                    request = op.send(answers[0])
+        except StopIteration as stop:
+            return stop.value
+
+    def run(self, op: Op[Any], calls: int | None = None) -> tuple[Any, int]:
+        """What the operation returns and how many calls it sent; stopped after ``calls`` as by a kill."""
+        steps, sent = self.steps(op), 0
+        try:
+            while sent != calls:
+                next(steps)
+                sent += 1
+        except StopIteration as stop:
+            return stop.value, sent
+        steps.close()
+        op.close()
+        return None, sent
+
+    def submit(self, spec: FlowSpec = FLOW, flow_id: str = "f", calls: int | None = None) -> Any:
+        return self.run(self.submission(spec, flow_id), calls)
+
+    def submission(
+        self, spec: FlowSpec = FLOW, flow_id: str = "f", on_existing: OnExisting = "attach"
+    ) -> Op[FlowRef]:
+        return flow_backend.submit("glide", spec.check(), flow_id, on_existing, self, reach=self.reach)
+
+    def ref(self) -> FlowRef:
+        ref, _ = self.run(flow_backend.find("glide", "f"))
+        assert isinstance(ref, FlowRef)
+        assert ref.path == "portable"
+        return ref
+
+    def advance(self) -> FlowState:
+        return FlowState(self.run(portable_advance.advance(self.ref(), self))[0])
+
+    def run_jobs(self, *broken: str) -> list[str]:
+        """Run and advance until nothing is left; names in the order of their ends."""
+        order: list[str] = []
+        workers = [NodeWorker(self.client(f"{{{name}}}"), name, self.now) for name in QUEUES]
+        while ended := [job_id for worker in workers for job_id in worker.run_all(*broken)]:
+            order += [job_id.removeprefix("f~") for job_id in ended]
+            self.advance()
+        return order
+
+    def status(self) -> tuple[str, int, int]:
+        status, _ = self.run(ops.status(self.ref()))
+        return status.state.value, status.completed, status.failed
+
+    def stored(self) -> set[str]:
+        return {
+            str(key) for client in self.clients for key in client.keys("*") if not key.endswith(":events")
+        }

@@ -1,0 +1,144 @@
+"""Every name has a bound, wherever it enters; the error is short, says which name and what it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    BroadcastWorker,
+    Deduplication,
+    EventReader,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    JobTemplate,
+    Ordering,
+    Queue,
+    Schedule,
+    Usage,
+    Worker,
+)
+from glidemq_orchestrate import _names as names
+from glidemq_orchestrate._ops import jobs, queue_admin, scheduler
+from glidemq_orchestrate._ops import queue as queue_ops
+from glidemq_orchestrate._ops.flow import FlowRef
+from glidemq_orchestrate._ops.queue import NewJob
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
+from glidemq_orchestrate.keys import QueueKeys, check_flow_id, check_job_id
+from glidemq_orchestrate.producer import Flow
+from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.supervisor import Supervisor
+
+URL = "valkey://127.0.0.1:1"
+KEYS = QueueKeys("glide", "q")
+T = 1_700_000_000_000
+
+
+def flow(name: str = "f", node: str = "a", queue: str = "q", job: str = "j", **labels: str) -> Any:
+    return FlowSpec(name, [FlowNode(node, queue, job)], labels=labels).check()
+
+
+def add(name: str) -> Any:
+    return next(queue_ops.add_job(KEYS, NewJob(name, None, JobOptions()), T))
+
+
+def add_many(name: str) -> Any:
+    return next(queue_ops.add_many(KEYS, [NewJob(name, None, JobOptions())], T))
+
+
+def schedule(name: str) -> Any:
+    return next(scheduler.upsert(KEYS, name, Schedule(every=timedelta(hours=1)), JobTemplate(), T))
+
+
+PLACES: dict[str, tuple[Callable[[str], Any], int]] = {
+    "queue name": (lambda name: Queue(name, URL), 256),
+    "queue name of a worker": (lambda name: Worker(URL, queues=[name]), 256),
+    "queue name of a supervisor": (lambda name: Supervisor(URL, queues=[name]), 256),
+    "queue name of a reader": (lambda name: EventReader(name, URL), 256),
+    "queue name of a node": (lambda name: flow(queue=name), 256),
+    "job id": (check_job_id, 256),
+    "job id of options": (lambda name: JobOptions(job_id=name), 256),
+    "flow id": (check_flow_id, 256),
+    "flow name": (lambda name: flow(name=name), 1024),
+    "node name": (lambda name: flow(node=name), 256),
+    "job name of a node": (lambda name: flow(job=name), 1024),
+    "label": (lambda name: flow(key=name), 256),
+    "label, its key": (lambda name: flow(**{name: "value"}), 256),
+    "job name": (add, 1024),
+    "job name of many": (add_many, 1024),
+    "job name of a template": (JobTemplate, 1024),
+    "scheduler name": (schedule, 1024),
+    "subscription name": (lambda name: BroadcastWorker("q", print, URL, subscription=name), 256),
+    "subject pattern": (
+        lambda name: BroadcastWorker("q", print, URL, subscription="s", subjects=[name]),
+        1024,
+    ),
+    "prefix": (lambda name: ConnectionSettings(URL, prefix=name), 256),
+    "ordering.key": (Ordering, 256),
+    "deduplication.id": (Deduplication, 256),
+    "signal": (lambda name: next(jobs.signal(KEYS, "1", name, None, T)), 256),
+    "key": (
+        lambda name: next(queue_admin.rate_limit_group(KEYS, name, timedelta(1), T, extend=False)),
+        256,
+    ),
+    "model": (lambda name: Usage(model=name), 256),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_name_is_bounded_wherever_it_enters(place: str) -> None:
+    use, most = PLACES[place]
+    use("x" * most)
+    kind = place.split(" of ", maxsplit=1)[0].split(",", maxsplit=1)[0]
+    for name in ("", "x" * (most + 1), "x" * 20_000_000, "half \ud800", "ä" * most + "\udfff"):
+        with pytest.raises((ConfigurationError, InvalidJob, InvalidFlow)) as refused:
+            use(name)
+        told = str(refused.value)
+        assert kind in told
+        assert "1 to" in told
+        assert len(told) < 300
+        told.encode()  # a terminal can show it
+
+
+@pytest.mark.parametrize("name", [None, 3, b"x", ["x"]])
+@pytest.mark.parametrize(
+    "place", ["queue name", "job id", "flow id", "flow name", "node name", "job name", "label"]
+)
+def test_a_name_that_is_no_text_is_refused(place: str, name: Any) -> None:
+    with pytest.raises(GlideMQError, match=place):
+        PLACES[place][0](name)
+
+
+def test_names_of_orchestrators_are_taken() -> None:
+    run_id = "manual__2026-01-01T00:00:00+00:00"
+    assert check_flow_id(f"dag.task.{run_id}.{'x' * 150}")
+    flow(name="x" * 500, node="größe [1/2]", job="my.module:function", run=run_id, dag="a" * 250)
+
+
+def test_a_long_name_is_cut_in_errors() -> None:
+    assert names.shown("x" * 100) == f"'{'x' * 60}'... (100 characters)"
+    assert names.shown("a\ud800") == r"'a\ud800'"
+    assert names.shown(5) == "of type int"
+
+
+@pytest.mark.parametrize("reason", ["x" * 20_000_000, "\ud800" * 5000])
+def test_a_reason_of_a_cancel_is_cut(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    def cancel(_ref: object, told: str, _clock: object) -> None:
+        sent.append(told)
+
+    with FlowProducer(URL) as flows:
+        monkeypatch.setattr(flows, "_run", lambda op: op)
+        ref = FlowRef(QueueKeys("glide", "etl"), "f")
+        handle = Flow(flows, ref)
+        monkeypatch.setattr(handle, "_backend", SimpleNamespace(cancel=cancel))
+        handle.cancel(reason)
+    assert len(sent[0]) == names.MAX_REASON
+    sent[0].encode()
