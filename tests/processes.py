@@ -32,7 +32,7 @@ lasting: Final[set[int]] = set()
 _watchers: Final[list[subprocess.Popen[bytes]]] = []
 
 WATCHER: Final = "import sys; from tests.processes import watch; watch(int(sys.argv[1]), sys.argv[2])"
-LOOK_SECONDS: Final = 0.25
+LOOK_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,10 @@ def test_what_fixtures_of_a_wider_scope_start_may_last(tmp_path: Path) -> None:
     assert "error" not in told
 
 
-def test_what_runs_ends_when_the_tests_are_killed(tmp_path: Path, eventually: Eventually) -> None:
+@pytest.mark.parametrize("option", ["-n0", "-n1"])
+def test_what_runs_ends_when_the_tests_are_killed(
+    tmp_path: Path, option: str, eventually: Eventually
+) -> None:
     environment = prepare(
         tmp_path,
         """
@@ -165,18 +168,19 @@ def test_what_runs_ends_when_the_tests_are_killed(tmp_path: Path, eventually: Ev
         def test_it(server):
             apart = subprocess.Popen(["sleep", "4711"], start_new_session=True)
             with spawned(["sh", "-c", "sleep 4712; sleep 4713"]) as process:
-                Path("new").write_text(f"{server.pid} {apart.pid} {process.pid}")
+                Path("new").write_text(f"{os.getpid()} {server.pid} {apart.pid} {process.pid}")
                 os.rename("new", "pids")
                 process.wait()
         """,
     )
-    with spawned(COMMAND, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as running:
+    command = [*COMMAND, option]
+    with spawned(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as running:
         eventually((tmp_path / "pids").exists, timeout=60)
         pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
         shell = psutil.Process(pids[-1])
         pids.append(eventually(lambda: [child.pid for child in shell.children()])[0])
         assert all(map(is_alive, pids))
-        running.kill()
+        running.kill()  # and not its group
         eventually(lambda: not any(map(is_alive, pids)), timeout=60)
 
 
