@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import pytest
 
 if TYPE_CHECKING:
-    import asyncio
-
     from glidemq_orchestrate.embedded import EmbeddedServer
     from glidemq_orchestrate.handler import Handler, Handlers
     from glidemq_orchestrate.settings import Address
@@ -68,8 +66,6 @@ class RunningWorker:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.error: BaseException | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._serving: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name=f"glidemq-{worker.id}", daemon=True)
 
     def start(self) -> None:
@@ -98,24 +94,18 @@ class RunningWorker:
             raise AssertionError(f"the worker ended by an error: {self.error!r}") from self.error
 
     def _run(self) -> None:
-        import asyncio  # noqa: PLC0415  only when used
-
         try:
-            asyncio.run(self._serve())
+            self.worker.run()
         except BaseException as exc:  # noqa: BLE001  shown by stop()
             self.error = exc
 
-    async def _serve(self) -> None:
-        import asyncio  # noqa: PLC0415  only when used
-
-        self._loop, self._serving = asyncio.get_running_loop(), asyncio.current_task()
-        await self.worker.serve()
-
     def _cancel(self) -> None:
         """End what did not stop, as far as a thread can be ended from outside."""
-        if self._loop is not None and self._serving is not None:
+        import asyncio  # noqa: PLC0415  only when used
+
+        if loop := self.worker.loop:
             with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
-                self._loop.call_soon_threadsafe(self._serving.cancel)
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
         self._thread.join(END_SECONDS)
 
 
