@@ -10,6 +10,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from glidemq_orchestrate._importing import importing as _importing
 from glidemq_orchestrate.broadcast import AsyncBroadcast, Broadcast
 from glidemq_orchestrate.client import AsyncQueue, AsyncQueues, NewJob, Queue, Queues, Usage
 from glidemq_orchestrate.embedded import EmbeddedServer
@@ -137,7 +138,8 @@ if not TYPE_CHECKING:  # type checkers would take every name for one of ours
     def __getattr__(name: str) -> object:
         if name not in _ON_FIRST_USE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(f"{__name__}.{_ON_FIRST_USE[name]}"), name)
+        with _importing():
+            found = globals()[name] = getattr(import_module(f"{__name__}.{_ON_FIRST_USE[name]}"), name)
         return found
 
     def __dir__() -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate._ops.library import ensure_libraries, with_libraries
 from glidemq_orchestrate._ops.server_time import in_time, learn_time
 from glidemq_orchestrate._protocol.call import Op
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from glidemq_orchestrate._io.sync import SyncDriver
 
 T = TypeVar("T")
-
-# A worker's thread and a producer's that begin to import redis from two ends wait for each other, and Python
-# then gives one of them half a module.
-_IMPORTING = threading.Lock()
+D = TypeVar("D")
 
 
-class SyncFacade:
-    """A client with blocking calls. Thread-safe. Opens its connections on first use, anew after a fork."""
+# What a forked child got from its parent stays untouched: closing it, if only by the garbage collector, would
+# reach into the parent's event loop.
+_OF_PARENTS: list[object] = []
+
+
+class _Facade(Generic[D]):
+    """A client whose driver belongs to the process that has made it."""
 
     def __init__(
         self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
@@ -34,8 +36,21 @@ class SyncFacade:
         self._settings = ConnectionSettings.resolve(url, prefix=prefix)
         self._prefix = self._settings.prefix
         self._clock = clock or ServerClock()
-        self._driver: SyncDriver | None = None
+        self._driver: D | None = None
         self._pid = 0
+
+    def _own(self) -> D | None:
+        if self._driver is not None and self._pid != os.getpid():
+            _OF_PARENTS.append(self._driver)
+            self._driver = None
+        return self._driver
+
+    def _hold(self, driver: D) -> None:
+        self._pid, self._driver = os.getpid(), driver
+
+
+class SyncFacade(_Facade["SyncDriver"]):
+    """A client with blocking calls. Thread-safe. Opens its connections on first use, anew after a fork."""
 
     def _run(self, op: Op[T]) -> T:
         return self._connected().run(in_time(self._clock, with_libraries(op)))
@@ -46,9 +61,9 @@ class SyncFacade:
         return self._clock.now_ms()
 
     def _connected(self) -> SyncDriver:
-        driver = self._driver
-        if driver is None or self._pid != os.getpid():
-            with _IMPORTING:
+        driver: SyncDriver | None = self._own()
+        if driver is None:
+            with importing():
                 from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
             driver = SyncDriver(self._settings)
@@ -58,16 +73,16 @@ class SyncFacade:
             except BaseException:
                 driver.close()
                 raise
-            if self._driver is not None and self._pid == os.getpid():  # two threads have made one each
+            if (other := self._own()) is not None:  # two threads have made one each
                 driver.close()
-                driver = self._driver
-            self._driver, self._pid = driver, os.getpid()
+                driver = other
+            self._hold(driver)
         return driver
 
     def close(self) -> None:
-        """Close the connections. A repeat does nothing; a later call opens new ones."""
-        if self._driver is not None:
-            self._driver.close()
+        """Close the connections of this process. A repeat does nothing; a later call opens new ones."""
+        if (driver := self._own()) is not None:
+            driver.close()
             self._driver = None
 
     def __enter__(self) -> Self:
@@ -81,19 +96,14 @@ class SyncFacade:
         self.close()
 
 
-class AsyncFacade:
-    """A client with awaitable calls, for one event loop. Opens its connections on first use."""
+class AsyncFacade(_Facade["AsyncDriver"]):
+    """A client with awaitable calls, for one event loop; a forked child may use it on one of its own.
 
-    def __init__(
-        self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
-    ) -> None:
-        self._settings = ConnectionSettings.resolve(url, prefix=prefix)
-        self._prefix = self._settings.prefix
-        self._clock = clock or ServerClock()
-        self._driver: AsyncDriver | None = None
+    Opens its connections on first use.
+    """
 
     async def _run(self, op: Op[T]) -> T:
-        driver = self._driver or await self._connected()
+        driver = self._own() or await self._connected()
         return await driver.run(in_time(self._clock, with_libraries(op)))
 
     async def _now(self) -> int:
@@ -102,9 +112,9 @@ class AsyncFacade:
         return self._clock.now_ms()
 
     async def _connected(self) -> AsyncDriver:
-        driver = self._driver
+        driver: AsyncDriver | None = self._own()
         if driver is None:
-            with _IMPORTING:
+            with importing():
                 from glidemq_orchestrate._io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
             driver = AsyncDriver(self._settings)
@@ -114,16 +124,16 @@ class AsyncFacade:
             except BaseException:
                 await driver.aclose()
                 raise
-            if self._driver is not None:  # two tasks have made one each
+            if (other := self._own()) is not None:  # two tasks have made one each
                 await driver.aclose()
-                driver = self._driver
-            self._driver = driver
+                driver = other
+            self._hold(driver)
         return driver
 
     async def close(self) -> None:
-        """Close the connections. A repeat does nothing; a later call opens new ones."""
-        if self._driver is not None:
-            await self._driver.aclose()
+        """Close the connections of this process. A repeat does nothing; a later call opens new ones."""
+        if (driver := self._own()) is not None:
+            await driver.aclose()
             self._driver = None
 
     async def __aenter__(self) -> Self:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from glidemq_orchestrate._flow_drawing import FOLD_FROM, dot, mermaid
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.errors import InvalidFlow
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class FlowForms:
             InvalidFlow: It is not YAML or JSON, a key comes twice in an object, or it is not a flow; the
                 message names the file, and the line or the field.
         """
-        from glidemq_orchestrate._flow_reader import read_object  # noqa: PLC0415  only for files
+        with importing():
+            from glidemq_orchestrate._flow_reader import read_object  # noqa: PLC0415  only for files
 
         wire = read_object(path)
         try:
@@ -92,7 +94,8 @@ class FlowForms:
             InvalidFlow: Not a directed graph, or a node is not usable; the message names it. Its subclasses
                 DuplicateNode and CycleError (``exc.cycle`` lists the nodes) for those.
         """
-        from glidemq_orchestrate import _flow_graph  # noqa: PLC0415  imports pydantic
+        with importing():
+            from glidemq_orchestrate import _flow_graph  # noqa: PLC0415  imports pydantic
 
         given = {"queue": queue, "job": job}
         nodes = _flow_graph.read(graph, {key: value for key, value in given.items() if value is not None})
@@ -100,7 +103,8 @@ class FlowForms:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form of a flow file; ``from_dict`` of it is an equal flow. Durations are ISO 8601."""
-        from glidemq_orchestrate._flow_file import as_file  # noqa: PLC0415  imports pydantic
+        with importing():
+            from glidemq_orchestrate._flow_file import as_file  # noqa: PLC0415  imports pydantic
 
         wire: dict[str, Any] = as_file(self)
         return wire
@@ -114,7 +118,8 @@ class FlowForms:
         Raises:
             ConfigurationError: networkx is missing; it comes with the extra ``graph``.
         """
-        from glidemq_orchestrate import _flow_graph  # noqa: PLC0415  imports pydantic
+        with importing():
+            from glidemq_orchestrate import _flow_graph  # noqa: PLC0415  imports pydantic
 
         about = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "nodes"}  # type: ignore[arg-type]
         return _flow_graph.write(self.nodes, about)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from glidemq_orchestrate._flow_file import NodeFile, as_file, without_defaults
 from glidemq_orchestrate._fold import Named, dependencies
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate._order import topological_order
 from glidemq_orchestrate.errors import ConfigurationError, DuplicateNode, InvalidFlow
 from glidemq_orchestrate.rules import Dependency
@@ -64,7 +65,8 @@ def _attributes(node: object, given: Mapping[str, Any], defaults: Mapping[str, A
 def write(nodes: Sequence[Named], about: Mapping[str, Any]) -> nx.DiGraph[str]:
     """A graph with what the nodes have as attributes."""
     try:
-        import networkx as nx
+        with importing():
+            import networkx as nx
     except ImportError as exc:
         raise ConfigurationError("graphs need networkx: pip install 'glidemq-orchestrate[graph]'") from exc
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 
 MAX_JSON_BYTES: Final = 256 * 2**20
@@ -87,7 +88,8 @@ def _parse_json(path: str | Path, text: str) -> Any:
 
 
 def _parse_yaml(path: str | Path, text: str) -> Any:
-    from glidemq_orchestrate import _flow_yaml  # noqa: PLC0415  JSON needs no yaml
+    with importing():
+        from glidemq_orchestrate import _flow_yaml  # noqa: PLC0415  JSON needs no yaml
 
     if len(text) > MAX_YAML_BYTES:
         raise InvalidFlow(f"{path} is YAML of more than {MAX_YAML_BYTES >> 20} MiB: write it as JSON")

@@ -69,7 +69,8 @@ class AdminCalls(QueueBase):
     def retry_failed(self, count: int | None = None) -> int:
         """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
 
-        Nodes of flows stay failed: a flow is retried as a whole.
+        All are as many as have failed at the beginning: what fails again meanwhile stays failed. Nodes of
+        flows stay failed: a flow is retried as a whole.
         """
         return self._run(ops.retry_failed(self._keys, count, self._now()))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.job import Attempt
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ SYSTEM = "glide-mq"
 @cache
 def _api() -> Any:
     try:
-        from opentelemetry import trace  # noqa: PLC0415  an optional package
+        with importing():
+            from opentelemetry import trace  # noqa: PLC0415  an optional package
     except ModuleNotFoundError:
         return None
     return trace
@@ -49,10 +51,11 @@ def adding(queue: str, name: str, count: int = 1) -> Iterator[str]:
     if tracer is None:
         yield ""
         return
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415  an optional package
-    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415  an optional package
-        TraceContextTextMapPropagator,
-    )
+    with importing():
+        from opentelemetry.trace import SpanKind  # noqa: PLC0415  an optional package
+        from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415  an optional package
+            TraceContextTextMapPropagator,
+        )
 
     attributes: dict[str, str | int] = {
         "messaging.system": SYSTEM,
@@ -74,10 +77,11 @@ def running(attempt: Attempt) -> Iterator[None]:
     if tracer is None:
         yield
         return
-    from opentelemetry import trace  # noqa: PLC0415  an optional package
-    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415  an optional package
-        TraceContextTextMapPropagator,
-    )
+    with importing():
+        from opentelemetry import trace  # noqa: PLC0415  an optional package
+        from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415  an optional package
+            TraceContextTextMapPropagator,
+        )
 
     links = []
     if attempt.options.trace:

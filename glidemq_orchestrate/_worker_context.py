@@ -14,7 +14,9 @@ from glidemq_orchestrate.handler import Context, FlowOfNode
 from glidemq_orchestrate.job import Attempt
 
 
-def make_context(attempt: Attempt, voice: Voice, flow: FlowOfNode | None) -> Context:
+def make_context(
+    attempt: Attempt, voice: Voice, flow: FlowOfNode | None, allow_import: Sequence[str] = ()
+) -> Context:
     """What the handler of an attempt gets.
 
     Raises:
@@ -46,6 +48,7 @@ def make_context(attempt: Attempt, voice: Voice, flow: FlowOfNode | None) -> Con
         output=functools.partial(voice.output, attempt),
         report_usage=functools.partial(voice.usage, attempt),
         fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
+        allow_import=allow_import,
     )
 
 
@@ -63,7 +66,7 @@ def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
 def portable(context: Context) -> dict[str, Any]:
     """What a context in another process is made of."""
     names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
-    return {name: getattr(context, name) for name in names}
+    return {name: getattr(context, name) for name in (*names, "allow_import")}
 
 
 def _read_signals(stored: Any) -> Sequence[Any]:

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from glidemq_orchestrate._complaints import Complaints
 from glidemq_orchestrate._facade import AsyncFacade
 from glidemq_orchestrate._ops import attempt as ops
-from glidemq_orchestrate._ops.dead_letters import bury_all
+from glidemq_orchestrate._ops.dead_letters import bury_noted
 from glidemq_orchestrate._protocol.exchange import (
     MOST_NODES,
     MOST_OUTCOMES,
@@ -235,8 +235,8 @@ class Feed:
                 self._crew.taken(outcome, verdict)
         if answer.begun:
             self._crew.begin(answer.begun)
-        if failed := [outcome.attempt.job_id for outcome, verdict in told if verdict == "failed"]:
-            await self._bury(failed)
+        if "failed" in answer.verdicts:
+            await self._bury()
         if any(outcome.attempt.options.portable for outcome in outcomes):
             await self._carry(outcomes, answer.verdicts)
         for trouble in answer.troubles:
@@ -295,11 +295,11 @@ class Feed:
                 self._suspects_at = self._loop.time() + pause
                 self._loop.call_later(pause, self._news.set)
 
-    async def _bury(self, failed: list[str]) -> None:
+    async def _bury(self) -> None:
         try:
-            await self._worker._run(bury_all(self.keys, failed, self._clock.now_ms()))  # noqa: SLF001
-        except Exception as exc:  # noqa: BLE001
-            logger.warning("no dead letters written: %s", exc, extra={"action": "dead_letter"})
+            await self._worker._run(bury_noted([self.keys], self._clock))  # noqa: SLF001
+        except Exception as exc:  # noqa: BLE001  they are noted: whoever reclaims tries again
+            logger.warning("dead letters to be written later: %s", exc, extra={"action": "dead_letter"})
 
     async def _carry(self, outcomes: Sequence[Outcome], verdicts: list[str]) -> None:
         try:

@@ -78,6 +78,7 @@ class Judge:
         voice: Sends what handlers say.
         tokens: Holds runs back while too many tokens are spent.
         worker_id: Whose handlers these are.
+        allow_import: From which packages handlers import what a job names.
         is_abandoned: The worker ends: handlers are cancelled, and their jobs given back.
     """
 
@@ -90,6 +91,7 @@ class Judge:
     voice: Voice
     tokens: TokenGate | None
     worker_id: str
+    allow_import: tuple[str, ...] = ()
     is_abandoned: bool = False
     handed_back: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -257,7 +259,7 @@ class Judge:
             return self.judge_error(attempt, exc)
 
     def _context(self, attempt: Attempt) -> Context:
-        return make_context(attempt, self.voice, self._flow_of(attempt))
+        return make_context(attempt, self.voice, self._flow_of(attempt), self.allow_import)
 
     def _flow_of(self, attempt: Attempt) -> RunningFlow | None:
         if attempt.flow_id is None or attempt.options.portable:

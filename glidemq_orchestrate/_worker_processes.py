@@ -1,118 +1,229 @@
-"""Handlers in processes of their own, which a timeout or a cancel kills.
+"""Handlers in processes of their own, which a timeout or a cancel kills, with all that they have started.
 
-A process gets the job as JSON and answers with the JSON of the result. What it says meanwhile (progress, log
-lines) comes as datagrams on a socket: a killed process can leave no lock behind.
+Each process has a socket of its own to its worker and shares nothing with the others: one that is killed, at
+whatever moment, can leave no lock behind and harms no other. See ``_worker_child`` for what travels.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import multiprocessing
+import os
+import pickle
+import signal
 import socket
-import tempfile
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
-from glidemq_orchestrate.codec import JsonLike, encode
-from glidemq_orchestrate.errors import ConfigurationError, PayloadTooLarge
-from glidemq_orchestrate.handler import Cancelled, Context
+from glidemq_orchestrate import _worker_child as child
+from glidemq_orchestrate._lifeline import lifeline
+from glidemq_orchestrate.codec import JsonLike
 
-MOST_BYTES: Final = 100_000
+TRIES: Final = 3
+END_SECONDS: Final = 5.0
+BY_ITSELF_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.01
 
 Told = Callable[[str, str, str], None]
 """Called with token, ``progress`` or ``log``, and the text."""
 
 
+class ProcessExpired(Exception):
+    """The process of a handler has gone before the handler returned."""
+
+
+class _NotBegun(Exception):
+    """The process had gone before the job reached it."""
+
+
 class Processes:
-    """Worker processes, started when the first job needs one.
+    """Worker processes, started when a job needs one, and used again. None outlives this process.
 
     Args:
-        most: How many jobs run at the same time.
         told: Gets what the handlers say.
-
-    Raises:
-        ConfigurationError: The package pebble, which runs the processes, is not installed.
     """
 
-    def __init__(self, most: int, told: Told) -> None:
-        try:
-            from pebble import ProcessPool  # noqa: PLC0415  only workers with such handlers need it
-        except ModuleNotFoundError as exc:
-            raise ConfigurationError(
-                "handlers with process=True need pebble: pip install 'glidemq-orchestrate[process]'"
-            ) from exc
+    def __init__(self, told: Told) -> None:
         self._told = told
-        self._folder = tempfile.TemporaryDirectory(prefix="glidemq-", ignore_cleanup_errors=True)
-        self._path = str(Path(self._folder.name) / "said")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        self._socket.bind(self._path)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket, self.hear)
-        # Not fork: this process has threads, and a copy of their locks would never be released.
-        self._pool = ProcessPool(max_workers=most, context=multiprocessing.get_context("forkserver"))
+        self._idle: list[_Process] = []
+        self._all: set[_Process] = set()
+        self._owner = os.getpid()
+        atexit.register(self.close)  # before multiprocessing waits for its children
 
     async def run(self, function: Callable[..., Any], token: str, job: dict[str, Any]) -> JsonLike:
-        """Run a handler; cancelling this kills its process.
+        """Run a handler; cancelling this kills its process and what that has started.
 
         Raises:
-            Exception: What the handler raised, or that its process died.
+            Exception: What the handler raised, or that its process died. Never another ``BaseException``.
         """
-        future = self._pool.schedule(_run, args=(function, self._path, token, job))
-        try:
-            text = await asyncio.wrap_future(future)
-        finally:
-            self.hear()
-        value: JsonLike = json.loads(text)
-        return value
-
-    def hear(self) -> None:
-        """Take what has been said up to now."""
-        while True:
+        for tries_left in reversed(range(TRIES)):
+            process = await self._take()
             try:
-                token, kind, text = json.loads(self._socket.recv(MOST_BYTES * 2))
-            except OSError:
-                return
-            self._told(token, kind, text)
+                return await process.run(function, job, lambda kind, text: self._told(token, kind, text))
+            except _NotBegun as exc:
+                if not tries_left:
+                    raise ProcessExpired(f"{await process.epitaph()}, before the job reached it") from exc
+            finally:
+                if process.is_idle:
+                    self._idle.append(process)
+                else:
+                    self._all.discard(process)
+                    process.kill()
+                    process.bury()
+        raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
-        """Kill what is left."""
-        self._loop.remove_reader(self._socket)
-        self._pool.stop()  # type: ignore[no-untyped-call]
-        self._pool.join(timeout=5)
-        self._socket.close()
-        self._folder.cleanup()
+        """Kill what is left, and wait for its end. In a forked child nothing happens."""
+        atexit.unregister(self.close)
+        if os.getpid() != self._owner:
+            return
+        left, self._all, self._idle = list(self._all), set(), []
+        for process in left:
+            process.kill()
+        for process in left:
+            process.join()
+
+    async def _take(self) -> _Process:
+        while self._idle:
+            process = self._idle.pop()
+            if process.is_there:
+                return process
+            self._all.discard(process)
+            process.bury()  # not killed: it may have ended long ago, and its number belong to a stranger
+        process = _Process()
+        self._all.add(process)
+        try:
+            await process.start()
+        except BaseException:
+            self._all.discard(process)
+            raise
+        return process
 
 
-@dataclass(frozen=True, slots=True)
-class _Voice:
-    """How a handler in another process speaks to its worker."""
+class _Process:
+    """One process, and the connection to it."""
 
-    path: str
-    token: str
+    def __init__(self) -> None:
+        self.is_idle = False
+        # Not fork: this process has threads, and a copy of their locks would never be released. Nor the fork
+        # server, whose children are not ours: what killed them would not be known.
+        context = multiprocessing.get_context("spawn")
+        self._sock, self._theirs = socket.socketpair()
+        self._sock.setblocking(False)
+        self._process: BaseProcess = context.Process(
+            target=child.serve, args=(self._theirs,), name="glidemq-handler"
+        )
 
-    def say(self, kind: str, text: str) -> None:
-        message = json.dumps([self.token, kind, text]).encode()
-        if len(message) > MOST_BYTES:
-            raise PayloadTooLarge(
-                f"{kind} from a process is {len(message):,} bytes; the limit is {MOST_BYTES:,}", where=kind
-            )
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.connect(self.path)
-            sock.sendall(message)
+    @property
+    def is_there(self) -> bool:
+        """Whether it can take a job, as far as one knows: between two jobs it says nothing, it only ends."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    async def start(self) -> None:
+        starting = asyncio.get_running_loop().run_in_executor(None, _start, self._process, self._theirs)
+        try:
+            await asyncio.shield(starting)
+        except BaseException:
+            self._sock.close()  # it ends by that as soon as it has started
+            starting.add_done_callback(lambda _: self.bury())
+            raise
+
+    async def run(
+        self, function: Callable[..., Any], job: dict[str, Any], told: Callable[[str, str], None]
+    ) -> JsonLike:
+        self.is_idle, begun = False, False
+        task = pickle.dumps((function, job))
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_sendall(self._sock, child.HEAD.pack(child.TASK, len(task)) + task)
+            while True:
+                kind, body = await self._hear()
+                if kind == child.BEGUN:
+                    begun = True
+                elif kind in (child.PROGRESS, child.LOG):
+                    told("progress" if kind == child.PROGRESS else "log", body.decode())
+                else:
+                    break
+        except (OSError, EOFError) as exc:
+            if not begun:
+                raise _NotBegun from exc
+            raise ProcessExpired(await self.epitaph()) from exc
+        result = child.unpack(body) if kind == child.RAISED else json.loads(body)
+        self.is_idle = True
+        if isinstance(result, Exception):
+            raise result
+        value: JsonLike = result
+        return value
+
+    def kill(self) -> None:
+        """Kill it and what it has started, now."""
+        process = self._process
+        if process.pid is not None:
+            with suppress(OSError):  # it has no session of its own yet, or nothing is left in it
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+
+    def bury(self) -> None:
+        """Forget it, once it has ended."""
+        asyncio.get_running_loop().run_in_executor(None, self.join)
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._sock.close()
+        process = self._process
+        if process.pid is not None:
+            process.join(END_SECONDS)
+            lifeline.forget(process.pid)
+
+    async def _hear(self) -> tuple[bytes, bytes]:
+        kind, size = child.HEAD.unpack(await self._read(child.HEAD.size))
+        if kind not in child.KINDS or size > child.MAX_FRAME:
+            raise EOFError("somebody else has written to the connection")
+        return kind, await self._read(size)
+
+    async def _read(self, size: int) -> bytes:
+        loop, body = asyncio.get_running_loop(), bytearray()
+        while len(body) < size:
+            more = await loop.sock_recv(self._sock, min(size - len(body), 1 << 18))
+            if not more:
+                raise EOFError("the process has gone")
+            body += more
+        return bytes(body)
+
+    async def epitaph(self) -> str:
+        """How it ended."""
+        process = self._process
+        until = time.monotonic() + BY_ITSELF_SECONDS
+        # Not join: a process that has written to the wrong file makes it wait for ever.
+        while (code := process.exitcode) is None and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        if code is None:
+            return "the handler's process closed the connection to its worker"
+        if code < 0:
+            return f"the handler's process was ended by {_name_of(-code)}"
+        return f"the handler's process ended with exit code {code}"
 
 
-def _run(function: Callable[[Context], JsonLike], path: str, token: str, job: dict[str, Any]) -> str:
-    """In the other process: run the handler."""
-    voice = _Voice(path, token)
+def _start(process: BaseProcess, theirs: socket.socket) -> None:
+    with theirs:
+        process.start()
+    if process.pid is not None:
+        lifeline.watch(process.pid)
 
-    def progress(value: JsonLike) -> None:
-        voice.say("progress", encode(value, where=f"progress of job {job['name']}"))
 
-    context = Context(
-        **job, progress=progress, log=lambda line: voice.say("log", line), cancelled=Cancelled()
-    )
-    return encode(function(context), where=f"result of job {job['name']}")
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

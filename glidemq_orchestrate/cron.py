@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class Cron:
         return self._search(at_ms + 1, forward=False)
 
     def _search(self, at_ms: int, *, forward: bool) -> int | None:
-        from croniter import CroniterBadDateError  # noqa: PLC0415  only who schedules pays for the import
+        with importing():
+            from croniter import CroniterBadDateError  # noqa: PLC0415  only who schedules pays for the import
 
         zone = _zone(self.zone or "UTC")
         local = datetime.fromtimestamp(at_ms / 1000, zone).replace(tzinfo=None, fold=0)
@@ -88,7 +90,8 @@ class Cron:
 
 
 def _matches(pattern: str, start: datetime) -> croniter:
-    from croniter import croniter  # noqa: PLC0415  only who schedules pays for the import
+    with importing():
+        from croniter import croniter  # noqa: PLC0415  only who schedules pays for the import
 
     return croniter(
         pattern,

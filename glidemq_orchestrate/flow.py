@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NewType
 
 from glidemq_orchestrate._flow_forms import FlowForms
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.checked_flow import CheckedFlow, check_flow
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.errors import FailedNode, InvalidFlow, InvalidJob
@@ -97,7 +98,8 @@ class FlowSpec(FlowForms):
             InvalidFlow: A field is missing, unknown or of the wrong type; the message lists ten places
                 at most.
         """
-        from glidemq_orchestrate._flow_file import read  # noqa: PLC0415  pydantic is slow to import
+        with importing():
+            from glidemq_orchestrate._flow_file import read  # noqa: PLC0415  pydantic is slow to import
 
         file = read(wire)
         return cls(

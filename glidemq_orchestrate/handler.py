@@ -167,6 +167,7 @@ class Context:
         flow: Adds nodes to the flow; None outside a flow, and for handlers in processes.
         fallback: The entry of the job's ``fallbacks`` that this attempt should use; None for the first
             attempt.
+        allow_import: The packages from which this worker may import what a job names (``Worker``).
     """
 
     queue: str
@@ -185,6 +186,7 @@ class Context:
     flow: FlowOfNode | None = None
     output: Callable[[Mapping[str, str]], None] = _nowhere
     report_usage: Callable[[Usage], None] = _nowhere
+    allow_import: Sequence[str] = ()
 
 
 Handler = Callable[[Context], "JsonLike | Awaitable[JsonLike]"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from glidemq_orchestrate._facade import SyncFacade
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE
 from glidemq_orchestrate._lua import library as shipped
 from glidemq_orchestrate._ops import library as ops
@@ -44,7 +45,8 @@ class Libraries(SyncFacade):
 
     def _on_each_primary(self, op: Callable[[], Op[T]]) -> dict[str, T]:
         """Without the check of the libraries that other clients begin with: here they are the subject."""
-        from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
+        with importing():
+            from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
         settings = self._settings
         driver = SyncDriver(settings)

@@ -6,6 +6,7 @@ import time
 from typing import Final
 
 from glidemq_orchestrate._facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate._ops import scheduler as ops
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import SchedulerBusy
@@ -126,6 +127,7 @@ class AsyncSchedulers(AsyncFacade):
 
 
 async def _pause() -> None:
-    import asyncio  # noqa: PLC0415  dear, and seldom needed
+    with importing():
+        import asyncio  # noqa: PLC0415  dear, and seldom needed
 
     await asyncio.sleep(PAUSE_SECONDS)

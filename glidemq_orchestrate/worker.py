@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
+from glidemq_orchestrate._allowed_imports import check_packages
 from glidemq_orchestrate._ops import attempt as ops
 from glidemq_orchestrate._ops import scheduler, supervise
 from glidemq_orchestrate._ops.supervise import Watch
@@ -69,6 +70,8 @@ class Worker(Service):
             second.
         max_lost: How often a job may lose its worker before it fails.
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
+        allow_import: The packages from which handlers import what a job names (``spark.python``), by whole
+            parts: ``mypackage`` allows ``mypackage.steps``, not ``mypackage2``. Anything else is refused.
         clock: For tests.
 
     Raises:
@@ -89,6 +92,7 @@ class Worker(Service):
         lock_duration: timedelta = timedelta(seconds=30),
         max_lost: int = 3,
         shutdown_timeout: timedelta = timedelta(seconds=10),
+        allow_import: Sequence[str] = (),
         clock: Clock | None = None,
     ) -> None:
         name = f"{OURS}{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
@@ -111,6 +115,7 @@ class Worker(Service):
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._slots = Slots(concurrency, prefetch)
         self._token_limit = token_limit
+        self._allow_import = check_packages(allow_import)
         self._limit = (rate_limit[0], milliseconds(rate_limit[1])) if rate_limit else (0, 0)
         self._feeds: dict[str, Feed] = {}
         self._jobs: JobRunner | None = None
@@ -169,11 +174,11 @@ class Worker(Service):
     def _job_runner(self) -> JobRunner:
         self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)
         if self.handlers.has_processes:
-            self._processes = Processes(self._slots.concurrency, self._said_by_process)
+            self._processes = Processes(self._said_by_process)
         tokens = TokenGate(self._run, self._token_limit, self._clock) if self._token_limit else None
         judge = Judge(
             self._run, self._queues, self.handlers, self._threads, self._processes, self._clock,
-            Voice(self._run, self._queues, self._clock), tokens, self.id,
+            Voice(self._run, self._queues, self._clock), tokens, self.id, self._allow_import,
         )  # fmt: skip
         return JobRunner(judge, self._slots, say=self._say, nudge=self._nudge, stop=self.stop)
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+# Not used here. The driver and the standard library import these at the first connection and the first call,
+# when no import can be kept apart from a fork any more (see ``_importing``).
+import encodings.idna  # noqa: F401
+import importlib.readers
+import importlib.resources.readers  # noqa: F401
+import secrets  # noqa: F401
 from pathlib import Path
 from typing import Any, Final
 

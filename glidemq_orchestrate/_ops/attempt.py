@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import flow, flow_index, portable_node
+from glidemq_orchestrate._ops.dead_letters import bury_noted
+from glidemq_orchestrate._ops.workers import SILENT_MS
 from glidemq_orchestrate._protocol import exchange as wire
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
@@ -16,7 +18,7 @@ from glidemq_orchestrate._protocol.exchange import Answer, Held, Kind, Outcome, 
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowNotFound, ProtocolError
 from glidemq_orchestrate.job import Attempt
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 TODO_PER_TICK: Final = 10
 EXPIRING_SLICES: Final = 20
@@ -183,14 +185,15 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     """
     now_ms = clock.now_ms()
     yield from flow_index.sweep(queues, clock)
-    steps = (glidemq.promote_rate_limited, glidemq.sweep_suspended)
-    yield from ask_all([step(queue, now_ms) for queue in queues for step in steps])
+    yield from ask_all([glidemq.promote_rate_limited(queue, now_ms) for queue in queues])
     todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
             with suppress(FlowNotFound):
                 yield from flow.advance(flow.FlowRef(queue, flow_id), clock)
     late = yield from _expire(queues, clock)
+    # After that call, which notes for a dead letter whose time is over.
+    yield from ask_all([glidemq.sweep_suspended(queue, now_ms) for queue in queues])
     due = yield from ask_all([glidemq.next_due(queue) for queue in queues])
     return min((at for at in (*due, *late) if at >= 0), default=-1)
 
@@ -208,7 +211,10 @@ def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
 def reclaim(
     queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_lost: int, clock: Clock
 ) -> Op[None]:
-    """Take back the jobs of dead workers; flows that failed by it are advanced by the next upkeep."""
+    """Take back the jobs of dead workers, forget these, and write the dead letters of jobs that have failed.
+
+    Flows that failed by it are advanced by the next upkeep.
+    """
     calls = [
         orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=clock.now_ms())
         for queue in queues
@@ -218,3 +224,8 @@ def reclaim(
             continue
         if isinstance(reply, Exception):
             raise reply
+    silent_ms = max(SILENT_MS, 2 * lock_ms)
+    yield from ask_all(
+        [orchestrate.forget_workers(queue, GROUP, silent_ms, clock.now_ms()) for queue in queues]
+    )
+    yield from bury_noted(queues, clock)

@@ -6,8 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from glidemq_orchestrate._ops import queue as queue_ops
+from glidemq_orchestrate._ops.workers import SILENT_MS
 from glidemq_orchestrate._protocol import broadcasting as calls
-from glidemq_orchestrate._protocol import glidemq
+from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike
@@ -103,7 +104,9 @@ def _begin(subscription: Subscription, entry_id: str, job_id: str, clock: Clock)
 
 def upkeep(subscription: Subscription, consumer: str, lock_ms: int, max_lost: int, clock: Clock) -> Op[int]:
     """Release due messages and retries, take over what dead consumers hold. Answers how many were taken."""
-    yield from ask(glidemq.promote(subscription.queue, clock.now_ms()))
+    queue, group = subscription.queue, subscription.group
+    yield from ask(glidemq.promote(queue, clock.now_ms()))
+    yield from ask(orchestrate.forget_workers(queue, group, max(SILENT_MS, 2 * lock_ms), clock.now_ms()))
     with suppress(ProtocolError):  # no group: the next read makes it
         return (
             yield from ask(

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from glidemq_orchestrate._ops import jobs, queue_listing
 from glidemq_orchestrate._ops.queue import NewJob, add_job, get_job
 from glidemq_orchestrate._ops.queue_listing import Wanted
-from glidemq_orchestrate._protocol import glidemq, glidemq_admin, queue_reads
-from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._protocol import glidemq, glidemq_admin, letters, queue_reads
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.letters import Note
 from glidemq_orchestrate._stored import number
-from glidemq_orchestrate.codec import Json, decode, readable
-from glidemq_orchestrate.errors import ConfigurationError, DecodeError, EncodeError, JobNotFound
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.codec import Json, decode, encode, readable
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    DecodeError,
+    EncodeError,
+    GlideMQError,
+    JobNotFound,
+    ProtocolError,
+    TransportError,
+)
 from glidemq_orchestrate.job import Job, JobId, JobState
 from glidemq_orchestrate.keys import QueueKeys, check_queue_name
+
+LONGEST_NUMBER: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,41 +71,86 @@ def queue_of(queue: QueueKeys) -> Op[str | None]:
     return name or None
 
 
-def bury_all(queue: QueueKeys, job_ids: Sequence[str], now_ms: int) -> Op[list[JobId]]:
-    """Write the dead letters of jobs that have failed for good; none when the queue has no dead letters.
+def bury_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
+    """Write the letters of jobs that have failed for good, as the calls that failed them have noted.
 
-    A worker that dies between the failure and this leaves the failed job without a letter.
+    Repeatable, cut off anywhere, by two at once: the id of a letter tells the failure. One that cannot be
+    written stays noted and keeps back no other; its error is raised at the end.
     """
-    name = yield from queue_of(queue)
-    letters = []
-    for job_id in job_ids if name else ():
-        letter = yield from _bury(queue, job_id, QueueKeys(queue.prefix, name or ""), now_ms)
-        letters += [letter] if letter else []
-    return letters
+    waiting = yield from ask_all(letters.counts(queues))
+    written: list[JobId] = []
+    refused: GlideMQError | None = None
+    for queue, count in zip(queues, waiting, strict=True):
+        if not count:
+            continue
+        name = yield from queue_of(queue)
+        if name is None:
+            yield from ask(letters.forget_all(queue))
+            continue
+        for job_id in (yield from ask(letters.noted(queue))):
+            try:
+                written += yield from _bury(queue, job_id, QueueKeys(queue.prefix, name), clock.now_ms())
+            except TransportError:
+                raise
+            except GlideMQError as exc:
+                refused = refused or exc
+    if refused is not None:
+        raise refused
+    return written
 
 
-def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[JobId | None]:
-    """Data that does not fit with what is written around it is left out; the failed job still has it."""
-    fields = yield from ask(glidemq.job_fields(queue, job_id))
-    if fields.get("state") != JobState.FAILED:
-        return None
+def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[list[JobId]]:
+    note = yield from ask(letters.note(queue, job_id))
+    if note is None:
+        return []
+    letter = note if note.data is not None else (yield from _of_job(queue, note))
+    if letter is None:
+        return []
+    mark = hashlib.sha256(f"{queue.queue}\n{job_id}\n{note.failed_at}".encode()).hexdigest()
+    told = yield from ask(
+        letters.write(target, f"dead-{mark[:32]}", letter.name, _envelope(queue, letter), now_ms)
+    )
+    yield from ask(letters.written(queue, note))
+    return [] if told == "duplicate" else [JobId(told)]
+
+
+def _of_job(queue: QueueKeys, note: Note) -> Op[Note | None]:
+    """What its letter tells of a job that is still there; None if it gets none, or not yet."""
     try:
-        data = decode(fields.get("data"), where="data")
+        fields = yield from ask(glidemq.job_fields(queue, note.job_id))
+    except ProtocolError as exc:
+        return replace(note, name="?", reason=f"the job cannot be read: {exc}")
+    if fields.get("state") == JobState.FAILED:
+        return replace(
+            note,
+            name=readable(fields.get("name", "")) or "?",
+            data=fields.get("data"),
+            reason=fields.get("failedReason", ""),
+            attempts=number(fields.get("attemptsMade")),
+        )
+    if fields.get("state") != JobState.SUSPENDED:  # whose time is over, and who is about to fail
+        yield from ask(letters.written(queue, note))
+    return None
+
+
+def _envelope(queue: QueueKeys, letter: Note) -> str:
+    """Data that does not fit with what is written around it is left out; the failed job may still have it."""
+    try:
+        data = decode(letter.data, where="data")
     except DecodeError:
         data = None
     envelope: dict[str, Json] = {
         "originalQueue": queue.queue,
-        "originalJobId": job_id,
+        "originalJobId": letter.job_id,
         "data": data,
-        "failedReason": readable(fields.get("failedReason", "")),
-        "attemptsMade": number(fields.get("attemptsMade")),
+        "failedReason": readable(letter.reason),
+        "attemptsMade": letter.attempts,
     }
-    name = readable(fields.get("name", "")) or "unnamed"
     try:
-        return (yield from add_job(target, NewJob(name, envelope), now_ms))
+        return encode(envelope, where="dead letter")
     except EncodeError:  # too large, or an id that no JSON can say
-        small: dict[str, Json] = {"originalJobId": readable(job_id), "data": None}
-        return (yield from add_job(target, NewJob(name, envelope | small), now_ms))
+        small: dict[str, Json] = {"originalJobId": readable(letter.job_id), "data": None}
+        return encode(envelope | small, where="dead letter")
 
 
 def dead_letters(queue: QueueKeys, offset: int, limit: int) -> Op[list[DeadLetter]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, Library, library
 from glidemq_orchestrate._protocol import glidemq, orchestrate
@@ -20,6 +21,8 @@ from glidemq_orchestrate.errors import (
 )
 
 T = TypeVar("T")
+
+LOADS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,11 @@ def ensure_libraries() -> Op[None]:
 
 
 def with_libraries(op: Op[T]) -> Op[T]:
-    """Run an operation; where a reply says that a library is gone, load it and ask the same again, once."""
+    """Run an operation; where a reply says that a library is gone, load it and ask the same again.
+
+    It may be lost again between loading and asking: on a server that is emptied more than once, or one that a
+    failover replaces. After some times in a row the operation is told.
+    """
     try:
         request = next(op)
         while True:
@@ -88,19 +95,27 @@ def with_libraries(op: Op[T]) -> Op[T]:
 
 def _answered(request: Request) -> Generator[Request, Any, Any]:
     if isinstance(request, Call):
-        try:
-            return (yield request)
-        except LibraryMissing:
-            yield from ensure_libraries()
-            return (yield request)
+        for _ in range(LOADS):
+            try:
+                return (yield request)
+            except LibraryMissing:
+                yield from _load_again()
+        return (yield request)
     replies = list((yield request))
-    lost = [index for index, reply in enumerate(replies) if isinstance(reply, LibraryMissing)]
-    if lost:
-        yield from ensure_libraries()
+    for _ in range(LOADS):
+        lost = [index for index, reply in enumerate(replies) if isinstance(reply, LibraryMissing)]
+        if not lost:
+            break
+        yield from _load_again()
         again = yield Batch(tuple(request.calls[index] for index in lost))
         for index, reply in zip(lost, again, strict=True):
             replies[index] = reply
     return replies
+
+
+def _load_again() -> Op[None]:
+    with suppress(LibraryMissing):  # gone while they were being looked at: asking again tells
+        yield from ensure_libraries()
 
 
 def library_status() -> Op[list[LibraryStatus]]:

@@ -96,15 +96,17 @@ def drain(queue: QueueKeys, *, delayed: bool, now_ms: int) -> Op[int]:
 
 
 def retry_failed(queue: QueueKeys, limit: int | None, now_ms: int) -> Op[int]:
-    """Run failed jobs again, oldest first."""
+    """Run failed jobs again, oldest first: as many as have failed now, for a worker may fail them again."""
     if limit is not None:
         whole("count", limit, 1)
+    left = yield from ask(queue_reads.length(queue, "failed"))
     count = kept = 0
-    while limit is None or count < limit:
-        size = SLICE if limit is None else min(SLICE, limit - count)
+    while left and (limit is None or count < limit):
+        size = min(SLICE, left, left if limit is None else limit - count)
         ids = yield from ask(queue_reads.sorted_ids(queue, "failed", kept, size, newest_first=False))
         if not ids:
             break
+        left -= len(ids)
         words = yield from ask(job_changes.retry_jobs(queue, ids, now_ms))
         count += words.count("retried")
         kept += len(words) - words.count("retried") - words.count("missing")

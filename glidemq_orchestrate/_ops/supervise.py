@@ -172,15 +172,14 @@ def look_after_open(watch: Watch, clock: Clock) -> Op[None]:
     """Go on with the walk over the open nodes of every running flow: a lap in 15 s, or as fast as may be."""
     home = watch.queue
     known = yield from ask(calls.progress(home))
-    lap, (offset, _, cursor) = number(known.get("lap")), known.get("walk", "").partition(" ")
-    first, now_ms = max(number(offset), 0), clock.now_ms()
-    cursor = cursor if cursor.isdecimal() else "0"
-    if (first, cursor) == (0, "0"):
+    lap, (offset, _, place) = number(known.get("lap")), known.get("walk", "").partition(" ")
+    first, position, now_ms = max(number(offset), 0), max(number(place), 0), clock.now_ms()
+    if (first, position) == (0, 0):
         if now_ms - lap < LAP_MS:
             return
         lap = now_ms
-    first, cursor = yield from _walk(watch, first, cursor, clock)
-    yield from _note(home, {"lap": lap, "walk": f"{first} {cursor}"})
+    first, position = yield from _walk(watch, first, position, clock)
+    yield from _note(home, {"lap": lap, "walk": f"{first} {position}"})
 
 
 def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
@@ -189,23 +188,23 @@ def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
         yield from ask(calls.note_progress(queue, fields))
 
 
-def _walk(watch: Watch, first: int, cursor: str, clock: Clock) -> Op[tuple[int, str]]:
-    """Look at some pages; answers where to go on: number of the flow and cursor in it."""
+def _walk(watch: Watch, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
+    """Look at some pages; answers where to go on: number of the flow and position in it."""
     home, pages = watch.queue, 0
     while flow_ids := (yield from ask(calls.running_flows(home, first, FLOWS))):
         for flow_id in flow_ids:
             while True:
                 if pages == PAGES:
-                    return first, cursor
+                    return first, position
                 pages += 1
-                cursor, suspects = yield from ask(
-                    calls.check_open(home, flow_id, cursor, SILENT_LOCKS * watch.lock_ms, clock.now_ms())
+                position, suspects = yield from ask(
+                    calls.check_open(home, flow_id, position, SILENT_LOCKS * watch.lock_ms, clock.now_ms())
                 )
                 yield from bring_back(home, flow_id, suspects, clock)
-                if cursor == "0":
+                if not position:
                     break
             first += 1
-    return 0, "0"
+    return 0, 0
 
 
 def advance_portable(watch: Watch, clock: Clock) -> Op[None]:

@@ -16,6 +16,7 @@ from glidemq_orchestrate.keys import QueueKeys
 
 FOREIGN_IDLE_MS: Final = 10_000
 OURS: Final = "gmo-worker-"
+SILENT_MS: Final = 60_000
 
 
 def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op[None]:

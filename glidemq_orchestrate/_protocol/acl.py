@@ -12,9 +12,9 @@ from glidemq_orchestrate.keys import DEFAULT_PREFIX
 _COMMANDS: Final = """
 fcall info scan get mget set incr incrby decr decrby exists del unlink expire pexpire persist hget hmget
 hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush
-lrange lrem rpop rpush sadd scard sismember smismember smembers spop srandmember srem sscan time zadd zcard
-zcount zpopmin zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore xack xadd xautoclaim xdel
-xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtrim
+lrange lrem rpop rpush sadd scard sintercard sismember smembers smismember spop srandmember srem sscan
+time zadd zcard zcount zpopmin zrange zrangebyscore zrem zrevrange zrevrangebyscore zscore xack xadd
+xautoclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtrim
 """
 COMMANDS: Final = tuple(_COMMANDS.split())
 IN_A_CLUSTER: Final = ("asking", "cluster|slots")
@@ -34,7 +34,8 @@ _AFTER_KEY: Final = {
     "xtrim": ("MAXLEN", "0"),
 }
 _ONE: Final = """
-decrby hdel hexists hget hmget hscan incrby lpos lpush rpush sadd sismember smismember srem sscan zrem zscore
+decrby hdel hexists hget hmget hscan incrby lpos lpush rpush sadd sismember smismember srem sscan zrem
+zscore
 """
 _TWO: Final = """
 hincrby hincrbyfloat hset hsetnx lrange lrem xrange xrevrange zadd zcount zrange zrangebyscore zrevrange
@@ -43,6 +44,7 @@ zrevrangebyscore
 _ELSE: Final = {
     "info": ("INFO", "server"),
     "scan": ("SCAN", "0", "COUNT", "1"),
+    "sintercard": ("SINTERCARD", "1", "KEY"),
     "time": ("TIME",),
     "fcall": ("FCALL", "glidemq_version", "0"),
     "xgroup": ("XGROUP", "CREATE", "KEY", "g", "0"),

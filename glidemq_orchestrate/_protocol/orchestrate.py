@@ -231,6 +231,11 @@ def reclaim(queue: QueueKeys, consumer: str, *, lock_ms: int, max_lost: int, now
     return function("gmo_reclaim", [queue.key("stream")], args, list)
 
 
+def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) -> Call[int]:
+    """Remove what killed workers have left, but no entry. Answers how many consumers. Repeatable."""
+    return function("gmo_forget_workers", [queue.key("stream")], (now_ms, group, silent_ms), replies.integer)
+
+
 def announce_worker(queue: QueueKeys, worker_id: str, until_ms: int) -> Call[None]:
     """List a worker among the live ones until then. Repeatable."""
     return command("ZADD", queue.workers(), until_ms, worker_id, decode=replies.anything)

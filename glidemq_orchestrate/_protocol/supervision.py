@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -34,6 +34,11 @@ class Suspect:
     queue: QueueKeys
     job_id: str
     trace: str
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for dependencies of which none may be to come."""
+        return self.trace.startswith("waiting-children|")
 
 
 def renew_lock(queue: QueueKeys, token: str, ttl_ms: int) -> Call[int]:
@@ -81,15 +86,18 @@ def running_flows(home: QueueKeys, first: int, count: int) -> Call[list[str]]:
 
 
 def check_open(
-    home: QueueKeys, flow_id: str, cursor: str, silent_ms: int, now_ms: int
-) -> Call[tuple[str, list[Suspect]]]:
-    """Look after a page of a flow's open nodes: the next cursor (``0`` at the end), and who may be lost."""
+    home: QueueKeys, flow_id: str, position: int, silent_ms: int, now_ms: int
+) -> Call[tuple[int, list[Suspect]]]:
+    """Look after a page of a flow's open nodes: the next position (0 at the end), and who may be lost.
 
-    def decode(reply: Any) -> tuple[str, list[Suspect]]:
+    Positions are those in the order in which the nodes joined: another server process knows them too.
+    """
+
+    def decode(reply: Any) -> tuple[int, list[Suspect]]:
         suspects = [_suspect(ref, trace) for ref, trace in replies.rows(2)(reply[1:])]
-        return reply[0], suspects
+        return int(reply[0]), suspects
 
-    args = (now_ms, flow_id, cursor, PAGE, silent_ms)
+    args = (now_ms, flow_id, position, PAGE, silent_ms)
     return function("gmo_check_open", [home.flow(flow_id)], args, decode)
 
 
@@ -97,6 +105,23 @@ def _suspect(ref: str, trace: str) -> Suspect:
     base, _, job_id = ref.rpartition(":")
     prefix, _, queue = base.rpartition(":")
     return Suspect(QueueKeys(prefix, queue[1:-1]), job_id, trace)
+
+
+def dependencies(suspect: Suspect, cursor: str) -> Call[tuple[str, list[str]]]:
+    """A page of the refs that a node waits for: the next cursor (``0`` at the end); one may come twice."""
+    key = suspect.queue.key(f"deps:{suspect.job_id}")
+    return command("SSCAN", key, cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1])))
+
+
+def tell_again(
+    home: QueueKeys, flow_id: str, suspect: Suspect, refs: Sequence[str], now_ms: int
+) -> Call[int]:
+    """Tell a blocked node how these dependencies have ended; none: it knows of all, and is to go on.
+
+    Answers 0 when one of them has not ended, or the node does not wait any more. Repeatable.
+    """
+    keys = [home.flow(flow_id), suspect.queue.job(suspect.job_id)]
+    return function("gmo_tell_again", keys, (now_ms, flow_id, suspect.job_id, *refs), replies.integer)
 
 
 def stream_page(queue: QueueKeys, after: str) -> Call[list[tuple[str, str]]]:

@@ -74,6 +74,13 @@ def worker(
     stop_after: Annotated[
         float, typer.Option(help="Seconds to wait for running jobs at a stop.", min=0)
     ] = 10,
+    allow_import: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Package from which jobs may name what is imported (spark.python). Repeatable; "
+            "the packages of --app when left out."
+        ),
+    ] = None,
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_json: Annotated[
@@ -100,6 +107,7 @@ def worker(
         prefix=prefix,
         lock_duration=timedelta(seconds=lock),
         shutdown_timeout=timedelta(seconds=stop_after),
+        allow_import=allow_import or [package_of(name) for name in app_names],
     ).run()
 
 
@@ -113,6 +121,13 @@ def demo(
     from glidemq_orchestrate.demo.run import run_demo  # noqa: PLC0415  needs the demo extra
 
     run_demo(orchestrator, home=home.resolve(), project=project.resolve(), console=console)
+
+
+def package_of(app: str) -> str:
+    """The package that holds the module of ``module`` or ``module:name``; a module in none is its own."""
+    module = app.partition(":")[0]
+    spec = sys.modules[module].__spec__
+    return (spec and spec.parent) or module
 
 
 def load_handlers(name: str) -> Handlers:

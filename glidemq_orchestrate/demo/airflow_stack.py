@@ -22,15 +22,12 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
+from glidemq_orchestrate._lifeline import lifeline
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, WaitTimeout
 
 COMPONENTS: Final = ("api-server", "scheduler", "dag-processor", "triggerer")
-STOP_ORDER: Final = (
-    "triggerer",
-    "scheduler",
-    "dag-processor",
-    "api-server",
-)  # running tasks report to the last
+# Running tasks report to the last.
+STOP_ORDER: Final = ("triggerer", "scheduler", "dag-processor", "api-server")
 HEALTH_PARTS: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 LOG_LINES: Final = 30
 _SECRETS_FILE: Final = "secrets.json"
@@ -45,8 +42,8 @@ class AirflowStackError(GlideMQError):
 class AirflowStack:
     """Airflow's API server, scheduler, DAG processor and triggerer, as child processes with their own groups.
 
-    Use it in a ``with`` statement: whatever happens in between, everything is stopped at the end. A second
-    start with the same home keeps DAG runs and needs no migration.
+    Use it in a ``with`` statement: everything is stopped at the end, also when this process is killed. A
+    second start with the same home keeps DAG runs and needs no migration.
 
     Args:
         home: ``AIRFLOW_HOME``: configuration, database and logs; made if missing.
@@ -140,6 +137,7 @@ class AirflowStack:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+                lifeline.forget(process.pid)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -296,13 +294,14 @@ class AirflowStack:
         with (self.home / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 command,
-                env=self._environment,
+                env={**self._environment, **lifeline.mark},
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        lifeline.watch(self._processes[name].pid)
 
     def _wait_until_healthy(self, until: float) -> None:
         health: Any = "no answer"

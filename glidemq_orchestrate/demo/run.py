@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from glidemq_orchestrate._lifeline import lifeline
 from glidemq_orchestrate._view import flow_view, summary_table
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack
 from glidemq_orchestrate.demo.preflight import ensure_disk, ensure_java, ensure_packages
@@ -38,7 +39,8 @@ PACKAGES: Final = {
 def run_demo(orchestrator: str, *, home: Path, project: Path, console: Console) -> None:
     """Run the flights pipeline through an orchestrator and print what came out.
 
-    Everything that was started is stopped at the end, also after an error or Ctrl-C. Logs stay in ``home``.
+    Everything that was started is stopped at the end, also after an error or Ctrl-C, and when this process is
+    killed. Logs stay in ``home``.
 
     Raises:
         ConfigurationError: Something needed is missing; the message names it and the remedy.
@@ -187,13 +189,14 @@ class _Demo:
         with (self._home / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
-                env=self._environment,
+                env={**self._environment, **lifeline.mark},
                 cwd=self._project,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        lifeline.watch(process.pid)
         self._running.callback(_stop, process)
         return process
 
@@ -215,6 +218,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    lifeline.forget(process.pid)
 
 
 def _connection(url: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The one warm SparkSession of a worker process: built once, checked before each step, ended with its JVM.
 
+The JVM and what it starts do not outlive the process, also when that is killed; a forked child has none.
 Knows nothing of jobs. Settings come from the environment:
 
 * ``GLIDEMQ_SPARK_MASTER``: a Spark master URL, ``local[*]`` (all cores of this machine) when unset.
@@ -23,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_orchestrate._importing import importing
+from glidemq_orchestrate._lifeline import lifeline
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 
 if TYPE_CHECKING:
@@ -131,6 +134,15 @@ class WarmSession:
                 self._end()
                 atexit.unregister(self.stop)
 
+    def after_fork(self) -> None:
+        """In a child: leave the session to the parent; this process builds its own when it asks for one."""
+        self._lock = threading.Lock()
+        spark, self._spark = self._spark, None
+        if spark is not None:
+            atexit.unregister(self.stop)
+            # Py4J tells the JVM of every object that is collected, over a connection that is the parent's.
+            _OF_PARENTS.extend([spark, *_forget_session()])
+
     def _end(self) -> None:
         spark, self._spark = self._spark, None
         if spark is not None:
@@ -138,6 +150,8 @@ class WarmSession:
 
 
 warm_session: Final = WarmSession()
+_OF_PARENTS: Final[list[object]] = []
+os.register_at_fork(after_in_child=warm_session.after_fork)
 
 
 def is_alive(spark: SparkSession) -> bool:
@@ -204,14 +218,19 @@ def _build(settings: SparkSettings) -> SparkSession:
         # PySpark warns about versions of pandas at its first use, whether a step uses pandas or not.
         warnings.simplefilter("ignore", FutureWarning)
         try:
-            from pyspark import SparkConf
-            from pyspark.sql import SparkSession
+            with importing():
+                from pyspark import SparkConf, SparkContext
+                from pyspark.sql import SparkSession
         except ImportError as exc:
             raise ConfigurationError(
                 "Spark steps need PySpark: pip install 'glidemq-orchestrate[spark]'"
             ) from exc
         conf = SparkConf(loadDefaults=False).setAll(list(settings.spark_conf().items()))
-        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        with lifeline.marking():
+            spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    gateway: Any = SparkContext._gateway  # noqa: SLF001  PySpark has no public way to ask
+    if process := getattr(gateway, "proc", None):  # none where somebody else has started the JVM
+        lifeline.watch(process.pid)
     logger.info("Spark session ready", extra={"action": "spark_started", "master": settings.master})
     return spark
 
@@ -219,7 +238,6 @@ def _build(settings: SparkSettings) -> SparkSession:
 def _end(spark: SparkSession) -> None:
     """Stop the context, then the JVM, and make PySpark forget both, whatever of them still lives."""
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
     gateway: Any = SparkContext._gateway  # noqa: SLF001  PySpark keeps the JVM for the life of the process otherwise
     with warnings.catch_warnings(), suppress(Exception):
@@ -229,12 +247,25 @@ def _end(spark: SparkSession) -> None:
         spark.stop()
     with suppress(Exception):
         gateway.shutdown()
-    # Left in place, the next session would try to reach the old JVM.
-    SparkContext._active_spark_context = None  # noqa: SLF001
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
-    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+    _forget_session()
     if gateway is not None:
         _end_process(gateway.proc)
+
+
+def _forget_session() -> list[object]:
+    """Make PySpark forget its JVM, or the next session would try to reach it; answers what PySpark knew."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    places = (
+        (SparkContext, ("_active_spark_context", "_gateway", "_jvm")),
+        (SparkSession, ("_instantiatedSession", "_activeSession")),
+    )
+    known = [getattr(where, name) for where, names in places for name in names]
+    for where, names in places:
+        for name in names:
+            setattr(where, name, None)
+    return known
 
 
 def _end_process(process: subprocess.Popen[bytes] | None) -> None:
@@ -250,3 +281,4 @@ def _end_process(process: subprocess.Popen[bytes] | None) -> None:
         logger.warning("the Spark JVM did not end within %s s; killing it", JVM_EXIT_SECONDS)
         process.kill()
         process.wait()
+    lifeline.forget(process.pid)

@@ -7,16 +7,20 @@ The payload of such a job is::
 ``function(spark, ctx, **arguments)`` runs in a thread; ``location``, the directory or URI where it reads and
 writes, is ``ctx.data["location"]``. What it returns is the job's result: small JSON, with large data named by
 its path.
+
+The module must be in a package that the worker was started with, by ``glidemq worker --allow-import package``
+or ``Worker(allow_import=["package"])``; any other is refused for good, before it is imported.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_orchestrate._allowed_imports import ImportNotAllowed, follow, import_allowed
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.errors import EncodeError
 from glidemq_orchestrate.handler import Context, Handlers, Unrecoverable
@@ -47,12 +51,13 @@ class Step:
     arguments: dict[str, Any]
 
     @classmethod
-    def from_data(cls, data: Json) -> Step:
-        """Check a payload and import its function.
+    def from_data(cls, data: Json, allowed: Sequence[str]) -> Step:
+        """Check a payload and import its function, from one of the packages that are allowed.
 
         Raises:
-            InvalidStep: A field is missing or of the wrong type, the function cannot be imported, or it does
-                not take the arguments. The message names the callable.
+            InvalidStep: A field is missing or of the wrong type, the function is in no package that is
+                allowed or cannot be imported, or it does not take the arguments. The message names the
+                callable.
         """
         if not isinstance(data, dict):
             raise InvalidStep(
@@ -71,7 +76,7 @@ class Step:
             raise InvalidStep(
                 f"step {name}: unknown field {', '.join(unknown)}; arguments go under arguments"
             )
-        function = _imported(name)
+        function = _imported(name, allowed)
         _check_arguments(name, function, arguments)
         return cls(name, function, dict(arguments))
 
@@ -87,9 +92,10 @@ def run_python_step(ctx: Context) -> Json:
         InvalidStep: See ``Step.from_data``; also when the result is not JSON.
         StepCancelled: The job was cancelled while the step ran.
     """
-    from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  the worker's start does not need it
+    with importing():
+        from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  the start does not need it
 
-    step = Step.from_data(ctx.data)
+    step = Step.from_data(ctx.data, ctx.allow_import)
     spark = warm_session.get().newSession()
     description = f"{ctx.node or step.name} ({ctx.job_id}, attempt {ctx.attempt})"
     try:
@@ -118,20 +124,24 @@ def stop_session() -> None:
     warm_session.stop()
 
 
-def _imported(name: str) -> Callable[..., Json]:
+def _imported(name: str, allowed: Sequence[str]) -> Callable[..., Json]:
     module_name, _, path = name.partition(":")
     if not module_name or not path:
         raise InvalidStep(f"step {name}: the callable must be written package.module:function")
     try:
-        target: Any = importlib.import_module(module_name)
+        module = import_allowed(module_name, allowed)
+    except ImportNotAllowed as exc:
+        raise InvalidStep(f"step {name}: {exc}") from exc
     except Exception as exc:
         raise InvalidStep(
             f"step {name}: importing {module_name} failed: {type(exc).__name__}: {exc}"
         ) from exc
-    for part in path.split("."):
-        if not hasattr(target, part):
-            raise InvalidStep(f"step {name}: module {module_name} has no {path}")
-        target = getattr(target, part)
+    try:
+        target = follow(module, path, allowed)
+    except ImportNotAllowed as exc:
+        raise InvalidStep(f"step {name}: {exc}") from exc
+    except AttributeError as exc:
+        raise InvalidStep(f"step {name}: module {module_name} has no {path}") from exc
     if not callable(target):
         raise InvalidStep(f"step {name}: {path} is not a function")
     function: Callable[..., Json] = target

@@ -30,25 +30,22 @@ local function decide(mode, window, now, state, time)
   return mode == 'simple' and 'skip' or 'create'
 end
 
--- The number of a replaced job never arrives: mark it, so that the group does not wait for it.
--- Markers before it are consumed first; repeated debouncing would pile them up.
+-- The number of a replaced job never arrives: mark it, so that the group does not wait for it. Nothing else of the
+-- group changes: markers are consumed by the next activation. Parked jobs that waited for this number go on at once.
 local function give_up_number(prefix, old, now)
   local seq = L.numbers.int(old.orderingSeq, 0)
   if not old.groupKey or seq <= 0 then
     return
   end
   local hash_key = prefix .. 'group:' .. old.groupKey
-  local group = L.groups.load(prefix, old.groupKey)
-  local next_seq = L.groups.advance(hash_key, group)
-  if seq < next_seq then
+  if seq < L.numbers.int(redis.call('HGET', hash_key, 'nextSeq'), 0) then
     L.groups.leave(prefix, old, now)
     return
   end
-  local marker = 'skip:' .. L.numbers.text(seq)
-  group[marker] = '1'
-  redis.call('HSET', hash_key, marker, 1)
-  if seq == next_seq then
-    L.groups.promote(prefix, old.groupKey, group, now)
+  redis.call('HSET', hash_key, 'skip:' .. L.numbers.text(seq), 1)
+  -- The markers of many replacements are read only where somebody waits.
+  if redis.call('EXISTS', prefix .. 'groupq:' .. old.groupKey) == 1 then
+    L.groups.promote(prefix, old.groupKey, L.groups.load(prefix, old.groupKey), now, true)
   end
 end
 

@@ -36,7 +36,7 @@ local function end_blocked(home, flow_id, key, now)
       local flow = L.record.of_job(prefix, job_id) or { home = home, id = flow_id, node = job_id }
       local is_skipped = ends_as == 'skipped'
       edges = edges + math.min(redis.call('SCARD', prefix .. 'parents:' .. job_id), SLICE)
-      L.release.dependents(flow, prefix, job_id, now,
+      L.telling.dependents(flow, prefix, job_id, now,
         { outcome = ends_as, cause = is_skipped and flow.node or cause, on_failure = flow.on_failure })
       local finish = is_skipped and L.settle.skip_node or L.settle.fail_node
       finish(flow, ref, 'upstream ' .. outcome .. ': ' .. cause, now)
@@ -67,7 +67,7 @@ local function work(flow, key, now)
   elseif marks[2] then
     return L.again.slice(flow, key, now)
   end
-  local untold, unready = L.release.go_on(flow, key, now), release_ready(flow, key, now)
+  local untold, unready = L.telling.go_on(flow, key, now), release_ready(flow, key, now)
   return untold + unready + end_blocked(flow.home, flow.id, key, now)
 end
 

@@ -12,33 +12,44 @@ local function is_doomed(prefix, job_id)
   return redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:doomed') == 1
 end
 
--- Nodes that were added from outside stay, those of a running node (see grow.lua) do not: it adds them again.
-local function note(key, name, row, start)
-  local queue, job_id = L.stage.place(row)
-  local prefix = start .. '{' .. queue .. '}:'
+-- Nodes that were added from outside stay, those of a running node (see grow.lua) do not: it adds them again. Returns
+-- whether the node stays.
+local function note(key, name, ref)
+  local prefix, job_id = L.record.split(ref)
+  redis.call('SADD', key .. ':failed', ref)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:grown', 'gmo:row')
   if job[1] and job[1]:sub(1, 2) ~= 'x-' then
     redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:doomed', '1')
     redis.call('HSET', key, 'doomed', '1')
+    return false
   elseif job[2] then -- without the names that were added to it
+    local row = redis.call('HGET', key .. ':nodes', name)
     redis.call('HSET', key .. ':nodes', name, row:sub(1, tonumber(job[2]) - 1) .. ']')
     redis.call('HDEL', prefix .. 'job:' .. job_id, 'gmo:row')
   end
-  redis.call('SADD', key .. ':failed', prefix .. job_id)
+  return true
 end
 
--- A slice of the restart; returns how much is left.
-function L.again.note_all(key, cursor)
-  local start = key:match('^(.*:){[^{}]*}:gmo:flow:')
-  local page = redis.call('HSCAN', key .. ':nodes', cursor, 'COUNT', SLICE)
-  for i = 1, #page[2], 2 do
-    note(key, page[2][i], page[2][i + 1], start)
+-- A slice of the restart; `left`: how many entries at the head of the order have not been looked at. Those that stay go
+-- to its end. Returns how much is left.
+function L.again.note_all(key, left)
+  left = L.order.ensure(key) or tonumber(left)
+  local open = key .. ':open'
+  for _, entry in ipairs(redis.call('LPOP', key .. ':order', math.min(left, SLICE)) or {}) do
+    left = left - 1
+    local name, ref = L.order.split(entry)
+    -- What joins the flow meanwhile is open and runs anyway.
+    if redis.call('HEXISTS', key .. ':nodes', name) == 1
+      and (redis.call('SISMEMBER', open, ref) == 1 or note(key, name, ref)) then
+      redis.call('RPUSH', key .. ':order', entry)
+    end
   end
-  if page[1] == '0' then
+  left = math.min(left, redis.call('LLEN', key .. ':order'))
+  if left <= 0 then
     redis.call('HDEL', key, 'restart')
     redis.call('HSET', key, 'retry', '1')
   else
-    redis.call('HSET', key, 'restart', page[1])
+    redis.call('HSET', key, 'restart', left)
   end
   return redis.call('SCARD', key .. ':failed') + 1
 end
@@ -57,22 +68,24 @@ function L.again.dooms(key)
   return redis.call('HEXISTS', key, 'doomed') == 1
 end
 
--- A dependent forgets how the node ended, or that there was such a node.
+-- A dependent forgets how the node ended, or that there was such a node. Returns whether it stays a dependent.
 function L.again.take_back(ref, dependent, dooms)
   if not dooms then
-    return L.rules.forget(ref, dependent)
+    L.rules.forget(ref, dependent)
+    return true
   end
   local prefix, job_id = L.record.split(ref)
   local its_prefix, its_id = L.record.split(dependent)
   local goes, its_goes = is_doomed(prefix, job_id), is_doomed(its_prefix, its_id)
   if its_goes and not goes then
     redis.call('SREM', prefix .. 'parents:' .. job_id, dependent)
-    return
+    return false
   end
   L.rules.forget(ref, dependent)
   if goes and not its_goes then
     redis.call('SREM', its_prefix .. 'deps:' .. its_id, ref)
   end
+  return true
 end
 
 -- All dependents of the node have forgotten it.
@@ -115,13 +128,12 @@ local function reset(key, ref, now, dooms)
       L.rules.guard(prefix, job_id)
     end
   end
-  local parents = prefix .. 'parents:' .. job_id
-  local count = redis.call('SCARD', parents)
-  if count > SLICE then
-    redis.call('HSET', key .. ':telling', ref, '0\nagain\n\n')
+  local count, is_small = L.telling.count(prefix, job_id)
+  if not is_small then
+    L.telling.begin(key, ref, { outcome = 'again' })
     return SLICE
   end
-  for _, dependent in ipairs(redis.call('SMEMBERS', parents)) do
+  for _, dependent in ipairs(redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)) do
     L.again.take_back(ref, dependent, dooms)
   end
   L.again.told(key, ref, dooms)
@@ -140,7 +152,7 @@ function L.again.slice(flow, key, now)
   end
   local left = redis.call('SCARD', key .. ':failed')
   if left == 0 and spent < BUDGET then
-    left = L.release.go_on(flow, key, now)
+    left = L.telling.go_on(flow, key, now)
     if left == 0 then
       redis.call('HDEL', key, 'retry', 'doomed')
       L.settle.end_if_over(flow, key, now) -- where every node that was noted is gone

@@ -46,6 +46,7 @@ local function end_node(ref, now)
   local queue = prefix:match('{(.*)}:$')
   local reason = 'queue timeout: no worker of queue ' .. queue .. ' began it within ' .. seconds(job[3])
   L.settle.fail_and_tell(flow, ref, reason, now)
+  L.dead.note(prefix, job_id, now)
   L.advance.slice(flow.home, flow.id, now)
 end
 
@@ -58,7 +59,9 @@ end
 local function expire_due(keys, args)
   local now = tonumber(args[1])
   local home = L.hashes.prefix(keys[1], 'gmo:due')
+  L.dead.note_suspended(home, now)
   local promoted = L.scheduled.promote(home, now, PROMOTED, function(job_id)
+    L.dead.note(home, job_id, now)
     L.settle.job_failed(home, job_id, 'expired', now)
   end)
   local members = redis.call('ZRANGEBYSCORE', keys[1], '-inf', now, 'LIMIT', 0, SLICE)

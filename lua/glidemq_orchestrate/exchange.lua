@@ -63,6 +63,7 @@ local function fetch(x, wanted, max, duration)
     held, count, until_ms = 'rate', starts, start + duration
   end
   L.scheduled.promote(x.prefix, x.now, PROMOTED, function(job_id)
+    L.dead.note(x.prefix, job_id, x.now)
     x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, job_id, 'expired', x.now)
   end)
   local is_full = count > 0 and L.fetch.jobs(x, count)

@@ -5,11 +5,10 @@ L.fetch = {}
 
 local TRIES, MAX_INPUTS, MAX_INPUT_BYTES = 3, 20, 262144
 
--- What a row of the reply holds after job id, entry id and processedOn, in this order.
+-- What a row of the reply holds after job id, entry id and processedOn, in this order; then what decides.
 local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node', 'signals', 'fallbackIndex',
   'budgetKey' }
 local SHOWN = #COLUMNS
--- What decides, after those.
 local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
   'gmo:entry', 'processedOn' }
 local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
@@ -81,6 +80,9 @@ local function pass_gates(x, job_id, entry_id)
   end
   local after = redis.call('HMGET', x.prefix .. 'job:' .. job_id, 'state', 'failedReason')
   if after[1] == 'failed' then
+    if why ~= 'REVOKED' then
+      L.dead.note(x.prefix, job_id, x.now)
+    end
     x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, job_id, after[2] or why, x.now)
   end
   return false
@@ -140,11 +142,11 @@ end
 -- Somebody may have emptied the database: then the workers' group is made again.
 local function read_stream(x, count)
   local reply = redis.pcall('XREADGROUP', 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>')
-  if reply and reply.err then
-    redis.call('XGROUP', 'CREATE', x.stream, x.group, '0', 'MKSTREAM')
-    return nil
+  if not (reply and reply.err) then
+    return reply
   end
-  return reply
+  redis.call('XGROUP', 'CREATE', x.stream, x.group, '0', 'MKSTREAM')
+  return redis.call('XREADGROUP', 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>')
 end
 
 -- Fills x.jobs up to `count`. Returns false when the queue had fewer that may run now.
@@ -180,7 +182,8 @@ function L.fetch.again(x)
       hand_out(x, job_id, entry_id, v, v[SHOWN + STARTED])
     end
   end
-  for _, entry in ipairs(redis.call('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)) do
+  local pending = redis.pcall('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)
+  for _, entry in ipairs(pending.err and {} or pending) do -- no group: the server lost everything
     local found = redis.call('XRANGE', x.stream, entry[1], entry[1])[1]
     local job_id = found and L.stream.job_id(found[2])
     if job_id then

@@ -18,6 +18,7 @@ local function admit(key, table_key, sealed, page)
     if sealed['sealed:' .. batch] and row ~= '' then
       local prefix, job_id = L.record.split(ref)
       redis.call('HSET', key .. ':nodes', page[i], row)
+      redis.call('RPUSH', key .. ':order', L.order.entry(page[i], ref))
       redis.call('SADD', key .. ':open', ref)
       if L.stage.is_root(prefix, job_id, redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:rule')) then
         redis.call('SADD', key .. ':ready', ref)
@@ -101,7 +102,7 @@ local function step(flow, key, growth, now)
     if meta.ref then
       local prefix, job_id = L.record.split(meta.ref)
       local grower = L.record.of_job(prefix, job_id) or flow
-      L.release.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = grower.node })
+      L.telling.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = grower.node })
     end
     L.settle.end_if_over(flow, key, now)
   end

@@ -95,41 +95,74 @@ local function fail_revoked(prefix, job_id, now)
   return REVOKED
 end
 
+-- Looks after one open node. Returns what it cost, and its trace where it is a suspect.
+local function look_after(c, ref)
+  local prefix, job_id = L.record.split(ref)
+  local seen, fields = trace(prefix .. 'job:' .. job_id)
+  local spent = L.foreign.settle(prefix, job_id, c.now)
+  if not fields then
+    return spent, ''
+  end
+  local state = fields[1]
+  if state == 'waiting-children' then
+    local revoked = fail_revoked(prefix, job_id, c.now)
+    local cost, is_suspect = 0, false
+    if revoked == 0 and c.is_at_rest then
+      cost, is_suspect = L.stuck.look(c.flow, c.key, ref, c.now)
+    end
+    return spent + revoked + cost, is_suspect and seen or nil
+  elseif state ~= 'completed' and state ~= 'failed' then
+    local is_found = is_in_place(prefix, job_id, fields, c.now, c.silent)
+    if is_found == false then
+      put_back(prefix, job_id)
+      spent = spent + PUT_BACK
+    end
+    return spent, is_found == nil and seen or nil
+  end
+  return spent, nil
+end
+
 -- gmo_check_open: look after a page of the open nodes of a running flow.
 -- KEYS  1 flow hash
--- ARGS  1 now_ms  2 flow id  3 cursor ('0' first)  4 limit  5 silent_ms: longest silence of a worker
--- REPLY {next cursor ('0' = end), then for each suspect: ref, trace ('' = the job is gone)}
+-- ARGS  1 now_ms  2 flow id  3 position in the order of the nodes ('0' first)  4 limit  5 silent_ms: longest silence
+--       of a worker
+-- REPLY {next position ('0' = end), then for each suspect: ref, trace ('' = the job is gone)}
 -- EFFECTS nodes that others have ended are settled; delayed nodes that are in no schedule go to the stream; revoked
---   nodes that wait for dependencies fail. A suspect waits or runs and is in no place that can be seen at once.
+--   nodes that wait for dependencies fail; those whose dependencies have all ended run, or end. A flow that has work
+--   left stands in gmo:todo again, one without open nodes ends. A suspect waits or runs and is in no place that can be
+--   seen at once; one that waits for dependencies is for gmo_tell_again.
 local function check_open(keys, args)
-  local now, limit, silent = tonumber(args[1]), tonumber(args[4]), tonumber(args[5])
+  local key, at, limit = keys[1], tonumber(args[3]), tonumber(args[4])
+  local ahead = 2 * limit
   seen_groups = {}
-  if redis.call('HGET', keys[1], 'state') ~= 'running' then
+  if redis.call('HGET', key, 'state') ~= 'running' then
     return { '0' }
   end
-  local page, reply, spent = redis.call('SSCAN', keys[1] .. ':open', args[3], 'COUNT', limit), {}, 0
-  reply[1] = page[1]
-  for _, ref in ipairs(page[2]) do
-    if spent >= 2 * limit then
-      reply[1] = args[3] -- the same page again: it has fewer nodes now
-      break
-    end
-    local prefix, job_id = L.record.split(ref)
-    local seen, fields = trace(prefix .. 'job:' .. job_id)
-    spent = spent + 1 + L.foreign.settle(prefix, job_id, now)
-    if fields and fields[1] == 'waiting-children' then
-      spent = spent + fail_revoked(prefix, job_id, now)
-    elseif not fields then
-      reply[#reply + 1], reply[#reply + 2] = ref, ''
-    elseif fields[1] ~= 'completed' and fields[1] ~= 'failed' then
-      local is_found = is_in_place(prefix, job_id, fields, now, silent)
-      if is_found == nil then
-        reply[#reply + 1], reply[#reply + 2] = ref, seen
-      elseif not is_found then
-        put_back(prefix, job_id)
-        spent = spent + PUT_BACK
+  L.order.ensure(key)
+  local flow = { home = L.record.home(key, args[2]), id = args[2], node = 'flow' }
+  local c = { key = key, flow = flow, now = tonumber(args[1]), silent = tonumber(args[5]),
+    is_at_rest = L.stuck.is_at_rest(flow, key, tonumber(args[1])) }
+  local page, refs, reply, spent = redis.call('LRANGE', key .. ':order', at, at + ahead - 1), {}, { '0' }, 0
+  for i, entry in ipairs(page) do
+    local _, ref = L.order.split(entry)
+    refs[i] = ref
+  end
+  local open = #refs > 0 and redis.call('SMISMEMBER', key .. ':open', unpack(refs)) or {}
+  for i, ref in ipairs(refs) do
+    if open[i] == 1 then
+      if spent >= limit then
+        reply[1] = L.numbers.text(at + i - 1)
+        return reply
+      end
+      local cost, suspect = look_after(c, ref)
+      spent = spent + 1 + cost
+      if suspect then
+        reply[#reply + 1], reply[#reply + 2] = ref, suspect
       end
     end
+  end
+  if #page == ahead then
+    reply[1] = L.numbers.text(at + ahead)
   end
   return reply
 end

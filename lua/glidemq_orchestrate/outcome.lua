@@ -100,6 +100,7 @@ end
 local function fail(x, o, job)
   local mode, count, age = retention(o, job)
   local key = x.prefix .. 'job:' .. o.job_id
+  local dead = mode ~= '0' and L.dead.copy(x.prefix, o.job_id, o.text) or nil
   if o.entry_id == '' then
     redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
   end
@@ -108,7 +109,10 @@ local function fail(x, o, job)
     remove_count = count, remove_age = age, job = job }
   if verdict == 'retrying' then
     redis.call('HDEL', key, 'gmo:entry')
-  elseif job.flow then
+    return verdict
+  end
+  L.dead.note(x.prefix, o.job_id, x.now, dead)
+  if job.flow then
     x.spent = x.spent + FLOW_FAILURE
     x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, o.job_id, o.text, x.now)
   end

@@ -40,6 +40,7 @@ local function reclaim(keys, args)
     prefix = prefix, group = args[2], consumer = args[3], min_idle = tonumber(args[4]), lock_duration = tonumber(args[5]),
     max_stalled = tonumber(args[6]), now = now, failed_key = prefix .. 'failed',
     on_dead = function(job_id)
+      L.dead.note(prefix, job_id, now)
       local reason = redis.call('HGET', prefix .. 'job:' .. job_id, 'failedReason') or 'stalled'
       local flow_id = L.settle.job_failed(prefix, job_id, reason, now)
       if flow_id ~= '' then

@@ -3,15 +3,17 @@
 --                                 skipped ignored (those of the failed that do not count) created_at started_at
 --                                 finished_at generation (how often it was restarted) retention and deadline (ms)
 --                                 fail_fast expired_at listed (the state it is listed under), and the marks cancel
---                                 (what it ends as), retry and restart (a cursor): see steer.lua; doomed: again.lua
+--                                 (what it ends as), retry and restart (how much of the order is left): see
+--                                 steer.lua; doomed: again.lua
 --   <home>gmo:flow:<id>:nodes     hash: node name -> JSON [rank, queue, job id, job, dependency...]
 --   <home>gmo:flow:<id>:open      set of refs: nodes that have not ended
 --   <home>gmo:flow:<id>:ready     set of refs: nodes to be released
 --   <home>gmo:flow:<id>:failed    set of refs: nodes that a retry runs again: failed, or skipped because of others
 --   <home>gmo:flow:<id>:blocked   set of "<ref>\n<failed or skipped>\n<outcome>\n<cause>": nodes to be ended like that,
 --                                 because a dependency had this outcome, which the node <cause> began
---   <home>gmo:flow:<id>:telling   hash: ref of a node with many dependents -> "<scan cursor>\n<outcome>\n<cause>\n
---                                 <its on_failure>"; the outcome `again` takes back what they were told
+--   <home>gmo:flow:<id>:order     list of "<node name>\n<ref>" of all nodes, as they joined: see order.lua
+--   <home>gmo:flow:<id>:telling   hash: ref of a node with many dependents -> how far they were told: see telling.lua;
+--                                 the outcome `again` takes back what they were told
 --   <home>gmo:flow:<id>:growing   set: see grow.lua
 --   <home>gmo:todo                set of flow ids that need gmo_advance_flow
 -- A ref is "<queue prefix><job id>", the form of glide-mq's dependency members.

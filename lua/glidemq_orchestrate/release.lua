@@ -69,6 +69,7 @@ function L.release.node(flow, ref, now, v)
   if v[5] then
     if not place(prefix, job_id, v[2] or '', now) then
       L.settle.fail_and_tell(L.record.of_job(prefix, job_id), ref, 'its cost is over the capacity of its bucket', now)
+      L.dead.note(prefix, job_id, now)
     end
   elseif delay > 0 then
     redis.call('ZADD', prefix .. 'scheduled', now + delay, job_id)
@@ -90,62 +91,4 @@ function L.release.tell(flow, key, ref, dependent, told, now)
     redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
   end
   return what == 'blocked'
-end
-
--- Tells the dependents of a job, whichever queue they are in, how it ended. Returns true when gmo_advance_flow has to
--- go on: they are too many, or one cannot run. told: see rules.lua; count: how many there are, where that is known.
-function L.release.dependents(flow, prefix, job_id, now, told, count)
-  local key, parents, ref = L.record.key(flow.home, flow.id), prefix .. 'parents:' .. job_id, prefix .. job_id
-  count = count or redis.call('SCARD', parents)
-  if count > SLICE then
-    redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
-    local row = table.concat({ '0', told.outcome, told.cause, told.on_failure or '' }, '\n')
-    redis.call('HSET', key .. ':telling', ref, row)
-    return true
-  end
-  local is_unfinished = false
-  for _, dependent in ipairs(count > 0 and redis.call('SMEMBERS', parents) or {}) do
-    is_unfinished = L.release.tell(flow, key, ref, dependent, told, now) or is_unfinished
-  end
-  return is_unfinished
-end
-
--- Whether what is being told is still so: a retry may have undone a failure in the meantime.
-local function is_current(prefix, job_id, outcome)
-  return outcome ~= 'failed' or redis.call('HGET', prefix .. 'job:' .. job_id, 'state') == 'failed'
-end
-
--- Goes on with one job that has many dependents; returns how many such jobs are left.
-function L.release.go_on(flow, key, now)
-  local telling = key .. ':telling'
-  local ref = redis.call('HRANDFIELD', telling)
-  if not ref then
-    return 0
-  end
-  local cursor, outcome, cause, on_failure = redis.call('HGET', telling, ref):match('^(%d+)\n(%a+)\n([^\n]*)\n(.*)$')
-  local prefix, job_id = L.record.split(ref)
-  local is_again = outcome == 'again'
-  local dooms = is_again and L.again.dooms(key)
-  local next_cursor = '0'
-  if is_again or is_current(prefix, job_id, outcome) then
-    local told = { outcome = outcome, cause = cause, on_failure = on_failure ~= '' and on_failure or nil }
-    local page = redis.call('SSCAN', prefix .. 'parents:' .. job_id, cursor, 'COUNT', SLICE)
-    next_cursor = page[1]
-    for _, dependent in ipairs(page[2]) do
-      if is_again then
-        L.again.take_back(ref, dependent, dooms)
-      else
-        L.release.tell(flow, key, ref, dependent, told, now)
-      end
-    end
-  end
-  if next_cursor ~= '0' then
-    redis.call('HSET', telling, ref, table.concat({ next_cursor, outcome, cause, on_failure }, '\n'))
-  else
-    redis.call('HDEL', telling, ref)
-    if is_again then
-      L.again.told(key, ref, dooms)
-    end
-  end
-  return redis.call('HLEN', telling)
 end

@@ -4,7 +4,7 @@
 L.retain = {}
 
 local SLICE = 50
-local TABLES = { 'nodes', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
+local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
 
 -- An error reply when the flow is gone or only its tombstone is left, else nil.
 function L.retain.refusal(key, flow_id)
@@ -24,6 +24,7 @@ local function remove_job(ref, flow_id)
     return
   end
   L.jobs.unlink(prefix, job_id)
+  L.telling.forget(prefix, job_id)
   redis.call('ZREM', prefix .. 'completed', job_id)
   redis.call('ZREM', prefix .. 'failed', job_id)
 end

@@ -100,7 +100,7 @@ end
 -- The same for a node whose dependents know nothing of it yet.
 function L.settle.fail_and_tell(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
-  L.release.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
+  L.telling.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
   L.settle.fail_node(flow, ref, reason, now)
 end
 
@@ -149,7 +149,7 @@ end
 -- whether the attempt staged nodes, and `dependents` how many there are.
 function L.settle.job_completed(flow, prefix, job_id, now)
   local is_unfinished = flow.grows ~= false and L.grow.commit(flow, prefix, job_id, now)
-    or L.release.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node }, flow.dependents)
+    or L.telling.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node }, flow.dependents)
   if flow.ended then
     count_later(flow, prefix .. job_id)
   else
@@ -161,7 +161,7 @@ end
 -- A node's handler has said that it is not needed.
 function L.settle.job_skipped(flow, prefix, job_id, reason, now)
   L.grow.abandon(flow, job_id)
-  L.release.dependents(flow, prefix, job_id, now,
+  L.telling.dependents(flow, prefix, job_id, now,
     { outcome = 'skipped', cause = flow.node, on_failure = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') })
   L.settle.ended(flow, prefix .. job_id, 'skipped', reason, now)
   return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
@@ -174,7 +174,7 @@ function L.settle.job_failed(prefix, job_id, reason, now)
     return ''
   end
   L.grow.abandon(flow, job_id)
-  L.release.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
+  L.telling.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
   L.settle.ended(flow, prefix .. job_id, 'failed', reason, now)
   return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
 end

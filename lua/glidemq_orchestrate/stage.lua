@@ -1,7 +1,6 @@
 -- gmo_stage_flow: write a chunk of the nodes of a flow. Nothing runs before gmo_start_flow.
 -- KEYS  1 flow hash   2.. id key of each queue of the flow. The id of the flow is claimed before, in its own slot.
--- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention,
---       deadline, fail_fast}   then for each node:
+-- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention, deadline, fail_fast}; for each node:
 --       queue number, job id, node name, job name, data, opts, max attempts, delay_ms, table JSON,
 --       dependents' ids JSON, dependents' queues JSON, more job fields JSON ('' = none; see rules.lua), n, n dependency refs, m, m dependent refs
 --       A node with more edges than a call should carry comes in pieces: all but the last have an empty table JSON
@@ -9,7 +8,7 @@
 -- REPLY state of the flow: staging; or what it is already, and then nothing was changed
 -- ERROR GMO_FLOW_CONFLICT: another flow has the id, or a job of a node exists outside this flow. Nothing was changed.
 -- EFFECTS first chunk: record, index. Each node once: job hash (waiting-children), deps and parents sets,
---   table, open set, ready set (without dependencies). Repeatable: nodes that are there already are passed over.
+--   table, order, open set, ready set (without dependencies). Repeatable: nodes that are there already are passed over.
 -- EVENT added {name} for each new node, in its queue
 L.stage = {}
 
@@ -147,6 +146,7 @@ local function write_nodes(nodes, key, home, flow_id, now)
   for first = 1, #rows, 1000 do
     redis.call('HSET', key .. ':nodes', unpack(rows, first, math.min(first + 999, #rows)))
   end
+  L.order.add(key, nodes)
 end
 
 local function write_record(keys, header, home, now)

@@ -79,7 +79,8 @@ local function restart_flow(keys, args)
   end
   redis.call('HINCRBY', keys[1], 'generation', 1)
   redis.call('HSET', keys[1], 'started_at', args[1])
-  return begin_again(keys, args, 'restart', '0', 'flow.restarted')
+  L.order.ensure(keys[1])
+  return begin_again(keys, args, 'restart', redis.call('LLEN', keys[1] .. ':order'), 'flow.restarted')
 end
 
 redis.register_function { function_name = 'gmo_cancel_flow', callback = cancel_flow, flags = { 'allow-oom' } }

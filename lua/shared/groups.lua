@@ -88,12 +88,16 @@ local function window_room(prefix, group_key, group, now)
   return room
 end
 
--- Moves at most `count` parked jobs to the stream, in order, and returns how many it moved.
--- The stored `nextSeq` changes at activation only; here a copy runs ahead.
-function M.move_parked(prefix, group_key, group, count, now, check_expiry)
+-- Moves at most `count` parked jobs to the stream, in order, and returns how many it moved. The stored `nextSeq` is
+-- moved past skip markers, unless these are to stay, and else changes at activation only; here a copy runs ahead.
+function M.move_parked(prefix, group_key, group, count, now, check_expiry, keeps_markers)
   local int = L.numbers.int
-  local queue = prefix .. 'groupq:' .. group_key
-  local next_seq, moved = M.advance(prefix .. 'group:' .. group_key, group), 0
+  local queue, next_seq, moved = prefix .. 'groupq:' .. group_key, int(group.nextSeq, 0), 0
+  if not keeps_markers then
+    next_seq = M.advance(prefix .. 'group:' .. group_key, group)
+  elseif next_seq > 0 then
+    next_seq = M.step_over(group, next_seq)
+  end
   for _ = 1, count + SPARE_POPS do
     local job_id = moved < count and redis.call('ZPOPMIN', queue)[1]
     if not job_id then
@@ -120,7 +124,7 @@ function M.move_parked(prefix, group_key, group, count, now, check_expiry)
 end
 
 -- Moves parked jobs to the stream as far as slots, window and bucket allow. `now` 0 skips window and bucket.
-function M.promote(prefix, group_key, group, now)
+function M.promote(prefix, group_key, group, now, keeps_markers)
   local parked = redis.call('ZCARD', prefix .. 'groupq:' .. group_key)
   if parked == 0 then
     return
@@ -134,7 +138,7 @@ function M.promote(prefix, group_key, group, now)
     return
   end
   local count = math.min(limit > 0 and limit - active or parked, room or MAX_MOVES, MAX_MOVES)
-  M.move_parked(prefix, group_key, group, count, now, false)
+  M.move_parked(prefix, group_key, group, count, now, false, keeps_markers)
 end
 
 -- A number that will never be activated. Returns true when the group can go on because of it.

@@ -20,6 +20,8 @@ from glidemq_orchestrate import (
     RateLimit,
 )
 from glidemq_orchestrate._ops import dead_letters
+from glidemq_orchestrate._protocol.call import ask, command
+from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
     FlowNotFound,
@@ -301,12 +303,13 @@ class TestWorkers:
 
 
 class TestDeadLetters:
-    def bury(self, hand: Hand, queue: Queue, node: Node) -> str:
+    def bury(self, hand: Hand, queue: Queue, node: Node, data: Any = None) -> str:
         """The letter of a failed job."""
         queue.set_dead_letter_queue("dead")
-        job_id = queue.add("a", {"n": 1})
+        job_id = queue.add("a", data or {"n": 1})
         node.fail(node.begin(job_id), "no rows")
-        (letter_id,) = hand.run(dead_letters.bury_all(QueueKeys("glide", "etl"), [job_id], node.now()))
+        hand.driver.run(ask(command("HSET", f"{P}gmo:letters", job_id, "1\n", decode=int)))
+        (letter_id,) = hand.run(dead_letters.bury_noted([QueueKeys("glide", "etl")], SystemClock()))
         return str(letter_id)
 
     def test_a_letter_has_the_form_that_node_writes(
@@ -379,16 +382,14 @@ class TestDeadLetters:
         with pytest.raises(JobNotFound, match="has no dead-letter queue"):
             clients.do(mine.get_dead_letter("1"))
         node.fail(node.begin(queue.add("a")))
-        assert hand.run(dead_letters.bury_all(QueueKeys("glide", "etl"), ["1"], 5)) == []
+        hand.driver.run(ask(command("HSET", f"{P}gmo:letters", "1", "1\n", decode=int)))
+        assert hand.run(dead_letters.bury_noted([QueueKeys("glide", "etl")], SystemClock())) == []
         clients.do(mine.set_dead_letter_queue("dead"))
         assert clients.do(mine.dead_letter_queue()) == "dead"
         clients.do(mine.set_dead_letter_queue(None))
         assert clients.do(mine.dead_letter_queue()) is None
 
     def test_data_that_does_not_fit_is_left_with_the_job(self, hand: Hand, queue: Queue, node: Node) -> None:
-        queue.set_dead_letter_queue("dead")
-        job_id = queue.add("a", "x" * 1_048_570)
-        node.fail(node.begin(job_id))
-        hand.run(dead_letters.bury_all(QueueKeys("glide", "etl"), [job_id], node.now()))
+        self.bury(hand, queue, node, "x" * 1_048_570)
         (letter,) = queue.dead_letters()
-        assert (letter.job_id, letter.data) == (job_id, None)
+        assert (letter.job_id, letter.data) == ("1", None)

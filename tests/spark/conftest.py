@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,8 +73,17 @@ MakeRun = Callable[..., Run]
 @pytest.fixture(scope="session")
 def make_run() -> MakeRun:
     def make(
-        data: Any = None, inputs: dict[str, Any] | None = None, *, node: str = "step", attempt: int = 1
+        data: Any = None,
+        inputs: dict[str, Any] | None = None,
+        *,
+        node: str = "step",
+        attempt: int = 1,
+        allow_import: Sequence[str] | None = None,
     ) -> Run:
+        """Without an allow-list, the module that the job names is allowed."""
+        if allow_import is None:
+            named = data.get("callable") if isinstance(data, dict) else None
+            allow_import = [str(named).partition(":")[0]]
         said, cancelled = Recorder(), Cancelled()
         ctx = Context(
             queue="spark",
@@ -88,6 +97,7 @@ def make_run() -> MakeRun:
             progress=said.progress.append,
             log=said.lines.append,
             cancelled=cancelled,
+            allow_import=allow_import,
         )
         return Run(ctx, said, cancelled)
 

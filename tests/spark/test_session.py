@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from pyspark import SparkContext
 
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.spark.session import SparkSettings, is_alive, require_java, warm_session
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually
 
 
 def test_importing_the_package_does_not_import_pyspark() -> None:
@@ -113,6 +122,60 @@ def test_a_stopped_context_is_replaced_and_stop_leaves_no_jvm() -> None:
     assert gateway.proc.poll() is not None
     assert SparkContext._gateway is None
     warm_session.stop()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_leaves_the_session_to_its_parent() -> None:
+    spark = warm_session.get()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            warm_session.stop()
+            atexit._run_exitfuncs()  # what sys.exit comes to, without pytest's own end
+            gc.collect()
+        finally:
+            os._exit(0 if SparkContext._gateway is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert warm_session.get() is spark
+    assert spark.range(3).count() == 3
+
+
+KILLED = """
+import sys, time
+from glidemq_orchestrate.spark.session import warm_session
+print("begun", flush=True)
+spark = warm_session.get()
+# Python workers of the JVM: its children, in a group of their own.
+spark.sparkContext.parallelize(range(2), 2).foreach(lambda _: print("ready", flush=True) or time.sleep(600))
+"""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("_spark_environment")
+@pytest.mark.parametrize("moment", ["at work", "starting"])
+def test_nothing_of_a_killed_process_is_left(moment: str, eventually: Eventually) -> None:
+    process = subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, cwd=_root())
+    owner, name = psutil.Process(process.pid), "pyspark.daemon" if moment == "at work" else "java"
+    count = 2 if moment == "at work" else 1  # the daemon, and a worker that it has forked
+    try:
+        eventually(lambda: len(_below(owner, name)) >= count, 90)
+        below = owner.children(recursive=True)
+    finally:
+        process.kill()
+        killed = time.monotonic()
+        process.communicate()
+    eventually(lambda: not [each for each in below if each.is_running()], 30)
+    assert time.monotonic() - killed < 2
+
+
+def _below(owner: psutil.Process, name: str) -> list[psutil.Process]:
+    found = []
+    for each in owner.children(recursive=True):
+        with suppress(psutil.NoSuchProcess, FileNotFoundError):
+            if name in " ".join(each.cmdline()):
+                found.append(each)
+    return found
 
 
 def _root() -> Path:

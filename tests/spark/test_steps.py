@@ -111,6 +111,35 @@ def test_wrong_names_in_a_users_module_fail_for_good(module: str, make_run: Make
             run_python_step(make_run({"callable": text}).ctx)
 
 
+def test_a_module_that_is_not_allowed_is_refused_before_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_run: MakeRun
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("mine", "mine2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+        (tmp_path / name / "steps.py").write_text(
+            f"import os\nfrom pathlib import Path\nPath({str(tmp_path)!r}, {name!r} + '.imported').touch()\n"
+        )
+    refused = {
+        "mine2.steps:f": ["mine"],
+        "mine.steps:f": ["mine.steps2", "mine.step", "steps", "min"],
+        "min:f": ["mine"],
+        ".steps:f": ["mine"],
+        "os:system": [],
+    }
+    for named, allowed in refused.items():
+        with pytest.raises(InvalidStep, match=r"may not import .*--allow-import") as caught:
+            run_python_step(make_run({"callable": named}, allow_import=allowed).ctx)
+        assert isinstance(caught.value, Unrecoverable)
+    assert not list(tmp_path.glob("*.imported"))
+    with pytest.raises(InvalidStep, match="this worker may not import os: it imports from mine;"):
+        run_python_step(make_run({"callable": "mine.steps:os.getcwd"}, allow_import=["mine"]).ctx)
+    assert [file.name for file in tmp_path.glob("*.imported")] == ["mine.imported"]
+    with pytest.raises(InvalidStep, match=r"mine\.steps has no f"):
+        run_python_step(make_run({"callable": "mine.steps:f"}, allow_import=["other", "mine"]).ctx)
+
+
 def test_the_registry_has_the_handler_and_both_hooks() -> None:
     assert handlers.names == ["spark.python"]
     registered = handlers.get("spark.python")

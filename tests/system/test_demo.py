@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually
 
 ROOT = Path(__file__).parents[2]
 ALL_FLIGHTS = 336_776
@@ -52,9 +57,40 @@ def test_the_flights_run_end_to_end_and_leave_a_chart_and_a_report(orchestrator:
     assert processes_below(tmp_path) == []
 
 
+@pytest.mark.timeout(300)
+def test_a_demo_that_is_killed_leaves_nothing(tmp_path: Path, eventually: Eventually) -> None:
+    command = [sys.executable, "-m", "glidemq_orchestrate", "demo", "--home", str(tmp_path)]
+    command += ["--project", str(ROOT)]
+    told = tmp_path / "told"
+    with told.open("wb") as file:
+        demo = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        # By then Valkey, the worker, its JVM and four parts of Airflow are there, and steps run.
+        eventually(lambda: "runs DAG" in told.read_text() and (tmp_path / "flights").is_dir(), 240)
+        below = psutil.Process(demo.pid).children(recursive=True)
+        names = " ".join(name_of(each) for each in below)
+    finally:
+        demo.kill()
+        demo.wait()
+    for part in ("valkey-server", "glidemq_orchestrate worker", "java", "scheduler", "triggerer", "api"):
+        assert part in names
+    killed = time.monotonic()
+    eventually(
+        lambda: not [each for each in below if each.is_running()] and not processes_below(tmp_path), 30
+    )
+    assert time.monotonic() - killed < 5
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 def processes_below(home: Path) -> list[str]:
     """Processes that still work on the demo's data."""
-    found = []
+    found: list[str] = []
     for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
         line = " ".join(process.info["cmdline"] or [])
         if str(home) in line or str(process.info["cwd"] or "").startswith(str(home)):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 RACE = """
 import threading
@@ -39,3 +42,92 @@ print(told)
 def test_both_kinds_of_driver_can_be_imported_at_the_same_moment() -> None:
     done = subprocess.run([sys.executable, "-c", RACE], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['no server', 'no server']", done.stdout
+
+
+FORKS = """
+import os, signal, sys, threading, time
+import glidemq_orchestrate as g
+from glidemq_orchestrate.errors import ConnectionFailed, GlideMQError
+import asyncio
+
+url = "valkey://127.0.0.1:1"
+spec = g.FlowSpec("n", [g.FlowNode("a", "etl", "work")])
+job = g.JobTemplate("a")
+ways = {
+    "client": lambda: g.Queue("etl", url).counts(),
+    "async client": lambda: asyncio.run(g.AsyncQueue("etl", url).counts()),
+    "worker": lambda: g.Worker(url, queues=["etl"]),
+    "graph": lambda: spec.to_graph(),
+    "schedule": lambda: g.Schedulers("etl", url).upsert("x", g.Schedule(cron="0 2 * * *"), job),
+    "file": lambda: g.FlowSpec.from_file(sys.argv[2]),
+}
+
+def use():
+    try:
+        ways[sys.argv[1]]()
+    except ConnectionFailed:
+        pass
+
+ready = threading.Event()
+
+def first():
+    ready.set()
+    use()
+
+thread = threading.Thread(target=first)
+thread.start()
+ready.wait()
+children = []
+while thread.is_alive() and len(children) < 40:
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(15)  # kills a child that hangs
+        try:
+            use()
+        except BaseException as exc:
+            print(repr(exc), flush=True)
+            os._exit(1)
+        os._exit(0)
+    children.append(pid)
+    time.sleep(0.004)
+thread.join()
+ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+print(len(ends) > 0, [end for end in ends if end])
+"""
+
+
+@pytest.mark.parametrize("way", ["client", "async client", "worker", "graph", "schedule", "file"])
+def test_a_fork_while_a_thread_imports_hangs_no_child(way: str, tmp_path: Path) -> None:
+    file = tmp_path / "flow.yaml"
+    file.write_text("{name: n, nodes: [{name: a, queue: etl, job: work}]}")
+    program = [sys.executable, "-W", "ignore", "-c", FORKS, way, str(file)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "True []", done.stdout
+
+
+LATER = """
+import asyncio, sys
+import glidemq_orchestrate as g
+from glidemq_orchestrate.errors import ConnectionFailed
+import glidemq_orchestrate._io.aio, glidemq_orchestrate._io.sync
+from glidemq_orchestrate._lua import library
+
+def ask(call):
+    before = set(sys.modules)
+    try:
+        call()
+    except ConnectionFailed:
+        pass
+    print(sorted(set(sys.modules) - before))
+
+url = "valkey://localhost:1"
+ask(lambda: g.Queue("etl", url).counts())
+ask(lambda: asyncio.run(g.AsyncQueue("etl", url).counts()))
+ask(lambda: library("glidemq"))
+"""
+
+
+def test_nothing_is_imported_once_the_driver_is_there() -> None:
+    program = [sys.executable, "-W", "ignore", "-c", LATER]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["[]"] * 3, done.stdout

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate._ops import flow
-from glidemq_orchestrate._ops.library import ensure_libraries, with_libraries
+from glidemq_orchestrate._ops.library import LOADS, ensure_libraries, with_libraries
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each, command
 from glidemq_orchestrate._protocol.server import server_info
@@ -183,12 +183,24 @@ class TestLibraries:
         assert isinstance(told.value[2], ServerBusy)
         assert [each.words for each in told.requests[-1].calls] == [("GET", "b")]  # type: ignore[union-attr]
 
-    def test_a_call_that_is_lost_again_raises(self, scripted: Scripted) -> None:
+    def test_libraries_that_are_lost_again_are_loaded_again(self, scripted: Scripted) -> None:
+        lost = [LibraryMissing("x"), INFO, *VERSIONS]
+        assert scripted(with_libraries(ask(call("GET", "x"))), [*lost, *lost, "v"]).value == "v"
+        batch = [[LibraryMissing("x")], INFO, *VERSIONS]
+        assert scripted(with_libraries(ask_all([call("GET", "x")])), [*batch, *batch, ["v"]]).value == ["v"]
+
+    def test_they_may_be_lost_while_they_are_looked_at(self, scripted: Scripted) -> None:
+        lost = [LibraryMissing("x"), INFO, LibraryMissing("x"), LibraryMissing("x")]
+        told = scripted(with_libraries(ask(call("GET", "x"))), [*lost, "v"])
+        assert (told.value, told.names[-1]) == ("v", "GET")
+
+    def test_a_call_that_is_lost_for_ever_raises(self, scripted: Scripted) -> None:
+        lost = [LibraryMissing("x"), INFO, *VERSIONS]
         with pytest.raises(LibraryMissing):
-            scripted(
-                with_libraries(ask(call("GET", "x"))),
-                [LibraryMissing("x"), INFO, *VERSIONS, LibraryMissing("x")],
-            )
+            scripted(with_libraries(ask(call("GET", "x"))), [*lost * LOADS, LibraryMissing("x")])
+        batch = [[LibraryMissing("x")], INFO, *VERSIONS]
+        with pytest.raises(LibraryMissing):
+            scripted(with_libraries(ask_all([call("GET", "x")])), [*batch * LOADS, [LibraryMissing("x")]])
 
     def test_a_library_that_cannot_be_used_is_told_to_the_operation(self, scripted: Scripted) -> None:
         def op() -> Op[str]:

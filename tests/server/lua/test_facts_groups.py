@@ -138,6 +138,28 @@ def test_debounced_job_leaves_a_skip_marker_that_its_successor_consumes(q: Queue
     assert ("event", "removed", "jobId", "1") in q.events()
 
 
+def test_debouncing_again_and_again_writes_one_marker_each_and_nothing_else(q: Queue) -> None:
+    for _ in range(4):
+        q.dedup("d", "debounce", group="g", delay=10)
+    group = q.hash("group:g")
+    marks = {field: value for field, value in group.items() if field.startswith(("skip:", "nextSeq"))}
+    assert marks == {"nextSeq": "1", "skip:1": "1", "skip:2": "1", "skip:3": "1"}
+    q.promote(T + 10)
+    assert "active" in q.start(T + 10)[1]
+    assert not [field for field in q.hash("group:g") if field.startswith("skip:")]
+    assert q.hash("group:g")["nextSeq"] == "5"
+
+
+def test_a_job_that_is_parked_behind_a_replaced_one_goes_on_at_once(q: Queue) -> None:
+    q.dedup("d", "debounce", group="g", delay=10)
+    q.add(group="g")
+    assert q.start()[1] == "GROUP_ORDERED"
+    q.dedup("d", "debounce", group="g", delay=10)
+    group = q.hash("group:g")
+    assert (group["nextSeq"], group["skip:1"]) == ("1", "1")
+    assert "active" in q.start()[1]
+
+
 def test_missing_tokens_park_the_job_until_they_have_flowed_in(q: Queue) -> None:
     q.add(group="g", capacity=5000, refill=1000, cost=5000)
     q.valkey.hset(q.key("group:g"), mapping={"tbTokens": "0", "tbLastRefill": str(T)})

@@ -1,0 +1,37 @@
+-- gmo_forget_workers: remove what is left of workers of ours that were killed.
+-- KEYS  1 stream
+-- ARGS  1 now_ms  2 group  3 silent_ms: after so long without a sign of life they are gone
+-- REPLY integer: consumers that were removed
+-- EFFECTS at most 100 members of <prefix>gmo:workers go, and consumers that hold no entry: those who come back after
+--   all are there again with their next call. Entries are never given up: reclaiming takes them over first.
+local MOST, OURS = 100, '^gmo%-'
+
+local function consumers(stream, group)
+  local found = redis.pcall('XINFO', 'CONSUMERS', stream, group)
+  local list = {}
+  for i, fields in ipairs(found.err and {} or found) do
+    list[i] = {}
+    for at = 1, #fields, 2 do
+      list[i][fields[at]] = fields[at + 1]
+    end
+  end
+  return list
+end
+
+local function forget_workers(keys, args)
+  local prefix, now, silent, count = L.hashes.prefix(keys[1], 'stream'), tonumber(args[1]), tonumber(args[3]), 0
+  local listed = prefix .. 'gmo:workers'
+  for _, consumer in ipairs(consumers(keys[1], args[2])) do
+    if count < MOST and consumer.name:find(OURS) and consumer.pending == 0 and consumer.idle >= silent
+      and (tonumber(redis.call('ZSCORE', listed, consumer.name)) or 0) < now - silent then
+      redis.call('XGROUP', 'DELCONSUMER', keys[1], args[2], consumer.name)
+      count = count + 1
+    end
+  end
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', listed, '-inf', now - silent, 'LIMIT', 0, MOST)) do
+    redis.call('ZREM', listed, name)
+  end
+  return count
+end
+
+redis.register_function { function_name = 'gmo_forget_workers', callback = forget_workers, flags = { 'allow-oom' } }

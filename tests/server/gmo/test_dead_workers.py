@@ -1,0 +1,66 @@
+"""A worker that was killed leaves nothing for ever, and nothing that it held is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from glidemq_orchestrate._ops import attempt as attempt_ops
+from glidemq_orchestrate._ops.queue import NewJob, add_job
+from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate.keys import GROUP, QueueKeys
+
+if TYPE_CHECKING:
+    from tests.server.gmo.conftest import Bench
+
+ETL = QueueKeys("glide", "etl")
+LISTED = "glide:{etl}:gmo:workers"
+SILENT_MS = 60_000
+
+
+@pytest.fixture(autouse=True)
+def workers(bench: Bench) -> None:
+    """One is alive, one was killed idle, one with a job; a Node worker is silent."""
+    for name in ("gmo-worker-1-alive", "gmo-worker-2-idle", "gmo-worker-3-busy", "node-1"):
+        bench.client.xgroup_createconsumer(ETL.key("stream"), GROUP, name)
+        if name != "node-1":
+            bench.hand.run(attempt_ops.announce([ETL], name, {}, 30_000, bench.now))
+    bench.hand.run(add_job(ETL, NewJob("work"), bench.now))
+    bench.take("gmo-worker-3-busy")
+    bench.now += 200_000
+    bench.hand.run(attempt_ops.announce([ETL], "gmo-worker-1-alive", {}, 30_000, bench.now))
+
+
+def forget(bench: Bench, silent_ms: int) -> set[str]:
+    """The consumers that are left."""
+    call = orchestrate.forget_workers(ETL, GROUP, silent_ms, bench.now)
+    bench.call(call)
+    assert bench.unchanged(call) == 0
+    return {consumer["name"] for consumer in bench.client.xinfo_consumers(ETL.key("stream"), GROUP)}
+
+
+def test_a_killed_worker_is_forgotten_once_it_holds_nothing(bench: Bench) -> None:
+    left = forget(bench, 0)
+    assert left == {"gmo-worker-1-alive", "gmo-worker-3-busy", "node-1"}
+    assert bench.client.zrange(LISTED, 0, -1) == ["gmo-worker-1-alive"]
+    assert bench.pending() == 1
+    bench.reclaim(consumer="gmo-worker-1-alive")
+    assert forget(bench, 0) == {"gmo-worker-1-alive", "node-1"}
+    assert bench.begin().job_id == "1"
+
+
+def test_one_that_was_heard_of_a_moment_ago_stays(bench: Bench) -> None:
+    assert "gmo-worker-2-idle" in forget(bench, SILENT_MS)
+    assert bench.client.zrange(LISTED, 0, -1) == ["gmo-worker-1-alive"]
+
+
+def test_a_queue_without_a_group_is_no_error(bench: Bench) -> None:
+    bench.client.delete(ETL.key("stream"))
+    assert bench.call(orchestrate.forget_workers(ETL, GROUP, 0, bench.now)) == 0
+
+
+def test_reclaiming_forgets_them(bench: Bench) -> None:
+    bench.client.zadd(LISTED, {"gmo-worker-0-old": 1})
+    bench.hand.run(attempt_ops.reclaim([ETL], "gmo-worker-1-alive", lock_ms=1000, max_lost=3, clock=bench))
+    assert bench.client.zrange(LISTED, 0, -1) == ["gmo-worker-1-alive"]

@@ -1,0 +1,165 @@
+"""What whoever died left behind is found in the flow itself: no list has to name it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate._ops import supervise
+from glidemq_orchestrate._ops.supervise import Watch
+from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from tests.server.gmo.conftest import Bench
+
+ETL = QueueKeys("glide", "etl")
+FLOW = "glide:{etl}:gmo:flow:f"
+STREAM = "glide:{etl}:stream"
+MANY = 130
+
+
+def lap(bench: Bench) -> None:
+    """A supervisor looks at every open node once, and does what flows need."""
+    bench.now += supervise.LAP_MS
+    watch = Watch(ETL, "one")
+    for _ in range(20):
+        bench.hand.run(supervise.look_after_open(watch, bench))
+        if bench.client.hget("glide:{etl}:gmo:supervised", "walk") == "0 0":
+            break
+    bench.hand.run(supervise.upkeep(watch, bench))
+
+
+def lose(bench: Bench, *tables: str) -> None:
+    """What was to be done is in no table any more."""
+    assert bench.client.delete(*(f"{FLOW}:{table}" for table in tables))
+    bench.client.srem("glide:{etl}:gmo:todo", "f")
+
+
+def untell(bench: Bench, node: str, dependency: str) -> None:
+    """The node waits again, and has never heard of the end of one of its dependencies."""
+    job, ref = f"glide:{{etl}}:job:f~{node}", f"glide:{{etl}}:f~{dependency}"
+    bench.client.xdel(STREAM, bench.job(f"f~{node}")["gmo:entry"])
+    bench.client.hdel(job, f"depdone:{ref}", "gmo:entry")
+    bench.client.hincrby(job, "depsCompleted", -1)
+    bench.client.hset(job, "state", "waiting-children")
+
+
+def states(bench: Bench, *names: str) -> set[str]:
+    return {bench.job(f"f~{name}")["state"] for name in names}
+
+
+def test_dependents_that_were_never_told_run(bench: Bench, node: Any) -> None:
+    names = [f"n{n}" for n in range(MANY)]
+    bench.submit(node("a"), *(node(name, "a") for name in names))
+    bench.finish(bench.begin())
+    lose(bench, "telling")
+    lap(bench)
+    assert states(bench, *names) == {"waiting"}
+    assert bench.client.xlen(STREAM) == MANY
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+def test_a_node_that_missed_one_of_its_dependencies_runs(bench: Bench, node: Any, count: int) -> None:
+    names = [f"n{n}" for n in range(count)]
+    bench.submit(*(node(name) for name in names), node("end", *names))
+    for _ in names:
+        bench.finish(bench.begin())
+    untell(bench, "end", names[1])
+    lap(bench)
+    assert (states(bench, "end"), bench.client.xlen(STREAM)) == ({"waiting"}, 1)
+
+
+def test_a_node_that_was_told_all_and_not_released_runs(bench: Bench, node: Any) -> None:
+    bench.submit(node("a"), node("b", "a"))
+    bench.finish(bench.begin())
+    entry = bench.job("f~b")["gmo:entry"]
+    bench.client.xdel(STREAM, entry)
+    bench.client.hset("glide:{etl}:job:f~b", "state", "waiting-children")
+    lap(bench)
+    assert bench.begin().job_id == "f~b"
+
+
+def test_a_root_that_was_forgotten_runs(bench: Bench, node: Any) -> None:
+    nodes = [node(f"n{n}") for n in range(MANY)]
+    bench.call(bench.stage(*nodes))
+    bench.call(orchestrate.start_flow(ETL, "f", bench.digest(*nodes), bench.now))
+    lose(bench, "ready")
+    lap(bench)
+    assert bench.client.xlen(STREAM) == MANY
+
+
+def test_a_failure_that_reached_nobody_ends_the_flow(bench: Bench, node: Any) -> None:
+    bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(MANY)), node("end", "n0"))
+    bench.fail(bench.begin())
+    lose(bench, "telling", "blocked")
+    for _ in range(3):
+        lap(bench)
+    record = bench.record()
+    assert (record["state"], record["failed"]) == ("failed", str(MANY + 2))
+
+
+def test_a_rule_that_is_fulfilled_is_obeyed(bench: Bench) -> None:
+    bench.submit(
+        FlowNode("a", "etl", "work"),
+        FlowNode("b", "etl", "work"),
+        FlowNode("c", "etl", "work", after=["a", "b"], rule="all_done"),
+    )
+    bench.fail(bench.begin())
+    bench.finish(bench.begin())
+    job = "glide:{etl}:job:f~c"
+    bench.client.xdel(STREAM, bench.job("f~c")["gmo:entry"])
+    bench.client.hset(job, "state", "waiting-children")
+    bench.client.sadd("glide:{etl}:deps:f~c", "glide:{etl}:f~c")  # nobody else releases it
+    lap(bench)
+    assert bench.begin().job_id == "f~c"
+
+
+def test_a_flow_that_has_no_open_node_ends(bench: Bench, node: Any) -> None:
+    bench.submit(node("a"))
+    bench.begin()
+    bench.client.delete(f"{FLOW}:open")
+    lap(bench)
+    assert bench.record()["state"] == "completed"
+
+
+def test_who_waits_for_what_is_to_come_is_left_alone(bench: Bench, node: Any) -> None:
+    names = [f"n{n}" for n in range(MANY)]
+    bench.submit(*(node(name) for name in names), node("end", *names), node("two", "n0", "n1"))
+    for _ in names[:-1]:
+        bench.finish(bench.begin())
+    bench.begin()
+    lap(bench)
+    before = bench.dump()
+    bench.now += supervise.LAP_MS
+    bench.hand.run(supervise.look_after_open(Watch(ETL, "one"), bench))
+    after = bench.dump()
+    changed = {key for key in before | after if before.get(key) != after.get(key)}
+    assert changed == {"glide:{etl}:gmo:supervised"}
+    assert states(bench, "end") == {"waiting-children"}
+
+
+def test_a_node_that_waits_for_its_own_children_is_left_alone(bench: Bench, node: Any) -> None:
+    bench.submit(node("a"))
+    attempt = bench.begin()
+    bench.client.sadd("glide:{etl}:deps:f~a", "glide:{etl}:child")
+    bench.client.hset("glide:{etl}:job:child", mapping={"id": "child", "state": "active"})
+    assert bench.tell(Outcome(attempt, Kind.CHILDREN))[0] == "ok"
+    lap(bench)
+    assert states(bench, "a") == {"waiting-children"}
+    bench.client.hset("glide:{etl}:job:child", "state", "completed")
+    lap(bench)
+    assert states(bench, "a") == {"waiting"}
+
+
+def test_what_is_still_to_be_done_is_done_by_advancing(bench: Bench, node: Any) -> None:
+    bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(MANY)))
+    bench.finish(bench.begin())
+    bench.client.srem("glide:{etl}:gmo:todo", "f")
+    lap(bench)
+    while bench.call(orchestrate.advance_flow(ETL, "f", bench.now)):
+        pass
+    assert bench.client.xlen(STREAM) == MANY

@@ -1,0 +1,77 @@
+"""Work in slices goes on where it was when another server process takes over, and misses nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._protocol.exchange import Kind
+from glidemq_orchestrate.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from tests.server.restarts.conftest import Keeper
+
+ETL = QueueKeys("glide", "etl")
+WIDE = 2_000
+
+
+def node(name: str, *after: str) -> FlowNode:
+    return FlowNode(name, "etl", "work", after=after)
+
+
+def fan_out() -> list[FlowNode]:
+    return [node("a"), *(node(f"n{n}", "a") for n in range(WIDE))]
+
+
+def advance(keeper: Keeper, *, kill: bool, every: int = 12) -> None:
+    """Do all that the flow needs; every so many slices another server process begins."""
+    slices = 0
+    while keeper.call(orchestrate.advance_flow(ETL, "f", keeper.now)):
+        slices += 1
+        if slices % every == 0:
+            keeper.again(kill=kill)
+    assert slices > every
+
+
+def run_all(keeper: Keeper, result: str) -> int:
+    ran = 0
+    while begun := keeper.begin():
+        assert set(keeper.tell(Kind.DONE, result, begun)) <= {"ok"}
+        ran += len(begun)
+        while keeper.call(orchestrate.advance_flow(ETL, "f", keeper.now)):
+            pass
+    return ran
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_every_dependent_of_a_wide_node_is_released(keeper: Keeper, *, kill: bool) -> None:
+    keeper.submit(*fan_out())
+    keeper.tell(Kind.DONE, "1", keeper.begin())
+    advance(keeper, kill=kill)
+    assert keeper.client.xlen("glide:{etl}:stream") == WIDE
+    assert keeper.client.scard("glide:{etl}:parents:f~a") == WIDE
+    assert not keeper.client.exists("glide:{etl}:gmo:told:f~a")
+
+
+def test_every_dependent_of_a_wide_failure_ends(keeper: Keeper) -> None:
+    keeper.submit(*fan_out())
+    keeper.tell(Kind.FAIL, "boom", keeper.begin())
+    advance(keeper, kill=True)
+    record = keeper.record()
+    assert (record["state"], record["failed"]) == ("failed", str(WIDE + 1))
+
+
+def test_a_restart_of_the_flow_runs_every_node_again(keeper: Keeper) -> None:
+    keeper.submit(*fan_out())
+    assert run_all(keeper, '"old"') == WIDE + 1
+    assert keeper.record()["state"] == "completed"
+    keeper.call(orchestrate.restart_flow(ETL, "f", keeper.now))
+    advance(keeper, kill=True)
+    assert run_all(keeper, '"new"') == WIDE + 1
+    record = keeper.record()
+    assert (record["state"], record["completed"], record["generation"]) == ("completed", str(WIDE + 1), "1")
+    results = {keeper.client.hget(f"glide:{{etl}}:job:f~n{n}", "returnvalue") for n in range(WIDE)}
+    assert results == {'"new"'}

@@ -1,0 +1,95 @@
+"""Clients in a process that forks: the child has connections of its own and touches none of its parent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import AsyncQueue, EmbeddedServer, Queue
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def in_child(call: Callable[[], Any]) -> int:
+    """Call in a forked child and answer its exit code: 0 when the call returned, -14 when it hangs."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)
+        code = 1
+        try:
+            call()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("first", ["use", "close"])
+def test_a_client_goes_on_in_both_processes(queue: Queue, first: str) -> None:
+    queue.add("a")
+
+    def use() -> None:
+        if first == "close":
+            queue.close()
+        assert queue.get_job("1").name == "a"
+
+    queue.add("b")
+    assert in_child(use) == 0
+    assert queue.get_job("2").name == "b"
+
+
+def test_a_client_can_be_closed_in_a_child_whose_parent_is_making_a_connection(queue: Queue) -> None:
+    queue.add("a")
+    driver = queue._driver
+    assert driver is not None
+    with driver._making:  # as another thread does at the moment of the fork
+        assert in_child(queue.close) == 0
+        assert in_child(lambda: queue.get_job("1")) == 0
+
+
+def test_an_async_client_goes_on_in_both_processes(url: str) -> None:
+    async def parent() -> None:
+        async with AsyncQueue("etl", url) as queue:
+            job_id = await queue.add("a")
+
+            async def child() -> None:
+                for _ in range(20):
+                    assert (await queue.get_job(job_id)).name == "a"
+                await queue.close()
+
+            for _ in range(3):
+                assert in_child(lambda: asyncio.run(child())) == 0
+                for _ in range(20):
+                    assert (await asyncio.wait_for(queue.get_job(job_id), 5)).name == "a"
+
+    asyncio.run(parent())
+
+
+def test_a_child_does_not_stop_the_server_of_its_parent() -> None:
+    with EmbeddedServer() as server:
+        folder = Path(server._server.data_dir)  # type: ignore[union-attr]
+        assert in_child(server.stop) == 0
+        assert in_child(lambda: server.__exit__(None, None, None)) == 0
+        with Queue("etl", server.url) as queue:
+            queue.add("a")
+            assert in_child(lambda: Queue("etl", server.url).add("b")) == 0
+        assert (folder / "appendonlydir").exists()
+
+
+def test_the_exit_of_a_child_does_not_stop_the_server_of_its_parent() -> None:
+    with EmbeddedServer() as server:
+        pid = os.fork()
+        if pid == 0:
+            import atexit  # noqa: PLC0415
+
+            atexit._run_exitfuncs()  # what sys.exit comes to, without pytest's own end
+            os._exit(0)
+        os.waitpid(pid, 0)
+        with Queue("etl", server.url) as queue:
+            queue.add("a")
