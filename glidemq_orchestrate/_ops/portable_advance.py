@@ -206,8 +206,8 @@ def sweep(home: QueueKeys, clock: Clock, *, tombstone: timedelta = TOMBSTONE) ->
     the end.
     """
     refused: GlideMQError | None = None
-    running = yield from ask(records.listed(home, PER_SWEEP))
-    over = yield from ask(records.expiring(home, clock.now_ms(), PER_SWEEP))
+    looking = [records.listed(home, PER_SWEEP), records.expiring(home, clock.now_ms(), PER_SWEEP)]
+    running, over = yield from ask_all(looking)
     todo = [_look(FlowRef(home, flow_id, "portable"), clock) for flow_id in running]
     todo += [_expire(FlowRef(home, flow_id, "portable"), clock, tombstone) for flow_id in over]
     until = clock.monotonic_ms() + MOST_MS
