@@ -33,7 +33,7 @@ def end(bench: Bench, how: str, number: int = 0) -> Any:
 
 
 def unchanged(bench: Bench, how: str, number: int = 0) -> bool:
-    return bench.unchanged(calls.end_node(ETL, "j", number, how, "why", bench.now)) == 0
+    return bool(bench.unchanged(calls.end_node(ETL, "j", number, how, "why", bench.now)) == 0)
 
 
 class TestEnding:
@@ -71,9 +71,8 @@ class TestEnding:
         assert verdict.startswith("stale")
 
     def test_one_that_waits_for_its_time_is_cancelled(self, bench: Bench) -> None:
-        bench.call(
-            glidemq.add_job(ETL, "work", "1", JobOptions(job_id="j", delay=timedelta(seconds=60)), bench.now)
-        )
+        later = JobOptions(job_id="j", delay=timedelta(seconds=60))
+        bench.call(glidemq.add_job(ETL, "work", "1", later, bench.now))
         assert end(bench, "cancelled") == 1
         assert bench.client.zcard("glide:{etl}:scheduled") == 0
 
