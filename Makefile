@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 SOURCES := glidemq_orchestrate providers/airflow/airflow_provider_glidemq providers/dagster/dagster_glidemq lua/build.py dags docker benchmarks tests
 MANIFESTS := pyproject.toml providers/airflow/pyproject.toml providers/dagster/pyproject.toml constraints.txt
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest
+# One process more than there are cores: most tests wait for a server. JOBS=0 runs them in one process.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
+PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
+PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo demo-dagster test unit server interop providers system spark lint type fmt lua schema wheel bench constraints clean
@@ -36,20 +39,20 @@ demo: setup  ## Run the flights pipeline through a real Airflow, with live progr
 demo-dagster: setup  ## Run the flights pipeline through a real Dagster.
 	@$(BIN)/glidemq demo --orchestrator dagster
 
-test: java  ## Run all tests: units, real Valkey, real Spark, real Airflow, real Dagster.
-	$(PYTEST)
+test: java  ## Run all tests, in parallel: units, real Valkey, real Spark, real Airflow, real Dagster.
+	$(PYTEST) $(PARALLEL)
 
 unit: setup  ## Run the tests that need no server.
 	$(PYTEST) tests/unit
 
 server: setup  ## Run the tests against a real Valkey.
-	$(PYTEST) tests/server
+	$(PYTEST) $(PARALLEL) tests/server
 
 interop: setup  ## Run the facts that a queue shared with Node workers rests on.
 	$(PYTEST) tests/interop
 
 providers: setup  ## Run the tests of the Airflow and Dagster packages.
-	$(PYTEST) tests/providers
+	$(PYTEST) $(PARALLEL) tests/providers
 
 spark: java  ## Run the tests that need a JVM.
 	$(PYTEST) tests/spark

@@ -72,6 +72,11 @@ class Service(AsyncFacade, ABC):
                 else:
                     return
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """Where it serves; None before it has begun."""
+        return self._loop
+
     @contextlib.contextmanager
     def running(self) -> Iterator[Self]:
         """Serve in a thread while the block runs; then, also after an error, stop and wait for the end.

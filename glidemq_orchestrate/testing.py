@@ -11,11 +11,13 @@ Loaded in every run of pytest, so it imports nothing heavy before a fixture is u
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pytest
 
@@ -38,12 +40,18 @@ __all__ = [
 T = TypeVar("T")
 
 END_SECONDS = 20.0
+# Less than the lease of a job: what only its end brings about is not taken for what was waited for.
+EVENT_SECONDS = 20.0
+DATABASES = 10_000
+
+# Each test has the next database of its server, in every module that makes such fixtures.
+_next_database: Final[dict[str, Iterator[int]]] = {}
 
 
 class Eventually(Protocol):
     """Waits until a predicate answers something true and returns that; fails with the last answer."""
 
-    def __call__(self, predicate: Callable[[], T], timeout: float = 5.0) -> T:
+    def __call__(self, predicate: Callable[[], T], timeout: float = EVENT_SECONDS) -> T:
         """Ask again and again, for at most ``timeout`` seconds."""
 
 
@@ -58,7 +66,7 @@ class RunningWorker:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"glidemq-{worker.id}", daemon=True)
 
     def start(self) -> None:
         """Start it and wait until it serves its queues.
@@ -72,14 +80,15 @@ class RunningWorker:
                 raise AssertionError(f"the worker did not start: {self.error!r}") from self.error
 
     def stop(self) -> None:
-        """Stop it and wait for its end. A repeat does nothing.
+        """Stop it and wait for its end; one that does not end is cancelled. A repeat does nothing.
 
         Raises:
-            AssertionError: It does not end, or ended by an error.
+            AssertionError: It did not end by itself, or ended by an error.
         """
         self.worker.stop()
         self._thread.join(END_SECONDS)
         if self._thread.is_alive():
+            self._cancel()
             raise AssertionError(f"the worker did not end within {END_SECONDS:.0f} s")
         if self.error is not None:
             raise AssertionError(f"the worker ended by an error: {self.error!r}") from self.error
@@ -89,6 +98,15 @@ class RunningWorker:
             self.worker.run()
         except BaseException as exc:  # noqa: BLE001  shown by stop()
             self.error = exc
+
+    def _cancel(self) -> None:
+        """End what did not stop, as far as a thread can be ended from outside."""
+        import asyncio  # noqa: PLC0415  only when used
+
+        if loop := self.worker.loop:
+            with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+        self._thread.join(END_SECONDS)
 
 
 class RunWorker(Protocol):
@@ -108,29 +126,55 @@ class RunWorker(Protocol):
 
 @pytest.fixture(scope="session")
 def glidemq_server() -> Iterator[EmbeddedServer]:
-    """A real Valkey for the whole run, on a free port (extra ``embedded``)."""
+    """A real Valkey for the whole run, on a free port (extra ``embedded``); one a process of pytest-xdist."""
     from glidemq_orchestrate.embedded import EmbeddedServer  # noqa: PLC0415  only when used
 
-    with EmbeddedServer() as running:
+    with EmbeddedServer(databases=DATABASES) as running:
         yield running
 
 
 @pytest.fixture
-def glidemq_url(glidemq_server: EmbeddedServer) -> str:
-    """The URL of the server; its database is empty when the test begins, its functions stay loaded."""
+def glidemq_url(glidemq_server: EmbeddedServer) -> Iterator[str]:
+    """The URL of an empty database that only this test has; the functions of the server stay loaded.
+
+    A worker that an earlier test has left behind looks for jobs in another database. At the end of the test
+    whoever is still connected to this one is cut off, and it is emptied.
+    """
+    yield from own_database(glidemq_server.url)
+
+
+def own_database(url: str) -> Iterator[str]:
+    """What the fixture ``glidemq_url`` does, for fixtures of your own with a server of your own.
+
+    ``url`` names no database. With a server of N databases a number comes again after N tests; one that has
+    a single database, as a cluster, is emptied for each test.
+    """
     from redis import Redis  # noqa: PLC0415  only when used
 
-    with Redis.from_url(glidemq_server.url.replace("valkey://", "redis://")) as client:
-        client.flushall()
-    return glidemq_server.url
+    plain = url.replace("valkey://", "redis://", 1)
+    with Redis.from_url(plain) as asking:
+        count = int(asking.config_get("databases")["databases"])
+    number = next(_next_database.setdefault(url, itertools.count())) % max(count - 1, 1) + (count > 1)
+    with Redis.from_url(plain, db=number) as client:
+        client.flushdb()
+    try:
+        yield f"{url}/{number}" if number else url
+    finally:
+        with Redis.from_url(plain, db=number) as client:
+            own = client.client_id()
+            for other in client.client_list():
+                if int(other["db"]) == number and int(other["id"]) != own:
+                    client.client_kill_filter(_id=other["id"])
+            client.flushdb()
 
 
 @pytest.fixture
 def run_worker(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
     """A factory of workers in threads.
 
-    At the end of the test they are stopped. The test fails when one raised, did not end, or left a job
-    active, which a worker never should; ``may_leave_active=True`` is for tests that hold jobs themselves.
+    At the end of the test all of them are stopped, whatever became of the test or of one of them; one that
+    does not end is cancelled. The test fails when one raised, did not end, or left a job active, which a
+    worker never should; ``may_leave_active=True`` is for tests that hold jobs themselves.
     """
     yield from start_workers(request)
 
@@ -138,6 +182,8 @@ def run_worker(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
 def start_workers(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
     """What the fixture ``run_worker`` does, for fixtures of your own."""
     started: list[tuple[RunningWorker, Address, Sequence[str]]] = []
+    if "glidemq_url" in request.fixturenames:
+        request.getfixturevalue("glidemq_url")  # so that it ends after the workers, whoever named it to them
 
     def start(
         queues: Sequence[str],
@@ -158,19 +204,36 @@ def start_workers(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
         return running
 
     yield start
+    _end(started)
+
+
+def _end(started: Sequence[tuple[RunningWorker, Address, Sequence[str]]]) -> None:
+    """Stop every worker, whatever the others do; then say what went wrong."""
+    wrong: list[Exception] = []
+
+    def attempt(step: Callable[..., None], *args: Any) -> None:
+        try:
+            step(*args)
+        except Exception as exc:  # noqa: BLE001  raised below, after everything has ended
+            wrong.append(exc)
+
     for running, _, _ in started:
-        running.worker.stop()
+        attempt(running.worker.stop)
     for running, _, _ in started:
-        running.stop()
+        attempt(running.stop)
     for _, address, queues in started:
-        _refuse_active(address, queues)
+        attempt(_refuse_active, address, queues)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        raise ExceptionGroup("the workers did not end well", wrong)
 
 
 @pytest.fixture
 def eventually() -> Eventually:
     """Waits for a predicate; see ``Eventually``."""
 
-    def wait(predicate: Callable[[], T], timeout: float = 5.0) -> T:
+    def wait(predicate: Callable[[], T], timeout: float = EVENT_SECONDS) -> T:
         end = time.monotonic() + timeout
         while not (last := predicate()):
             if time.monotonic() > end:

@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate.testing import Eventually, RunningWorker, RunWorker, start_workers
+from glidemq_orchestrate.testing import (
+    DATABASES,
+    Eventually,
+    RunningWorker,
+    RunWorker,
+    own_database,
+    start_workers,
+)
+from tests.guard import _nothing_is_left, pytest_fixture_setup, pytest_sessionstart, refuse_connected
+from tests.parallel import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 
-__all__ = ["Eventually", "RunWorker", "RunningWorker"]
+__all__ = [
+    "Eventually",
+    "RunWorker",
+    "RunningWorker",
+    "_nothing_is_left",
+    "pytest_collection_modifyitems",
+    "pytest_fixture_setup",
+    "pytest_sessionstart",
+    "pytest_xdist_make_scheduler",
+]
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
+    with EmbeddedServer(databases=DATABASES) as running:
         yield running
 
 
 @pytest.fixture
-def url(server: EmbeddedServer) -> str:
-    """The server's URL; its database is empty, its functions stay loaded."""
-    from redis import Redis  # noqa: PLC0415  unit tests do without a driver
-
-    with Redis.from_url(server.url.replace("valkey://", "redis://")) as client:
-        client.flushall()
-    return server.url
+def url(server: EmbeddedServer) -> Iterator[str]:
+    """The URL of a database of its own, which is empty; the functions of the server stay loaded."""
+    with contextmanager(own_database)(server.url) as own:
+        yield own
+        refuse_connected(own.replace("valkey://", "redis://"))
 
 
 @pytest.fixture
@@ -47,5 +64,7 @@ def glidemq_url(url: str) -> str:
 @pytest.fixture
 def run_worker(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
     """The plugin's, for tests that also hold jobs themselves."""
+    if "url" in request.fixturenames:
+        request.getfixturevalue("url")  # so that it ends after the workers, whoever named it to them
     for start in start_workers(request):
         yield partial(start, may_leave_active=True)

@@ -119,7 +119,7 @@ def test_fact_9_the_pause_between_attempts_doubles(
     backoff = Backoff("exponential", timedelta(milliseconds=100))
     job_id = queue.add("work", options=JobOptions(attempts=4, backoff=backoff))
     run_worker(["q"], {"work": work})
-    eventually(lambda: node.job(job_id)["state"] == "failed", 10)
+    eventually(lambda: node.job(job_id)["state"] == "failed", timeout=20)
     assert [event["delay"] for event in node.events() if event["event"] == "retrying"] == [
         "100",
         "200",

@@ -76,4 +76,4 @@ def test_fact_37_while_somebody_holds_the_lock_nobody_fires(
     eventually(lambda: node.now() > entry(node)["nextRun"] + 300)
     assert entry(node)["iterationCount"] == 0
     assert node.fcall("glidemq_unlock", [LOCK], "theirs") == 1
-    eventually(lambda: ran, 10)
+    eventually(lambda: ran, timeout=20)

@@ -266,9 +266,9 @@ def test_fact_27_a_running_handler_is_told_that_its_job_was_revoked(
 
     job_id = node.add()
     run_worker(["q"], {"work": work})
-    assert begun.wait(5)
+    assert begun.wait(20)
     assert node.revoke(job_id) == "flagged"
-    assert told.wait(10)
+    assert told.wait(20)
     eventually(lambda: node.job(job_id)["state"] == "completed")
     assert node.job(job_id)["revoked"] == "1"
 

@@ -98,3 +98,84 @@ def test_a_run_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
         """,
     )
     assert "1 passed" in told, told
+
+
+def test_a_worker_that_a_failed_test_left_behind_takes_nothing_from_the_next(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        import threading
+        from glidemq_orchestrate import Queue, Worker
+
+        left = []
+
+        def test_one(glidemq_url):
+            worker = Worker(glidemq_url, queues=["etl"], concurrency=32)
+            worker.handler("who")(lambda ctx: "the worker of the first test")
+            threading.Thread(target=worker.run, daemon=True).start()
+            assert worker.ready.wait(60)
+            left.append(worker)
+            assert not "what was meant to work"
+
+        def test_two(glidemq_url, run_worker, eventually):
+            run_worker(["etl"], {"who": lambda ctx: "its own"}, concurrency=1)
+            with Queue("etl", glidemq_url) as queue:
+                assert {queue.add_and_wait("who") for _ in range(50)} == {"its own"}
+                assert [worker.id for worker in queue.workers()] != [left[0].id]
+        """,
+    )
+    assert "1 failed, 1 passed" in told, told
+    assert "FAILED test_mine.py::test_one" in told
+
+
+def test_a_failed_test_does_not_keep_its_workers(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        import threading
+
+        def test_one(run_worker):
+            run_worker(["etl"], {"work": lambda ctx: None})
+            assert not "what was meant to work"
+
+        def test_two():
+            assert [t.name for t in threading.enumerate() if t is not threading.main_thread()] == []
+        """,
+    )
+    assert "1 failed, 1 passed" in told, told
+
+
+def test_every_worker_ends_and_every_fault_is_told(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        import asyncio
+        import pytest
+        from glidemq_orchestrate import testing
+
+        @pytest.fixture(autouse=True)
+        def impatient(monkeypatch):
+            monkeypatch.setattr(testing, "END_SECONDS", 1.0)
+
+        kept = []
+
+        async def for_ever():
+            while True:
+                await asyncio.sleep(60)
+
+        async def broken():
+            raise RuntimeError("the disk is full")
+
+        def test_one(run_worker):
+            kept.extend(run_worker([name], {"work": lambda ctx: None}) for name in ("a", "b", "c"))
+            first, second, _ = kept
+            first.worker.close = for_ever
+            second.worker.close = broken
+
+        def test_two():
+            assert [running._thread.is_alive() for running in kept] == [False] * 3
+        """,
+    )
+    assert "2 passed, 1 error" in told, told
+    assert "the worker did not end within 1 s" in told
+    assert "the disk is full" in told

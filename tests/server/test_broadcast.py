@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import threading
 from datetime import timedelta
@@ -15,6 +14,7 @@ from glidemq_orchestrate import Backoff, EmbeddedServer, JobOptions, Skip
 from glidemq_orchestrate.broadcast import AsyncBroadcast, Broadcast
 from glidemq_orchestrate.broadcast_worker import BroadcastWorker
 from glidemq_orchestrate.errors import ConfigurationError
+from tests.processes import spawned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,14 +36,14 @@ def start(url: str) -> Iterator[Callable[..., BroadcastWorker]]:
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         running.append((worker, thread))
-        assert worker.ready.wait(10)
+        assert worker.ready.wait(60)
         return worker
 
     yield begin
     for worker, _ in running:
         worker.stop()
     for _, thread in running:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -96,7 +96,7 @@ def test_what_a_dead_worker_held_is_handled(
     redis_client.xgroup_create(STREAM, "s", "0")
     redis_client.xreadgroup("s", "dead", {STREAM: ">"})
     start(lambda ctx: seen.append(ctx.name), "s", lock_duration=timedelta(seconds=1))
-    eventually(lambda: seen == ["a"], timeout=10)
+    eventually(lambda: seen == ["a"], timeout=20)
 
 
 def test_history_is_read_when_asked_for(url: str, start: Any, eventually: Eventually) -> None:
@@ -142,17 +142,14 @@ worker.run()
 def test_a_terminated_process_ends_what_it_has_begun(
     url: str, tmp_path: Path, eventually: Eventually, redis_client: Any
 ) -> None:
-    with Broadcast("news", url) as news:
-        process = subprocess.Popen([sys.executable, "-c", SUBSCRIBER, url, str(tmp_path)])
-        try:
-            eventually(lambda: redis_client.exists(STREAM) and redis_client.xinfo_groups(STREAM), timeout=20)
-            news.publish("a")
-            news.publish("b")
-            eventually((tmp_path / "a").exists, timeout=20)
-            process.terminate()
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
+    command = [sys.executable, "-c", SUBSCRIBER, url, str(tmp_path)]
+    with Broadcast("news", url) as news, spawned(command) as process:
+        eventually(lambda: redis_client.exists(STREAM) and redis_client.xinfo_groups(STREAM), timeout=60)
+        news.publish("a")
+        news.publish("b")
+        eventually((tmp_path / "a").exists, timeout=60)
+        process.terminate()
+        assert process.wait(60) == 0
     assert (tmp_path / "a.done").exists()
     assert not (tmp_path / "b").exists(), "nothing is begun after the signal"
 
@@ -184,7 +181,7 @@ def test_what_does_not_end_is_left_to_others(url: str, start: Any, eventually: E
     eventually(lambda: seen == [True])
     others: list[str] = []
     start(lambda ctx: others.append(ctx.name), "s", lock_duration=timedelta(seconds=1))
-    eventually(lambda: others == ["a"], timeout=10)
+    eventually(lambda: others == ["a"], timeout=20)
     release.set()
 
 
@@ -195,7 +192,7 @@ def test_a_server_that_is_restarted_is_waited_for(tmp_path: Path, eventually: Ev
         worker = BroadcastWorker("news", lambda ctx: seen.append(ctx.name), server.url, subscription="s")
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
-        assert worker.ready.wait(10)
+        assert worker.ready.wait(20)
         with Broadcast("news", server.url) as news:
             news.publish("a")
         eventually(lambda: seen == ["a"])
@@ -203,7 +200,7 @@ def test_a_server_that_is_restarted_is_waited_for(tmp_path: Path, eventually: Ev
         news.publish("b")
         eventually(lambda: seen == ["a", "b"], timeout=20)
         worker.stop()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

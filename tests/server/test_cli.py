@@ -17,6 +17,7 @@ import redis
 from typer.testing import CliRunner
 
 from glidemq_orchestrate.cli import app
+from tests.processes import spawned
 
 HANDLERS = """
 from glidemq_orchestrate import Handlers, Unrecoverable
@@ -57,15 +58,10 @@ def project(tmp_path: Path) -> Path:
 def worker(
     project: Path, url: str, eventually: Callable[..., object], redis_client: redis.Redis
 ) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [*GLIDEMQ, "worker", "--app", "steps", "--queue", "etl", "--url", url],
-        cwd=project,
-        stderr=subprocess.PIPE,
-    )
-    eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") == 1, timeout=20)
-    yield process
-    process.kill()
-    process.communicate()
+    command = [*GLIDEMQ, "worker", "--app", "steps", "--queue", "etl", "--url", url]
+    with spawned(command, cwd=project, stderr=subprocess.PIPE) as process:
+        eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") == 1, timeout=60)
+        yield process
 
 
 def run(url: str, project: Path, *words: str) -> tuple[int, str, str]:
@@ -185,15 +181,14 @@ def test_the_server_command_keeps_its_data(project: Path, eventually: Callable[.
             return False
 
     for found in (None, "kept"):
-        server = subprocess.Popen(
-            [*GLIDEMQ, "server", "--port", str(port)], cwd=project, stdout=subprocess.PIPE
-        )
-        eventually(answers, timeout=20)
-        assert client.get("key") == found
-        client.set("key", "kept")
-        server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=20)
-        assert server.returncode == 0
+        command = [*GLIDEMQ, "server", "--port", str(port)]
+        with spawned(command, cwd=project, stdout=subprocess.PIPE) as server:
+            eventually(answers, timeout=60)
+            assert client.get("key") == found
+            client.set("key", "kept")
+            server.send_signal(signal.SIGTERM)
+            server.communicate(timeout=60)
+            assert server.returncode == 0
     client.close()
 
 

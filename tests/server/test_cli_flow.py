@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions
 from glidemq_orchestrate.cli import app
+from tests.processes import end, spawn
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker
@@ -210,10 +210,8 @@ class terminal:  # noqa: N801  reads as a with-block does
     def __init__(self, url: str, *words: str) -> None:
         self.master, slave = pty.openpty()
         environment = {**os.environ, "GLIDEMQ_URL": url, "COLUMNS": "120", "LINES": "40", "TERM": "xterm"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "glidemq_orchestrate", *words],
-            stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
-        )  # fmt: skip
+        command = [sys.executable, "-m", "glidemq_orchestrate", *words]
+        self.process = spawn(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
         os.close(slave)
         self.written = bytearray()
 
@@ -225,8 +223,7 @@ class terminal:  # noqa: N801  reads as a with-block does
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
+        end(self.process)
         os.close(self.master)
 
     def parts(self) -> Iterator[bytes]:

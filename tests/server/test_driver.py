@@ -78,7 +78,7 @@ def test_a_connection_that_breaks_after_sending_leaves_the_outcome_unknown(
     waiter.start()
     blocked = eventually(lambda: [c["id"] for c in redis_client.client_list() if c["cmd"] == "blpop"])
     redis_client.client_kill_filter(_id=blocked[0])
-    waiter.join(5)
+    waiter.join(20)
     assert ["broke while waiting for the reply" in str(exc) for exc in told] == [True]
     assert hand.run(ask(PING)) == "PONG"
 

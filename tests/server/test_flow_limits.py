@@ -57,13 +57,14 @@ class TestLimits:
         slow = flows.submit(FlowSpec("n", nodes, deadline=timedelta(milliseconds=200)))
         assert slow.wait(timeout=LONG).status.reason == "deadline: it has not ended within 0.2 s"
 
-    def test_the_flow_has_a_queue_timeout_for_all(self, flows: FlowProducer, work: Work) -> None:
+    def test_the_flow_has_a_queue_timeout_for_all(
+        self, flows: FlowProducer, work: Work, eventually: Eventually
+    ) -> None:
         """A node that is begun in time is not concerned, however long it runs."""
         work.held["slow"] = threading.Event()
         nodes = [node("slow"), node("a", queue="nobody"), *(node(f"x{n}") for n in range(3))]
-        flow = flows.submit(FlowSpec("n", nodes, queue_timeout=timedelta(milliseconds=700)))
-        while states(flow)["a"] != "failed":
-            pass
+        flow = flows.submit(FlowSpec("n", nodes, queue_timeout=timedelta(seconds=2)))
+        eventually(lambda: states(flow)["a"] == "failed")
         assert states(flow)["slow"] == "active"
         work.held["slow"].set()
         assert flow.wait(timeout=LONG).status.failed == 1

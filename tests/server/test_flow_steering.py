@@ -180,9 +180,9 @@ class TestCancelling:
 
         running = run_worker(["etl"], {"work": in_thread if kind == "thread" else on_loop})
         found = flows.submit(DIAMOND, flow_id="f")
-        assert begun.wait(5)
+        assert begun.wait(20)
         self.cancelled(flows, found)
-        assert told.wait(5)
+        assert told.wait(20)
         running.stop()
         assert redis_client.xpending("glide:{etl}:stream", "workers")["pending"] == 0
         assert found.results() == {}
@@ -239,7 +239,7 @@ class TestWaiting:
         release.set()
         eventually(lambda: redis_client.delete("glide:{etl}:events") and found.status().state.is_terminal)
         redis_client.delete("glide:{etl}:events")
-        waiter.join(10)
+        waiter.join(20)
         assert [outcome.status.state for outcome in ended] == [FlowState.COMPLETED]
 
     def test_a_wait_for_an_ended_flow_returns_without_any_event(

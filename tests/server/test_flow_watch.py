@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +27,7 @@ from glidemq_orchestrate._ops import flow_backend, flow_watch
 from glidemq_orchestrate._ops.flow_backend import Reach
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, NodeNotFound, WaitTimeout
+from tests.processes import spawned
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -387,15 +386,13 @@ def test_a_killed_worker_shows_as_another_attempt(
         "worker.handler('work')(lambda ctx: time.sleep(60))\n"
         "worker.run()"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, url])
     watching = found.watch(timeout=LONG)
     changes: list[Change] = []
-    for change in watching:
-        changes.append(change)
-        if change.state == "active":
-            break
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait(timeout=10)
+    with spawned([sys.executable, "-c", code, url]):  # and killed
+        for change in watching:
+            changes.append(change)
+            if change.state == "active":
+                break
     worker = Worker(url=url, queues=["etl"], lock_duration=timedelta(seconds=1))
     worker.handler("work")(lambda ctx: "done")
     thread = threading.Thread(target=worker.run)
@@ -404,7 +401,7 @@ def test_a_killed_worker_shows_as_another_attempt(
         changes += watching
     finally:
         worker.stop()
-        thread.join(timeout=20)
+        thread.join(timeout=60)
     assert last_states(changes) == {"a": "completed", "b": "completed"}
     assert changes[-1].state == "completed"
     assert max(one.attempts for one in changes if isinstance(one, NodeChange) and one.node == "a") == 1

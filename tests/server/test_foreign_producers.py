@@ -128,7 +128,7 @@ class TestProducersOfAnotherLanguage:
         job_id = Node(redis_client).add("work", 1)
         eventually(lambda: queue.get_job(job_id).state is JobState.ACTIVE)
         redis_client.hset(f"glide:{{etl}}:job:{job_id}", "revoked", "1")
-        assert told.wait(5)
+        assert told.wait(20)
 
     def test_entries_of_jobs_that_are_gone_do_no_harm(
         self, queue: Queue, run_worker: RunWorker, redis_client: Any, eventually: Eventually

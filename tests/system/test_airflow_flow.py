@@ -16,6 +16,7 @@ from airflow_provider_glidemq.identity import flow_id_for
 
 from glidemq_orchestrate import EmbeddedServer, FlowProducer, FlowState
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack, AirflowStackError
+from tests.processes import spawned
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -23,7 +24,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PYTHON_PATH = [ROOT, ROOT / "providers" / "airflow", HERE]
 TOTAL = 2 * (2 * (12 + sum(range(12))) + 3) + 7 + 1
-WORKER_SECONDS = 30
+WORKER_SECONDS = 90
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +45,14 @@ def _worker(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker"]
     command += ["--app", "airflow_handlers:handlers", "--queue", "system", "--url", server.url]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PYTHON_PATH))}
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
-        try:
-            _wait_for(log, "serves queues system", process)
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(WORKER_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    with (
+        log.open("wb") as out,
+        spawned(command, env=environment, stdout=out, stderr=subprocess.STDOUT) as process,
+    ):
+        _wait_for(log, "serves queues system", process)
+        yield
+        process.send_signal(signal.SIGTERM)
+        process.wait(WORKER_SECONDS)
 
 
 def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:

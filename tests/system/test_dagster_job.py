@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import dagster as dg
 import pytest
 
 from glidemq_orchestrate import FlowProducer, FlowState
+from tests.processes import spawned
 
 pytestmark = pytest.mark.system
 
@@ -68,14 +70,12 @@ def place(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         "--queue",
         "etl",
     ]
-    with (tmp_path / "worker.log").open("wb") as log:
-        worker = subprocess.Popen([*command, "--lock", "1"], stdout=log, stderr=log)
-    try:
-        wait_for(lambda: b"serves" in (tmp_path / "worker.log").read_bytes(), 60)
+    log = tmp_path / "worker.log"
+    with log.open("wb") as out, spawned([*command, "--lock", "1"], stdout=out, stderr=out) as worker:
+        wait_for(lambda: b"serves" in log.read_bytes(), 60)
         yield Place(tmp_path, url)
-    finally:
         worker.terminate()
-        assert worker.wait(20) == 0, (tmp_path / "worker.log").read_text()
+        assert worker.wait(60) == 0, log.read_text()
 
 
 def wait_for(predicate: Callable[[], Any], timeout: float) -> Any:
@@ -108,7 +108,8 @@ def test_a_re_execution_from_failure_repairs_the_flow(place: Place) -> None:
     assert place.runs() == Counter({"extract": 1, "left": 1, "right": 2, "report": 1})
 
 
-def start_job(place: Place) -> subprocess.Popen[bytes]:
+@contextmanager
+def running_job(place: Place) -> Iterator[subprocess.Popen[bytes]]:
     command = [
         sys.executable,
         "-m",
@@ -120,14 +121,11 @@ def start_job(place: Place) -> subprocess.Popen[bytes]:
         "-j",
         "etl_job",
     ]
-    with (place.path / "dagster.log").open("wb") as log:
-        return subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            preexec_fn=_take_signals,  # noqa: PLW1509
-        )
+    with (
+        (place.path / "dagster.log").open("wb") as log,
+        spawned(command, stdout=log, stderr=log, preexec_fn=_take_signals) as job,
+    ):
+        yield job
 
 
 def _take_signals() -> None:
@@ -138,19 +136,19 @@ def _take_signals() -> None:
 
 def test_the_command_line_runs_the_job(place: Place) -> None:
     began = time.monotonic()
-    job = start_job(place)
-    assert job.wait(90) == 0, (place.path / "dagster.log").read_text()
+    with running_job(place) as job:
+        assert job.wait(90) == 0, (place.path / "dagster.log").read_text()
     assert place.runs() == Counter(["extract", "left", "right", "report"])
     assert time.monotonic() - began < 60
 
 
 def test_terminating_the_process_cancels_the_flow(place: Place) -> None:
     place.mark("hold-extract")
-    job = start_job(place)
-    wait_for(lambda: place.runs()["extract"], 60)
-    job.terminate()
-    job.wait(30)
-    wait_for((place.path / "held-extract").exists, 10)
+    with running_job(place) as job:
+        wait_for(lambda: place.runs()["extract"], 60)
+        job.terminate()
+        job.wait(60)
+    wait_for((place.path / "held-extract").exists, 25)
     wait_for((place.path / "held-extract").read_text, 5)
     assert (place.path / "held-extract").read_text() == "cancelled"
     assert place.runs() == Counter(["extract"])

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from asgiref.sync import SyncToAsync
 
 # Airflow writes its configuration to AIRFLOW_HOME when it is imported.
 _HOME = tempfile.TemporaryDirectory(prefix="glidemq-airflow-", ignore_cleanup_errors=True)
@@ -38,6 +39,12 @@ from glidemq_orchestrate import (  # noqa: E402
 )
 
 QUEUE = "airflow-tests"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _thread_of_asgiref() -> None:
+    """Airflow looks connections up in a thread that asgiref keeps as long as the process."""
+    SyncToAsync.single_thread_executor.submit(int).result()
 
 
 @pytest.fixture(scope="session")

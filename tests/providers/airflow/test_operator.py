@@ -142,7 +142,7 @@ def test_a_short_flow_is_not_worth_deferring(valkey: Valkey, worker: Worker, con
     start = time.monotonic()
     with pytest.raises(TaskDeferred):
         operator(chain("wait"), defer_after=0.3).execute(context(run_id="r2"))
-    assert 0.3 <= time.monotonic() - start < 3
+    assert 0.3 <= time.monotonic() - start < 9, "not as long as the one before may wait"
     valkey.gate.set()
 
 

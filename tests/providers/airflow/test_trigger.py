@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,6 +35,26 @@ async def _within(trigger: GlideMQFlowTrigger, seconds: float) -> Any:
             yield event
 
 
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> list[shared.Subscription]:
+    """Grows whenever a trigger has read the state of its flow and begins to wait for an event."""
+    began: list[shared.Subscription] = []
+    wait = shared.Subscription.wait
+
+    async def noted(self: shared.Subscription, seconds: float) -> bool:
+        began.append(self)
+        return await wait(self, seconds)
+
+    monkeypatch.setattr(shared.Subscription, "wait", noted)
+    return began
+
+
+async def until(predicate: Callable[[], Any]) -> None:
+    async with asyncio.timeout(60):
+        while not predicate():  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0.01)
+
+
 def submit(valkey: Valkey, spec: FlowSpec, flow_id: str) -> None:
     with valkey.producer() as producer:
         producer.submit(spec, flow_id=flow_id)
@@ -52,18 +73,21 @@ def test_serialize_is_pinned_and_stable() -> None:
     assert GlideMQFlowTrigger(**kwargs).serialize() == (CLASS_PATH, kwargs)  # type: ignore[arg-type]
 
 
-async def test_it_fires_when_the_flow_completes(valkey: Valkey, worker: Worker) -> None:
+async def test_it_fires_when_the_flow_completes(
+    valkey: Valkey, worker: Worker, waiting: list[shared.Subscription]
+) -> None:
     submit(valkey, chain("wait"), "f")
-    threading.Timer(0.5, valkey.gate.set).start()
-    start = time.monotonic()
-    assert await fired(GlideMQFlowTrigger(flow_id="f")) == {
+    # Woken by the event, not by the poll interval.
+    task = asyncio.create_task(fired(GlideMQFlowTrigger(flow_id="f", poll_interval=600), 20))
+    await until(lambda: waiting)
+    valkey.gate.set()
+    assert await task == {
         "status": "completed",
         "flow_id": "f",
         "reason": "",
         "completed": 3,
         "total": 3,
     }
-    assert time.monotonic() - start < 5, "woken by the event, not by the poll interval"
 
 
 async def test_it_fires_at_once_for_a_flow_that_has_ended(valkey: Valkey, worker: Worker) -> None:
@@ -150,7 +174,9 @@ async def test_progress_is_told_when_it_changes(
     assert len(told) == len(set(told))
 
 
-async def test_many_triggers_share_one_reader(valkey: Valkey, worker: Worker) -> None:
+async def test_many_triggers_share_one_reader(
+    valkey: Valkey, worker: Worker, waiting: list[shared.Subscription]
+) -> None:
     count = 200
     spec = FlowSpec("one", nodes=[FlowNode("n", queue=QUEUE, job="wait")])
     with valkey.producer() as producer:
@@ -158,24 +184,26 @@ async def test_many_triggers_share_one_reader(valkey: Valkey, worker: Worker) ->
             producer.submit(spec, flow_id=f"f{index}")
     tasks = [asyncio.create_task(fired(GlideMQFlowTrigger(flow_id=f"f{i}"), 60)) for i in range(count)]
     control = redis.Redis.from_url(valkey.url.replace("valkey", "redis"))
-    await asyncio.sleep(1.0)
+    await until(lambda: len(set(map(id, waiting))) == count)
     with control:
-        blocked = [c for c in control.client_list() if c["cmd"] == "xread"]
-        connections = len(control.client_list())
-    assert len(blocked) == 1
-    assert connections < 30
+        await until(lambda: [c for c in control.client_list() if c["cmd"] == "xread"])
+        clients = control.client_list()
+    assert len([c for c in clients if c["cmd"] == "xread"]) <= 1
+    assert len(clients) < 30
     valkey.gate.set()
     payloads = await asyncio.gather(*tasks)
     assert {payload["status"] for payload in payloads} == {"completed"}
 
 
-async def test_a_cut_connection_is_made_again(valkey: Valkey, worker: Worker) -> None:
+async def test_a_cut_connection_is_made_again(
+    valkey: Valkey, worker: Worker, waiting: list[shared.Subscription]
+) -> None:
     submit(valkey, chain("wait"), "f")
     task = asyncio.create_task(fired(GlideMQFlowTrigger(flow_id="f"), 60))
-    await asyncio.sleep(0.5)
+    await until(lambda: waiting)
     with redis.Redis.from_url(valkey.url.replace("valkey", "redis")) as control:
         control.client_kill_filter(_type="normal", skipme=True)
-    await asyncio.sleep(0.2)
+    await until(lambda: len(set(map(id, waiting))) == 2)
     assert not task.done()
     valkey.gate.set()
     assert (await task)["status"] == "completed"
@@ -199,10 +227,12 @@ async def test_nothing_is_left_when_nobody_watches_any_more(
     await asyncio.wait_for(asyncio.gather(*others), 10)
 
 
-async def test_a_cancelled_trigger_leaves_the_others_alone(valkey: Valkey, worker: Worker) -> None:
+async def test_a_cancelled_trigger_leaves_the_others_alone(
+    valkey: Valkey, worker: Worker, waiting: list[shared.Subscription]
+) -> None:
     submit(valkey, chain("wait"), "f")
     first, second = (asyncio.create_task(fired(GlideMQFlowTrigger(flow_id="f"))) for _ in range(2))
-    await asyncio.sleep(0.5)
+    await until(lambda: len(set(map(id, waiting))) == 2)
     first.cancel("user")
     with pytest.raises(asyncio.CancelledError) as caught:
         await first
@@ -242,13 +272,15 @@ async def test_a_kill_cancels_unless_the_task_goes_on(
 async def test_a_kill_that_is_interrupted_cancels_all_the_same(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _task_is(monkeypatch, {"r1": {"t": "failed"}}, seconds=0.3)
+    asked, release = _task_is(monkeypatch, {"r1": {"t": "failed"}}, at_once=False)
     submit(valkey, chain("wait"), "f")
     trigger = GlideMQFlowTrigger(flow_id="f", cancel_on_kill=True)
     trigger.task_instance = FakeTask(run_id="r1")  # type: ignore[assignment]
     killing = asyncio.create_task(trigger.on_kill())
-    await asyncio.sleep(0.1)
+    await until(asked.is_set)
     killing.cancel()
+    await asyncio.sleep(0)  # the cancellation arrives before the answer
+    release.set()
     with pytest.raises(asyncio.CancelledError):
         await killing
     assert (await fired(GlideMQFlowTrigger(flow_id="f")))["status"] == "cancelled"
@@ -263,15 +295,24 @@ async def test_a_kill_that_cannot_see_the_task_cancels_nothing(valkey: Valkey, w
 
 
 async def test_a_trigger_that_may_not_cancel_does_not() -> None:
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         await GlideMQFlowTrigger(flow_id="f").on_kill()
 
 
-def _task_is(monkeypatch: pytest.MonkeyPatch, states: dict[str, Any], seconds: float = 0.0) -> None:
+def _task_is(
+    monkeypatch: pytest.MonkeyPatch, states: dict[str, Any], *, at_once: bool = True
+) -> tuple[threading.Event, threading.Event]:
+    """What Airflow says of the task; when it is asked, and when it may answer."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415
 
+    asked, release = threading.Event(), threading.Event()
+    if at_once:
+        release.set()
+
     def answer(**_: Any) -> dict[str, Any]:
-        time.sleep(seconds)
+        asked.set()
+        assert release.wait(60)
         return states
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(answer))
+    return asked, release

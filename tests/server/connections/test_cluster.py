@@ -221,7 +221,7 @@ def test_a_cancel_reaches_other_slots(url: str, run_worker: RunWorker) -> None:
     run_worker(QUEUES, {"work": work}, url=url)
     with FlowProducer(url) as flows:
         flow = flows.submit(FlowSpec("n", [node("a"), node("m", "a", queue="c")]), flow_id="f")
-        assert started.wait(10)
+        assert started.wait(20)
         flow.cancel("enough")
         assert flow.wait(timeout=LONG).status.state is FlowState.CANCELLED
 

@@ -13,6 +13,7 @@ from typing import Any
 import redis
 from redis.crc import key_slot
 
+from tests.processes import end, lasting, spawn
 from tests.server.lua.servers import (
     _form_cluster,
     _free_port,
@@ -43,7 +44,8 @@ class Server:
         ]
         command += ["--dir", str(self.directory), *self.options]
         with (self.directory / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self.process = spawn(command, stdout=log, stderr=subprocess.STDOUT)
+        lasting.add(self.process.pid)
         _wait_for_answer(self.client, self.process)
 
     def first_options(self) -> list[str]:
@@ -52,8 +54,7 @@ class Server:
 
     def kill(self) -> None:
         assert self.process is not None
-        self.process.kill()
-        self.process.wait(timeout=10)
+        end(self.process)
 
     def close(self) -> None:
         self.kill()

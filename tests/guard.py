@@ -1,0 +1,120 @@
+"""A test that leaves something running behind fails, by name, and what can be ended is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+
+from tests.processes import RUN, Left, lasting, mark, marked
+
+__all__ = ["_nothing_is_left", "pytest_fixture_setup", "pytest_sessionstart", "refuse_connected"]
+
+T = TypeVar("T")
+
+PATIENCE = 15.0
+
+# What fixtures of a wider scope started, and what was told once.
+_lasting_threads: set[threading.Thread] = set()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Mark the processes of whoever runs tests; the controller of pytest-xdist runs none."""
+    if not getattr(session.config.option, "numprocesses", None):
+        mark()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+    """Whatever a fixture of a wider scope starts is meant to last."""
+    pids, threads = set(psutil.pids()), set(threading.enumerate())
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope != "function":
+            lasting.update(one.process.pid for one in marked(RUN, set(psutil.pids()) - pids))
+            _lasting_threads.update(set(threading.enumerate()) - threads)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """Fails the test that leaves a process or a thread behind."""
+    yield from nothing_is_left()
+
+
+def nothing_is_left(*, kept: Callable[[str], bool] | None = None) -> Iterator[None]:
+    """What the fixture does; processes whose command is ``kept``, and those below them, may stay.
+
+    So may threads then: nobody can tell those that serve such a process from others.
+    """
+    pids, threads = set(psutil.pids()), set(threading.enumerate())
+    yield
+    left = [] if kept else [f"thread {thread.name}" for thread in _left_threads(threads)]
+    if kept is not None:
+        new = marked(RUN, set(psutil.pids()) - pids)
+        lasting.update(one.process.pid for one in new if kept(one.command))
+    for one in _left_processes(pids):
+        left.append(str(one))
+        with contextlib.suppress(psutil.Error):
+            one.process.kill()
+    if left:
+        pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
+
+
+def _left_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    until = time.monotonic() + PATIENCE
+    new = set(threading.enumerate()) - before - _lasting_threads
+    for thread in new:
+        thread.join(max(until - time.monotonic(), 0.0))
+    left = [thread for thread in new if thread.is_alive()]
+    _lasting_threads.update(left)
+    return left
+
+
+def _left_processes(before: set[int]) -> list[Left]:
+    def left() -> list[Left]:
+        return [
+            one
+            for one in marked(RUN, set(psutil.pids()) - before)
+            if one.process.pid not in lasting and lasting.isdisjoint(_ancestors(one.process))
+        ]
+
+    return settled(left)
+
+
+def _ancestors(process: psutil.Process) -> set[int]:
+    try:
+        return {parent.pid for parent in process.parents()}
+    except psutil.Error:
+        return set()
+
+
+def refuse_connected(redis_url: str) -> None:
+    """Fail the test when anybody is still connected to its database."""
+    from redis import Redis  # noqa: PLC0415  unit tests do without a driver
+
+    with Redis.from_url(redis_url, decode_responses=True) as client:
+        own, (database,) = client.client_id(), {str(client.connection_pool.connection_kwargs.get("db", 0))}
+
+        def left() -> list[str]:
+            others = [c for c in client.client_list() if c["db"] == database and int(c["id"]) != own]
+            if others:
+                gc.collect()  # a client that nobody refers to is closed by that
+            return [f"client {c['id']} (last command {c['cmd']}, idle {c['idle']} s)" for c in others]
+
+        if found := settled(left):
+            pytest.fail("the test left connected: " + "; ".join(found), pytrace=False)
+
+
+def settled(look: Callable[[], list[T]]) -> list[T]:
+    """What is still there when those who are about to end have ended."""
+    until = time.monotonic() + PATIENCE
+    while (found := look()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return found

@@ -1,0 +1,56 @@
+"""How the tests are shared out among the processes of pytest-xdist: a file goes to one, in one piece."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+__all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
+
+# Airflow, Spark and Dagster fill two cores each by themselves: one at a time, the longest first.
+HEAVY: Final = (
+    "tests/system/test_demo.py",
+    "tests/system/test_airflow_flow.py",
+    "tests/system/",
+    "tests/providers/airflow/test_airflow_stack.py",
+    "tests/spark/",
+)
+SERVER: Final = re.compile(r"[\[-](valkey|redis7|cluster)[\]-]")
+
+
+def group_of(nodeid: str) -> str:
+    """What must run in one process: tests with this in common share what is costly to start."""
+    path, _, name = nodeid.partition("::")
+    if path.startswith(HEAVY):
+        return "heavy"
+    if path.startswith("tests/server/lua/") and (server := SERVER.search(name)):
+        return f"lua on {server[1]}"
+    return path
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Whoever has nothing to do gets the next group, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    """Take our groups, whatever ``--dist`` says."""
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that it does not run alone at the end."""
+
+    def place(item: pytest.Item) -> int:
+        found = [at for at, path in enumerate(HEAVY) if item.nodeid.startswith(path)]
+        return min(found, default=len(HEAVY))
+
+    items.sort(key=place)

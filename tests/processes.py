@@ -1,0 +1,137 @@
+"""What tests start ends with them: process groups, a mark in the environment, and a watcher.
+
+Everything that is started while tests run inherits a mark that no other run of tests has. By it what is left
+is found wherever it went: in a session of its own, or handed to init because the one who started it is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psutil
+
+MARK: Final = "GLIDEMQ_TESTS"
+RUN: Final = uuid.uuid4().hex
+
+# Helpers of multiprocessing, which last as long as the process that needs them and hold nothing.
+HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+# What a fixture of a wider scope owns, also when a test has it started again.
+lasting: Final[set[int]] = set()
+
+# Referred to until the end, when they outlive this process.
+_watchers: Final[list[subprocess.Popen[bytes]]] = []
+
+WATCHER: Final = "import sys; from tests.processes import watch; watch(int(sys.argv[1]), sys.argv[2])"
+LOOK_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Left:
+    """A process that outlived the test which started it."""
+
+    process: psutil.Process
+    command: str
+    test: str
+
+    def __str__(self) -> str:
+        """Who it is, and who started it."""
+        return f"process {self.process.pid} ({self.command}), started in {self.test or 'an unknown test'}"
+
+
+def mark() -> None:
+    """Mark what this process starts from now on, and have it killed however this process dies."""
+    os.environ[MARK] = f"{os.environ.get(MARK, '')}/{RUN}"
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-c", WATCHER, str(os.getpid()), RUN]
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    _watchers.append(subprocess.Popen(command, env=environment, start_new_session=True, **quiet))
+
+
+def spawn(command: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process in a group of its own; the options are those of ``Popen``."""
+    return subprocess.Popen(list(map(str, command)), start_new_session=True, **options)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill a process of ``spawn`` and all that is left of its group; a repeat does nothing."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    else:  # its id may be somebody else's by now
+        for left in marked(RUN):
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+                if os.getpgid(left.process.pid) == process.pid:
+                    left.process.kill()
+    process.wait(60)
+    for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+        with contextlib.suppress(OSError):  # what was not read is lost with the process
+            pipe.close()
+
+
+@contextlib.contextmanager
+def spawned(command: Sequence[Any], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process in a group of its own that ends with the block, with all that it started."""
+    process = spawn(command, **options)
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def marked(run: str, among: set[int] | None = None) -> list[Left]:
+    """The live processes with the mark of a run, and those below this process; ``among`` these ids only."""
+    own = {child.pid for child in psutil.Process().children(recursive=True)}
+    found = []
+    for pid in set(psutil.pids()) if among is None else among:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if process.status() == psutil.STATUS_ZOMBIE or pid == os.getpid():
+                continue
+            environment = process.environ()
+            if run in environment.get(MARK, "") or pid in own:
+                left = Left(process, " ".join(process.cmdline()), environment.get("PYTEST_CURRENT_TEST", ""))
+                found += [] if any(name in left.command for name in HELPERS) else [left]
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that is dead and that nobody has waited for does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def watch(pid: int, run: str) -> None:
+    """Wait for the end of a process, whoever started it; then kill what it has started.
+
+    That is whatever was below it when last seen, since servers write over their environment, and whatever
+    carries the mark.
+    """
+    below: list[psutil.Process] = []
+    while is_alive(pid):
+        with contextlib.suppress(psutil.Error):
+            below = psutil.Process(pid).children(recursive=True)
+        time.sleep(LOOK_SECONDS)
+    below = [process for process in below if process.pid != os.getpid()]
+    while below := [*filter(_runs, below), *(one.process for one in marked(run))]:
+        for process in below:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(below, timeout=LOOK_SECONDS)
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
