@@ -22,7 +22,7 @@ import psutil
 MARK: Final = "GLIDEMQ_TESTS"
 RUN: Final = uuid.uuid4().hex
 
-# Helpers of multiprocessing, and our guard: they last as long as the process that needs them, and hold nothing.
+# Helpers of multiprocessing, and our guard: they last as long as their process, and hold nothing.
 HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "_lifeline_guard.py")
 
 # What a fixture of a wider scope owns, also when a test has it started again.
