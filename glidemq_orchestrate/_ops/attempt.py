@@ -13,7 +13,7 @@ from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._ops.dead_letters import bury_noted
 from glidemq_orchestrate._ops.workers import SILENT_MS
 from glidemq_orchestrate._protocol import exchange as wire
-from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate._protocol import glidemq, letters, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.clock import Clock
@@ -200,8 +200,8 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
             yield from apart(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
     late = yield from _expire(queues, clock)
     # After that call, which notes for a dead letter whose time is over.
-    yield from ask_all([glidemq.sweep_suspended(queue, now_ms) for queue in queues])
-    due = yield from ask_all([glidemq.next_due(queue) for queue in queues])
+    steps = (glidemq.sweep_suspended(queue, now_ms) for queue in queues)
+    due = (yield from ask_all([*steps, *(glidemq.next_due(queue) for queue in queues)]))[len(queues) :]
     return min((at for at in (*due, *late) if at >= 0), default=-1)
 
 
@@ -222,17 +222,17 @@ def reclaim(
 
     Flows that failed by it are advanced by the next upkeep.
     """
-    calls = [
-        orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=clock.now_ms())
-        for queue in queues
-    ]
-    for reply in (yield from ask_each(calls)):
+    now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
+    calls: list[Call[Any]] = []
+    for queue in queues:
+        calls.append(orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=now_ms))
+        calls.append(orchestrate.forget_workers(queue, GROUP, silent_ms, now_ms))
+        calls.append(letters.count(queue))
+    replies = yield from ask_each(calls)
+    for reply in replies:
         if isinstance(reply, ProtocolError) and "NOGROUP" in str(reply):
             continue
         if isinstance(reply, Exception):
             raise reply
-    silent_ms = max(SILENT_MS, 2 * lock_ms)
-    yield from ask_all(
-        [orchestrate.forget_workers(queue, GROUP, silent_ms, clock.now_ms()) for queue in queues]
-    )
-    yield from bury_noted(queues, clock)
+    noted = [queue for queue, count in zip(queues, replies[2::3], strict=True) if count]
+    yield from bury_noted(noted, clock)

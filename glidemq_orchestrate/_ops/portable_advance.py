@@ -39,6 +39,7 @@ from glidemq_orchestrate.keys import QueueKeys
 
 ABANDONED_MS: Final = 15 * 60_000
 PER_SWEEP: Final = 100
+MOST_MS: Final = 2_000
 CANCELLED: Final = "cancelled: "
 
 
@@ -200,15 +201,20 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
 def sweep(home: QueueKeys, clock: Clock, *, tombstone: timedelta = TOMBSTONE) -> Op[None]:
     """See to portable flows of a home: move on what runs, remove what was given up or is over its retention.
 
-    At most 100 flows of each, those first that were not looked at longest. Repeatable, by several at once.
-    One that cannot be seen to keeps no other waiting: the first such error is raised at the end.
+    At most 100 flows of each and for some seconds, those first that were not looked at longest. Repeatable,
+    by several at once. One that cannot be seen to keeps no other waiting: the first such error is raised at
+    the end.
     """
     refused: Exception | None = None
-    running = yield from ask(records.listed(home, PER_SWEEP))
-    over = yield from ask(records.expiring(home, clock.now_ms(), PER_SWEEP))
+    looking = [records.listed(home, PER_SWEEP), records.expiring(home, clock.now_ms(), PER_SWEEP)]
+    running, over = yield from ask_all(looking)
     todo = [_look(FlowRef(home, flow_id, "portable"), clock) for flow_id in running]
     todo += [_expire(FlowRef(home, flow_id, "portable"), clock, tombstone) for flow_id in over]
+    until = clock.monotonic_ms() + MOST_MS
     for step in todo:
+        if clock.monotonic_ms() > until:
+            step.close()
+            continue
         try:
             yield from step
         except TransportError:

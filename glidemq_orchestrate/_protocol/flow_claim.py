@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
@@ -40,12 +41,20 @@ def unclaim_after(prefix: str, flow_id: str, ms: int) -> Call[None]:
     return command("PEXPIRE", flow_home(prefix, flow_id), ms, decode=replies.anything)
 
 
-def path(home: QueueKeys, flow_id: str) -> Call[str | None]:
-    """The path of a flow that has a record: ``portable``, or ``staged``; None without one."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A flow that is there: the path by which it went, ``staged`` or ``portable``, and what it is."""
 
-    def decode(reply: Any) -> str | None:
+    path: str
+    digest: str
+
+
+def found(home: QueueKeys, flow_id: str) -> Call[Found | None]:
+    """What the record of a flow says; None without one."""
+
+    def decode(reply: Any) -> Found | None:
         digest, told = reply
-        return str(told or "staged") if digest else None
+        return Found("portable" if told == "portable" else "staged", digest) if digest else None
 
     return command("HMGET", home.flow(flow_id), "digest", "path", decode=decode)
 
