@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from glidemq_orchestrate._names import shown
+from glidemq_orchestrate._names import MAX_NAME
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flow import FlowState, NodeStatus
@@ -110,7 +110,7 @@ class Told:
         except (ValueError, RecursionError, zlib.error) as exc:
             raise ConfigurationError(f"{position[:60]!r} is no position of a watched flow") from exc
         if of != flow_id:
-            raise ConfigurationError(f"the position belongs to flow {shown(of)}, not to {flow_id}")
+            raise ConfigurationError(f"the position belongs to flow {of[:MAX_NAME]}, not to {flow_id}")
         return told
 
     def state(self, rank: float, name: str) -> str:

@@ -97,7 +97,7 @@ def test_a_position_that_was_made_up_is_refused_before_it_costs_much(wrong: str)
 
 def test_that_of_another_flow_is_refused() -> None:
     position = Told("f").tell(0, node("a", JobState.ACTIVE))
-    with pytest.raises(ConfigurationError, match="belongs to flow 'f', not to g"):
+    with pytest.raises(ConfigurationError, match="belongs to flow f, not to g"):
         Told.at("g", position)
 
 
