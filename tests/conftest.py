@@ -19,7 +19,11 @@ from glidemq_orchestrate.testing import (
     start_workers,
 )
 from tests.guard import _nothing_is_left, pytest_fixture_setup, pytest_sessionstart, refuse_connected
-from tests.parallel import pytest_collection_modifyitems, pytest_xdist_make_scheduler
+from tests.parallel import (
+    pytest_collection_modifyitems,
+    pytest_report_to_serializable,
+    pytest_xdist_make_scheduler,
+)
 
 __all__ = [
     "Eventually",
@@ -28,6 +32,7 @@ __all__ = [
     "_nothing_is_left",
     "pytest_collection_modifyitems",
     "pytest_fixture_setup",
+    "pytest_report_to_serializable",
     "pytest_sessionstart",
     "pytest_xdist_make_scheduler",
 ]

@@ -16,6 +16,7 @@ from glidemq_orchestrate._terminal import printable
 from glidemq_orchestrate.cli.job import job_row
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, say, say_json, seconds, told
 from glidemq_orchestrate.client import Queue, Queues
+from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.job import JobState
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
@@ -33,12 +34,15 @@ def queue_list(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson
     """List the queues with their numbers of jobs. Goes through all keys of the server, a page at a time."""
     with Queues(url, prefix=prefix) as queues:
         names = queues.names()
-    rows = [_described(name, url, prefix, indexed_only=True) for name in names]
+    rows = [_listed(name, url, prefix) for name in names]
     if as_json:
         say_json(rows)
         return
     table = Table("queue", "paused", *SHOWN, "workers", box=None, padding=(0, 2, 0, 0))
     for row in rows:
+        if "broken" in row:
+            table.add_row(Text(row["queue"]), "?", *["?"] * len(SHOWN), Text(row["broken"]))
+            continue
         numbers = [str(row["counts"][state]) for state in SHOWN]
         table.add_row(Text(row["queue"]), "yes" if row["paused"] else "", *numbers, str(len(row["workers"])))
     console.print(table)
@@ -189,6 +193,14 @@ def queue_obliterate(
     with Queue(queue, url, prefix=prefix) as client:
         client.obliterate(force=force)
     say(f"{queue} is gone")
+
+
+def _listed(queue: str, url: str | None, prefix: str) -> dict[str, Any]:
+    """A row of the list; a queue whose keys cannot be read says so, and keeps no other from being listed."""
+    try:
+        return _described(queue, url, prefix, indexed_only=True)
+    except ProtocolError as exc:
+        return {"queue": queue, "broken": str(exc)}
 
 
 def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) -> dict[str, Any]:
