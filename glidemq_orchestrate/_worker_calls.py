@@ -62,6 +62,7 @@ class Threads:
         self._idle: list[_Thread] = []
         self._lock = threading.Lock()
         self._count = 0
+        self._is_closed = False
         self.overstayed = 0
         self.when_one_returns: Callable[[], None] = lambda: None
 
@@ -106,7 +107,7 @@ class Threads:
     def close(self) -> None:
         """Let idle threads end; the others end when their functions return, or with the process."""
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self._idle, self._is_closed = self._idle, [], True
         for thread in idle:
             thread.give(None)
 
@@ -132,7 +133,10 @@ class Threads:
 
     def _is_idle(self, thread: _Thread) -> None:
         with self._lock:
-            self._idle.append(thread)
+            if not self._is_closed:
+                self._idle.append(thread)
+                return
+        thread.give(None)
 
     def _leaves(self, thread: _Thread) -> bool:
         """Whether a thread that was idle for long may end; not when it was just given work."""
