@@ -135,6 +135,8 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
     check_wish(on_existing)
     home = QueueKeys(prefix, flow.home)
     found = yield from flow_claim.take(home, flow_id)
+    if found and found.digest != flow.digest:
+        raise flow_claim.conflict(flow_id)
     ref = FlowRef(home, flow_id, _path(found) if found else reach.path(prefix, flow.queues))
     try:
         yield from backend_of(ref).submit(ref, flow, on_existing, clock)
@@ -159,13 +161,13 @@ def find(prefix: str, flow_id: str) -> Op[FlowRef]:
     queue = yield from ask(calls.claimed(prefix, flow_id))
     if queue is not None:
         home = QueueKeys(prefix, queue)
-        if found := (yield from ask(calls.path(home, flow_id))):
+        if found := (yield from ask(calls.found(home, flow_id))):
             return FlowRef(home, flow_id, _path(found))
     raise FlowNotFound(f"no flow {flow_id} on this server")
 
 
-def _path(found: str) -> Path:
-    return "portable" if found == "portable" else "staged"
+def _path(found: calls.Found) -> Path:
+    return "portable" if found.path == "portable" else "staged"
 
 
 def backend_of(ref: FlowRef) -> FlowBackend:

@@ -12,42 +12,43 @@ from typing import Any
 
 from glidemq_orchestrate._protocol import flow_claim as calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.flow_claim import Found
 from glidemq_orchestrate._protocol.flow_index import forget_home
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.keys import QueueKeys
 
 
-def take(home: QueueKeys, flow_id: str) -> Op[str | None]:
-    """Claim an id. Answers the path of the flow that is there, or None. Repeatable.
+def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
+    """Claim an id. Answers the flow that is there, or None. Repeatable.
 
     Raises:
         FlowConflict: A flow with another home has the id.
     """
-    owner, path = yield from _claim(home, flow_id)
+    owner, found = yield from _claim(home, flow_id)
     if owner is not None and owner != home.queue:
         other = QueueKeys(home.prefix, owner)
-        if (yield from ask(calls.path(other, flow_id))):
-            raise _conflict(flow_id)
+        if (yield from ask(calls.found(other, flow_id))):
+            raise conflict(flow_id)
         # What claimed it has no record: it went away half-way.
         yield from ask(calls.unclaim(home.prefix, flow_id))
-        now, path = yield from _claim(home, flow_id)
-        if (yield from ask(calls.path(other, flow_id))):  # it was only slow
+        now, found = yield from _claim(home, flow_id)
+        if (yield from ask(calls.found(other, flow_id))):  # it was only slow
             yield from ask(calls.unclaim(home.prefix, flow_id))
             yield from ask(calls.claim(other, flow_id))
-            raise _conflict(flow_id)
+            raise conflict(flow_id)
         if now != home.queue:
-            raise _conflict(flow_id)
-    return path
+            raise conflict(flow_id)
+    return found
 
 
-def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, str | None]]:
+def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Found | None]]:
     asking: list[Call[Any]] = [
         calls.claim(home, flow_id),
         calls.claimed(home.prefix, flow_id),
-        calls.path(home, flow_id),
+        calls.found(home, flow_id),
     ]
-    _, owner, path = yield from ask_all(asking)
-    return owner, path
+    _, owner, found = yield from ask_all(asking)
+    return owner, found
 
 
 def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
@@ -60,7 +61,7 @@ def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
     if owner is None:  # it was freed between the two looks
         owner, _ = yield from _claim(home, flow_id)
     if owner != home.queue:
-        raise _conflict(flow_id)
+        raise conflict(flow_id)
     yield from ask(calls.keep(home.prefix, flow_id))
 
 
@@ -68,11 +69,11 @@ def release(home: QueueKeys, flow_id: str) -> Op[None]:
     """Free the id of a flow whose record is gone. Repeatable; does nothing to a flow that has a record."""
     if (yield from ask(calls.claimed(home.prefix, flow_id))) != home.queue:
         return
-    if (yield from ask(calls.path(home, flow_id))) is not None:
+    if (yield from ask(calls.found(home, flow_id))) is not None:
         return
     yield from ask(calls.unclaim(home.prefix, flow_id))
     # Whoever has submitted it since the look found the claim and relied on it.
-    if (yield from ask(calls.path(home, flow_id))) is not None:
+    if (yield from ask(calls.found(home, flow_id))) is not None:
         again: list[Call[Any]] = [calls.claim(home, flow_id), calls.keep(home.prefix, flow_id)]
         yield from ask_all(again)
 
@@ -86,5 +87,5 @@ def leave(home: QueueKeys) -> Op[None]:
         yield from ask(calls.note_home(home))
 
 
-def _conflict(flow_id: str) -> FlowConflict:
+def conflict(flow_id: str) -> FlowConflict:
     return FlowConflict(f"flow id {flow_id} belongs to another flow")

@@ -60,13 +60,16 @@ def _record(ref: FlowRef) -> Op[Record]:
 
 
 def _nodes(ref: FlowRef) -> Op[list[Node]]:
-    _refuse_expired(ref, (yield from _record(ref)))
+    yield from _living(ref)
     return (yield from read_nodes(ref))
 
 
-def _refuse_expired(ref: FlowRef, record: Record) -> None:
+def _living(ref: FlowRef) -> Op[Record]:
+    """The record of a flow whose jobs are there."""
+    record = yield from _record(ref)
     if record.is_expired:
         raise FlowExpired(f"the jobs of flow {ref.flow_id} were removed after its retention")
+    return record
 
 
 def results(ref: FlowRef) -> Op[dict[str, Json]]:
@@ -132,13 +135,10 @@ def _rest(ref: FlowRef, position: str, rested: int, until: int, clock: Clock) ->
 def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
     """End every node that has not ended. Answers the state before. Repeatable."""
     record = yield from _record(ref)
-    if record.number < 0:
-        if (yield from portable_submit.discard(ref)):
-            return FlowState.STAGING
-        record = yield from _record(ref)
     if not record.state.is_terminal:
-        how = FlowState.CANCELLED
-        yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
+        # A flow that has not begun ends as soon as its submission, or the repeat of it, lets it begin.
+        number, how = max(record.number, 0), FlowState.CANCELLED
+        yield from ask(records.cancel(ref.home, ref.flow_id, number, how, reason))
         yield from advance(ref, clock)
     return record.state
 
@@ -148,9 +148,9 @@ def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
 
     A node whose job is gone cannot run again; it stays failed, with what depends on it.
     """
-    record = yield from _record(ref)
+    record = yield from _living(ref)
     if record.state in _BROKEN and record.end:
-        nodes = yield from _nodes(ref)
+        nodes = yield from read_nodes(ref)
         redo = [node for node in nodes if node.state == "failed" or _was_skipped_for_others(node)]
         yield from _begin_again(ref, record, redo, record.generation, clock)
     return (yield from _record(ref)).state
@@ -158,9 +158,9 @@ def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
 
 def restart(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     """Run every node of an ended flow again. Answers the state afterwards. Repeatable until it ends."""
-    record = yield from _record(ref)
+    record = yield from _living(ref)
     if record.end:
-        redo = [node for node in (yield from _nodes(ref)) if node.state and node.end]
+        redo = [node for node in (yield from read_nodes(ref)) if node.state and node.end]
         yield from _begin_again(ref, record, redo, record.generation + 1, clock)
     return (yield from _record(ref)).state
 
@@ -186,7 +186,7 @@ def _begin_again(
     yield from ask(records.begin(ref.home, ref.flow_id, number, clock.now_ms(), generation))
     # Once more: whoever ended the round before may just have taken it off the list.
     yield from ask(records.enlist(ref.home, ref.flow_id, clock.now_ms()))
-    _refuse_expired(ref, (yield from _record(ref)))
+    yield from _living(ref)
     yield from portable_submit.relist(ref)
     yield from advance(ref, clock)
 
@@ -198,7 +198,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
         ConfigurationError: Always, before anything is changed.
     """
     del nodes, clock
-    yield from _record(ref)
+    yield from _living(ref)
     raise ConfigurationError(
         f"flow {ref.flow_id} takes no more nodes: its queues are in several slots of a cluster, or the "
         "server lacks our functions. Submit them as a flow of their own, "

@@ -32,13 +32,14 @@ from glidemq_orchestrate._protocol import portable_record as records
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.portable_record import Record
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import GlideMQError, TransportError
+from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.flow import FlowState
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 
 ABANDONED_MS: Final = 15 * 60_000
 PER_SWEEP: Final = 100
+MOST_MS: Final = 2_000
 CANCELLED: Final = "cancelled: "
 
 
@@ -200,20 +201,25 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
 def sweep(home: QueueKeys, clock: Clock, *, tombstone: timedelta = TOMBSTONE) -> Op[None]:
     """See to portable flows of a home: move on what runs, remove what was given up or is over its retention.
 
-    At most 100 flows of each, those first that were not looked at longest. Repeatable, by several at once.
-    One that cannot be seen to keeps no other waiting: the first such error is raised at the end.
+    At most 100 flows of each and for some seconds, those first that were not looked at longest. Repeatable,
+    by several at once. One that cannot be seen to keeps no other waiting: the first such error is raised at
+    the end.
     """
-    refused: GlideMQError | None = None
-    running = yield from ask(records.listed(home, PER_SWEEP))
-    over = yield from ask(records.expiring(home, clock.now_ms(), PER_SWEEP))
+    refused: Exception | None = None
+    looking = [records.listed(home, PER_SWEEP), records.expiring(home, clock.now_ms(), PER_SWEEP)]
+    running, over = yield from ask_all(looking)
     todo = [_look(FlowRef(home, flow_id, "portable"), clock) for flow_id in running]
     todo += [_expire(FlowRef(home, flow_id, "portable"), clock, tombstone) for flow_id in over]
+    until = clock.monotonic_ms() + MOST_MS
     for step in todo:
+        if clock.monotonic_ms() > until:
+            step.close()
+            continue
         try:
             yield from step
         except TransportError:
             raise
-        except GlideMQError as exc:
+        except Exception as exc:  # noqa: BLE001  raised in the end
             refused = refused or exc
     if refused is not None:
         raise refused

@@ -23,7 +23,6 @@ from glidemq_orchestrate._protocol.portable_record import Record
 from glidemq_orchestrate.checked_flow import CheckedFlow, CheckedNode
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowConflict, FlowIncomplete, GlideMQError, TransportError
-from glidemq_orchestrate.flow import FlowState
 from glidemq_orchestrate.keys import QueueKeys, node_job_id
 
 MAX_STAGINGS: Final = 5
@@ -45,7 +44,7 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
         found = yield from ask(records.record(ref.home, ref.flow_id))
         if found.fields.get("digest") != flow.digest:
             raise FlowConflict(f"flow id {ref.flow_id} belongs to another flow")
-        if found.state is not FlowState.STAGING:
+        if found.number >= 0:
             return
         if not found.is_dropped and (yield from _stage_all(ref, flow, clock)):
             yield from relist(ref)

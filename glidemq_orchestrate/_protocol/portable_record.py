@@ -67,7 +67,7 @@ class Record:
         """Of a flow that is not staged yet; or that a version without rounds has begun."""
         state, number = fields.get("state", "staging"), int(fields.get("round", 0))
         if state == "staging":
-            return cls(fields)
+            return cls(fields, cancel=json.loads(fields.get("cancel:0", "{}")))
         end: dict[str, Any] = json.loads(fields.get(f"end:{number}", "{}"))
         if FlowState(state).is_terminal and not end:
             end = {name: fields[name] for name in _COUNTS if name in fields}
@@ -92,7 +92,9 @@ class Record:
             return FlowState(self.end["state"])
         if self.is_expired:
             return FlowState.FAILED
-        return FlowState.RUNNING if self.number >= 0 else FlowState.STAGING
+        if self.number >= 0:
+            return FlowState.RUNNING
+        return FlowState.CANCELLED if self.cancel else FlowState.STAGING
 
     def plain(self) -> dict[str, str]:
         """The fields as a flow of the other path has them."""

@@ -54,6 +54,7 @@ end
 -- Says why the flow cannot be staged here: an error, or the state of an equal flow that is past staging. The second
 -- result says whether it has a record already.
 local function refusal(keys, header)
+  assert(keys[1]:sub(-9 - #header.id) == 'gmo:flow:' .. header.id, 'gmo_stage_flow: the client is older than this library')
   local found = redis.call('HMGET', keys[1], 'digest', 'state', 'path')
   if found[1] and (found[1] ~= header.digest or found[3]) then
     return conflict('flow id ' .. header.id .. ' belongs to another flow')

@@ -1,0 +1,115 @@
+"""The functions for jobs of portable flows: what they end or run again, and what a later round protects."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate._protocol import portable as calls
+from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.options import JobOptions
+
+if TYPE_CHECKING:
+    from tests.server.gmo.conftest import Bench
+
+ETL = QueueKeys("glide", "etl")
+JOB = "glide:{etl}:job:j"
+
+
+@pytest.fixture
+def blocked(bench: Bench) -> Bench:
+    """A job that a gate holds back."""
+    keys = [ETL.key(name) for name in ("id", "stream", "scheduled", "events")]
+    bench.raw("glidemq_addFlow", keys, "work", "1", "{}", bench.now, 0, 0, 0, 0, "j", 1, calls.gate(ETL, 0))
+    return bench
+
+
+def end(bench: Bench, how: str, number: int = 0) -> Any:
+    return bench.call(calls.end_node(ETL, "j", number, how, "why", bench.now))
+
+
+def unchanged(bench: Bench, how: str, number: int = 0) -> bool:
+    return bool(bench.unchanged(calls.end_node(ETL, "j", number, how, "why", bench.now)) == 0)
+
+
+class TestEnding:
+    def test_one_that_waits_fails(self, blocked: Bench) -> None:
+        assert end(blocked, "failed") == 1
+        assert (blocked.job("j")["state"], blocked.job("j")["failedReason"]) == ("failed", "why")
+        assert blocked.client.zscore("glide:{etl}:failed", "j") == blocked.now
+        assert blocked.events()[-1] == ("failed", "j")
+        assert unchanged(blocked, "failed")
+
+    def test_one_that_waits_is_skipped(self, blocked: Bench) -> None:
+        assert end(blocked, "skipped") == 1
+        assert (blocked.job("j")["state"], blocked.job("j")["gmo:skipped"]) == ("completed", "why")
+        assert blocked.client.zscore("glide:{etl}:completed", "j") == blocked.now
+        assert unchanged(blocked, "cancelled")
+
+    @pytest.mark.parametrize("how", ["failed", "skipped"])
+    def test_one_that_was_released_meanwhile_is_left_alone(self, blocked: Bench, how: str) -> None:
+        blocked.call(calls.open_gate(ETL, "j", 0))
+        assert blocked.job("j")["state"] == "waiting"
+        assert unchanged(blocked, how)
+
+    def test_a_cancelled_one_is_taken_out_of_where_it_could_start_from(self, blocked: Bench) -> None:
+        blocked.call(calls.open_gate(ETL, "j", 0))
+        assert end(blocked, "cancelled") == 1
+        assert (blocked.job("j")["state"], blocked.job("j")["revoked"]) == ("failed", "1")
+        assert blocked.exchange(wanted=1).begun == []
+
+    def test_a_cancelled_one_that_runs_loses_its_lease(self, blocked: Bench) -> None:
+        blocked.call(calls.open_gate(ETL, "j", 0))
+        attempt = blocked.begin()
+        assert end(blocked, "cancelled") == 1
+        assert blocked.job("j")["state"] == "failed"
+        verdict, _ = blocked.tell(Outcome(attempt, Kind.DONE, "1"))
+        assert verdict.startswith("stale")
+
+    def test_one_that_waits_for_its_time_is_cancelled(self, bench: Bench) -> None:
+        later = JobOptions(job_id="j", delay=timedelta(seconds=60))
+        bench.call(glidemq.add_job(ETL, "work", "1", later, bench.now))
+        assert end(bench, "cancelled") == 1
+        assert bench.client.zcard("glide:{etl}:scheduled") == 0
+
+    def test_one_that_is_gone_is_not_made(self, bench: Bench) -> None:
+        assert unchanged(bench, "failed")
+
+
+class TestRunningAgain:
+    def test_it_waits_behind_the_gate_of_the_round(self, blocked: Bench) -> None:
+        blocked.call(calls.open_gate(ETL, "j", 0))
+        blocked.finish(blocked.begin())
+        assert blocked.call(calls.run_again(ETL, "j", 1)) == 1
+        assert (blocked.job("j")["state"], blocked.job("j")["gmo:round"]) == ("waiting-children", "1")
+        assert "returnvalue" not in blocked.job("j")
+        assert blocked.client.exists("glide:{etl}:completed") == 0
+        assert blocked.unchanged(calls.run_again(ETL, "j", 1)) == 0
+        blocked.call(calls.open_gate(ETL, "j", 1))
+        assert blocked.job("j")["state"] == "waiting"
+
+    @pytest.mark.parametrize("how", ["failed", "skipped", "cancelled"])
+    def test_whoever_decided_in_an_earlier_round_comes_too_late(self, blocked: Bench, how: str) -> None:
+        end(blocked, "failed")
+        assert blocked.call(calls.run_again(ETL, "j", 2)) == 1
+        assert unchanged(blocked, how, 1)
+        assert blocked.unchanged(calls.run_again(ETL, "j", 1)) == 0
+        assert end(blocked, how, 2) == 1
+
+    def test_one_that_is_gone_is_not_made(self, bench: Bench) -> None:
+        assert bench.unchanged(calls.run_again(ETL, "j", 1)) == 0
+
+
+def test_a_client_that_still_names_the_claim_is_refused(bench: Bench, node: Any) -> None:
+    call = bench.stage(node("a"))
+    keys = ["glide:gmo:home:{f}", *(str(key) for key in call.words[3:5])]
+    before = bench.dump()
+    with pytest.raises(Exception, match="older than this library"):
+        bench.raw("gmo_stage_flow", keys, *call.words[5:])
+    assert bench.dump() == before
+    assert bench.call(call) == "staging"
+    assert bench.call(orchestrate.flow_status(ETL, "f")).state == "staging"
