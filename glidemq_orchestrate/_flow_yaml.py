@@ -15,6 +15,7 @@ MAX_DEPTH: Final = 100
 FREE_ALIASES: Final = 100_000
 MAX_SWELLING: Final = 10
 MAX_DIGITS: Final = 1000
+MAX_TOLD: Final = 200
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -23,7 +24,7 @@ class NotYaml(ValueError):
     """The text is not YAML that is taken: where (line, from 1; 0 when nothing is known) and why."""
 
     def __init__(self, line: int, why: str) -> None:
-        self.line, self.why = line, why
+        self.line, self.why = line, " ".join(why[:MAX_TOLD].split())
         super().__init__(f"line {line}: {why}")
 
 

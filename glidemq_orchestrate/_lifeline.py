@@ -122,6 +122,8 @@ class _Guard:
     """The guard of this process, and the pipe by which it knows that the process lives."""
 
     def __init__(self, name: str) -> None:
+        if not sys.executable or getattr(sys, "frozen", False):  # a packed program would start itself again
+            raise OSError("there is no Python here that could run it")
         theirs, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(

@@ -79,6 +79,7 @@ LABEL: Final = NameRule("label", InvalidFlow)
 SCHEDULER: Final = NameRule("scheduler name", most=MAX_LONG_NAME)
 SUBSCRIPTION: Final = NameRule("subscription name", most=MAX_NAME)
 SUBJECT: Final = NameRule("subject pattern", most=MAX_LONG_NAME)
+SERVICE: Final = NameRule("service of the sentinels", is_plain=True)
 PREFIX: Final = NameRule("prefix", marks="{}")
 
 

@@ -15,15 +15,17 @@ _COUNT: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 def exact(text: str | None) -> int | None:
     """A count as the server counts: digits only, at most 15; None for others. Absent and empty are 0."""
-    if not text:
+    if not text or text == "0":
         return 0
     return int(text) if _COUNT.fullmatch(text) else None
 
 
 def number(value: object, default: int = 0) -> int:
     """A stored number without its fraction, at most 2^53 either way; ``default`` for what is none."""
+    if not value or value == "0":
+        return 0
     try:
-        found = float(value or 0)  # type: ignore[arg-type]  # what cannot be a number raises
+        found = float(value)  # type: ignore[arg-type]  # what cannot be a number raises
         return int(max(min(found, MOST), -MOST))
     except (ValueError, TypeError, OverflowError):
         return default

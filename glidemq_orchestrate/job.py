@@ -178,7 +178,7 @@ class Job:
             state=state,
             data=data,
             result=result,
-            failed_reason=readable(fields.get("failedReason") or "") or None,
+            failed_reason=readable(reason) if (reason := fields.get("failedReason")) else None,
             attempts_made=number(fields.get("attemptsMade")),
             max_attempts=max(number(fields.get("maxAttempts")), 1),
             progress=read_progress(fields.get("progress")),
@@ -245,7 +245,7 @@ class Attempt:
             attempts_made=exact(made) or 0,
             flow_id=fields.get(FIELD_FLOW),
             node=fields.get(FIELD_NODE),
-            unreadable=_flaw(name=name, opts=opts) or _odd(attemptsMade=made),
+            unreadable=_flaw(("name", name), ("opts", opts)) or _odd(("attemptsMade", made)),
         )
 
     @classmethod
@@ -275,21 +275,21 @@ class Attempt:
             exact(fallback) or 0,
             budget or "",
             results,
-            _flaw(id=job_id, name=name, opts=opts, flow=flow_id, node=node)
-            or _odd(attemptsMade=made, fallbackIndex=fallback),
+            _flaw(("id", job_id), ("name", name), ("opts", opts), ("flow", flow_id), ("node", node))
+            or _odd(("attemptsMade", made), ("fallbackIndex", fallback)),
         )
 
 
-def _flaw(**texts: str | None) -> str:
-    for name, text in texts.items():
-        if text and not is_utf8(text):
+def _flaw(*texts: tuple[str, str | None]) -> str:
+    for name, text in texts:
+        if text and not text.isascii() and not is_utf8(text):
             return f"its {name} is not UTF-8"
     return ""
 
 
-def _odd(**counts: str | None) -> str:
-    for name, text in counts.items():
-        if exact(text) is None:
+def _odd(*counts: tuple[str, str | None]) -> str:
+    for name, text in counts:
+        if text and exact(text) is None:
             return f"its {name} is not a whole number"
     return ""
 

@@ -123,6 +123,15 @@ def check_queue_name(name: str) -> str:
     return QUEUE.check(name)
 
 
+def is_queue_name(name: str) -> bool:
+    """Whether ``check_queue_name`` takes the name."""
+    try:
+        check_queue_name(name)
+    except ConfigurationError:
+        return False
+    return True
+
+
 def check_job_id(job_id: str) -> str:
     """Return the id if glide-mq takes it: 1 to 256 characters, no control characters, none of ``{ } :``.
 

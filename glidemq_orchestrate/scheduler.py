@@ -212,7 +212,7 @@ class Stored:
             return "a text in it has half a character (a lone surrogate)"
         try:
             stored.payload(0)
-            is_timed = stored.cron or stored.number("every") or stored.number("repeatAfterComplete")
+            is_timed = stored.is_timed
         except (GlideMQError, TypeError, AttributeError) as exc:
             return str(exc) if isinstance(exc, GlideMQError) else f"{type(exc).__name__}"
         return "" if is_timed else "it has no pattern, every or repeatAfterComplete"
@@ -249,6 +249,11 @@ class Stored:
         """The pattern; None where there is none."""
         pattern = self.wire.get("pattern")
         return Cron.parse(pattern, self.wire.get("tz")) if isinstance(pattern, str) else None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it says when to fire."""
+        return bool(self.cron or self.number("every") or self.number("repeatAfterComplete"))
 
     @property
     def is_over(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
-from glidemq_orchestrate._names import PREFIX
+from glidemq_orchestrate._importing import importing
+from glidemq_orchestrate._names import PREFIX, SERVICE
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
@@ -45,6 +47,14 @@ _QUERY: Final = {
 }
 _TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _FILES: Final = ("ca", "cert", "key")
+_QUOTED: Final = {"/": "%2F", "?": "%3F", "#": "%23", "@": "%40", "%": "%25"}
+MAX_HOST: Final = 253
+_HOST: Final = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?\Z")
+_IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?\Z")
+_DATABASE: Final = re.compile(r"[0-9]{1,6}\Z")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_HALF: Final = re.compile(r"[\ud800-\udfff]")
+_USER_INFO: Final = re.compile(r"[^/]*://[^/]*@")
 
 
 class Place(NamedTuple):
@@ -154,8 +164,8 @@ class ConnectionSettings:
 
     @property
     def where(self) -> str:
-        """The URL without secrets, for people."""
-        return masked(self.url)
+        """The servers as in the URL, for people: without user, password and query."""
+        return _shown(self)
 
     def node(self, place: Place) -> str:
         """One of the servers, for people: without secrets."""
@@ -165,77 +175,82 @@ class ConnectionSettings:
 
     def as_cluster(self, place: Place) -> ConnectionSettings:
         """Settings for the cluster that a server belongs to, with all the rest as here."""
-        return replace(self, url=f"{'valkeys' if self.tls else 'valkey'}+cluster://{place}")
+        parts = urlsplit(self.url)
+        said = _secrets(parts)
+        who = ":".join(quote(said.get(name, ""), safe="") for name in ("user", "password")) + "@"
+        query = urlencode(
+            [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != "db"]
+        )
+        scheme = "valkeys+cluster" if self.tls else "valkey+cluster"
+        return replace(self, url=f"{scheme}://{who if said else ''}{place}{'?' if query else ''}{query}")
 
     def __repr__(self) -> str:
         """Shows no secret."""
-        secrets = [name for name in ("password", "sentinel_password") if getattr(self, name)]
+        # What the URL says may be a part of a password, put in the wrong place.
+        hidden = {*_SECRETS, *_read(self.url)}
         shown = {"url": self.where, "prefix": self.prefix}
-        shown |= {name: getattr(self, name) for name in ("user", *_FILES) if getattr(self, name)}
-        shown |= dict.fromkeys(secrets, "***")
+        for name in ("user", *_FILES, *_SECRETS):
+            if getattr(self, name):
+                shown[name] = "***" if name in hidden else getattr(self, name)
         return f"ConnectionSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 Address: TypeAlias = str | ConnectionSettings | None
+_SECRETS: Final = ("password", "sentinel_user", "sentinel_password")
 _FROM_URL: Final = ("kind", "places", "db", "service", "tls")
 _DEFAULTS: Final = {one.name: one.default for one in fields(ConnectionSettings)}
 
 
-def masked(url: str) -> str:
-    """The URL with its password replaced by ``***`` and its query dropped."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "***"
-    if _is_torn(parts):
-        return f"{parts.scheme}://***"
-    place = parts.netloc
-    if "@" in place:
-        user, host = place.rsplit("@", 1)
-        place = f"{user.split(':', 1)[0]}:***@{host}" if ":" in user else f"{user}@{host}"
-    return urlunsplit((parts.scheme, place, parts.path, "", ""))
+def _shown(settings: ConnectionSettings) -> str:
+    """What people see of a URL that names a server: never who is let in, and nothing of the query."""
+    head, path = settings.url.partition("://")[0], f"/{settings.db}" if settings.db else ""
+    who = "***@" if _USER_INFO.match(settings.url) else ""
+    if head in _SOCKETS:
+        return f"{head}://{who}{settings.places[0].host}"
+    service = f"/{settings.service}" if settings.service else ""
+    return f"{head}://{who}{','.join(map(str, settings.places))}{service}{path}"
 
 
 def _read(url: str) -> dict[str, object]:
-    """What a URL says, by the names of the settings."""
-    scheme, found, _ = url.partition("://")
+    """What a URL says, by the names of the settings. Errors show none of it: it may be part of a password."""
+    if not isinstance(url, str) or (not url.isascii() and _HALF.search(url)):
+        raise ConfigurationError("the URL of the server must be a text")
+    scheme, mark, _ = url.partition("://")
     base, _, suffix = scheme.partition("+")
+    is_known = scheme in _SOCKETS or (base in _TCP and suffix in _KINDS and not scheme.endswith("+"))
+    if not mark or not is_known:
+        raise _refused(f"it must begin with one of {', '.join(SCHEMES)}")
     try:
         parts = urlsplit(url)
     except ValueError:
-        found = ""
-    if not found or not (
-        scheme in _SOCKETS or (base in _TCP and suffix in _KINDS and not scheme.endswith("+"))
-    ):
-        raise ConfigurationError(f"{masked(url)!r} does not name a server: use one of {', '.join(SCHEMES)}")
-    if _is_torn(parts):
-        raise ConfigurationError(
-            f"{masked(url)!r} does not name a server: write / ? # @ in a password, and @ after the host, as "
-            "%2F %3F %23 %40"
-        )
-    said: dict[str, object] = dict(_query(url, parts))
+        raise _refused("use HOST or HOST:PORT after ://, and [ ] around IPv6 addresses") from None
+    if _is_torn(url, parts):
+        raise _refused(f"write {' '.join(_QUOTED)} in a password as {' '.join(_QUOTED.values())}")
+    said: dict[str, object] = dict(_query(parts))
     said |= _secrets(parts)
     if scheme in _SOCKETS:
-        return said | {"kind": "single", "places": (Place(unquote(parts.path), 0),)}
+        return said | {"kind": "single", "places": (Place(_socket_path(parts), 0),)}
     kind = _KINDS[suffix]
-    said |= {"kind": kind, "tls": _TCP[base], "places": tuple(_places(url, parts, kind))}
+    said |= {"kind": kind, "tls": _TCP[base], "places": tuple(_places(parts, kind))}
     path = [unquote(part) for part in parts.path.split("/")[1:] if part]
     if kind == "sentinel":
         if not path:
-            raise ConfigurationError(
-                f"{masked(url)!r} does not name a server: the service is missing: .../SERVICE"
-            )
-        said["service"] = path.pop(0)
+            raise _refused("the service is missing: .../SERVICE")
+        said["service"] = SERVICE.check(path.pop(0))
     if len(path) > 1:
-        raise ConfigurationError(f"{masked(url)!r} does not name a server: {path[1]!r} is too much")
+        raise _refused("its path is too long: only the number of a database may follow the host")
     if path:
         said["db"] = _database(path[0])
     return said
 
 
-def _is_torn(parts: SplitResult) -> bool:
+def _refused(why: str) -> ConfigurationError:
+    return ConfigurationError(f"the URL does not name a server: {why}")
+
+
+def _is_torn(url: str, parts: SplitResult) -> bool:
     """Whether a password may reach beyond where user and host should end: it has a ``/``, ``?`` or ``#``."""
-    return any("@" in part for part in (parts.path, parts.query, parts.fragment))
+    return "#" in url or any("@" in part for part in (parts.path, parts.query))
 
 
 def _secrets(parts: SplitResult) -> Mapping[str, str]:
@@ -247,39 +262,55 @@ def _secrets(parts: SplitResult) -> Mapping[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _places(url: str, parts: SplitResult, kind: Kind) -> Iterator[Place]:
+def _socket_path(parts: SplitResult) -> str:
+    path = unquote(parts.path)
+    if not path or _CONTROL.search(path):
+        raise _refused("the path of the socket is missing or not usable: unix:///PATH")
+    return path
+
+
+def _places(parts: SplitResult, kind: Kind) -> Iterator[Place]:
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if kind == "single" and len(hosts) > 1:
-        raise ConfigurationError(
-            f"{masked(url)!r} does not name a server: several need valkey+cluster:// or valkey+sentinel://"
-        )
-    for text in hosts:
+        raise _refused("several hosts need valkey+cluster:// or valkey+sentinel://")
+    for number, text in enumerate(hosts, 1):
         try:
             one = urlsplit(f"//{text}")
-            port = one.port
+            host, port = one.hostname, one.port
         except ValueError:
-            one, port = urlsplit("//"), None
-        if text and not one.hostname and kind != "single":
-            raise ConfigurationError(f"{masked(url)!r} does not name a server: {text!r} is no host and port")
-        if text and one.hostname is None:
-            raise ConfigurationError(f"{masked(url)!r} does not name a server: use HOST or HOST:PORT")
+            host, port = None, None
+        if text and (host is None or not _is_host(host)):
+            raise _refused(f"number {number} of its hosts is not usable: use HOST or HOST:PORT")
         default = SENTINEL_PORT if kind == "sentinel" else DEFAULT_PORT
-        yield Place(one.hostname or "localhost", default if port is None else port)
+        yield Place(host or "localhost", default if port is None else port)
 
 
-def _query(url: str, parts: SplitResult) -> Iterator[tuple[str, object]]:
-    for name, text in parse_qsl(parts.query, keep_blank_values=True):
+def _is_host(host: str) -> bool:
+    """Whether a resolver can be asked for it."""
+    if _IPV6.match(host):
+        return True
+    if len(host) > MAX_HOST or not _HOST.match(host):
+        return False
+    try:
+        with importing():  # the codec is a module
+            return host.isascii() or bool(host.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+def _query(parts: SplitResult) -> Iterator[tuple[str, object]]:
+    for number, (name, text) in enumerate(parse_qsl(parts.query, keep_blank_values=True), 1):
         ours = _QUERY.get(name)
         if name == "ssl_cert_reqs":
             yield "verify", text != "none"
         elif ours is None:
             raise ConfigurationError(
-                f"{masked(url)!r} has an unknown option {name}: "
-                f"use one of {', '.join(dict.fromkeys(_QUERY.values()))}"
+                f"option {number} in the query of the URL is unknown: use one of "
+                f"{', '.join(dict.fromkeys(_QUERY.values()))}; write & # % + in a value as %26 %23 %25 %2B"
             )
         elif ours == "verify":
             if text.lower() not in _TRUTH:
-                raise ConfigurationError(f"verify must be true or false, got {text!r}")
+                raise ConfigurationError("verify in the query of the URL must be true or false")
             yield ours, _TRUTH[text.lower()]
         elif ours == "db":
             yield ours, _database(text)
@@ -290,13 +321,16 @@ def _query(url: str, parts: SplitResult) -> Iterator[tuple[str, object]]:
 
 
 def _database(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ConfigurationError(f"db must be a whole number, got {text!r}")
+    if not _DATABASE.match(text):
+        raise ConfigurationError("db in the URL must be a whole number, at most 6 digits")
     return int(text)
 
 
 def _seconds(name: str, text: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise ConfigurationError(f"{name} must be a number of seconds, got {text!r}") from None
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ConfigurationError(f"{name} in the query of the URL must be a number of seconds above zero")
+    return value

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.testing import (
@@ -19,7 +20,11 @@ from glidemq_orchestrate.testing import (
     start_workers,
 )
 from tests.guard import _nothing_is_left, pytest_fixture_setup, pytest_sessionstart, refuse_connected
-from tests.parallel import pytest_collection_modifyitems, pytest_xdist_make_scheduler
+from tests.parallel import (
+    pytest_collection_modifyitems,
+    pytest_report_to_serializable,
+    pytest_xdist_make_scheduler,
+)
 
 __all__ = [
     "Eventually",
@@ -28,9 +33,14 @@ __all__ = [
     "_nothing_is_left",
     "pytest_collection_modifyitems",
     "pytest_fixture_setup",
+    "pytest_report_to_serializable",
     "pytest_sessionstart",
     "pytest_xdist_make_scheduler",
 ]
+
+# An example that is slow on a busy machine is no defect; the test as a whole has its time limit.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

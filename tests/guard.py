@@ -24,10 +24,9 @@ PATIENCE = 15.0
 _lasting_threads: set[threading.Thread] = set()
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Mark the processes of whoever runs tests; the controller of pytest-xdist runs none."""
-    if not getattr(session.config.option, "numprocesses", None):
-        mark()
+def pytest_sessionstart() -> None:
+    """Mark what is started; also in the controller of pytest-xdist, whose processes go on without it."""
+    mark()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_report_to_serializable",
+    "pytest_xdist_make_scheduler",
+]
 
 # Airflow, Spark and Dagster fill two cores each by themselves: one at a time, the longest first.
 HEAVY: Final = (
@@ -54,3 +59,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return min(found, default=len(HEAVY))
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Half a character in what a test logged must not end the process that tells of it."""
+    return _sendable((yield))
+
+
+def _sendable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {name: _sendable(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_sendable, value))
+    return value

@@ -22,8 +22,8 @@ import psutil
 MARK: Final = "GLIDEMQ_TESTS"
 RUN: Final = uuid.uuid4().hex
 
-# Helpers of multiprocessing, which last as long as the process that needs them and hold nothing.
-HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Helpers that last as long as the process that needs them and hold nothing.
+HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "_lifeline_guard.py")
 
 # What a fixture of a wider scope owns, also when a test has it started again.
 lasting: Final[set[int]] = set()
@@ -32,7 +32,7 @@ lasting: Final[set[int]] = set()
 _watchers: Final[list[subprocess.Popen[bytes]]] = []
 
 WATCHER: Final = "import sys; from tests.processes import watch; watch(int(sys.argv[1]), sys.argv[2])"
-LOOK_SECONDS: Final = 0.25
+LOOK_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,22 @@ def spawned(command: Sequence[Any], **options: Any) -> Iterator[subprocess.Popen
         end(process)
 
 
+def run(command: Sequence[Any], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and keep what it says; what is left of its group then is killed.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer than ``timeout`` seconds, and was killed with its group.
+    """
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
+    with spawned(command, text=True, **pipes, **options) as process:
+        said, told = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, said, told)
+
+
 def marked(run: str, among: set[int] | None = None) -> list[Left]:
     """The live processes with the mark of a run, and those below this process; ``among`` these ids only."""
     own = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -115,15 +131,16 @@ def is_alive(pid: int) -> bool:
 def watch(pid: int, run: str) -> None:
     """Wait for the end of a process, whoever started it; then kill what it has started.
 
-    That is whatever was below it when last seen, since servers write over their environment, and whatever
-    carries the mark.
+    That is whatever was ever seen below it, since servers write over their environment, and whatever carries
+    the mark.
     """
-    below: list[psutil.Process] = []
+    seen: set[psutil.Process] = set()
     while is_alive(pid):
         with contextlib.suppress(psutil.Error):
-            below = psutil.Process(pid).children(recursive=True)
+            seen.update(psutil.Process(pid).children(recursive=True))
+        seen = set(filter(_runs, seen))
         time.sleep(LOOK_SECONDS)
-    below = [process for process in below if process.pid != os.getpid()]
+    below = [process for process in seen if process.pid != os.getpid()]
     while below := [*filter(_runs, below), *(one.process for one in marked(run))]:
         for process in below:
             with contextlib.suppress(psutil.Error):

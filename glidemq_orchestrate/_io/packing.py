@@ -23,6 +23,7 @@ ESCAPES: Final = "surrogateescape"
 _MOST: Final = 2**63  # hiredis goes down with numbers of thousands of digits
 
 Refused = Mapping[int, EncodeError]
+_NONE: Final[Refused] = {}
 
 
 def pack(words: Sequence[Word]) -> bytes:
@@ -54,12 +55,14 @@ def sort_out(calls: Sequence[Call[Any]]) -> tuple[tuple[Call[Any], ...], Refused
     """The calls that can be sent, and by number an error for each of the others."""
     refused = {number: error for number, call in enumerate(calls) if (error := _flaw(call))}
     if not refused:
-        return tuple(calls), refused
+        return tuple(calls), _NONE
     return tuple(call for number, call in enumerate(calls) if number not in refused), refused
 
 
 def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
     """The replies to what was sent, with the errors in the places of the other calls."""
+    if not refused:
+        return list(replies)
     whole = list(replies)
     for number in sorted(refused):
         whole.insert(number, refused[number])
@@ -68,18 +71,27 @@ def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
 
 def _flaw(call: Call[Any]) -> EncodeError | None:
     for word in call.words:
-        if isinstance(word, str):
+        if isinstance(word, str):  # every word of every call comes by here
             if word.isascii():
                 continue
-            try:
-                word.encode(errors=ESCAPES)
-            except UnicodeEncodeError:
-                return _error(call, "a text with half a character (a lone surrogate)")
-        elif isinstance(word, bool) or not isinstance(word, int | float):
-            return _error(call, f"a value of type {type(word).__name__}")
-        elif isinstance(word, int) and not -_MOST <= word <= _MOST:
-            return _error(call, "a number of more than 19 digits")
+        elif word.__class__ is int and -_MOST <= word <= _MOST:
+            continue
+        if told := _told(word):
+            return _error(call, told)
     return None
+
+
+def _told(word: Word) -> str:
+    if isinstance(word, str):
+        try:
+            word.encode(errors=ESCAPES)
+        except UnicodeEncodeError:
+            return "a text with half a character (a lone surrogate)"
+    elif isinstance(word, bool) or not isinstance(word, int | float):
+        return f"a value of type {type(word).__name__}"
+    elif isinstance(word, int) and not -_MOST <= word <= _MOST:
+        return "a number of more than 19 digits"
+    return ""
 
 
 def _error(call: Call[Any], told: str) -> EncodeError:

@@ -2,8 +2,8 @@
 
 ``deliver`` is a generator: it yields ``Parcel`` lists, and is sent for each parcel the replies (an error
 stands where a call was refused) or the error that kept the parcel from being answered. The drivers send
-them. A call is sent a second time only after the server refused it (MOVED, ASK), never when its outcome is
-unknown.
+them. Here a call is sent a second time only after the server refused it (MOVED, ASK), never when its outcome
+is unknown: ``repeats`` decides about that.
 
 What is known about sentinels and clusters is looked up on first use, and again after a connection broke, a
 server said READONLY, or a slot moved. Threads may share a topology: what is known is replaced, not changed.

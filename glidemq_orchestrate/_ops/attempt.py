@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import flow, flow_index, portable_node
+from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._ops.dead_letters import bury_noted
 from glidemq_orchestrate._ops.workers import SILENT_MS
 from glidemq_orchestrate._protocol import exchange as wire
-from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate._protocol import glidemq, letters, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.clock import Clock
@@ -171,6 +172,11 @@ def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
         yield from flow.advance(ref, clock)
 
 
+def _advance(ref: flow.FlowRef, clock: Clock) -> Op[None]:
+    with suppress(FlowNotFound):
+        yield from flow.advance(ref, clock)
+
+
 def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
     """Keep the leases of one queue: 1 kept, 0 asked to stop, -1 gone."""
     pages = [held[first : first + _BEATS] for first in range(0, len(held), _BEATS)]
@@ -184,17 +190,18 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     Answers when the next of all this is due, or -1.
     """
     now_ms = clock.now_ms()
-    yield from flow_index.sweep(queues, clock)
+    names = ", ".join(queue.queue for queue in queues)
+    yield from apart(flow_index.sweep(queues, clock), f"what is to be removed from {names}")
     yield from ask_all([glidemq.promote_rate_limited(queue, now_ms) for queue in queues])
     todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
-            with suppress(FlowNotFound):
-                yield from flow.advance(flow.FlowRef(queue, flow_id), clock)
+            ref = flow.FlowRef(queue, flow_id)
+            yield from apart(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
     late = yield from _expire(queues, clock)
     # After that call, which notes for a dead letter whose time is over.
-    yield from ask_all([glidemq.sweep_suspended(queue, now_ms) for queue in queues])
-    due = yield from ask_all([glidemq.next_due(queue) for queue in queues])
+    steps = (glidemq.sweep_suspended(queue, now_ms) for queue in queues)
+    due = (yield from ask_all([*steps, *(glidemq.next_due(queue) for queue in queues)]))[len(queues) :]
     return min((at for at in (*due, *late) if at >= 0), default=-1)
 
 
@@ -215,17 +222,17 @@ def reclaim(
 
     Flows that failed by it are advanced by the next upkeep.
     """
-    calls = [
-        orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=clock.now_ms())
-        for queue in queues
-    ]
-    for reply in (yield from ask_each(calls)):
+    now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
+    calls: list[Call[Any]] = []
+    for queue in queues:
+        calls.append(orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=now_ms))
+        calls.append(orchestrate.forget_workers(queue, GROUP, silent_ms, now_ms))
+        calls.append(letters.count(queue))
+    replies = yield from ask_each(calls)
+    for reply in replies:
         if isinstance(reply, ProtocolError) and "NOGROUP" in str(reply):
             continue
         if isinstance(reply, Exception):
             raise reply
-    silent_ms = max(SILENT_MS, 2 * lock_ms)
-    yield from ask_all(
-        [orchestrate.forget_workers(queue, GROUP, silent_ms, clock.now_ms()) for queue in queues]
-    )
-    yield from bury_noted(queues, clock)
+    noted = [queue for queue, count in zip(queues, replies[2::3], strict=True) if count]
+    yield from bury_noted(noted, clock)

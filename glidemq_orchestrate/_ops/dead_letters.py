@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from glidemq_orchestrate._ops import jobs, queue_listing
 from glidemq_orchestrate._ops.queue import NewJob, add_job, get_job
 from glidemq_orchestrate._ops.queue_listing import Wanted
 from glidemq_orchestrate._protocol import glidemq, glidemq_admin, letters, queue_reads
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.letters import Note
 from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.clock import Clock
@@ -28,8 +28,6 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.job import Job, JobId, JobState
 from glidemq_orchestrate.keys import QueueKeys, check_queue_name
-
-LONGEST_NUMBER: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +75,16 @@ def bury_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
     Repeatable, cut off anywhere, by two at once: the id of a letter tells the failure. One that cannot be
     written stays noted and keeps back no other; its error is raised at the end.
     """
-    waiting = yield from ask_all(letters.counts(queues))
     written: list[JobId] = []
     refused: GlideMQError | None = None
-    for queue, count in zip(queues, waiting, strict=True):
-        if not count:
-            continue
-        name = yield from queue_of(queue)
+    for queue in queues:
+        job_ids = yield from ask(letters.noted(queue))
+        name = (yield from queue_of(queue)) if job_ids else None
         if name is None:
-            yield from ask(letters.forget_all(queue))
+            if job_ids:  # nobody wants their letters any more
+                yield from ask(letters.forget_all(queue))
             continue
-        for job_id in (yield from ask(letters.noted(queue))):
+        for job_id in job_ids:
             try:
                 written += yield from _bury(queue, job_id, QueueKeys(queue.prefix, name), clock.now_ms())
             except TransportError:
@@ -103,32 +100,38 @@ def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[l
     note = yield from ask(letters.note(queue, job_id))
     if note is None:
         return []
-    letter = note if note.data is not None else (yield from _of_job(queue, note))
+    letter = yield from _letter_of(queue, note)
     if letter is None:
         return []
-    mark = hashlib.sha256(f"{queue.queue}\n{job_id}\n{note.failed_at}".encode()).hexdigest()
+    failure = f"{queue.queue}\n{job_id}\n{note.failed_at}"
+    mark = hashlib.sha256(failure.encode("utf-8", "surrogateescape")).hexdigest()
     told = yield from ask(
-        letters.write(target, f"dead-{mark[:32]}", letter.name, _envelope(queue, letter), now_ms)
+        letters.write(
+            target, f"dead-{mark[:32]}", readable(letter.name) or "unnamed", _envelope(queue, letter), now_ms
+        )
     )
     yield from ask(letters.written(queue, note))
     return [] if told == "duplicate" else [JobId(told)]
 
 
-def _of_job(queue: QueueKeys, note: Note) -> Op[Note | None]:
-    """What its letter tells of a job that is still there; None if it gets none, or not yet."""
+def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
+    """What the letter tells: from the job, from the note where the job is gone; None: it gets none (yet)."""
     try:
         fields = yield from ask(glidemq.job_fields(queue, note.job_id))
     except ProtocolError as exc:
-        return replace(note, name="?", reason=f"the job cannot be read: {exc}")
-    if fields.get("state") == JobState.FAILED:
+        return replace(note, name="unnamed", reason=f"the job cannot be read: {exc}")
+    state = fields.get("state")
+    if state == JobState.FAILED:
         return replace(
             note,
-            name=readable(fields.get("name", "")) or "?",
+            name=readable(fields.get("name", "")) or "unnamed",
             data=fields.get("data"),
             reason=fields.get("failedReason", ""),
             attempts=number(fields.get("attemptsMade")),
         )
-    if fields.get("state") != JobState.SUSPENDED:  # whose time is over, and who is about to fail
+    if state is None and note.data is not None:
+        return note
+    if state != JobState.SUSPENDED:  # whose time is over, and who is about to fail
         yield from ask(letters.written(queue, note))
     return None
 

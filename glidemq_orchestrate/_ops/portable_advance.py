@@ -32,7 +32,7 @@ from glidemq_orchestrate._protocol import portable_record as records
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.portable_record import Record
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import GlideMQError, TransportError
+from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.flow import FlowState
 from glidemq_orchestrate.job import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
@@ -205,7 +205,7 @@ def sweep(home: QueueKeys, clock: Clock, *, tombstone: timedelta = TOMBSTONE) ->
     by several at once. One that cannot be seen to keeps no other waiting: the first such error is raised at
     the end.
     """
-    refused: GlideMQError | None = None
+    refused: Exception | None = None
     looking = [records.listed(home, PER_SWEEP), records.expiring(home, clock.now_ms(), PER_SWEEP)]
     running, over = yield from ask_all(looking)
     todo = [_look(FlowRef(home, flow_id, "portable"), clock) for flow_id in running]
@@ -219,7 +219,7 @@ def sweep(home: QueueKeys, clock: Clock, *, tombstone: timedelta = TOMBSTONE) ->
             yield from step
         except TransportError:
             raise
-        except GlideMQError as exc:
+        except Exception as exc:  # noqa: BLE001  raised in the end
             refused = refused or exc
     if refused is not None:
         raise refused

@@ -15,7 +15,7 @@ from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
 from glidemq_orchestrate._stored import moment, number, span
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ProtocolError, QueueInUse
 from glidemq_orchestrate.job import JobId, JobState
-from glidemq_orchestrate.keys import QueueKeys, flow_home
+from glidemq_orchestrate.keys import QueueKeys, flow_home, is_queue_name
 from glidemq_orchestrate.options import RateLimit, lasting, milliseconds, named, whole
 
 SLICE: Final = job_changes.MOST
@@ -215,7 +215,7 @@ def queue_names(prefix: str) -> Op[list[str]]:
         cursor, keys = yield from ask(queue_reads.scan_keys(pattern, cursor, 2 * listing.PAGE))
         for key in keys:
             name, mark, _ = key.removeprefix(start).partition("}:")
-            if mark and ":" not in name:
+            if mark and is_queue_name(name):  # others can be no queue of this package
                 names.add(name)
         if cursor == "0":
             return sorted(names)

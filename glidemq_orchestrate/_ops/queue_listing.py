@@ -24,7 +24,7 @@ LOOK_AT: Final = 100_000
 EMPTY_PAGE: Final = 50  # as so many jobs counts a page that has fewer
 SHIFT: Final = 2**42
 MAX_CLASSES: Final = 5000
-_ENDED: Final = (JobState.COMPLETED, JobState.FAILED)
+_MAY_BE_BROKEN: Final = (None, JobState.UNKNOWN, JobState.COMPLETED, JobState.FAILED)
 SORTED: Final = {
     JobState.COMPLETED: "completed",
     JobState.FAILED: "failed",
@@ -70,18 +70,21 @@ class Wanted:
         """Refuse a state that no job has."""
         if self.state is JobState.SKIPPED:
             raise ConfigurationError("skipped is a state of nodes of flows; their jobs are completed")
-        if self.state is JobState.UNKNOWN:
-            raise ConfigurationError("unknown is no state that jobs are indexed by; leave the state out")
 
     def has(self, head: Sequence[str | None] | ProtocolError) -> bool:
         """Whether a job with these fields (state, name, data) is one; so is one that cannot be read."""
         if isinstance(head, ProtocolError):
-            return self.name is None and self.data is None and self.state in (None, *_ENDED)
-        if head[0] is None or (self.state is not None and head[0] != self.state):
+            return self.name is None and self.data is None and self.state in _MAY_BE_BROKEN
+        if head[0] is None or (
+            self.state is not None and head[0] != self.state and not self._is_odd(head[0])
+        ):
             return False
         if self.name is not None and head[1] != self.name:
             return False
         return self.data is None or _has_data(head[2], self.data)
+
+    def _is_odd(self, state: str) -> bool:
+        return self.state is JobState.UNKNOWN and JobState.read(state) is JobState.UNKNOWN
 
 
 def get_jobs(

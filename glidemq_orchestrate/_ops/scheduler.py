@@ -7,30 +7,25 @@ what the other has fired.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
-from functools import lru_cache
 from typing import Final
 
 from glidemq_orchestrate._names import SCHEDULER
+from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._protocol import scheduling as calls
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._stored import number
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, is_utf8, readable
+from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, is_utf8
 from glidemq_orchestrate.errors import (
     ConfigurationError,
-    LibraryError,
     PayloadTooLarge,
     SchedulerBusy,
     SchedulerNotFound,
-    TransportError,
 )
 from glidemq_orchestrate.job import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.scheduler import JobTemplate, Schedule, SchedulerEntry, Stored
-
-logger = logging.getLogger(__name__)
 
 AGAIN_MS: Final = 50
 SEARCH_PAGE: Final = 200
@@ -140,39 +135,23 @@ def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
     last, due = hashes[2], list[int]()
     for where, texts in zip((calls.SHARED, calls.OURS), hashes[:2], strict=True):
         for name, text in texts.items():
-            stored = Stored.parse(text)
-            try:
-                if stored is None or not (is_utf8(name) and is_utf8(text)):
-                    _tell_broken(queue, name, Stored.flaw(name, text))
-                    continue
-                at = yield from _visit(queue, where, name, text, stored, last.get(name, ""), clock.now_ms())
-            except (TransportError, LibraryError):
-                raise
-            except Exception as exc:  # noqa: BLE001  not ours to delete: whoever wrote it may know what it means
-                _tell_broken(queue, name, f"{type(exc).__name__}: {exc}")
-                continue
+            # Not ours to delete: whoever wrote it may know what it means.
+            visit = _visit(queue, where, name, text, last.get(name, ""), clock.now_ms())
+            at = yield from apart(visit, f"scheduler {name!r} of queue {queue.queue}")
             if at is not None:
                 due.append(at)
     return min(due, default=-1)
 
 
-@lru_cache(maxsize=1_000)  # once for each reason, not every two seconds
-def _tell_broken(queue: QueueKeys, name: str, why: str) -> None:
-    logger.error(
-        "scheduler %a of queue %s is not fired: %s",
-        name,
-        queue.queue,
-        readable(why),
-        extra={"action": "broken_scheduler", "queue": queue.queue},
-    )
-
-
 def _visit(  # noqa: PLR0913, PLR0917  one entry and where it stands
-    queue: QueueKeys, where: str, name: str, text: str, stored: Stored, last: str, now_ms: int
+    queue: QueueKeys, where: str, name: str, text: str, last: str, now_ms: int
 ) -> Op[int | None]:
+    stored = Stored.parse(text)
+    if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
+        raise ConfigurationError(Stored.flaw(name, text))
     slot, repeat = stored.number("nextRun"), stored.number("repeatAfterComplete")
     is_in_flight = not slot and repeat and stored.number("lastRun")
-    if not (stored.cron or stored.number("every") or repeat) or not (slot or is_in_flight):
+    if not (slot or is_in_flight):
         return None
     if slot > now_ms and not stored.is_over:
         return slot

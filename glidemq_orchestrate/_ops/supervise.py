@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import attempt, events, portable_advance
+from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._ops.lost import bring_back
 from glidemq_orchestrate._ops.workers import FOREIGN_IDLE_MS, OURS
 from glidemq_orchestrate._protocol import glidemq
@@ -78,13 +79,13 @@ def tick(watch: Watch, clock: Clock) -> Op[Tick]:
     """Do what the queue needs now, if nobody else leads it. Repeatable; a refused step stops no other."""
     if not (yield from lead(watch)):
         return Tick(leading=False)
-    refused: GlideMQError | None = None
+    refused: Exception | None = None
     for step in STEPS:
         try:
             yield from step(watch, clock)
         except TransportError:
             raise
-        except GlideMQError as exc:
+        except Exception as exc:  # noqa: BLE001  raised in the end
             refused = refused or exc
     if refused is not None:
         raise refused
@@ -197,14 +198,20 @@ def _walk(watch: Watch, first: int, position: int, clock: Clock) -> Op[tuple[int
                 if pages == PAGES:
                     return first, position
                 pages += 1
-                position, suspects = yield from ask(
-                    calls.check_open(home, flow_id, position, SILENT_LOCKS * watch.lock_ms, clock.now_ms())
-                )
-                yield from bring_back(home, flow_id, suspects, clock)
+                looking = _look_at(watch, flow_id, position, clock)
+                position = (yield from apart(looking, f"flow {flow_id} of queue {home.queue}")) or 0
                 if not position:
                     break
             first += 1
     return 0, 0
+
+
+def _look_at(watch: Watch, flow_id: str, position: int, clock: Clock) -> Op[int]:
+    """Look at a page of a flow; answers where to go on in it, 0 at its end."""
+    home, silent_ms = watch.queue, SILENT_LOCKS * watch.lock_ms
+    position, suspects = yield from ask(calls.check_open(home, flow_id, position, silent_ms, clock.now_ms()))
+    yield from bring_back(home, flow_id, suspects, clock)
+    return position
 
 
 def advance_portable(watch: Watch, clock: Clock) -> Op[None]:

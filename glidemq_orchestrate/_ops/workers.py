@@ -72,7 +72,7 @@ def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
     if not names:
         return []
     texts = yield from ask(glidemq.worker_descriptions(queue, list(names)))
-    found = [_worker(name, text) for name, text in zip(names, texts, strict=True) if text]
+    found = [_worker(name, text) for name, text in zip(names, texts, strict=True) if text is not None]
     return sorted(found, key=lambda worker: worker.started_at)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, function
+from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
@@ -89,13 +90,13 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
         verdicts, flows, rows, stream, events, due, held, troubles = reply
         name, token = queue.queue, request.token
         return Answer(
-            verdicts,
+            [readable(verdict) for verdict in verdicts],
             flows,
             [Attempt.from_row(name, token, row) for row in rows],
             (stream, events) if stream else None,
             due,
             Held(held),
-            troubles,
+            [readable(trouble) for trouble in troubles],
         )
 
     words: list[Word] = [
@@ -120,7 +121,7 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[li
     words: list[Word] = [now_ms]
     for attempt in held:
         words += (attempt.job_id, attempt.token, attempt.processed_on)
-    return function("gmo_heartbeats", [queue.key("stream")], words, list)
+    return function("gmo_heartbeats", [queue.key("stream")], words, list, repeatable=True)
 
 
 def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]:

@@ -12,18 +12,18 @@ from glidemq_orchestrate.keys import QueueKeys, flow_home, flow_homes
 CLAIM_MS: Final = 15 * 60_000
 
 
-def claim(home: QueueKeys, flow_id: str) -> Call[bool]:
-    """Say which queue is the home of a flow, unless that is said already; whether this call has said it.
+def claim(home: QueueKeys, flow_id: str) -> Call[None]:
+    """Say which queue is the home of a flow, unless that is said already. Repeatable.
 
     That holds for a quarter of an hour, or until ``keep``.
     """
     key = flow_home(home.prefix, flow_id)
-    return command("SET", key, home.queue, "NX", "PX", CLAIM_MS, decode=bool)
+    return command("SET", key, home.queue, "NX", "PX", CLAIM_MS, decode=replies.anything, repeatable=True)
 
 
 def keep(prefix: str, flow_id: str) -> Call[None]:
-    """Let a claim hold as long as its flow is there."""
-    return command("PERSIST", flow_home(prefix, flow_id), decode=replies.anything)
+    """Let a claim hold as long as its flow is there. Repeatable."""
+    return command("PERSIST", flow_home(prefix, flow_id), decode=replies.anything, repeatable=True)
 
 
 def claimed(prefix: str, flow_id: str) -> Call[str | None]:
@@ -66,4 +66,4 @@ def is_home(home: QueueKeys) -> Call[bool]:
 
 def note_home(home: QueueKeys) -> Call[None]:
     """List a queue among those that are the home of a flow. Repeatable."""
-    return command("SADD", flow_homes(home.prefix), home.queue, decode=replies.anything)
+    return command("SADD", flow_homes(home.prefix), home.queue, decode=replies.anything, repeatable=True)

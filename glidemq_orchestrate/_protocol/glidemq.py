@@ -139,12 +139,13 @@ def create_group(queue: QueueKeys) -> Call[None]:
 
 def register_worker(queue: QueueKeys, worker_id: str, description: str, ttl_ms: int) -> Call[None]:
     """Say that a worker is alive. Repeatable."""
-    return command("SET", queue.worker(worker_id), description, "PX", ttl_ms, decode=replies.anything)
+    words = ("SET", queue.worker(worker_id), description, "PX", ttl_ms)
+    return command(*words, decode=replies.anything, repeatable=True)
 
 
 def forget_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
     """Take back a registration. Repeatable."""
-    return command("UNLINK", queue.worker(worker_id), decode=replies.anything)
+    return command("UNLINK", queue.worker(worker_id), decode=replies.anything, repeatable=True)
 
 
 def worker_descriptions(queue: QueueKeys, worker_ids: list[str]) -> Call[list[str | None]]:

@@ -36,7 +36,7 @@ def grow(
 
     def send(places: Sequence[str], header: str, words: Sequence[Word]) -> Call[int]:
         keys = [queue.job(attempt.job_id), home.flow(str(attempt.flow_id)), *places]
-        return function("gmo_grow", keys, (*proof, header, *words), replies.integer)
+        return function("gmo_grow", keys, (*proof, header, *words), replies.integer, repeatable=True)
 
     return _chunks(home, str(attempt.flow_id), attempt.job_id, growth, known, send)
 
@@ -51,7 +51,8 @@ def extend(
     """Stage what is added to a flow from outside, a call a chunk; the last adds it. Repeatable."""
 
     def send(places: Sequence[str], header: str, words: Sequence[Word]) -> Call[FlowState]:
-        return function("gmo_extend", [home.flow(flow_id), *places], (now_ms, header, *words), FlowState)
+        keys = [home.flow(flow_id), *places]
+        return function("gmo_extend", keys, (now_ms, header, *words), FlowState, repeatable=True)
 
     return _chunks(home, flow_id, extension_id(growth), growth, known, send)
 
@@ -95,7 +96,8 @@ def _outer_edges(chunk: Iterable[Piece], growth: CheckedGrowth, names: JobNames)
 
 def drop_growth(home: QueueKeys, flow_id: str, growth_id: str) -> Call[int]:
     """Remove a slice of what was staged and did not join; answers how many nodes are left. Repeatable."""
-    return function("gmo_drop_growth", [home.flow(flow_id)], (0, flow_id, growth_id), replies.integer)
+    args = (0, flow_id, growth_id)
+    return function("gmo_drop_growth", [home.flow(flow_id)], args, replies.integer, repeatable=True)
 
 
 def known_nodes(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[dict[str, KnownNode]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,9 +29,9 @@ class Note:
     attempts: int = 0
 
 
-def counts(queues: Sequence[QueueKeys]) -> list[Call[int]]:
-    """How many jobs of each queue have failed and have no letter yet."""
-    return [command("HLEN", _key(queue), decode=replies.integer) for queue in queues]
+def count(queue: QueueKeys) -> Call[int]:
+    """How many jobs have failed and have no letter yet."""
+    return command("HLEN", _key(queue), decode=replies.integer)
 
 
 def noted(queue: QueueKeys) -> Call[list[str]]:

@@ -63,22 +63,25 @@ def stage_flow(
         for piece in chunk:
             args.append(numbers[piece.node.queue])
             args.extend(staged(piece, names))
-        yield function("gmo_stage_flow", keys, args, FlowState)
+        yield function("gmo_stage_flow", keys, args, FlowState, repeatable=True)
 
 
 def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call[FlowState]:
     """Let a completely staged flow run. Repeatable. Answers its state."""
-    return function("gmo_start_flow", [queue.flow(flow_id)], (now_ms, flow_id, digest), FlowState)
+    args = (now_ms, flow_id, digest)
+    return function("gmo_start_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
 
 
 def discard_flow(queue: QueueKeys, flow_id: str, digest: str) -> Call[int]:
     """Delete a slice of a flow that never started; answers how many nodes are left. Repeatable."""
-    return function("gmo_discard_flow", [queue.flow(flow_id)], (0, flow_id, digest), replies.integer)
+    args = (0, flow_id, digest)
+    return function("gmo_discard_flow", [queue.flow(flow_id)], args, replies.integer, repeatable=True)
 
 
 def advance_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[int]:
     """Do the next slice of what a flow still needs; answers 0 when that is nothing. Repeatable."""
-    return function("gmo_advance_flow", [queue.flow(flow_id)], (now_ms, flow_id), replies.integer)
+    keys = [queue.flow(flow_id)]
+    return function("gmo_advance_flow", keys, (now_ms, flow_id), replies.integer, repeatable=True)
 
 
 def unsettled_flows(queue: QueueKeys, count: int) -> Call[list[str]]:
@@ -88,7 +91,8 @@ def unsettled_flows(queue: QueueKeys, count: int) -> Call[list[str]]:
 
 def cancel_flow(queue: QueueKeys, flow_id: str, reason: str, now_ms: int) -> Call[FlowState]:
     """Mark a running flow as being cancelled; ``advance_flow`` does the work. Repeatable."""
-    return function("gmo_cancel_flow", [queue.flow(flow_id)], (now_ms, flow_id, reason), FlowState)
+    args = (now_ms, flow_id, reason)
+    return function("gmo_cancel_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
 
 
 def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
@@ -238,12 +242,13 @@ def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) ->
 
 def announce_worker(queue: QueueKeys, worker_id: str, until_ms: int) -> Call[None]:
     """List a worker among the live ones until then. Repeatable."""
-    return command("ZADD", queue.workers(), until_ms, worker_id, decode=replies.anything)
+    words = ("ZADD", queue.workers(), until_ms, worker_id)
+    return command(*words, decode=replies.anything, repeatable=True)
 
 
 def withdraw_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
     """Take a worker off the list. Repeatable."""
-    return command("ZREM", queue.workers(), worker_id, decode=replies.anything)
+    return command("ZREM", queue.workers(), worker_id, decode=replies.anything, repeatable=True)
 
 
 def live_workers(queue: QueueKeys, now_ms: int) -> Call[list[str]]:

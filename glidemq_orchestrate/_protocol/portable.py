@@ -125,7 +125,7 @@ def is_waiting(queue: QueueKeys, job_id: str) -> Call[bool]:
 def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
     """Tell a job that one of its dependencies is done, or a gate open. Repeatable."""
     keys = [queue.key(f"deps:{job_id}"), queue.job(job_id), queue.key("stream"), queue.key("events")]
-    return function("glidemq_completeChild", keys, (member, job_id), replies.integer)
+    return function("glidemq_completeChild", keys, (member, job_id), replies.integer, repeatable=True)
 
 
 def policies(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:

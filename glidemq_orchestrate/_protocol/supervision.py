@@ -43,7 +43,8 @@ class Suspect:
 
 def renew_lock(queue: QueueKeys, token: str, ttl_ms: int) -> Call[int]:
     """Keep the supervisor's lock; 0 when another holds it or nobody. Repeatable."""
-    return function("glidemq_renewLock", [queue.supervisor()], (token, ttl_ms), replies.integer)
+    keys = [queue.supervisor()]
+    return function("glidemq_renewLock", keys, (token, ttl_ms), replies.integer, repeatable=True)
 
 
 def try_lock(queue: QueueKeys, token: str, ttl_ms: int) -> Call[int]:

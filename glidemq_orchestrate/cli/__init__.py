@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import typer
 
 from glidemq_orchestrate.cli import process
@@ -36,4 +39,6 @@ app.command()(process.demo)
 
 def main() -> None:
     """Entry point of the ``glidemq`` command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names on the wire may hold bytes that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     app()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, told
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, say_json, told
 from glidemq_orchestrate.doctor import Finding, Verdict, examine
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
@@ -21,7 +20,7 @@ def doctor(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = F
     """Check the server (each primary of a cluster) and say what to do. Exit code 1 when something failed."""
     found = examine(url, prefix=prefix)
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in found], indent=2))
+        say_json([asdict(finding) for finding in found])
     else:
         for server in dict.fromkeys(finding.server for finding in found):
             console.print(_table(server, [finding for finding in found if finding.server == server]))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import Prefix, Url, told
+from glidemq_orchestrate.cli.shell import Prefix, Url, say, told
 from glidemq_orchestrate.events import Event, EventFilter, EventReader
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
@@ -32,12 +32,12 @@ def events(
     patience = None if follow else timedelta(milliseconds=100)
     with EventReader(queue, url, prefix=prefix, position=start, where=where, patience=patience) as reader:
         for event in reader:
-            typer.echo(_json(event) if as_json else _line(event))
+            say(_json(event) if as_json else _line(event))
 
 
 def _json(event: Event) -> str:
     about = {"id": event.id, "kind": event.kind, "job": event.job_id, "flow": event.flow_id}
-    return json.dumps(about | {"fields": dict(event.fields)}, ensure_ascii=False)
+    return json.dumps(about | {"fields": dict(event.fields)})
 
 
 def _line(event: Event) -> str:

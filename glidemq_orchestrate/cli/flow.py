@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from glidemq_orchestrate._flow_drawing import FOLD_FROM, dot, mermaid
+from glidemq_orchestrate._names import shown
 from glidemq_orchestrate.cli import flow_view as view
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, told
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, say, say_json, seconds, told
 from glidemq_orchestrate.client import Queue
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flow import FlowSpec, FlowState
@@ -22,7 +23,7 @@ from glidemq_orchestrate.producer import Flow, FlowProducer
 
 INPUTS_SHOWN: Final = 20
 LOG_LINES: Final = 100
-_AGE: Final = re.compile(r"(\d+)([smhdw])\Z")
+_AGE: Final = re.compile(r"([0-9]+)([smhdw])\Z")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 EXIT_CODES: Final = """
@@ -50,7 +51,9 @@ Wait = Annotated[bool, typer.Option(help="Return when the flow has ended; its en
 Watch = Annotated[bool, typer.Option(help="Show the flow live while it is waited for, in a terminal.")]
 Timeout = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="Longest time to wait; then exit code 3. The flow goes on."),
+    typer.Option(
+        parser=seconds(), metavar="SECONDS", help="Longest time to wait; then exit code 3. The flow goes on."
+    ),
 ]
 
 
@@ -169,7 +172,7 @@ def flow_list(
     with FlowProducer(url, prefix=prefix) as flows:
         found = list(flows.list(**filters))
     if as_json:
-        view.print_json([asdict(flow) for flow in found])
+        say_json([asdict(flow) for flow in found])
     elif not found:
         console.print("No flows" + (" that pass all filters." if state or label or since else " yet."))
     else:
@@ -245,9 +248,8 @@ def flow_graph(
 
     For example: glidemq flow graph nightly.yaml --format dot | dot -Tsvg > nightly.svg
     """
-    path = Path(source)
-    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
-        spec = FlowSpec.from_file(path)
+    if source.endswith((".yaml", ".yml", ".json")) or _is_file(source):
+        spec = FlowSpec.from_file(source)
         name, nodes = spec.name, list[Any](spec.check().nodes)
     else:
         with FlowProducer(url, prefix=prefix) as flows:
@@ -258,7 +260,7 @@ def flow_graph(
         if format_ is Format.MERMAID
         else dot(name, nodes, at_least=fold or None)
     )
-    typer.echo(drawn, nl=False)
+    say(drawn, lines=True, end="")
 
 
 @flow_app.command("node")
@@ -286,7 +288,7 @@ def flow_node(
         "seconds": node.seconds, "data": job.data, "inputs": inputs, "result": job.result, "logs": logs.lines
     }  # fmt: skip
     if as_json:
-        view.print_json(row)
+        say_json(row)
         return
     console.print(view.node_table(row, full=full))
     if len(wanted) < len(node.after):
@@ -299,7 +301,7 @@ def flow_schema() -> None:
     """Print the JSON Schema of flow files, for editors and for checks in CI."""
     from glidemq_orchestrate._flow_file import schema_text  # noqa: PLC0415  imports pydantic
 
-    typer.echo(schema_text(), nl=False)
+    say(schema_text(), lines=True, end="")
 
 
 def _show_or_follow(flow: Flow, *, wait: bool, watch: bool, timeout: float | None, as_json: bool) -> None:
@@ -308,24 +310,32 @@ def _show_or_follow(flow: Flow, *, wait: bool, watch: bool, timeout: float | Non
     view.show(flow, as_json=as_json)
 
 
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long a name, say
+        return False
+
+
 def _label(text: str | None) -> tuple[str, str] | None:
     if text is None:
         return None
     key, mark, value = text.partition("=")
     if not mark:
-        raise ConfigurationError(f"--label must be KEY=VALUE, such as dag=nightly, got {text!r}")
+        raise ConfigurationError(f"--label must be KEY=VALUE, such as dag=nightly, got {shown(text)}")
     return key, value
 
 
 def _since(text: str | None) -> datetime | None:
     if text is None:
         return None
-    if age := _AGE.match(text):
-        return datetime.now(UTC) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
     try:
+        if age := _AGE.match(text):
+            return datetime.now(UTC) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
         moment = datetime.fromisoformat(text)
-    except ValueError as exc:
+        return moment.astimezone() if moment.tzinfo is None else moment
+    except (ValueError, OverflowError) as exc:
         raise ConfigurationError(
-            f"--since must be an age such as 90m, 2h or 7d, or a time such as 2026-01-31T06:00, got {text!r}"
+            f"--since must be an age such as 90m, 2h or 7d, or a time such as 2026-01-31T06:00, "
+            f"got {shown(text)}"
         ) from exc
-    return moment.astimezone() if moment.tzinfo is None else moment

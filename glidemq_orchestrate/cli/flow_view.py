@@ -17,8 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glidemq_orchestrate._view import flow_view
-from glidemq_orchestrate.cli.job import as_json_value
-from glidemq_orchestrate.cli.shell import console, errors, stop_with
+from glidemq_orchestrate.cli.shell import as_json_value, console, errors, say, say_json, stop_with
 from glidemq_orchestrate.errors import TransportError, WaitTimeout
 from glidemq_orchestrate.flow import FlowState, FlowStatus
 from glidemq_orchestrate.flow_change import FlowChange, NodeChange
@@ -107,14 +106,17 @@ def show(flow: Flow, *, as_json: bool) -> None:
         console.print(flow_view(status, nodes, now=datetime.now(UTC)))
         return
     shown = [{**asdict(node), "seconds": node.seconds} for node in nodes]
-    print_json({"flow": asdict(status), "nodes": shown, "results": dict(flow.results())})
+    say_json({"flow": asdict(status), "nodes": shown, "results": dict(flow.results())})
 
 
 def print_changes(flow: Flow, *, after: str | None, as_json: bool, timeout: float | None) -> NoReturn:
     """Print a line for each change until the flow has ended, then end with its exit code."""
     try:
         for change in _changes(flow, after, math.inf if timeout is None else time.monotonic() + timeout):
-            typer.echo(json.dumps(asdict(change), default=as_json_value) if as_json else _line(change))
+            if as_json:
+                say_json(asdict(change), indent=None)
+            else:
+                say(_line(change))
             sys.stdout.flush()
     except WaitTimeout as exc:
         stop_with(exc, TIMED_OUT)
@@ -189,8 +191,3 @@ def _short(value: Any, most: int | None) -> str:
     if most is None or len(text) <= most:
         return text
     return f"{text[:most]} … ({len(text):,} characters; --full shows all)"
-
-
-def print_json(value: Any) -> None:
-    """Print a document for programs."""
-    typer.echo(json.dumps(value, default=as_json_value, indent=2))

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields, is_dataclass
-from datetime import datetime, timedelta
+from dataclasses import fields
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, told
+from glidemq_orchestrate.cli.shell import (
+    AsJson,
+    Prefix,
+    Url,
+    as_json_value,
+    console,
+    say,
+    say_json,
+    seconds,
+    told,
+)
 from glidemq_orchestrate.client import Queue
 from glidemq_orchestrate.errors import EncodeError
 from glidemq_orchestrate.job import Job, JobOptions
@@ -31,7 +41,9 @@ def job_add(
     data: Annotated[str, typer.Option(help="JSON.")] = "null",
     attempts: Annotated[int, typer.Option(help="Runs in all.")] = 1,
     priority: Annotated[int, typer.Option(help="0 to 2048; from 1 on, the lower the earlier.")] = 0,
-    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Time before the first run.")] = 0,
+    delay: Annotated[
+        float, typer.Option(parser=seconds(), metavar="SECONDS", help="Time before the first run.")
+    ] = 0,
     job_id: Annotated[str | None, typer.Option("--id", help="An own id, unique in the queue.")] = None,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
@@ -43,7 +55,7 @@ def job_add(
         raise EncodeError("--data is not JSON", where="data") from exc
     options = JobOptions(attempts=attempts, priority=priority, delay=timedelta(seconds=delay), job_id=job_id)
     with Queue(queue, url, prefix=prefix) as client:
-        typer.echo(client.add(name, value, options=options))
+        say(client.add(name, value, options=options))
 
 
 @job_app.command("show")
@@ -60,7 +72,7 @@ def job_show(
         job, logs = client.get_job(job_id), client.logs(job_id, limit=100)
     row = job_row(job) | {"logs": logs.lines}
     if as_json:
-        typer.echo(json.dumps(row, indent=2, default=as_json_value))
+        say_json(row)
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in row.items():
@@ -78,7 +90,7 @@ def job_retry(
     """Run a failed job again. A node of a flow is retried with its flow."""
     with Queue(queue, url, prefix=prefix) as client:
         client.retry(job_id)
-    typer.echo(f"{job_id} is waiting")
+    say(f"{job_id} is waiting")
 
 
 @job_app.command("revoke")
@@ -89,7 +101,7 @@ def job_revoke(
     """End a job that does not run yet; tell one that runs to stop."""
     with Queue(queue, url, prefix=prefix) as client:
         outcome = client.revoke(job_id)
-    typer.echo(f"{job_id} {'has failed' if outcome == 'revoked' else 'was told to stop'}")
+    say(f"{job_id} {'has failed' if outcome == 'revoked' else 'was told to stop'}")
 
 
 @job_app.command("promote")
@@ -100,7 +112,7 @@ def job_promote(
     """Make a delayed job ready now."""
     with Queue(queue, url, prefix=prefix) as client:
         client.promote(job_id)
-    typer.echo(f"{job_id} is waiting")
+    say(f"{job_id} is waiting")
 
 
 @job_app.command("remove")
@@ -111,18 +123,9 @@ def job_remove(
     """Delete a job. A node of a flow that has not ended stays."""
     with Queue(queue, url, prefix=prefix) as client:
         client.remove(job_id)
-    typer.echo(f"{job_id} is gone")
+    say(f"{job_id} is gone")
 
 
 def job_row(job: Job) -> dict[str, Any]:
     """The fields of a job as JSON has them."""
     return {part.name: getattr(job, part.name) for part in fields(job) if part.name != "options"}
-
-
-def as_json_value(value: object) -> object:
-    """What JSON has no form for: times as ISO 8601, durations as seconds."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)

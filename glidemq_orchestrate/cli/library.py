@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import AsJson, Url, told
+from glidemq_orchestrate.cli.shell import AsJson, Url, say, say_json, told
 from glidemq_orchestrate.library import Libraries, LibraryStatus, source
 
 library_app = typer.Typer(
@@ -43,16 +42,16 @@ def library_print(
     name: Annotated[str, typer.Argument(help="glidemq or glidemq_orchestrate.")] = "glidemq",
 ) -> None:
     """Write the source of a library to standard output."""
-    typer.echo(source(name), nl=False)
+    say(source(name), lines=True, end="")
 
 
 def _show_libraries(found: dict[str, list[LibraryStatus]], *, as_json: bool) -> None:
     rows = [{"server": server, **asdict(status)} for server, statuses in found.items() for status in statuses]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     words = {True: "ours", False: "not ours"}
     for row in rows:
         told = f"{words[row['ours']]}, version {row['version'] or 'unknown'}, sha256 {row['sha256']}"
         line = f"{row['server']}  {row['name']}: {told if row['loaded'] else 'not loaded'}"
-        typer.echo(line)
+        say(line)

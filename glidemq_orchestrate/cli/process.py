@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import Prefix, Url, console, told
+from glidemq_orchestrate._names import shown
+from glidemq_orchestrate.cli.shell import Level, LogLevel, Prefix, Url, console, log_to_stderr, seconds, told
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.handler import Handlers
@@ -33,8 +34,10 @@ def server(
     for number in (signal.SIGTERM, signal.SIGINT):  # before it starts: a stop must never leave it behind
         signal.signal(number, lambda *_: ended.set())
     with EmbeddedServer(data_dir=data, port=port) as running:
-        console.print(f"Valkey listens on {running.url}, data in {data.resolve()}. Ctrl-C stops it.")
-        console.print(f"In another terminal: export GLIDEMQ_URL={running.url}", highlight=False)
+        console.print(
+            f"Valkey listens on {running.url}, data in {data.resolve()}. Ctrl-C stops it.", markup=False
+        )
+        console.print(f"In another terminal: export GLIDEMQ_URL={running.url}", highlight=False, markup=False)
         ended.wait()
 
 
@@ -54,7 +57,7 @@ class JsonLines(logging.Formatter):
         told |= {name: value for name in self.OWN if (value := getattr(record, name, None)) is not None}
         if record.exc_info:
             told["error"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False)
+        return json.dumps(told)
 
 
 @told
@@ -69,10 +72,16 @@ def worker(
     url: Url = None,
     concurrency: Annotated[int, typer.Option(help="Jobs at the same time.", min=1)] = 10,
     lock: Annotated[
-        float, typer.Option(help="Seconds without a sign of life until others take the jobs over.", min=1)
+        float,
+        typer.Option(
+            parser=seconds(1),
+            metavar="SECONDS",
+            help="Seconds without a sign of life until others take the jobs over.",
+        ),
     ] = 30,
     stop_after: Annotated[
-        float, typer.Option(help="Seconds to wait for running jobs at a stop.", min=0)
+        float,
+        typer.Option(parser=seconds(), metavar="SECONDS", help="Seconds to wait for running jobs at a stop."),
     ] = 10,
     allow_import: Annotated[
         list[str] | None,
@@ -82,7 +91,7 @@ def worker(
         ),
     ] = None,
     prefix: Prefix = DEFAULT_PREFIX,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Level = LogLevel.INFO,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="One JSON object a line, for programs.")
     ] = False,
@@ -90,9 +99,7 @@ def worker(
     """Run jobs until SIGTERM or Ctrl-C; then finish or give back what it holds."""
     from glidemq_orchestrate.worker import Worker  # noqa: PLC0415  no other command needs it
 
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"
-    )
+    log_to_stderr(log_level)
     if log_json:
         for root_handler in logging.getLogger().handlers:
             root_handler.setFormatter(JsonLines())
@@ -141,6 +148,8 @@ def load_handlers(name: str) -> Handlers:
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
+    except (ValueError, TypeError) as exc:  # no name, or one with dots before it
+        raise ConfigurationError(f"--app {shown(name)} is no name of a module") from exc
     except ModuleNotFoundError as exc:
         if exc.name is not None and not f"{module_name}.".startswith(f"{exc.name}."):
             raise ConfigurationError(

@@ -12,9 +12,11 @@ from rich.text import Text
 
 from glidemq_orchestrate._ops.queue_admin import EndedState
 from glidemq_orchestrate._ops.queue_listing import LOOK_AT
-from glidemq_orchestrate.cli.job import as_json_value, job_row
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, told
+from glidemq_orchestrate._terminal import printable
+from glidemq_orchestrate.cli.job import job_row
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, say, say_json, seconds, told
 from glidemq_orchestrate.client import Queue, Queues
+from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.job import JobState
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
@@ -32,12 +34,15 @@ def queue_list(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson
     """List the queues with their numbers of jobs. Goes through all keys of the server, a page at a time."""
     with Queues(url, prefix=prefix) as queues:
         names = queues.names()
-    rows = [_described(name, url, prefix, indexed_only=True) for name in names]
+    rows = [_listed(name, url, prefix) for name in names]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, default=as_json_value))
+        say_json(rows)
         return
     table = Table("queue", "paused", *SHOWN, "workers", box=None, padding=(0, 2, 0, 0))
     for row in rows:
+        if "broken" in row:
+            table.add_row(Text(row["queue"]), "?", *["?"] * len(SHOWN), Text(row["broken"]))
+            continue
         numbers = [str(row["counts"][state]) for state in SHOWN]
         table.add_row(Text(row["queue"]), "yes" if row["paused"] else "", *numbers, str(len(row["workers"])))
     console.print(table)
@@ -51,7 +56,7 @@ def queue_show(
     """Show a queue: its jobs by state, its limits and its workers."""
     found = _described(queue, url, prefix, indexed_only=False)
     if as_json:
-        typer.echo(json.dumps(found, indent=2, default=as_json_value))
+        say_json(found)
         return
     lines = {
         "paused": "yes" if found["paused"] else "no",
@@ -85,7 +90,7 @@ def queue_jobs(
     with Queue(queue, url, prefix=prefix) as client:
         jobs = client.search(state=state, name=name, limit=limit, exclude_data=True)
     if as_json:
-        typer.echo(json.dumps([job_row(job) for job in jobs], indent=2, default=as_json_value))
+        say_json([job_row(job) for job in jobs])
         return
     table = Table("id", "name", "state", "tries", "reason", box=None, padding=(0, 2, 0, 0))
     for job in jobs:
@@ -108,7 +113,7 @@ def queue_pause(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREF
     """Let workers begin no job of a queue until it is resumed."""
     with Queue(queue, url, prefix=prefix) as client:
         client.pause()
-    typer.echo(f"{queue} is paused")
+    say(f"{queue} is paused")
 
 
 @queue_app.command("resume")
@@ -117,7 +122,7 @@ def queue_resume(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PRE
     """Let workers begin jobs again."""
     with Queue(queue, url, prefix=prefix) as client:
         client.resume()
-    typer.echo(f"{queue} is resumed")
+    say(f"{queue} is resumed")
 
 
 @queue_app.command("drain")
@@ -141,7 +146,9 @@ def queue_drain(
 def queue_clean(
     queue: QueueName,
     state: Annotated[str, typer.Option(help="completed or failed.")] = "completed",
-    older: Annotated[float, typer.Option(metavar="SECONDS", help="Ended at least so long ago.")] = 0,
+    older: Annotated[
+        float, typer.Option(parser=seconds(), metavar="SECONDS", help="Ended at least so long ago.")
+    ] = 0,
     limit: Annotated[int, typer.Option(help="How many at most.")] = 1000,
     yes: Yes = False,
     url: Url = None,
@@ -185,7 +192,15 @@ def queue_obliterate(
     _ask(f"Delete everything about queue {queue}?", yes=yes)
     with Queue(queue, url, prefix=prefix) as client:
         client.obliterate(force=force)
-    typer.echo(f"{queue} is gone")
+    say(f"{queue} is gone")
+
+
+def _listed(queue: str, url: str | None, prefix: str) -> dict[str, Any]:
+    """A row of the list; a queue whose keys cannot be read says so, and keeps no other from being listed."""
+    try:
+        return _described(queue, url, prefix, indexed_only=True)
+    except ProtocolError as exc:
+        return {"queue": queue, "broken": str(exc)}
 
 
 def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) -> dict[str, Any]:
@@ -204,8 +219,8 @@ def _described(queue: str, url: str | None, prefix: str, *, indexed_only: bool) 
 
 def _ask(question: str, *, yes: bool) -> None:
     if not yes:
-        typer.confirm(question, abort=True)
+        typer.confirm(printable(question), abort=True)
 
 
 def _tell(word: str, count: int, *, as_json: bool) -> None:
-    typer.echo(json.dumps({word: count}) if as_json else f"{count} jobs {word}")
+    say(json.dumps({word: count}) if as_json else f"{count} jobs {word}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, told
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, say, say_json, told
 from glidemq_orchestrate.errors import SchedulerNotFound
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.schedulers import SchedulerEntry, Schedulers
@@ -30,13 +30,11 @@ def scheduler_list(
     with Schedulers(queue, url, prefix=prefix) as schedulers:
         rows = [_row(entry) for entry in schedulers.list()]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     for row in rows:
         broken = f"  broken: {row['broken']}" if row["broken"] else ""
-        typer.echo(
-            f"{row['name']}  next run {row['next_run'] or 'unknown'}  runs {row['iterations']}{broken}"
-        )
+        say(f"{row['name']}  next run {row['next_run'] or 'unknown'}  runs {row['iterations']}{broken}")
 
 
 @scheduler_app.command("show")
@@ -48,10 +46,10 @@ def scheduler_show(
     with Schedulers(queue, url, prefix=prefix) as schedulers:
         row = _row(schedulers.get(name))
     if as_json:
-        typer.echo(json.dumps(row, indent=2))
+        say_json(row)
         return
     for field, value in row.items():
-        typer.echo(f"{field}: {value if isinstance(value, str) else json.dumps(value)}")
+        say(f"{field}: {value if isinstance(value, str) else json.dumps(value)}")
 
 
 @scheduler_app.command("remove")
@@ -63,7 +61,7 @@ def scheduler_remove(
     with Schedulers(queue, url, prefix=prefix) as schedulers:
         if not schedulers.remove(name):
             raise SchedulerNotFound(f"no scheduler {name} in queue {queue}")
-    typer.echo(json.dumps({"removed": name}) if as_json else f"removed {name}")
+    say(json.dumps({"removed": name}) if as_json else f"removed {name}")
 
 
 def _row(entry: SchedulerEntry) -> dict[str, Any]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import math
 import sys
 from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import wraps
 from typing import Annotated, NoReturn, ParamSpec, TypeVar
 
 import typer
-from rich.console import Console
 
+from glidemq_orchestrate._terminal import SafeConsole, SafeFormatter, printable
 from glidemq_orchestrate.errors import (
     CodecError,
     ConfigurationError,
@@ -17,13 +23,14 @@ from glidemq_orchestrate.errors import (
     InvalidFlow,
     InvalidJob,
 )
+from glidemq_orchestrate.options import MAX_DURATION
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # Output that goes to a file or a pipe has no width of its own.
-console = Console() if sys.stdout.isatty() else Console(width=120)
-errors = Console(stderr=True, soft_wrap=True)
+console = SafeConsole() if sys.stdout.isatty() else SafeConsole(width=120)
+errors = SafeConsole(stderr=True, soft_wrap=True)
 
 Url = Annotated[
     str | None,
@@ -50,13 +57,71 @@ def told(command: Callable[P, T]) -> Callable[P, T]:
             stop_with(exc, 2)
         except GlideMQError as exc:
             stop_with(exc, 1)
+        except UnicodeEncodeError as exc:
+            stop_with(ConfigurationError("a value of the command is no UTF-8 text"), 2, exc)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
     return run
 
 
-def stop_with(exc: GlideMQError, code: int) -> NoReturn:
+def stop_with(exc: GlideMQError, code: int, cause: Exception | None = None) -> NoReturn:
+    """Tell an error in one line, and end."""
     errors.print(f"[bold red]{type(exc).__name__}[/]: ", end="")
-    errors.print(str(exc), markup=False, highlight=False)
-    raise typer.Exit(code) from exc
+    errors.print(printable(str(exc)), markup=False, highlight=False)
+    raise typer.Exit(code) from cause or exc
+
+
+def say(text: str, *, lines: bool = False, end: str = "\n") -> None:
+    """Print a line, or several, for people. JSON goes this way too: it is ASCII, and so stays as it is."""
+    typer.echo(printable(text, lines=lines) + end, nl=False)
+
+
+def say_json(value: object, *, indent: int | None = 2) -> None:
+    """Print a document for programs, exactly: what a terminal would obey is escaped as JSON does it."""
+    typer.echo(json.dumps(value, default=as_json_value, indent=indent))
+
+
+def as_json_value(value: object) -> object:
+    """What JSON has no form for: times as ISO 8601, durations as seconds."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+def seconds(least: float = 0) -> Callable[[str], float]:
+    """A parser for options that are a time in seconds: a number that a duration can have."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= MAX_DURATION.total_seconds():
+            raise typer.BadParameter(
+                f"must be a number of seconds from {least:g} to {MAX_DURATION.total_seconds():.0f}"
+            )
+        return value
+
+    return parse
+
+
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+Level = Annotated[LogLevel, typer.Option("--log-level", case_sensitive=False, help="From which level on.")]
+
+
+def log_to_stderr(level: LogLevel) -> None:
+    """Let the log of this process appear."""
+    logging.basicConfig(level=level.upper())
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import Prefix, Url, told
+from glidemq_orchestrate.cli.shell import Level, LogLevel, Prefix, Url, log_to_stderr, seconds, told
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 
@@ -21,15 +20,17 @@ def supervise(
     url: Url = None,
     lock: Annotated[
         float,
-        typer.Option(help="Seconds without a sign of life until a worker's jobs are taken back.", min=1),
+        typer.Option(
+            parser=seconds(1),
+            metavar="SECONDS",
+            help="Seconds without a sign of life until a worker's jobs are taken back.",
+        ),
     ] = 30,
     prefix: Prefix = DEFAULT_PREFIX,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Level = LogLevel.INFO,
 ) -> None:
     """Look after queues until SIGTERM or Ctrl-C. Any number may run: one leads each queue."""
     from glidemq_orchestrate.supervisor import Supervisor  # noqa: PLC0415  no other command needs it
 
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"
-    )
+    log_to_stderr(log_level)
     Supervisor(url, queues=queue, prefix=prefix, lock_duration=timedelta(seconds=lock)).run()

@@ -80,9 +80,7 @@ local function pass_gates(x, job_id, entry_id)
   end
   local after = redis.call('HMGET', x.prefix .. 'job:' .. job_id, 'state', 'failedReason')
   if after[1] == 'failed' then
-    if why ~= 'REVOKED' then
-      L.dead.note(x.prefix, job_id, x.now)
-    end
+    L.dead.note(x.prefix, job_id, x.now, nil, why == 'REVOKED')
     x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, job_id, after[2] or why, x.now)
   end
   return false
@@ -133,20 +131,20 @@ local function try(x, job_id, entry_id)
 end
 
 local function from_list(x, list_key, count)
-  local left = count - #x.jobs
-  for _, job_id in ipairs(left > 0 and redis.call('RPOP', list_key, left) or {}) do
+  for _, job_id in ipairs(count > #x.jobs and redis.call('RPOP', list_key, count - #x.jobs) or {}) do
     try(x, job_id, '')
   end
 end
 
 -- Somebody may have emptied the database: then the workers' group is made again.
 local function read_stream(x, count)
-  local reply = redis.pcall('XREADGROUP', 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>')
-  if not (reply and reply.err) then
-    return reply
+  local words = { 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>' }
+  local reply = redis.pcall('XREADGROUP', unpack(words))
+  if reply and reply.err then
+    redis.call('XGROUP', 'CREATE', x.stream, x.group, '0', 'MKSTREAM')
+    return redis.call('XREADGROUP', unpack(words))
   end
-  redis.call('XGROUP', 'CREATE', x.stream, x.group, '0', 'MKSTREAM')
-  return redis.call('XREADGROUP', 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>')
+  return reply
 end
 
 -- Fills x.jobs up to `count`. Returns false when the queue had fewer that may run now.

@@ -135,7 +135,8 @@ local function check_open(keys, args)
   local key, at, limit = keys[1], tonumber(args[3]), tonumber(args[4])
   local ahead = 2 * limit
   seen_groups = {}
-  if redis.call('HGET', key, 'state') ~= 'running' then
+  local record = redis.call('HMGET', key, 'state', 'path')
+  if record[1] ~= 'running' or record[2] then -- flows of the portable path are moved on by clients
     return { '0' }
   end
   L.order.ensure(key)

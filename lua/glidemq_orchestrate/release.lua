@@ -1,8 +1,6 @@
 -- Making nodes ready: the only place that moves a node of a flow out of waiting-children.
 L.release = {}
 
-local SLICE = 50
-
 -- A node that asked for more than a place in the stream: its priority, order and time to live count from now on.
 -- Returns false when it can never start.
 local function place(prefix, job_id, name, now)

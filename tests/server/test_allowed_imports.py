@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Handlers, Queue
+from tests.processes import spawned
 from tests.server import process_handlers
 
 if TYPE_CHECKING:
@@ -55,11 +56,8 @@ def test_the_command_line_allows_the_package_of_the_app_or_what_is_named(
     )
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app.work", "--queue", "etl"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([*command, "--url", url, *options], cwd=tmp_path, env=environment) as process:
-        try:
-            assert queue.add_and_wait("allowed", timeout=MINUTE) == expected
-        finally:
-            process.terminate()
+    with spawned([*command, "--url", url, *options], cwd=tmp_path, env=environment):
+        assert queue.add_and_wait("allowed", timeout=MINUTE) == expected
 
 
 def test_the_command_line_refuses_what_is_no_package(url: str) -> None:

@@ -30,6 +30,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.errors import ConnectionFailed
 from glidemq_orchestrate.supervisor import Supervisor
+from tests.processes import spawned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -471,12 +472,8 @@ class TestRunning:
     ) -> None:
         (tmp_path / "app.py").write_text("from glidemq_orchestrate import Handlers\nhandlers = Handlers()\n")
         command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
-        worker = subprocess.Popen([*command, "--url", url], cwd=tmp_path, stderr=subprocess.DEVNULL)
-        try:
-            eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") == 1, timeout=20)
+        with spawned([*command, "--url", url], cwd=tmp_path, stderr=subprocess.DEVNULL) as worker:
+            eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") == 1, timeout=60)
             worker.send_signal(signal.SIGHUP)
             worker.send_signal(signal.SIGINT)
             assert worker.wait(20) == 0
-        finally:
-            worker.kill()
-            worker.wait()

@@ -140,7 +140,8 @@ class TestQueues:
         eventually(lambda: clients.do(queue.get_job(job_id)).state == JobState.COMPLETED)
         job = clients.do(queue.get_job(job_id))
         assert (job.result, job.attempts_made) == (42, 0)
-        assert job.created_at <= job.started_at <= job.finished_at
+        # Two clients know the server's time within the round trip in which they asked for it.
+        assert job.created_at - timedelta(milliseconds=20) <= job.started_at <= job.finished_at
 
 
 class TestFlows:
@@ -313,7 +314,7 @@ class TestConnections:
     def test_a_server_that_is_down_is_told_with_its_place(self, clients: Clients) -> None:
         down = "valkey://user:hunter2@127.0.0.1:1"
         queue, flows = clients.queue(url=down), clients.flows(url=down)
-        with pytest.raises(ConnectionFailed, match=r"user:\*\*\*@127.0.0.1:1") as failed:
+        with pytest.raises(ConnectionFailed, match=r"//\*\*\*@127.0.0.1:1") as failed:
             clients.do(queue.add("x"))
         with pytest.raises(ConnectionFailed):
             clients.do(flows.get("x"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from glidemq_orchestrate import Event, EventFilter, EventKind
 from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from tests.server.conftest import Clients
@@ -124,3 +125,26 @@ def test_an_event_of_a_flow_is_filtered_by_its_flow() -> None:
     assert EventFilter(flows=["f"]).takes(event)
     assert not EventFilter(flows=["g"]).takes(event)
     assert not EventFilter(kinds=[EventKind.ADDED]).takes(event)
+
+
+@pytest.mark.parametrize("position", ["abc-xyz", "", "1-", "-1", "1-2-3", "9" * 40, "$", "\ud83d"])
+def test_what_is_no_position_is_refused_by_that_name(clients: Clients, position: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no position of an event reader"):
+        clients.do(clients.events(position=position).read())
+
+
+def test_events_that_hold_garbage_are_told_and_read_past(clients: Clients, redis_client: Any) -> None:
+    for fields in (
+        {"event": b"\xff", "jobId": b"caf\xe9"},
+        {b"\xfe": "x"},
+        {"event": "retrying", "delay": "9" * 400},
+    ):
+        redis_client.xadd("glide:{etl}:events", fields, id="*")
+    redis_client.xadd("glide:{etl}:events", {"event": "failed", "failedReason": b"\xff"}, id="9" * 19 + "-1")
+    reader = clients.events(position="0-0")
+    events = clients.do(reader.read())
+    assert [event.kind for event in events] == ["\udcff", "", "retrying", "failed"]
+    assert events[0].job_id == "caf\udce9"
+    assert (events[2].delay, events[3].failed_reason) == (None, "\ufffd")
+    assert events[3].at == datetime.max.replace(tzinfo=UTC)
+    assert clients.do(reader.read()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,33 @@ def test_a_client_can_be_closed_in_a_child_whose_parent_is_making_a_connection(q
     with driver._making:  # as another thread does at the moment of the fork
         assert in_child(queue.close) == 0
         assert in_child(lambda: queue.get_job("1")) == 0
+
+
+def test_forks_amid_the_calls_of_other_threads_hang_nobody(queue: Queue) -> None:
+    job_id = queue.add("a")
+    done, wrong = threading.Event(), list[str]()
+
+    def hammer() -> None:
+        while not done.is_set():
+            if queue.get_job(job_id).name != "a":
+                wrong.append("another's reply")
+
+    def use() -> None:
+        assert queue.get_job(job_id).name == "a"
+        queue.close()
+
+    threads = [threading.Thread(target=hammer) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        ends = [in_child(use) for _ in range(20)]
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(20)
+    assert set(ends) == {0}
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_an_async_client_goes_on_in_both_processes(url: str) -> None:

@@ -138,6 +138,25 @@ def test_a_job_whose_key_is_no_hash_keeps_no_other_with_its_dead_worker(
     assert queue.get_jobs(JobState.FAILED) == []
 
 
+def test_an_id_that_is_not_utf8_keeps_its_bytes_to_the_end(
+    raw: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    """A producer of another kind chose it."""
+    keys = [P + name for name in (b"id", b"stream", b"scheduled", b"events")]
+    args = ("work", "1", "{}", 1, 0, 0, "", 0, "", 0, 0, 0, 0, 0, 0, 0, LATIN)
+    assert raw.fcall("glidemq_addJob", 4, *keys, *args) == LATIN
+    good = queue.add("work", 2)
+    running = run_worker(["etl"], {"work": lambda ctx: ctx.data})
+    eventually(lambda: queue.get_job(good).state is JobState.COMPLETED)
+    bad = P + b"job:" + LATIN
+    assert eventually(lambda: raw.hmget(bad, "state", "failedReason")[0] == b"failed")
+    assert raw.hget(bad, "failedReason") == b"DecodeError: its id is not UTF-8"
+    (told,) = queue.get_jobs(JobState.FAILED)
+    assert told.id.encode("utf-8", "surrogateescape") == LATIN
+    queue.remove(told.id)
+    assert (raw.exists(bad), running.error) == (0, None)
+
+
 @pytest.mark.parametrize("kind", ["hash", "text"])
 def test_an_odd_delayed_job_keeps_none_from_its_time(
     raw: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually, kind: str

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from glidemq_orchestrate import EmbeddedServer, Queue
+from glidemq_orchestrate import EmbeddedServer, Queue, _lifeline_guard
 from glidemq_orchestrate._lifeline import Lifeline
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OWNER = """
 import sys, time
-from glidemq_orchestrate import EmbeddedServer, Queue
+from glidemq_orchestrate import EmbeddedServer, Queue, _lifeline_guard
 with EmbeddedServer(data_dir=sys.argv[1]) as server:
     Queue("etl", server.url).add("a")
     print(server.pid, flush=True)
@@ -192,3 +192,27 @@ def test_a_guard_with_a_mark_that_strangers_may_have_refuses_to_work(mark: str) 
     os.close(reading)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, f"{mark!r} is no mark\n")
+
+
+def test_processes_are_found_without_proc_too() -> None:
+    child = subprocess.Popen(["sleep", "607"])
+    try:
+        by_proc, by_ps = _lifeline_guard._from_proc(), _lifeline_guard._from_ps()
+        for pid in (os.getpid(), child.pid):
+            assert by_ps[pid][:2] == by_proc[pid][:2]
+            assert by_ps[pid].started
+    finally:
+        child.kill()
+        child.wait()
+    assert child.pid not in _lifeline_guard._from_ps()
+
+
+@pytest.mark.parametrize("how", ["frozen", "executable"])
+def test_without_a_python_to_run_it_there_is_no_guard_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    monkeypatch.setattr(sys, how, how == "frozen" or "", raising=False)
+    lifeline = Lifeline()
+    lifeline.watch(os.getpid())
+    lifeline.forget(os.getpid())
+    assert "may outlive it: its guard cannot be started: there is no Python here" in caplog.text

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Handlers, JobOptions, JobState, Queue
+from tests.processes import spawned
 from tests.server import process_handlers
 
 if TYPE_CHECKING:
@@ -236,14 +237,9 @@ for function in (process_handlers.spin, process_handlers.hang, process_handlers.
 def worker(url: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     (tmp_path / "app.py").write_text(APP)
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
-    process = subprocess.Popen(
-        [*command, "--url", url, "--concurrency", "3"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    yield process
-    process.kill()
-    process.wait(10)
+    command += ["--url", url, "--concurrency", "3"]
+    with spawned(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        yield process
 
 
 def test_nothing_of_a_killed_worker_is_left(
@@ -290,8 +286,9 @@ def test_a_process_that_cannot_start_fails_its_job(
     )
     job_id = queue.add("measure")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, script], env=environment) as process:
+    with spawned([sys.executable, script], env=environment) as process:
         eventually(partial(has_state, queue, job_id, JobState.FAILED), 30)
         process.terminate()
+        process.wait(20)
     reason = str(queue.get_job(job_id).failed_reason)
     assert reason == "ProcessExpired: the handler's process ended with exit code 4, before the job reached it"

@@ -81,13 +81,38 @@ def test_an_empty_queue_has_nothing(clients: Clients) -> None:
     assert [clients.do(queue.get_jobs(state)) for state in states] == [[]] * len(states)
 
 
-@pytest.mark.parametrize(
-    ("state", "told"),
-    [(JobState.SKIPPED, "skipped is a state of nodes"), (JobState.UNKNOWN, "leave the state out")],
-)
-def test_some_states_are_of_no_job(clients: Clients, state: JobState, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
-        clients.do(clients.queue().get_jobs(state))
+def test_no_job_is_skipped(clients: Clients) -> None:
+    with pytest.raises(ConfigurationError, match="skipped is a state of nodes"):
+        clients.do(clients.queue().get_jobs(JobState.SKIPPED))
+
+
+def test_jobs_that_cannot_be_read_are_told_as_broken_and_keep_no_other_from_being_found(
+    clients: Clients, redis_client: Any
+) -> None:
+    queue = clients.queue()
+    ids = [clients.do(queue.add("a", {"n": n})) for n in range(4)]
+    odd: dict[str, Any] = {"state": "here", "progress": "[" * 9999, "opts": "[" * 9999, "priority": "nan"}
+    odd |= {"delay": "1e300", "timestamp": "x", "finishedOn": "9" * 400, "cost": "-", "expireAt": "1e17"}
+    redis_client.hset(f"{P}job:{ids[0]}", mapping=odd)
+    redis_client.hset(f"{P}job:{ids[1]}", mapping={"data": b"\xff", "name": b"\xff", "failedReason": b"\xff"})
+    redis_client.set(f"{P}job:text", "no hash")
+    redis_client.zadd(f"{P}completed", {"text": 1})
+    redis_client.set(f"{P}list-active", "x")
+    found = {job.id: (job.state, job.broken) for job in clients.do(queue.search())}
+    waiting = JobState.WAITING
+    assert found == {
+        ids[0]: (JobState.UNKNOWN, True),
+        ids[1]: (waiting, True),
+        ids[2]: (waiting, False),
+        ids[3]: (waiting, False),
+        "text": (JobState.UNKNOWN, True),
+    }
+    assert {job.id for job in clients.do(queue.get_jobs(JobState.UNKNOWN))} == {ids[0], "text"}
+    assert [job.id for job in clients.do(queue.get_jobs(waiting))] == ids[1:]
+    assert [job.id for job in clients.do(queue.get_jobs(JobState.COMPLETED))] == ["text"]
+    assert [job.id for job in clients.do(queue.search(data={"n": 2}))] == [ids[2]]
+    assert {job.id for job in clients.do(queue.scan_jobs()).jobs} == set(found)
+    assert clients.do(queue.counts())[waiting] == 4
 
 
 def test_a_part_of_a_state_is_listed(queue: Queue, node: Node) -> None:

@@ -67,6 +67,8 @@ def run_supervisor(url: str) -> Iterator[Callable[..., Supervisor]]:
 
     yield start
     for running in started:
+        running.supervisor.stop()
+    for running in started:
         running.stop()
 
 

@@ -13,6 +13,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from tests.processes import run, spawn
+
 if TYPE_CHECKING:
     from tests.conftest import Eventually
 
@@ -25,14 +27,7 @@ pytestmark = [pytest.mark.system, pytest.mark.spark]
 
 def run_demo(orchestrator: str, home: Path) -> str:
     command = [sys.executable, "-m", "glidemq_orchestrate", "demo", "--orchestrator", orchestrator]
-    done = subprocess.run(
-        [*command, "--home", home, "--project", ROOT],
-        capture_output=True,
-        text=True,
-        timeout=560,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    done = run([*command, "--home", home, "--project", ROOT], timeout=560)
     logs = "\n".join(
         f"--- {log.relative_to(home)}\n{log.read_text(errors='replace')[-3000:]}"
         for log in home.rglob("*.log")
@@ -63,14 +58,14 @@ def test_a_demo_that_is_killed_leaves_nothing(tmp_path: Path, eventually: Eventu
     command += ["--project", str(ROOT)]
     told = tmp_path / "told"
     with told.open("wb") as file:
-        demo = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        demo = spawn(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
     try:
         # By then Valkey, the worker, its JVM and four parts of Airflow are there, and steps run.
         eventually(lambda: "runs DAG" in told.read_text() and (tmp_path / "flights").is_dir(), 240)
         below = psutil.Process(demo.pid).children(recursive=True)
         names = " ".join(name_of(each) for each in below)
     finally:
-        demo.kill()
+        demo.kill()  # and not its group: that is the demo's own matter
         demo.wait()
     for part in ("valkey-server", "glidemq_orchestrate worker", "java", "scheduler", "triggerer", "api"):
         assert part in names

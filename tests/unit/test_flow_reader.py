@@ -146,6 +146,7 @@ ODD: dict[str, str | bytes] = {
     "no anchor": HEAD + NODE % "*a",
     "two documents": HEAD + "---\n" + HEAD,
     "python": HEAD + NODE % "!!python/object/apply:os.system [true]",
+    "long tag": "!" * 100_000,
     "tag": HEAD + NODE % "!mine 1",
     "date": HEAD + NODE % "2026-99-99",
     "good date": HEAD + NODE % "2026-01-01",

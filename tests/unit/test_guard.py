@@ -9,7 +9,9 @@ import textwrap
 from pathlib import Path
 
 import psutil
+import pytest
 
+from tests import processes
 from tests.conftest import Eventually
 from tests.processes import is_alive, spawned
 
@@ -31,9 +33,9 @@ def prepare(folder: Path, code: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def run(folder: Path, code: str) -> str:
+def run(folder: Path, code: str, *options: str) -> str:
     done = subprocess.run(
-        COMMAND,
+        [*COMMAND, *options],
         cwd=folder,
         env=prepare(folder, code),
         capture_output=True,
@@ -151,7 +153,10 @@ def test_what_fixtures_of_a_wider_scope_start_may_last(tmp_path: Path) -> None:
     assert "error" not in told
 
 
-def test_what_runs_ends_when_the_tests_are_killed(tmp_path: Path, eventually: Eventually) -> None:
+@pytest.mark.parametrize("option", ["-n0", "-n1"])
+def test_what_runs_ends_when_the_tests_are_killed(
+    tmp_path: Path, option: str, eventually: Eventually
+) -> None:
     environment = prepare(
         tmp_path,
         """
@@ -163,18 +168,19 @@ def test_what_runs_ends_when_the_tests_are_killed(tmp_path: Path, eventually: Ev
         def test_it(server):
             apart = subprocess.Popen(["sleep", "4711"], start_new_session=True)
             with spawned(["sh", "-c", "sleep 4712; sleep 4713"]) as process:
-                Path("new").write_text(f"{server.pid} {apart.pid} {process.pid}")
+                Path("new").write_text(f"{os.getpid()} {server.pid} {apart.pid} {process.pid}")
                 os.rename("new", "pids")
                 process.wait()
         """,
     )
-    with spawned(COMMAND, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as running:
+    command = [*COMMAND, option]
+    with spawned(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as running:
         eventually((tmp_path / "pids").exists, timeout=60)
         pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
         shell = psutil.Process(pids[-1])
         pids.append(eventually(lambda: [child.pid for child in shell.children()])[0])
         assert all(map(is_alive, pids))
-        running.kill()
+        running.kill()  # and not its group
         eventually(lambda: not any(map(is_alive, pids)), timeout=60)
 
 
@@ -189,3 +195,32 @@ def test_a_process_ends_with_all_that_it_started(eventually: Eventually) -> None
         assert second.wait() == 0
         assert left.is_running()
     eventually(lambda: not is_alive(left.pid))
+
+
+def test_a_program_that_takes_too_long_ends_with_all_that_it_started(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    program = f"sleep 4711 & echo $! > {tmp_path / 'pid'}; sleep 4712"
+    with pytest.raises(subprocess.TimeoutExpired):
+        processes.run(["sh", "-c", program], timeout=5)
+    eventually(lambda: not is_alive(int((tmp_path / "pid").read_text())))
+
+
+def test_a_program_that_ends_is_told(tmp_path: Path) -> None:
+    done = processes.run(["sh", "-c", "pwd; echo oh >&2; exit 3"], timeout=60, cwd=tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == (f"{tmp_path}\n", "oh\n", 3)
+
+
+def test_half_a_character_ends_no_process_of_pytest_xdist(tmp_path: Path) -> None:
+    told = run(
+        tmp_path,
+        """
+        def test_one():
+            raise ValueError("\\ud800")
+
+        def test_two():
+            pass
+        """,
+        "-n1",
+    )
+    assert "1 failed, 1 passed" in told, told

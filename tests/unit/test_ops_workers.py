@@ -178,7 +178,7 @@ class TestTheWorkersCalls:
         assert words[-3:] == ("STREAMS", "glide:{etl}:stream", "1-1"), "the events are left alone"
 
     def test_upkeep_goes_on_where_a_flow_is_gone(self, scripted: Scripted, clock: ManualClock) -> None:
-        script: list[Any] = [[0], [0], [["x", "y"]], FlowNotFound("x"), 0, [(0, -1)], [0], [-1]]
+        script: list[Any] = [[0], [0], [["x", "y"]], FlowNotFound("x"), 0, [(0, -1)], [0, -1]]
         assert scripted(attempts.upkeep([HOME], clock), script).value == -1
 
     def test_upkeep_tells_when_the_first_job_of_all_queues_is_due(
@@ -188,7 +188,7 @@ class TestTheWorkersCalls:
         assert (
             scripted(
                 attempts.upkeep([HOME, other], clock),
-                [[0, 0], [0, 0], [[], []], [(0, -1), (0, 600)], [0, 0], [700, 500]],
+                [[0, 0], [0, 0], [[], []], [(0, -1), (0, 600)], [0, 0, 700, 500]],
             ).value
             == 500
         )
@@ -196,14 +196,14 @@ class TestTheWorkersCalls:
     def test_upkeep_ends_what_is_over_its_time_and_tells_when_the_next_is(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        script: list[Any] = [[0], [0], [[]], [(20, 5)], [(3, 400)], [(0, 400)], [0], [900]]
+        script: list[Any] = [[0], [0], [[]], [(20, 5)], [(3, 400)], [(0, 400)], [0, 900]]
         assert scripted(attempts.upkeep([HOME], clock), script).value == 400
 
     def test_reclaiming_passes_over_queues_without_a_group(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         op = attempts.reclaim([HOME], "w", lock_ms=1, max_lost=1, clock=clock)
-        assert scripted(op, [[ProtocolError("NOGROUP x")], [0], [0]]).value is None
+        assert scripted(op, [[ProtocolError("NOGROUP x"), 0, 0]]).value is None
 
     def test_a_worker_that_leaves_keeps_its_consumer_while_entries_are_pending(
         self, scripted: Scripted

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from glidemq_orchestrate import Queue
-from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.settings import ENV_URL, ConnectionSettings, Place, masked
+from glidemq_orchestrate.doctor import examine
+from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
+from glidemq_orchestrate.settings import ENV_URL, SCHEMES, ConnectionSettings, Place
 
 
 @pytest.mark.parametrize(
@@ -47,11 +50,11 @@ def test_what_is_given_goes_before_the_url_and_an_url_before_the_defaults() -> N
 
 
 def test_settings_stand_wherever_an_url_may() -> None:
-    settings = ConnectionSettings("valkey://h", prefix="mine")
-    assert ConnectionSettings.resolve(settings) is settings
-    assert ConnectionSettings.resolve(settings, prefix="other").prefix == "other"
-    queue = Queue("etl", settings)
-    assert (queue._settings, queue._keys.base) == (settings, "mine:{etl}")
+    mine = ConnectionSettings("valkey://h", prefix="mine")
+    assert ConnectionSettings.resolve(mine) is mine
+    assert ConnectionSettings.resolve(mine, prefix="other").prefix == "other"
+    queue = Queue("etl", mine)
+    assert (queue._settings, queue._keys.base) == (mine, "mine:{etl}")
     cluster = ConnectionSettings("valkeys://u:p@h/1?ca=x", prefix="mine").as_cluster(Place("::1", 7))
     assert (cluster.kind, cluster.places, cluster.user, cluster.password, cluster.ca, cluster.tls) == (
         "cluster", (Place("::1", 7),), "u", "p", "x", True
@@ -61,33 +64,47 @@ def test_settings_stand_wherever_an_url_may() -> None:
 @pytest.mark.parametrize(
     ("url", "options", "told"),
     [
-        ("valkey://h?passwort=hunter2", {}, "unknown option passwort"),
-        ("valkey://h/x", {}, "db must be a whole number, got 'x'"),
-        ("valkey://h/1/2", {}, "'2' is too much"),
+        (
+            "valkey://h?db=1&passwort=hunter2",
+            {},
+            "option 2 in the query of the URL is unknown: use one of user",
+        ),
+        ("valkey://h/hunter2", {}, "db in the URL must be a whole number"),
+        ("valkey://h?db=" + "9" * 5000, {}, "db in the URL must be a whole number"),
+        ("valkey://h/1/hunter2", {}, "its path is too long"),
         ("valkey+cluster://h/1", {}, "db must be 0 in a cluster"),
         ("valkey+sentinel://h", {}, "the service is missing"),
-        ("valkey+cluster://a,:1", {}, "':1' is no host"),
-        ("valkey://a,b", {}, "several need"),
+        ("valkey+cluster://a,:1", {}, "number 2 of its hosts is not usable"),
+        ("valkey://hunter2 x", {}, "number 1 of its hosts is not usable"),
+        ("valkey://" + "x" * 64, {}, "number 1 of its hosts is not usable"),
+        ("valkey://ä" + "x" * 62, {}, "number 1 of its hosts is not usable"),
+        ("valkey://h?password=a&b=c#hunter2", {}, "write / . # @ % in a password as %2F"),
+        ("unix:///a%00b", {}, "the path of the socket"),
+        ("valkey://h?password=\udcff", {}, "must be a text"),
+        ("valkey://a,b", {}, "several hosts need"),
         ("valkey://h", {"ca": "x"}, "ca needs TLS"),
         ("valkeys://h", {"key": "x"}, "key needs cert"),
         ("valkey://h", {"sentinel_password": "hunter2"}, r"need a \+sentinel URL"),
         ("valkey://h", {"connect_timeout": 0}, "connect_timeout must be a number of seconds above zero"),
-        ("valkey://h?socket_timeout=soon", {}, "socket_timeout must be a number of seconds, got 'soon'"),
-        ("valkey://h?socket_timeout=nan", {}, "socket_timeout must be a number"),
-        ("valkeys://h?verify=perhaps", {}, "verify must be true or false"),
+        ("valkey://h?socket_timeout=soon", {}, "socket_timeout in the query of the URL must be a number"),
+        ("valkey://h?socket_timeout=nan", {}, "socket_timeout in the query of the URL must be a number"),
+        ("valkeys://h?verify=hunter2", {}, "verify in the query of the URL must be true or false"),
     ],
 )
 def test_a_bad_option_is_named(url: str, options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigurationError, match=told) as refused:
         ConnectionSettings(url, **options)
     assert "hunter2" not in str(refused.value)
+    assert refused.value.__cause__ is None
 
 
 @pytest.mark.parametrize(
     "url",
     [
+        "hunter2", "user:hunter2@h",
         "http://h", "h:6379", "valkey:h", "amqp://u:hunter2@h", "localhost", "://", "[x",
-        "valkey+cluster+x://h", "valkey+://h", "valkey://u:hunter2@[::1", "valkey://u:hunter2@h:port", "valkey://u:hunter2@h:70000",
+        "valkey+cluster+x://h", "valkey+://h", "valkey://u:hunter2@[::1",
+        "valkey://u:hunter2@h:port", "valkey://u:hunter2@h:70000",
     ],
 )  # fmt: skip
 def test_an_url_that_names_no_server_is_refused_without_its_password(url: str) -> None:
@@ -114,32 +131,89 @@ def test_a_bad_prefix_is_refused(prefix: str) -> None:
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("valkey://user:hunter2@h:1/0", "valkey://user:***@h:1/0"),
-        ("valkey://:hunter2@h", "valkey://:***@h"),
-        ("valkey://user@h", "valkey://user@h"),
-        ("valkey://h/0?password=hunter2", "valkey://h/0"),
-        ("valkey://user:hun@ter2@h", "valkey://user:***@h"),
-        ("valkey://user:hunter2@[::1", "***"),
-        ("valkey://h", "valkey://h"),
-        ("valkeys+cluster://u:hunter2@a:1,b:2?ca=x", "valkeys+cluster://u:***@a:1,b:2"),
-        ("valkey+sentinel://u:hunter2@a:1,b/main", "valkey+sentinel://u:***@a:1,b/main"),
-        ("valkey://u:hun/ter2@h", "valkey://***"),
-        ("valkey://u:p@x/ter2@h", "valkey://***"),
+        ("valkey://user:hunter2@h:1/0", "valkey://***@h:1"),
+        ("valkey://:hunter2@h/3", "valkey://***@h:6379/3"),
+        ("valkey://hunter2@h", "valkey://***@h:6379"),
+        ("valkey://h/0?password=hunter2", "valkey://h:6379"),
+        ("valkey://user:hun@ter2@h", "valkey://***@h:6379"),
+        ("valkey://h", "valkey://h:6379"),
+        ("valkeys+cluster://u:hunter2@a:1,[::1]:2?ca=x", "valkeys+cluster://***@a:1,[::1]:2"),
+        ("valkey+sentinel://u:hunter2@a:1,b/main", "valkey+sentinel://***@a:1,b:26379/main"),
+        ("unix://u:hunter2@/run/v.sock?password=hunter2", "unix://***@/run/v.sock"),
     ],
 )
 def test_a_shown_url_has_no_secret(url: str, shown: str) -> None:
-    assert masked(url) == shown
+    assert ConnectionSettings(url).where == shown
+
+
+# Pieces of a password as people paste it: nothing is quoted, and each piece could be told from the others.
+SECRET = "S3cret"
+PIECES = st.lists(
+    st.sampled_from(
+        [
+            SECRET,
+            *"/?#@%&=+;:[]{}\\ ,.'\"\t\n\x1b\u00e4\u2028",
+            "%2",
+            "%zz",
+            "%40",
+            "://",
+            "db=",
+            "ca=",
+            "user=",
+        ]
+    ),
+    min_size=1,
+    max_size=8,
+).map("".join)
+SHAPES = st.sampled_from([
+    "{s}://u:{p}@h:1/0", "{s}://{p}@h", "{s}://:{p}@h:1,h:2/main", "{s}://h?password={p}", "{s}://h?{p}=x",
+    "{s}://h?{p}", "{s}://h/0?password=x&{p}#{p}", "{s}://h?user={p}&password={p}", "{s}://u:{p}@[::1]:7",
+    "{s}://h?db={p}", "{s}://h?verify={p}", "{s}://h?connect_timeout={p}", "{s}:///v.sock?password={p}",
+    "u:{p}@h", "http://u:{p}@h", "{s}//u:{p}@h",
+])  # fmt: skip
+SCHEME = st.sampled_from([scheme.removesuffix("://") for scheme in SCHEMES])
+
+
+@settings(max_examples=600)
+@given(SHAPES, SCHEME, PIECES)
+@example("{s}://h?{p}=x", "valkey", f"pass word{SECRET}")
+@example("{s}://h?password={p}", "valkey", f"a&{SECRET}#c")
+@example("{s}://u:{p}@h:1/0", "valkey", f"a/{SECRET}")
+@example("{s}://u:{p}@[::1]:7", "valkey", "]")
+def test_nothing_of_a_password_is_told_however_odd_the_url(shape: str, scheme: str, password: str) -> None:
+    assert SECRET.lower() not in everything_told(shape.format(s=scheme, p=password)).lower()
+
+
+def everything_told(url: str) -> str:
+    try:
+        read = ConnectionSettings(url)
+    except ConfigurationError as exc:
+        context = None if exc.__suppress_context__ else exc.__context__
+        return f"{exc} {exc!r} {exc.__cause__!r} {context!r}"
+    cluster = [] if read.db or read.kind == "sentinel" else [read.as_cluster(Place("other", 1))]
+    return f"{read!r} {read} {read.where} {read.node(read.places[0])} {cluster!r}"
+
+
+def test_nothing_of_a_password_is_told_by_what_cannot_connect() -> None:
+    url = f"valkey://{SECRET}:{SECRET}@127.0.0.1:1?user={SECRET}"
+    (finding,) = examine(url)
+    with pytest.raises(ConnectionFailed) as refused, Queue("q", url) as queue:
+        queue.is_paused()
+    told = f"{finding} {refused.value} {refused.value.__cause__!r}"
+    assert "valkey://***@127.0.0.1:1" in told
+    assert SECRET not in told
 
 
 def test_the_repr_of_settings_has_no_secret() -> None:
-    settings = ConnectionSettings.resolve("valkey://user:hunter2@h:1/0?password=hunter2")
-    for text in (repr(settings), str(settings), f"{settings}"):
+    read = ConnectionSettings.resolve("valkey://user:hunter2@h:1/0?password=hunter2")
+    for text in (repr(read), str(read), f"{read}"):
         assert "hunter2" not in text
-        assert "user:***@h:1" in text
+        assert "://***@h:1" in text
+        assert "user='***'" in text
     watched = ConnectionSettings(
         "valkeys+sentinel://h/s?sentinel_password=hunter2", user="u", password="hunter2", ca="/ca.pem"
     )
     assert repr(watched) == (
-        "ConnectionSettings(url='valkeys+sentinel://h/s', prefix='glide', user='u', ca='/ca.pem', "
+        "ConnectionSettings(url='valkeys+sentinel://h:26379/s', prefix='glide', user='u', ca='/ca.pem', "
         "password='***', sentinel_password='***')"
     )

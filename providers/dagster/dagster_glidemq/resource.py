@@ -37,10 +37,11 @@ class GlideMQResource(dg.ConfigurableResource[None]):
     """
 
     url: str = Field(
+        repr=False,
         description=(
             "The server: valkey://HOST:PORT/DB or redis://, with TLS valkeys:// or rediss://, or unix:// and "
             'the path of a socket. Use EnvVar("GLIDEMQ_URL") where it holds a password.'
-        )
+        ),
     )
     prefix: str = Field(
         default=DEFAULT_PREFIX, description="First part of every key; workers must use the same one."

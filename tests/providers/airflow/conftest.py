@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 import threading
-import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -80,19 +79,8 @@ def valkey(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Valkey:
     return found
 
 
-@pytest.fixture(scope="session")
-def _threads(server: EmbeddedServer) -> Iterator[list[threading.Thread]]:
-    """Workers end while the next test runs; at the end none may be left."""
-    threads: list[threading.Thread] = []
-    yield threads
-    until = time.monotonic() + 20
-    for thread in threads:
-        thread.join(max(until - time.monotonic(), 0.0))
-    assert not [thread for thread in threads if thread.is_alive()]
-
-
 @pytest.fixture
-def worker(valkey: Valkey, _threads: list[threading.Thread]) -> Iterator[Worker]:
+def worker(valkey: Valkey) -> Iterator[Worker]:
     """Knows ``echo``, ``fail``, ``add`` (sum of the inputs) and ``wait`` (until ``valkey.gate`` is set)."""
     made = Worker(valkey.url, queues=[QUEUE], concurrency=4, prefix=valkey.prefix)
 
@@ -114,11 +102,13 @@ def worker(valkey: Valkey, _threads: list[threading.Thread]) -> Iterator[Worker]
         return None
 
     thread = threading.Thread(target=made.run, daemon=True)
-    _threads.append(thread)
     thread.start()
     assert made.ready.wait(20)
     yield made
     made.stop()
+    valkey.gate.set()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def chain(job: str = "echo", **data: Any) -> FlowSpec:

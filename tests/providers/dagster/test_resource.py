@@ -71,6 +71,11 @@ def test_the_url_may_come_from_the_environment_and_stays_out_of_repr(
     assert run_op(glidemq, instance, lambda context, res: res.run_flow(context, ONE).status.completed).success
 
 
+def test_a_url_that_was_written_down_stays_out_of_repr_too() -> None:
+    resource = GlideMQResource(url="valkey://user:hunter2@h")
+    assert "hunter2" not in f"{resource!r} {resource}"
+
+
 def test_without_a_worker_nothing_is_submitted(
     glidemq: GlideMQResource, instance: dg.DagsterInstance
 ) -> None:

@@ -30,7 +30,8 @@ DOCUMENTED = [
     QUEUE + r"(job|deps|parents|log|gmo:told):[\w~-]+",
     QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|telling|growing))?",
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
-    QUEUE + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due|workers|large-events)",
+    QUEUE
+    + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due|workers|large-events|portable)",
     QUEUE + r"gmo:grow:[\w~-]+(:held|:edges|:meta)?",
     r"glide:gmo:homes",
     QUEUE + r"(meta|rate|lifo|priority|list-active|group:k|w:gmo-worker-[\w-]+)",

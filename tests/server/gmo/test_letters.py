@@ -90,6 +90,24 @@ def test_a_job_that_is_removed_as_it_fails_gets_a_letter(bench: Bench) -> None:
     assert letters(bench) == [told(job_id, "boom", data={"n": 1})]
 
 
+def test_a_job_that_the_retention_of_others_removes_gets_a_letter(bench: Bench) -> None:
+    first, second = add(bench, 1), add(bench, 2)
+    bench.fail(bench.begin())
+    bench.now += 1
+    bench.tell(Outcome(bench.begin(), Kind.FAIL, "boom", "count 1 0", 1, 0))
+    assert (bench.job(first), bench.job(second)["state"]) == ({}, "failed")
+    someone_reclaims(bench)
+    assert sorted(letter["data"] for letter in letters(bench)) == [1, 2]
+
+
+def test_a_large_job_gets_a_letter(bench: Bench) -> None:
+    add(bench, "x" * 100_000)
+    bench.fail(bench.begin())
+    assert len(bench.client.hget(NOTES, "1")) < 100
+    someone_reclaims(bench)
+    assert [letter["data"] for letter in letters(bench)] == ["x" * 100_000]
+
+
 @pytest.mark.parametrize("delay", [0, 1])
 def test_a_job_that_expires_gets_a_letter(bench: Bench, delay: int) -> None:
     add(bench, ttl=timedelta(milliseconds=5), delay=timedelta(milliseconds=delay))
@@ -180,3 +198,10 @@ def test_a_queue_that_wants_no_letters_any_more_keeps_no_notes(bench: Bench) -> 
     add(bench)
     bench.fail(bench.begin())
     assert not bench.client.exists(NOTES)
+
+
+def test_a_key_that_holds_something_else_stops_no_failure(bench: Bench, node: Any) -> None:
+    bench.submit(node("a"), node("b", "a"))
+    bench.client.set(NOTES, "no hash")
+    assert bench.fail(bench.begin())[0] == "failed"
+    assert (bench.record()["state"], bench.record()["failed"]) == ("failed", "2")

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode
-from glidemq_orchestrate._ops import supervise
+from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate._ops import flow_portable, supervise
+from glidemq_orchestrate._ops.flow import FlowRef
 from glidemq_orchestrate._ops.supervise import Watch
-from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._protocol import orchestrate, supervision
 from glidemq_orchestrate._protocol.exchange import Kind, Outcome
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -163,3 +164,10 @@ def test_what_is_still_to_be_done_is_done_by_advancing(bench: Bench, node: Any) 
     while bench.call(orchestrate.advance_flow(ETL, "f", bench.now)):
         pass
     assert bench.client.xlen(STREAM) == MANY
+
+
+def test_a_flow_of_the_portable_path_is_not_touched(bench: Bench) -> None:
+    checked = FlowSpec("n", [FlowNode("a", "etl", "work")]).check()
+    bench.hand.run(flow_portable.submit(FlowRef(ETL, "f", "portable"), checked, "attach", bench))
+    assert bench.record()["state"] == "running"
+    bench.unchanged(supervision.check_open(ETL, "f", 0, 60_000, bench.now))

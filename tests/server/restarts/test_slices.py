@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate._ops import flow as flow_ops
 from glidemq_orchestrate._protocol import orchestrate
 from glidemq_orchestrate._protocol.exchange import Kind
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from glidemq_orchestrate._protocol.call import Call
     from tests.server.restarts.conftest import Keeper
 
 ETL = QueueKeys("glide", "etl")
@@ -75,3 +80,44 @@ def test_a_restart_of_the_flow_runs_every_node_again(keeper: Keeper) -> None:
     assert (record["state"], record["completed"], record["generation"]) == ("completed", str(WIDE + 1), "1")
     results = {keeper.client.hget(f"glide:{{etl}}:job:f~n{n}", "returnvalue") for n in range(WIDE)}
     assert results == {'"new"'}
+
+
+def wide_join() -> list[FlowNode]:
+    names = [f"n{n}" for n in range(WIDE)]
+    return [*(node(name) for name in names), node("end", *names)]
+
+
+def every_page(keeper: Keeper, page: Callable[[str], Call[tuple[str, Any]]]) -> dict[str, Any]:
+    """What is read in pages while another server process begins after each of the first ones."""
+    found: dict[str, Any] = {}
+    cursor, restarts = "0", 0
+    while True:
+        cursor, part = keeper.call(page(cursor))
+        found.update(part)
+        if cursor == "0":
+            return found
+        if restarts < 3:
+            keeper.again(kill=True)
+            restarts += 1
+
+
+def test_reading_in_pages_misses_nothing(keeper: Keeper) -> None:
+    keeper.submit(*wide_join())
+    keeper.call(orchestrate.advance_flow(ETL, "f", keeper.now))
+    assert run_all(keeper, '"1"') == WIDE + 1
+    assert len(every_page(keeper, lambda at: orchestrate.flow_results(ETL, "f", at))) == WIDE + 1
+    assert len(every_page(keeper, lambda at: orchestrate.node_inputs(ETL, "f~end", at))) == WIDE
+
+
+def test_results_of_the_generation_before_are_shown_at_no_moment(keeper: Keeper) -> None:
+    keeper.submit(*fan_out())
+    run_all(keeper, '"old"')
+    keeper.call(orchestrate.restart_flow(ETL, "f", keeper.now))
+    ref = flow_ops.FlowRef(ETL, "f")
+    for slices in itertools.count():
+        if slices % 9 == 0:
+            assert keeper.run(flow_ops.results(ref)) == {}
+        if not keeper.call(orchestrate.advance_flow(ETL, "f", keeper.now)):
+            break
+    states = {node.state for node in keeper.run(flow_ops.nodes(ref))}
+    assert states == {"waiting", "waiting-children"}

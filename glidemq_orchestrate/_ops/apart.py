@@ -1,0 +1,42 @@
+"""What is done for one thing among many, so that its failure keeps none of the others."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+from typing import TypeVar
+
+from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate.codec import readable
+from glidemq_orchestrate.errors import GlideMQError, LibraryError, TransportError
+
+T = TypeVar("T")
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+
+def apart(op: Op[T], what: str) -> Op[T | None]:
+    """Run an operation for one flow, schedule or job; None when it failed, which the log tells, once.
+
+    Raises:
+        TransportError, LibraryError, ConfigurationError: The server cannot be asked, lacks a library, or
+            grants no right: that is not about this one thing.
+    """
+    try:
+        return (yield from op)
+    except (TransportError, LibraryError):
+        raise
+    except Exception as exc:
+        if getattr(exc, "code", None) == "NOPERM":
+            raise
+        tell(what, exc if isinstance(exc, GlideMQError) else f"{type(exc).__name__}: {exc}")
+        return None
+
+
+def tell(what: str, why: object) -> None:
+    """Say once that something is left alone, and why."""
+    _tell_once(readable(what), readable(str(why)))
+
+
+@lru_cache(maxsize=1_000)  # once for each reason, not every two seconds
+def _tell_once(what: str, why: str) -> None:
+    logger.error("%s is left alone: %s", what, why, extra={"action": "left_alone"})

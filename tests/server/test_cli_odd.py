@@ -1,0 +1,64 @@
+"""The command line shows what is stored, whatever bytes that is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Queue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ODD = b"caf\xe9\x01"
+COMMANDS = [
+    "queue list",
+    "queue list --json",
+    "queue show etl",
+    "queue jobs etl",
+    "scheduler list --queue etl",
+    "flow list",
+    "flow show x",
+    "flow show x --json",
+    "events --queue etl --from 0-0 --no-follow",
+]
+
+
+@pytest.fixture
+def spoilt(queue: Queue, flows: FlowProducer, redis_client: Any) -> None:
+    """A queue in which nothing can be read, beside one whose keys are of other types."""
+    for _ in range(2):
+        queue.add("work", 1)
+    flows.submit(
+        FlowSpec("n", [FlowNode("a", "etl", "w"), FlowNode("b", "etl", "w", after=["a"])]), flow_id="x"
+    )
+    job = {"name": ODD, "state": "here", "data": b"\xff", "failedReason": ODD, "progress": ODD}
+    redis_client.hset("glide:{etl}:job:1", mapping=job)
+    redis_client.hset("glide:{etl}:job:2", "name", ODD)
+    redis_client.hset("glide:{etl}:gmo:flow:x", mapping={"name": ODD, "labels": "["})
+    redis_client.hset("glide:{etl}:gmo:flow:x:nodes", ODD, b"[")
+    redis_client.hset("glide:{etl}:schedulers", ODD, ODD)
+    redis_client.xadd("glide:{etl}:events", {ODD: ODD, "event": ODD})
+    redis_client.set("glide:{etl}:w:zz", ODD)
+    redis_client.zadd("glide:{etl}:gmo:workers", {"zz": 9e15})
+    redis_client.set(b"glide:{" + ODD + b"}:id", 1)
+    redis_client.set("glide:{odd}:stream", "no stream")
+
+
+@pytest.mark.usefixtures("spoilt")
+def test_every_command_shows_what_it_can(url: str, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    told = {}
+    for command in COMMANDS:
+        words = [sys.executable, "-m", "glidemq_orchestrate", *command.split(), "--url", url]
+        ran = subprocess.run(
+            words, capture_output=True, env=environment, cwd=tmp_path, timeout=60, check=False
+        )
+        told[command] = ran.returncode, ran.stderr.decode()[-300:]
+        if command == "queue list":
+            assert "WRONGTYPE" in ran.stdout.decode()
+    assert told == dict.fromkeys(COMMANDS, (0, ""))

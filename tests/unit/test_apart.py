@@ -1,0 +1,69 @@
+"""One thing among many that fails is told once; what concerns all of them is raised."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from glidemq_orchestrate._ops import apart
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Op, ask, command
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    GlideMQError,
+    LibraryMissing,
+    ProtocolError,
+)
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Scripted
+
+PING = command("PING", decode=replies.text)
+
+
+def each(count: int) -> Op[list[str | None]]:
+    found = []
+    for number in range(count):
+        found.append((yield from apart.apart(ask(PING), f"thing {number}")))  # noqa: PERF401  it yields
+    return found
+
+
+@pytest.mark.parametrize("answer", [ProtocolError("WRONGTYPE"), 7, None, ConfigurationError("odd")], ids=str)
+def test_a_failure_stands_alone_and_is_told_once(
+    scripted: Scripted, caplog: pytest.LogCaptureFixture, answer: object
+) -> None:
+    apart._tell_once.cache_clear()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            assert scripted(each(3), ["a", answer, "c"]).value == ["a", None, "c"]
+    (told,) = caplog.messages
+    assert told.startswith("thing 1 is left alone: ")
+
+
+def test_an_operation_that_raises_something_raw_stands_alone_too(
+    scripted: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    def odd() -> Op[int]:
+        return int((yield from ask(PING)))
+
+    def both() -> Op[list[int | None]]:
+        return [(yield from apart.apart(odd(), "the odd one \udcff")), (yield from apart.apart(odd(), "b"))]
+
+    with caplog.at_level(logging.ERROR):
+        assert scripted(both(), ["x", "1"]).value == [None, 1]
+    assert "the odd one \ufffd is left alone: ValueError" in caplog.messages[0]
+
+
+def no_right() -> GlideMQError:
+    error = ConfigurationError("the server's user may not do this")
+    error.code = "NOPERM"
+    return error
+
+
+@pytest.mark.parametrize("error", [ConnectionFailed("gone"), LibraryMissing("gone"), no_right()], ids=str)
+def test_what_is_not_about_the_one_thing_is_raised(scripted: Scripted, error: GlideMQError) -> None:
+    with pytest.raises(type(error)):
+        scripted(each(1), [error])
