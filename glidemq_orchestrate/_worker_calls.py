@@ -13,8 +13,7 @@ import logging
 import queue
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -26,8 +25,7 @@ class ThreadsGone(Exception):
     """The interpreter is going down and starts no thread any more: the job must be given back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """What came of a call: a value, or what was raised."""
 
     value: Any = None

@@ -7,7 +7,6 @@ itself, and where that was cancelled before its first step, by the callback of t
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -46,7 +45,7 @@ class JobRunner:
         self._judge, self._slots, self._handlers = judge, slots, judge.handlers
         self._say, self._nudge, self._stop = say, nudge, stop
         self._running: dict[tuple[str, str], Running] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Running] = {}
         self._collected: dict[str, list[Attempt]] = {}
         self._full: deque[list[Attempt]] = deque()
         self._seconds: dict[tuple[str, str], float] = {}
@@ -109,8 +108,8 @@ class JobRunner:
             self._running[attempt.queue, attempt.job_id] = running
             self._hooks.tell("active", attempt)
         running.task = self._loop.create_task(self._work(running))
-        self._tasks.add(running.task)
-        running.task.add_done_callback(functools.partial(self._left, running))
+        self._tasks[running.task] = running
+        running.task.add_done_callback(self._left)
 
     # --- running them ---
 
@@ -131,6 +130,7 @@ class JobRunner:
             if outcome is not None and outcome.kind is Kind.DONE:
                 await self._judge.charge(attempt)
             self._end(attempt, outcome, seconds)
+        running.is_over = True
 
     def _free(self, running: Running) -> float:
         """Free the place; answers how long it was taken."""
@@ -143,9 +143,11 @@ class JobRunner:
                 del self._running[attempt.queue, attempt.job_id]
         return seconds
 
-    def _left(self, running: Running, task: asyncio.Task[None]) -> None:
+    def _left(self, task: asyncio.Task[None]) -> None:
         """A task has ended, by whatever: nothing of it may stay behind."""
-        self._tasks.discard(task)
+        running = self._tasks.pop(task)
+        if running.is_over:
+            return
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error(
@@ -227,6 +229,7 @@ class JobRunner:
 
     def taken(self, outcome: Outcome, verdict: str) -> None:
         """The server has taken or refused an outcome."""
-        seconds = self._seconds.pop((outcome.attempt.token, outcome.attempt.job_id), 0.0)
         self._hooks.log_verdict(outcome, verdict)
-        self._hooks.tell_verdict(outcome, verdict, seconds)
+        if self._hooks.are_there:
+            seconds = self._seconds.pop((outcome.attempt.token, outcome.attempt.job_id), 0.0)
+            self._hooks.tell_verdict(outcome, verdict, seconds)

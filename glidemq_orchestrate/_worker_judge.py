@@ -54,6 +54,7 @@ class Running:
     Attributes:
         told: The attempts that shall stop, by job: whether the job was revoked; else their lease is gone.
         has_ended: Its place is free.
+        is_over: What came of all its attempts is said.
     """
 
     attempts: list[Attempt]
@@ -62,6 +63,7 @@ class Running:
     told: dict[str, bool] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
     has_ended: bool = False
+    is_over: bool = False
 
 
 @dataclass(slots=True)
@@ -102,14 +104,6 @@ class Judge:
             asyncio.CancelledError: The worker ends, and gives the jobs back.
             ThreadsGone: The interpreter goes down.
         """
-        try:
-            return await self._judge(running)
-        except (asyncio.CancelledError, GeneratorExit, ThreadsGone):
-            raise
-        except BaseException as exc:  # noqa: BLE001  a job that cannot even be judged fails
-            return [self.judge_error(attempt, exc) for attempt in running.attempts]
-
-    async def _judge(self, running: Running) -> Sequence[Outcome | None]:
         attempts = running.attempts
         registered = self.handlers.get(attempts[0].name)
         try:
@@ -192,10 +186,10 @@ class Judge:
     async def _limited(self, registered: Registered, running: Running) -> Any:
         limits = [attempt.options.timeout for attempt in running.attempts if attempt.options.timeout]
         if not limits:
-            return _value(await self._call(registered, running))
+            return await self._call(registered, running)
         try:
             async with asyncio.timeout(max(limits).total_seconds()) as timer:
-                return _value(await self._call(registered, running))
+                return await self._call(registered, running)
         except TimeoutError:
             if not timer.expired():
                 raise  # the handler's own
@@ -203,16 +197,25 @@ class Judge:
                 context.cancelled.set()
             raise TimeoutError(f"still running after {max(limits)}") from None
 
-    async def _call(self, registered: Registered, running: Running) -> Ended:
+    async def _call(self, registered: Registered, running: Running) -> Any:
+        """What the handler returned.
+
+        Raises:
+            Exception: What it raised, or ``Exited`` around what passes through no coroutine.
+        """
         given: Any = running.contexts if registered.batch_size else running.contexts[0]
-        if registered.is_async:
-            return await call_async(registered.function, given)
         if registered.in_process and self.processes is not None:
             token = process_token(running.attempts[0])
-            return await call_async(
-                self.processes.run, registered.function, token, portable(running.contexts[0])
-            )
-        return await self.threads.run(registered.function, given)
+            job = portable(running.contexts[0])
+            return _value(await call_async(self.processes.run, registered.function, token, job))
+        if not registered.is_async:
+            return _value(await self.threads.run(registered.function, given))
+        try:
+            return await registered.function(given)
+        except (Exception, asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as exc:
+            raise Exited(exc) from exc
 
     def _judge_raised(self, attempts: list[Attempt], exc: BaseException) -> Sequence[Outcome]:
         if isinstance(exc, BatchError):
