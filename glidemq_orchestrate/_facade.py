@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate._ops.library import ensure_libraries, with_libraries
-from glidemq_orchestrate._ops.server_time import in_time, learn_time
+from glidemq_orchestrate._ops.server_time import in_time, learn_time_well
 from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.clock import Clock, ServerClock
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
@@ -69,7 +69,7 @@ class SyncFacade(_Facade["SyncDriver"]):
             driver = SyncDriver(self._settings)
             try:
                 driver.run_on_each(lambda _: ensure_libraries())
-                driver.run(learn_time(self._clock))
+                driver.run(learn_time_well(self._clock))
             except BaseException:
                 driver.close()
                 raise
@@ -120,7 +120,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
             driver = AsyncDriver(self._settings)
             try:
                 await driver.run_on_each(lambda _: ensure_libraries())
-                await driver.run(learn_time(self._clock))
+                await driver.run(learn_time_well(self._clock))
             except BaseException:
                 await driver.aclose()
                 raise

@@ -126,6 +126,10 @@ class AdminCalls(QueueBase):
     def set_dead_letter_queue(self, name: str | None) -> None:
         """Say to which queue workers copy the jobs that have failed for good; None: to none. Repeatable.
 
+        Whatever failed a job while workers of ours serve the queue: its handler, a time to live, workers that
+        died of it. Not: nodes of flows that end because of others, and jobs that were revoked before they
+        ran. The copy is made once, within seconds, also when the worker dies meanwhile.
+
         Raises:
             ConfigurationError: The name is not usable, or it is this queue; nothing was sent.
         """

@@ -173,11 +173,13 @@ class Service(AsyncFacade, ABC):
         return task
 
     def _every(
-        self, what: str, seconds: float, work: Callable[[], Awaitable[float | None]]
+        self, what: str, seconds: float, work: Callable[[], Awaitable[float | None]], *, at_once: bool = True
     ) -> asyncio.Task[None]:
-        """Do something at once and then again after so many seconds, or earlier where it answers how soon."""
+        """Do something again and again after so many seconds, or earlier where it answers how soon."""
 
         async def again() -> None:
+            if not at_once:
+                await asyncio.sleep(seconds)
             while True:
                 soon = await work()
                 self._complaints.forget(what)

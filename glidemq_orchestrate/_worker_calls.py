@@ -107,7 +107,8 @@ class Threads:
     def close(self) -> None:
         """Let idle threads end; the others end when their functions return, or with the process."""
         with self._lock:
-            idle, self._idle, self._is_closed = self._idle, [], True
+            self._is_closed = True
+            idle, self._idle = self._idle, []
         for thread in idle:
             thread.give(None)
 
@@ -124,19 +125,19 @@ class Threads:
             if thread is None:
                 self._count += 1
         if thread is None:
-            thread = _Thread(f"{self._name}-{self._count}", self._is_idle, self._leaves)
+            thread = _Thread(f"{self._name}-{self._count}", self._stays, self._leaves)
             try:
                 thread.start()
             except RuntimeError as exc:
                 raise ThreadsGone from exc
         thread.give(work)
 
-    def _is_idle(self, thread: _Thread) -> None:
+    def _stays(self, thread: _Thread) -> bool:
+        """Whether a thread that has done its work waits for more."""
         with self._lock:
             if not self._is_closed:
                 self._idle.append(thread)
-                return
-        thread.give(None)
+            return not self._is_closed
 
     def _leaves(self, thread: _Thread) -> bool:
         """Whether a thread that was idle for long may end; not when it was just given work."""
@@ -151,11 +152,11 @@ class _Thread(threading.Thread):
     """Does what it is given, one after the other; ``None`` ends it."""
 
     def __init__(
-        self, name: str, is_idle: Callable[[_Thread], None], leaves: Callable[[_Thread], bool]
+        self, name: str, stays: Callable[[_Thread], bool], leaves: Callable[[_Thread], bool]
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._given: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._is_idle, self._leaves = is_idle, leaves
+        self._stays, self._leaves = stays, leaves
 
     def give(self, work: Callable[[], None] | None) -> None:
         """Have it do this next."""
@@ -174,4 +175,5 @@ class _Thread(threading.Thread):
                 return
             work()
             del work  # it holds the job's data
-            self._is_idle(self)
+            if not self._stays(self):
+                return

@@ -6,8 +6,8 @@ import time
 from typing import Final, Protocol
 
 SYNC_EVERY_MS: Final = 30_000
-SLOWEST_MS: Final = 1_000
-"""An answer that took longer tells the server's time too badly to correct what is known."""
+DRIFT: Final = 1e-4
+"""So far may two clocks part, a second a second, without anybody having set one."""
 
 
 class Clock(Protocol):
@@ -40,13 +40,14 @@ class ServerClock:
     """
 
     def __init__(self) -> None:
-        self._offset = time.time_ns() // 1_000_000 - self.monotonic_ms()
+        self._offset_us = (time.time_ns() - _monotonic_ns()) // 1_000
         self._asked_at: int | None = None
-        self._is_told = False
+        self._told_at_us: int | None = None
+        self._error_us = 0
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch, UTC."""
-        return self.monotonic_ms() + self._offset
+        return (self.monotonic_us() + self._offset_us) // 1_000
 
     def monotonic_ms(self) -> int:
         """Milliseconds since the machine was started; the time that it was asleep counts where known."""
@@ -64,12 +65,23 @@ class ServerClock:
         """Have the server asked again before the next call: another one may be the primary now."""
         self._asked_at = None
 
-    def learn(self, server_ms: int, asked_ms: int) -> None:
-        """Take over what the server answered to a question asked at ``asked_ms`` of the monotonic time."""
-        now = self.monotonic_ms()
-        if now - asked_ms <= SLOWEST_MS or not self._is_told:
-            self._offset = server_ms - (asked_ms + now) // 2
-            self._is_told = True
+    def monotonic_us(self) -> int:
+        """``monotonic_ms`` in microseconds."""
+        return _monotonic_ns() // 1_000
+
+    def learn(self, server_us: int, asked_us: int) -> None:
+        """Take over what the server answered to a question asked at ``asked_us`` of the monotonic time.
+
+        The answer may be half its round trip off. One that agrees with what is known within the errors of
+        both is taken only if it is the better one; one that does not means that a clock was set.
+        """
+        now = self.monotonic_us()
+        offset, error = server_us - (asked_us + now) // 2, (now - asked_us) // 2
+        if self._told_at_us is not None:
+            known = self._error_us + int((now - self._told_at_us) * DRIFT)
+            if abs(offset - self._offset_us) <= error + known and error >= known:
+                return
+        self._offset_us, self._error_us, self._told_at_us = offset, error, now
 
 
 def _monotonic_ns() -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from glidemq_orchestrate._names import MAX_NAME
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flow import FlowState, NodeStatus
@@ -74,6 +75,9 @@ _STATES: Final = {code: str(state) for state, code in _CODES.items()}
 _UNTOLD: Final = ord(_CODES[UNTOLD])
 _POSITION: Final = re.compile(r"1\.([\w-]+)\.((?:\d+[a-z])*)\Z", re.ASCII)
 _MOST_DELTAS: Final = 64
+_MOST_BYTES: Final = 16 * 2**20
+_MOST_RANK: Final = 999_999
+_PARTS: Final = 4
 
 
 class Told:
@@ -99,16 +103,14 @@ class Told:
         told = cls(flow_id)
         match = _POSITION.match(position)
         try:
-            packed = match[1] if match else ""
-            wire = json.loads(zlib.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))))
-            of, told.end, codes, told._others = wire
-        except (ValueError, zlib.error) as exc:
-            raise ConfigurationError(f"{position!r:.60} is no position of a watched flow") from exc
+            of, told.end, codes, told._others = _unpacked(match[1] if match else "")
+            told._codes = bytearray(_known(codes), "ascii")
+            for rank, code in re.findall(r"(\d+)([a-z])", match[2] if match else ""):
+                told._put(_rank(rank), _known(code))
+        except (ValueError, RecursionError, zlib.error) as exc:
+            raise ConfigurationError(f"{position[:60]!r} is no position of a watched flow") from exc
         if of != flow_id:
-            raise ConfigurationError(f"the position belongs to flow {of}, not to {flow_id}")
-        told._codes = bytearray(codes, "ascii")
-        for delta in re.findall(r"\d+[a-z]", match[2] if match else ""):
-            told._put(int(delta[:-1]), delta[-1])
+            raise ConfigurationError(f"the position belongs to flow {of[:MAX_NAME]}, not to {flow_id}")
         return told
 
     def state(self, rank: float, name: str) -> str:
@@ -147,6 +149,33 @@ class Told:
             self._head = base64.urlsafe_b64encode(zlib.compress(wire.encode())).decode().rstrip("=")
             self._deltas.clear()
         return f"1.{self._head}.{''.join(self._deltas)}"
+
+
+def _unpacked(packed: str) -> tuple[str, str, str, dict[str, str]]:
+    """The parts of a position. Somebody may have made it up: they are checked, and unpack to so much only."""
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), _MOST_BYTES)
+    wire = json.loads(data) if unpacker.eof else None
+    if not isinstance(wire, list) or len(wire) != _PARTS:
+        raise ValueError("not the parts of a position")
+    of, end, codes, others = wire
+    if not (isinstance(of, str) and isinstance(codes, str) and isinstance(others, dict)):
+        raise ValueError("a part of the wrong type")  # noqa: TRY004  for the caller it is no position
+    if end not in ("", *map(str, FlowState)) or not all(isinstance(state, str) for state in others.values()):
+        raise ValueError("an unknown state")
+    return of, end, codes, others
+
+
+def _known(codes: str) -> str:
+    if not set(codes) <= _STATES.keys():
+        raise ValueError("an unknown state")
+    return codes
+
+
+def _rank(text: str) -> int:
+    if len(text) > len(str(_MOST_RANK)) or int(text) > _MOST_RANK:
+        raise ValueError("a rank that no node has")
+    return int(text)
 
 
 def time_of(node: NodeStatus, noticed: datetime) -> datetime:

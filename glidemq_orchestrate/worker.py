@@ -169,7 +169,7 @@ class Worker(Service):
             ("reclaiming", max(lock_seconds / 2, 0.5), functools.partial(self._reclaim, keys)),
             ("supervising", UPKEEP_SECONDS, functools.partial(self._supervise, keys)),
         ):
-            self._every(f"{what} of queue {name}", seconds, chore)
+            self._every(f"{what} of queue {name}", seconds, chore, at_once=what != "announcing")
 
     def _job_runner(self) -> JobRunner:
         self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.testing import (
@@ -36,6 +37,10 @@ __all__ = [
     "pytest_sessionstart",
     "pytest_xdist_make_scheduler",
 ]
+
+# An example that is slow on a busy machine is no defect; the test as a whole has its time limit.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

@@ -172,7 +172,7 @@ def check_position(position: str) -> str:
     Raises:
         ConfigurationError: It is none.
     """
-    if not _POSITION.fullmatch(position):
+    if not _POSITION.fullmatch(position) or max(map(int, position.split("-"))) >= 2**64:
         raise ConfigurationError(f"{position!r:.60} is no position of an event reader")
     return position
 

@@ -46,6 +46,11 @@ def server_time() -> Call[int]:
     return command("TIME", decode=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
 
 
+def server_time_us() -> Call[int]:
+    """The server's clock, microseconds since the epoch."""
+    return command("TIME", decode=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
+
+
 def slots_served() -> Call[int]:
     """How many of the 16,384 slots of the cluster somebody serves."""
     return command("CLUSTER", "SLOTS", decode=lambda reply: sum(row[1] - row[0] + 1 for row in reply))

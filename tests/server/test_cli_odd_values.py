@@ -141,6 +141,7 @@ def test_an_odd_value_is_told_in_a_sentence(path: tuple[str, ...], odd: Any, wor
         assert done.exception is None or isinstance(done.exception, SystemExit), f"{told}{done.exception!r}"
         assert done.exit_code in DOCUMENTED, told
         assert "Traceback" not in done.output, told
+        assert "ProtocolError" not in done.output, told
         assert not set(done.output) & BREAKING, told
 
 

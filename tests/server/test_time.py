@@ -111,16 +111,21 @@ class TestServerClock:
 
     def test_then_it_is_the_servers(self, wall: Wall) -> None:
         made = ServerClock()
-        made.learn(1_000_000, made.monotonic_ms())
+        made.learn(1_000_000_000, made.monotonic_us())
         wall.off_ns = HOUR_NS
         assert 1_000_000 <= made.now_ms() < 1_001_000
 
-    def test_a_slow_answer_corrects_nothing_that_is_known(self) -> None:
+    def test_a_slow_answer_corrects_nothing_that_is_known_better(self) -> None:
         made = ServerClock()
-        made.learn(1_000_000, made.monotonic_ms() - 60_000)
-        assert abs(made.now_ms() - 1_030_000) < 1_000, "the first is taken, for want of a better"
-        made.learn(5_000_000, made.monotonic_ms() - 60_000)
-        assert abs(made.now_ms() - 1_030_000) < 1_000
+        made.learn(1_000_000_000, made.monotonic_us())
+        made.learn(990_000_000, made.monotonic_us() - 60_000_000)
+        assert abs(made.now_ms() - 1_000_000) < 1_000
+
+    def test_a_server_whose_clock_was_set_is_followed(self) -> None:
+        made = ServerClock()
+        made.learn(1_000_000_000, made.monotonic_us())
+        made.learn(5_000_000_000, made.monotonic_us() - 2_000_000)
+        assert abs(made.now_ms() - 5_001_000) < 1_000
 
     def test_the_server_is_asked_now_and_then_and_after_a_loss(self) -> None:
         made = ServerClock()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import JobOptions
-from glidemq_orchestrate._protocol import glidemq, orchestrate, queue_reads, supervision
+from glidemq_orchestrate._protocol import glidemq, orchestrate, queue_reads, server, supervision
 from glidemq_orchestrate._protocol.call import Call, ask, ask_all, ask_each, command, function
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError
 from glidemq_orchestrate.keys import QueueKeys
@@ -107,6 +107,7 @@ def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
     assert orchestrate.flow_status(ETL, "f").repeatable
     assert orchestrate.advance_flow(ETL, "f", 1).repeatable
     assert not glidemq.add_log(ETL, "1", "line").repeatable
+    assert not server.server_time().repeatable
     assert not orchestrate.retry_flow(ETL, "f", 1).repeatable
     assert not glidemq.record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable
 

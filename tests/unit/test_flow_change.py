@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
+import tracemalloc
+import zlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,6 +67,32 @@ def test_a_large_flow_has_a_position_that_can_be_kept() -> None:
 def test_what_is_no_position_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigurationError, match="no position of a watched flow"):
         Told.at("f", wrong)
+
+
+def packed(wire: object, deltas: str = "") -> str:
+    text = wire if isinstance(wire, str) else json.dumps(wire)
+    return f"1.{base64.urlsafe_b64encode(zlib.compress(text.encode())).decode().rstrip('=')}.{deltas}"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        packed(None), packed(5), packed([]), packed({}), packed("[" * 100_000),
+        packed(["f", "", "cc", {}, 1]), packed(["f", "", 5, {}]), packed(["f", "", "cc", []]),
+        packed(["f", "", "cc", {"a": 1}]), packed(["f", 0, "cc", {}]), packed([["f"], "", "", {}]),
+        packed(["f", "", "c?", {}]), packed(["f", "", "\u00e4", {}]), packed(["f", "over", "", {}]),
+        packed(["f", "", "cc", {}], "0z"), packed(["f", "", "cc", {}], "9999999999a"),
+        packed(["f", "", "cc", {}], "9" * 5000 + "a"), packed(["f", "", "c" * 50_000_000, {}]),
+    ],
+)  # fmt: skip
+def test_a_position_that_was_made_up_is_refused_before_it_costs_much(wrong: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigurationError, match="no position of a watched flow"):
+            Told.at("f", wrong)
+        assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_that_of_another_flow_is_refused() -> None:

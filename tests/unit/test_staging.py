@@ -25,7 +25,7 @@ def layers(count: int, width: int) -> CheckedFlow:
     return FlowSpec("n", nodes).check()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(1, 4), st.integers(1, 40))
 def test_every_edge_travels_once_in_each_direction(count: int, width: int) -> None:
     flow = layers(count, width)

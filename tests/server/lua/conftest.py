@@ -11,6 +11,7 @@ import redis
 from redis.crc import key_slot
 
 from glidemq_orchestrate._ops.flow_backend import Reach
+from glidemq_orchestrate.embedded import EmbeddedServer
 from tests.server.lua.keyspace import Dump, changes, dump
 from tests.server.lua.portable_slots import Slots
 from tests.server.lua.servers import (
@@ -327,14 +328,24 @@ def q(valkey: redis.Redis) -> Queue:
     return Queue.on(valkey)
 
 
-@pytest.fixture(params=["cluster", "cluster without our functions", "one server without our functions"])
-def slots(request: pytest.FixtureRequest, url: str) -> Iterator[Slots]:
-    is_cluster, has_functions = "cluster" in request.param, "without" not in request.param
-    ports = request.getfixturevalue("cluster_ports") if is_cluster else [urlsplit(url).port or 0]
-    made = Slots(ports, Reach(is_cluster, has_functions))
+@pytest.fixture(
+    scope="session",
+    params=["cluster", "cluster without our functions", "one server without our functions"],
+)
+def slot_servers(request: pytest.FixtureRequest, server: EmbeddedServer) -> tuple[list[int], Reach]:
+    """Ports of servers that have all slots, and what a function of ours can reach there."""
+    is_cluster = "cluster" in request.param
+    ports = request.getfixturevalue("cluster_ports") if is_cluster else [urlsplit(server.url).port or 0]
+    return ports, Reach(is_cluster, "without" not in request.param)
+
+
+@pytest.fixture
+def slots(slot_servers: tuple[list[int], Reach]) -> Iterator[Slots]:
+    ports, reach = slot_servers
+    made = Slots(ports, reach)
     for port, client in zip(ports, made.clients, strict=True):
         load_libraries(port)
-        if not has_functions:
+        if not reach.has_functions:
             client.function_delete("glidemq_orchestrate")
     yield made
     for port in ports:

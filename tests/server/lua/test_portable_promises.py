@@ -96,7 +96,7 @@ def test_a_sweep_of_what_seems_abandoned_at_any_place_of_a_submission(slots: Slo
             break
 
 
-@pytest.mark.parametrize("slots", ["cluster"], indirect=True)
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
 def test_a_retry_at_any_place_of_the_end_stays_with_the_supervisors(slots: Slots) -> None:
     for place in itertools.count():
         clear(slots)
@@ -122,7 +122,7 @@ def test_a_retry_at_any_place_of_the_end_stays_with_the_supervisors(slots: Slots
     assert place > 10
 
 
-@pytest.mark.parametrize("slots", ["cluster"], indirect=True)
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
 def test_retries_at_any_place_of_a_retry_run_every_node_once(slots: Slots) -> None:
     for place in itertools.count():
         clear(slots)
