@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from glidemq_orchestrate._lifeline import lifeline
 from glidemq_orchestrate.demo import airflow_stack
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack, AirflowStackError
 
@@ -24,6 +25,7 @@ wait
 
 
 def fake_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, migrate: int = 0) -> None:
+    assert lifeline.mark  # its guard is started with the real Python
     script = tmp_path / "python"
     script.write_text(FAKE.format(migrate=migrate))
     script.chmod(0o755)

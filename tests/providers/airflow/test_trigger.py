@@ -202,8 +202,14 @@ async def test_a_cut_connection_is_made_again(
     task = asyncio.create_task(fired(GlideMQFlowTrigger(flow_id="f"), 60))
     await until(lambda: waiting)
     with redis.Redis.from_url(valkey.url.replace("valkey", "redis")) as control:
+
+        def readers() -> set[str]:
+            return {client["id"] for client in control.client_list() if client["cmd"] == "xread"}
+
+        await until(readers)
+        cut = readers()
         control.client_kill_filter(_type="normal", skipme=True)
-    await until(lambda: len(set(map(id, waiting))) == 2)
+        await until(lambda: readers() - cut)
     assert not task.done()
     valkey.gate.set()
     assert (await task)["status"] == "completed"
