@@ -23,7 +23,6 @@ def make_context(
         DecodeError: The stored data, inputs or signals are not JSON.
     """
     options, index = attempt.options, attempt.fallback_index
-    voice.open(attempt)
 
     def progress(value: JsonLike) -> None:
         voice.tell("progress", attempt, encode(value, where=f"progress of job {attempt.name}"))

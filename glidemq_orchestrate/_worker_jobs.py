@@ -127,7 +127,7 @@ class JobRunner:
         if unsaid := [attempt for attempt in running.attempts if voice.has_unsaid(attempt)]:
             await asyncio.gather(*map(voice.all_said, unsaid))
         for attempt, outcome in zip(running.attempts, outcomes, strict=True):
-            if outcome is not None and outcome.kind is Kind.DONE:
+            if outcome is not None and self._judge.is_charged(attempt, outcome):
                 await self._judge.charge(attempt)
             self._end(attempt, outcome, seconds)
         running.is_over = True

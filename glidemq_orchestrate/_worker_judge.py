@@ -96,8 +96,9 @@ class Judge:
     allow_import: tuple[str, ...] = ()
     is_abandoned: bool = False
     handed_back: dict[tuple[str, str], int] = field(default_factory=dict)
+    traced: tuple[float, bool] = (-1.0, False)
 
-    async def judge(self, running: Running) -> Sequence[Outcome | None]:
+    async def judge(self, running: Running) -> Sequence[Outcome | None]:  # noqa: PLR0911  ways to end
         """One outcome per attempt; None where the lease is gone and there is nothing to hand in.
 
         Raises:
@@ -118,7 +119,10 @@ class Judge:
                 await self.tokens.wait(self.queues[attempts[0].queue])
             if attempts[0].budget_key and (refused := await self._check_budget(attempts[0])):
                 return [refused]
-            with _telemetry.running(attempts[0]) if _telemetry.is_on() else contextlib.nullcontext():
+            if self._is_traced(running.started):
+                with _telemetry.running(attempts[0]):
+                    value = await self._limited(registered, running)
+            else:
                 value = await self._limited(registered, running)
         except ThreadsGone:
             raise
@@ -126,7 +130,9 @@ class Judge:
             return self._judge_cancelled(running, exc)
         except Exception as exc:  # noqa: BLE001  the one place where code of users is caught
             return self._judge_raised(attempts, exc.error if isinstance(exc, Exited) else exc)
-        return self._judge_batch(attempts, value if registered.batch_size else [value])
+        if registered.batch_size:
+            return self._judge_batch(attempts, value)
+        return (self._judge_result(attempts[0], value),)
 
     def judge_cancelled(self, running: Running, attempt: Attempt) -> Outcome | None:
         """What to say about an attempt whose task was cancelled, maybe before its first step."""
@@ -139,6 +145,10 @@ class Judge:
         chance = random.random()  # noqa: S311  jitter
         return judge_error(attempt, exc, chance, now_ms=self.clock.now_ms(), backoffs=self.handlers.backoffs)
 
+    def is_charged(self, attempt: Attempt, outcome: Outcome) -> bool:
+        """Whether what the job took is to be counted."""
+        return outcome.kind is Kind.DONE and bool(attempt.budget_key or self.tokens)
+
     async def charge(self, attempt: Attempt) -> None:
         """Count what a completed job took; it is too late to refuse it."""
         queue = self.queues[attempt.queue]
@@ -147,6 +157,14 @@ class Judge:
                 await self.run(budget.charge(queue, attempt.job_id, attempt.budget_key))
             if self.tokens:
                 await self.tokens.charge(queue, attempt.job_id)
+
+    def _is_traced(self, now: float) -> bool:
+        """Whether spans go anywhere. Asked once a second: without a provider the answer is dear."""
+        at, is_on = self.traced
+        if at < 0 or now - at > 1:
+            is_on = _telemetry.is_on()
+            self.traced = now, is_on
+        return is_on
 
     async def _without_handler(self, attempt: Attempt) -> Outcome:
         """Give a job back that another live worker of the queue can run; without one it fails.

@@ -108,15 +108,10 @@ class Voice:
 
     def __init__(self, run: Run, queues: Mapping[str, QueueKeys], clock: Clock) -> None:
         self._run, self._queues, self._clock = run, queues, clock
-        self._open: set[tuple[str, str]] = set()
         self._lines: dict[tuple[str, str], Line] = {}
         self._senders: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-
-    def open(self, attempt: Attempt) -> None:
-        """From now on the attempt may speak; ``all_said`` or ``hush`` ends that."""
-        self._open.add(_key(attempt))
 
     def tell(self, kind: str, attempt: Attempt, text: str) -> None:
         """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
@@ -144,7 +139,7 @@ class Voice:
 
     def has_unsaid(self, attempt: Attempt) -> bool:
         """Whether something that the attempt said may be on its way."""
-        return _key(attempt) in self._lines
+        return bool(self._lines) and _key(attempt) in self._lines
 
     async def all_said(self, attempt: Attempt) -> None:
         """Wait until everything the attempt said is on the server, some seconds at most; it says no more."""
@@ -155,9 +150,8 @@ class Voice:
 
     def hush(self, attempt: Attempt) -> None:
         """The attempt says no more; what is not on its way is dropped."""
-        key = _key(attempt)
-        self._open.discard(key)
-        line = self._lines.pop(key, None)
+        attempt.is_mute = True
+        line = self._lines.pop(_key(attempt), None) if self._lines else None
         if line is not None and (dropped := line.close()):
             logger.warning(
                 "job %s: %d of its messages were not sent: it said more than the server took",
@@ -168,7 +162,7 @@ class Voice:
 
     def _post(self, attempt: Attempt, message: Message) -> None:
         key, is_here = _key(attempt), threading.get_ident() == self._loop_thread
-        if key not in self._open:  # a handler that outlived its attempt
+        if attempt.is_mute:  # a handler that outlived its attempt
             return
         line = self._lines.get(key) or self._lines.setdefault(key, Line())
         if not line.add(message, may_wait=not is_here):

@@ -57,7 +57,7 @@ def decode(text: str | None, *, where: str) -> Json:
     """
     if not text:
         return None
-    if not is_utf8(text):
+    if not text.isascii() and not is_utf8(text):
         raise DecodeError(f"{where} is not UTF-8")
     try:
         value: Json = json.loads(_unpack(text) if text.startswith(_GZIP_MARK) else text)

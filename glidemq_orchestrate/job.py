@@ -210,6 +210,7 @@ class Attempt:
 
     ``inputs``: the stored results of the dependencies by node name; None when they have to be read in pages.
     ``unreadable``: why no handler can run it; then it fails for good with that reason.
+    ``is_mute``: what its handler still says is not heard any more.
     """
 
     queue: str
@@ -228,6 +229,7 @@ class Attempt:
     budget_key: str = ""
     inputs: Mapping[str, str] | None = field(default_factory=dict)
     unreadable: str = ""
+    is_mute: bool = False
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
@@ -259,6 +261,13 @@ class Attempt:
         results: dict[str, str] | None = None if flow_id else {}
         if inputs is not None:
             results = dict(zip(inputs[::2], inputs[1::2], strict=False))
+        unreadable = ""
+        if not f"{job_id}{name}{opts}{flow_id}{node}".isascii():  # most are: one look at all of them
+            unreadable = _flaw(
+                ("id", job_id), ("name", name), ("opts", opts), ("flow", flow_id), ("node", node)
+            )
+        if (made and made != "0") or fallback:
+            unreadable = unreadable or _odd(("attemptsMade", made), ("fallbackIndex", fallback))
         return cls(
             queue,
             job_id,
@@ -272,11 +281,10 @@ class Attempt:
             flow_id,
             node,
             signals or "",
-            exact(fallback) or 0,
+            exact(fallback) or 0 if fallback else 0,
             budget or "",
             results,
-            _flaw(("id", job_id), ("name", name), ("opts", opts), ("flow", flow_id), ("node", node))
-            or _odd(("attemptsMade", made), ("fallbackIndex", fallback)),
+            unreadable,
         )
 
 

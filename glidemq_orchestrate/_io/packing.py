@@ -71,7 +71,7 @@ def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
 
 def _flaw(call: Call[Any]) -> EncodeError | None:
     for word in call.words:
-        if isinstance(word, str):  # every word of every call comes by here
+        if word.__class__ is str or isinstance(word, str):  # every word of every call comes by here
             if word.isascii():
                 continue
         elif word.__class__ is int and -_MOST <= word <= _MOST:
