@@ -172,18 +172,19 @@ class Judge:
         It comes back after a pause that doubles: whoever takes it next may be us again.
         """
         queue, key = self.queues[attempt.queue], (attempt.queue, attempt.job_id)
+        failure = unknown_handler(attempt, self.handlers.names)
         try:
-            can = await self.run(ops.can_others_run(queue, attempt.name, self.worker_id, self.clock))
+            may = await self.run(ops.may_be_handled(queue, attempt, self.worker_id, failure.text, self.clock))
         except GlideMQError:
-            can = True  # nobody knows, and that is no reason to fail a job
+            may = True  # nobody knows, and that is no reason to fail a job
         pause = self.handed_back.pop(key, HAND_BACK_MS)
-        if not can:
-            return unknown_handler(attempt, self.handlers.names)
+        if not may:
+            return failure
         self.handed_back[key] = min(pause * 2, LONGEST_HAND_BACK_MS)
         if len(self.handed_back) > MOST_HANDED_BACK:
             del self.handed_back[next(iter(self.handed_back))]
         logger.info(
-            "job %s: no handler for %r here, but in another worker of the queue: handed back",
+            "job %s: no handler for %r here, but another worker may have one: handed back",
             attempt.job_id,
             attempt.name,
             extra=about("handed_back", attempt),

@@ -64,7 +64,7 @@ class EmbeddedServer:
         if databases < 1:
             raise ConfigurationError(f"a server has at least 1 database, got databases={databases}")
         self._data_dir = None if data_dir is None else Path(data_dir)
-        self._port = 0 if unix_socket is not None else port
+        self._port = 0 if unix_socket is not None else (port or None)
         self._socket = unix_socket
         self._databases = databases
         self._server: ValkeyServer | None = None

@@ -12,6 +12,7 @@ from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._stored import parsed_object
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
+from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 
 FOREIGN_IDLE_MS: Final = 10_000
@@ -93,10 +94,19 @@ def _told_handlers(text: str) -> list[str]:
     return [str(name) for name in handlers] if isinstance(handlers, list) else []
 
 
-def can_others_run(queue: QueueKeys, job: str, worker_id: str, clock: Clock) -> Op[bool]:
-    """Whether a live worker of the queue, other than this one, has a handler for a job or may have one."""
+def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str, clock: Clock) -> Op[bool]:
+    """Whether a job that this worker has no handler for is to be handed back, not failed.
+
+    It is where another live worker of the queue has one, or may have one; and where it is a node with a
+    ``queue_timeout``: that ends it, and then tells ``why``.
+    """
     handlers = yield from _handlers(queue, clock.now_ms(), without=worker_id)
-    return handlers is None or job in handlers
+    if handlers is None or attempt.name in handlers:
+        return True
+    if not attempt.flow_id or not (yield from ask(orchestrate.has_queue_timeout(queue, attempt.job_id))):
+        return False
+    yield from ask(orchestrate.note_unhandled(queue, attempt.job_id, why))
+    return True
 
 
 def _handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:

@@ -240,6 +240,16 @@ def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) ->
     return function("gmo_forget_workers", [queue.key("stream")], (now_ms, group, silent_ms), replies.integer)
 
 
+def has_queue_timeout(queue: QueueKeys, job_id: str) -> Call[bool]:
+    """Whether a node fails when no worker has begun it in time."""
+    return command("HGET", queue.job(job_id), "gmo:queue_timeout", decode=bool)
+
+
+def note_unhandled(queue: QueueKeys, job_id: str, why: str) -> Call[None]:
+    """Note on a node why nobody runs it; its queue timeout tells that. Repeatable."""
+    return command("HSET", queue.job(job_id), "gmo:unhandled", why, decode=replies.anything)
+
+
 def announce_worker(queue: QueueKeys, worker_id: str, until_ms: int) -> Call[None]:
     """List a worker among the live ones until then. Repeatable."""
     words = ("ZADD", queue.workers(), until_ms, worker_id)

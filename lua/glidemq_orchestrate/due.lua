@@ -3,7 +3,7 @@
 --   node\n<ref>       a worker has begun the node, else it fails
 L.due = {}
 
-local SLICE, PROMOTED = 20, 100
+local SLICE, PROMOTED, PASSING = 20, 100, 500
 
 function L.due.node(home, ref, at)
   redis.call('ZADD', home .. 'gmo:due', at, 'node\n' .. ref)
@@ -38,13 +38,20 @@ local BEGUN = { active = true, suspended = true, completed = true, failed = true
 
 local function end_node(ref, now)
   local prefix, job_id = L.record.split(ref)
-  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'processedOn', 'gmo:queue_timeout')
+  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'processedOn', 'gmo:queue_timeout',
+    'gmo:unhandled', 'attemptsMade')
   local flow = L.record.of_job(prefix, job_id)
+  -- A worker without its handler takes it for a moment, and gives it back.
+  local is_passing = job[4] and job[1] == 'active' and L.numbers.int(job[5], 0) == 0
+  if is_passing then
+    L.due.node(flow and flow.home or prefix, ref, now + PASSING)
+  end
   if not flow or not job[3] or BEGUN[job[1]] or (job[2] and job[2] ~= '') then
     return
   end
   local queue = prefix:match('{(.*)}:$')
   local reason = 'queue timeout: no worker of queue ' .. queue .. ' began it within ' .. seconds(job[3])
+    .. (job[4] and ': ' .. job[4] or '')
   L.settle.fail_and_tell(flow, ref, reason, now)
   L.dead.note(prefix, job_id, now)
   L.advance.slice(flow.home, flow.id, now)

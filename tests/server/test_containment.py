@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +16,9 @@ import pytest
 from glidemq_orchestrate import (
     Broadcast,
     BroadcastWorker,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
     Handlers,
     JobEvent,
     JobOptions,
@@ -28,13 +28,8 @@ from glidemq_orchestrate import (
     _worker_calls,
     _worker_voice,
 )
-from glidemq_orchestrate.errors import ConnectionFailed
-from glidemq_orchestrate.supervisor import Supervisor
-from tests.processes import spawned
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from glidemq_orchestrate.handler import Context
     from glidemq_orchestrate.job import JobId
     from tests.conftest import Eventually, RunWorker
@@ -385,6 +380,31 @@ class TestWithoutHandler:
         eventually(lambda: queue.get_job(job).state is JobState.FAILED)
         assert "HandlerNotFound" in (queue.get_job(job).failed_reason or "")
 
+    def test_a_node_that_may_wait_for_its_handler_waits(
+        self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any
+    ) -> None:
+        run_worker(["etl"], {"old": lambda ctx: "old"})
+        with FlowProducer(url) as flows:
+            nodes = [FlowNode("n", "etl", "new", queue_timeout=timedelta(seconds=30))]
+            flow = flows.submit(FlowSpec("f", nodes))
+            eventually(
+                lambda: redis_client.hget(f"glide:{{etl}}:job:{flow.node('n').job_id}", "gmo:unhandled")
+            )
+            run_worker(["etl"], {"new": lambda ctx: "new"})
+            assert flow.result(timeout=timedelta(seconds=20)) == {"n": "new"}
+
+    def test_its_queue_timeout_tells_that_it_has_none(
+        self, url: str, queue: Queue, run_worker: RunWorker
+    ) -> None:
+        run_worker(["etl"], {"old": lambda ctx: "old"})
+        with FlowProducer(url) as flows:
+            flow = flows.submit(FlowSpec("f", [FlowNode("n", "etl", "new", queue_timeout=SECOND)]))
+            (failed,) = flow.wait(timeout=timedelta(seconds=20)).failed
+        assert failed.reason.startswith(
+            "queue timeout: no worker of queue etl began it within 1 s: HandlerNotFound"
+        )
+        assert "known: old" in failed.reason
+
 
 class TestQueues:
     @pytest.mark.parametrize("key", ["stream", "events", "meta", "scheduled", "completed", "gmo:workers"])
@@ -415,65 +435,3 @@ class TestQueues:
         running = run_worker(["broken", "etl"], {"work": lambda ctx: 1}, may_leave_active=True)
         assert queue.add_and_wait("work") == 1
         assert running.error is None
-
-
-class TestRunning:
-    def test_it_serves_until_the_block_ends(self, url: str, queue: Queue) -> None:
-        worker = Worker(url, queues=["etl"])
-        worker.handler("double")(lambda ctx: ctx.data * 2)
-        with worker.running() as served:
-            assert served is worker
-            assert queue.add_and_wait("double", 21) == 42
-        assert not [thread for thread in threading.enumerate() if thread.name == worker.id]
-
-    def test_an_error_in_the_block_ends_it_too(self, url: str) -> None:
-        worker = Worker(url, queues=["etl"])
-        with pytest.raises(ZeroDivisionError), worker.running():
-            raise ZeroDivisionError
-        assert not [thread for thread in threading.enumerate() if thread.name == worker.id]
-
-    def test_what_keeps_it_from_starting_is_raised(self) -> None:
-        with pytest.raises(ConnectionFailed), Worker("valkey://127.0.0.1:1", queues=["etl"]).running():
-            raise AssertionError("it cannot have started")
-
-    def test_one_that_was_stopped_is_not_begun_again(self, url: str) -> None:
-        worker = Worker(url, queues=["etl"])
-        with worker.running():
-            pass
-        with pytest.raises(RuntimeError, match="make another one"), worker.running():
-            pass
-
-    def test_a_supervisor_too(self, url: str) -> None:
-        with Supervisor(url, queues=["etl"]).running() as supervisor:
-            assert supervisor.ready.is_set()
-
-    def test_a_worker_in_a_plain_thread_does_not_outlive_the_main_thread(
-        self, url: str, tmp_path: Path
-    ) -> None:
-        (tmp_path / "app.py").write_text(
-            textwrap.dedent("""
-                import sys, threading
-                from glidemq_orchestrate import Worker
-
-                worker = Worker(sys.argv[1], queues=["etl"])
-                threading.Thread(target=worker.run).start()
-                worker.ready.wait(20)
-                raise ValueError("the main thread ends by an error")
-            """)
-        )
-        done = subprocess.run(
-            [sys.executable, tmp_path / "app.py", url], check=False, capture_output=True, timeout=30
-        )
-        assert done.returncode == 1
-        assert b"ValueError" in done.stderr
-
-    def test_a_second_of_its_signals_ends_a_worker_of_the_command_line(
-        self, url: str, tmp_path: Path, redis_client: Any, eventually: Eventually
-    ) -> None:
-        (tmp_path / "app.py").write_text("from glidemq_orchestrate import Handlers\nhandlers = Handlers()\n")
-        command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
-        with spawned([*command, "--url", url], cwd=tmp_path, stderr=subprocess.DEVNULL) as worker:
-            eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") == 1, timeout=60)
-            worker.send_signal(signal.SIGHUP)
-            worker.send_signal(signal.SIGINT)
-            assert worker.wait(20) == 0
