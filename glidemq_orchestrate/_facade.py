@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate._ops.library import ensure_libraries, with_libraries
-from glidemq_orchestrate._ops.server_time import in_time, learn_time_well
+from glidemq_orchestrate._ops.server_time import learn_time, learn_time_well
 from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.clock import Clock, ServerClock
+from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.settings import Address, ConnectionSettings
 
@@ -48,12 +49,28 @@ class _Facade(Generic[D]):
     def _hold(self, driver: D) -> None:
         self._pid, self._driver = os.getpid(), driver
 
+    def _clock_is_due(self) -> bool:
+        """Whether the server's time was asked for so long ago that it had better be asked again."""
+        return isinstance(self._clock, ServerClock) and self._clock.is_due()
+
+    def _doubt_clock(self) -> None:
+        """Another server may be the primary now, with a time of its own."""
+        if isinstance(self._clock, ServerClock):
+            self._clock.forget_sync()
+
 
 class SyncFacade(_Facade["SyncDriver"]):
     """A client with blocking calls. Thread-safe. Opens its connections on first use, anew after a fork."""
 
     def _run(self, op: Op[T]) -> T:
-        return self._connected().run(in_time(self._clock, with_libraries(op)))
+        driver = self._connected()
+        if self._clock_is_due():
+            driver.run(learn_time(self._clock))
+        try:
+            return driver.run(with_libraries(op))
+        except TransportError:
+            self._doubt_clock()
+            raise
 
     def _now(self) -> int:
         """The server's time; it is asked where it has not told it yet."""
@@ -104,7 +121,13 @@ class AsyncFacade(_Facade["AsyncDriver"]):
 
     async def _run(self, op: Op[T]) -> T:
         driver = self._own() or await self._connected()
-        return await driver.run(in_time(self._clock, with_libraries(op)))
+        if self._clock_is_due():
+            await driver.run(learn_time(self._clock))
+        try:
+            return await driver.run(with_libraries(op))
+        except TransportError:
+            self._doubt_clock()
+            raise
 
     async def _now(self) -> int:
         """The server's time; it is asked where it has not told it yet."""

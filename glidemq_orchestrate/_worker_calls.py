@@ -57,9 +57,9 @@ class Threads:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._idle: list[_Thread] = []
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._count = 0
+        self._free = self._count = 0
         self._is_closed = False
         self.overstayed = 0
         self.when_one_returns: Callable[[], None] = lambda: None
@@ -105,10 +105,9 @@ class Threads:
     def close(self) -> None:
         """Let idle threads end; the others end when their functions return, or with the process."""
         with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for thread in idle:
-            thread.give(None)
+            free, self._free, self._is_closed = self._free, 0, True
+        for _ in range(free):
+            self._work.put(None)
 
     def _answer(self, answer: asyncio.Future[Ended], ended: Ended) -> None:
         if answer.done():
@@ -118,60 +117,36 @@ class Threads:
             answer.set_result(ended)
 
     def _give(self, work: Callable[[], None]) -> None:
+        """Have it done by the next thread that is free: there is one, or it is begun."""
         with self._lock:
-            thread = self._idle.pop() if self._idle else None
-            if thread is None:
+            is_free = self._free > 0
+            if is_free:
+                self._free -= 1
+            else:
                 self._count += 1
-        if thread is None:
-            thread = _Thread(f"{self._name}-{self._count}", self._stays, self._leaves)
+        if not is_free:
             try:
-                thread.start()
+                threading.Thread(target=self._serve, name=f"{self._name}-{self._count}", daemon=True).start()
             except RuntimeError as exc:
                 raise ThreadsGone from exc
-        thread.give(work)
+        self._work.put(work)
 
-    def _stays(self, thread: _Thread) -> bool:
-        """Whether a thread that has done its work waits for more."""
-        with self._lock:
-            if not self._is_closed:
-                self._idle.append(thread)
-            return not self._is_closed
-
-    def _leaves(self, thread: _Thread) -> bool:
-        """Whether a thread that was idle for long may end; not when it was just given work."""
-        with self._lock:
-            if thread in self._idle:
-                self._idle.remove(thread)
-                return True
-        return False
-
-
-class _Thread(threading.Thread):
-    """Does what it is given, one after the other; ``None`` ends it."""
-
-    def __init__(
-        self, name: str, stays: Callable[[_Thread], bool], leaves: Callable[[_Thread], bool]
-    ) -> None:
-        super().__init__(name=name, daemon=True)
-        self._given: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._stays, self._leaves = stays, leaves
-
-    def give(self, work: Callable[[], None] | None) -> None:
-        """Have it do this next."""
-        self._given.put(work)
-
-    def run(self) -> None:
-        """Work until told to end, or idle for long."""
+    def _serve(self) -> None:
+        """What a thread does: one thing after the other, until it is told to end or was idle for long."""
         while True:
             try:
-                work = self._given.get(timeout=IDLE_SECONDS)
+                work = self._work.get(timeout=IDLE_SECONDS)
             except queue.Empty:
-                if self._leaves(self):
-                    return
-                continue
+                with self._lock:
+                    if not self._free:  # something was given to it this moment
+                        continue
+                    self._free -= 1
+                return
             if work is None:
                 return
             work()
             del work  # it holds the job's data
-            if not self._stays(self):
-                return
+            with self._lock:
+                if self._is_closed:
+                    return
+                self._free += 1

@@ -30,8 +30,8 @@ from glidemq_orchestrate.keys import QueueKeys
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
-HAND_BACK_MS: Final = 200
-LONGEST_HAND_BACK_MS: Final = 5_000
+HAND_BACK_MS: Final = 50
+LONGEST_HAND_BACK_MS: Final = 1_000
 MOST_HANDED_BACK: Final = 10_000
 
 

@@ -53,12 +53,15 @@ class ServerClock:
         """Milliseconds since the machine was started; the time that it was asleep counts where known."""
         return _monotonic_ns() // 1_000_000
 
+    def is_due(self, every_ms: int = SYNC_EVERY_MS) -> bool:
+        """Whether the server should be asked again."""
+        return self._asked_at is None or self.monotonic_ms() - self._asked_at >= every_ms
+
     def begin_sync(self, *, every_ms: int = SYNC_EVERY_MS) -> bool:
-        """Whether the server should be asked again; then the caller does so."""
-        now = self.monotonic_ms()
-        if self._asked_at is not None and now - self._asked_at < every_ms:
+        """``is_due``; and where it is, the caller asks."""
+        if not self.is_due(every_ms):
             return False
-        self._asked_at = now
+        self._asked_at = self.monotonic_ms()
         return True
 
     def forget_sync(self) -> None:

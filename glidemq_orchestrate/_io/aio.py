@@ -117,7 +117,8 @@ class AsyncDriver:
         limit = settings.socket_timeout + max((call.blocks_for or 0 for call in parcel.calls), default=0)
         try:
             async with asyncio.timeout(limit):
-                await connection.send_packed_command([pack(call.words) for call in parcel.calls])
+                packed = [call.packed or pack(call.words) for call in parcel.calls]
+                await connection.send_packed_command(packed)
                 replies = [await self._reply(connection) for _ in parcel.calls]
             done = self._has_answered = True
         except Exception as exc:

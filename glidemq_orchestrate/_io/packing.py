@@ -20,6 +20,7 @@ with contextlib.suppress(ImportError):  # redis-py packs by it on blocking conne
     _fast = hiredis.pack_command
 
 ESCAPES: Final = "surrogateescape"
+HALF: Final = "a text with half a character (a lone surrogate)"
 _MOST: Final = 2**63  # hiredis goes down with numbers of thousands of digits
 
 Refused = Mapping[int, EncodeError]
@@ -70,14 +71,15 @@ def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
 
 
 def _flaw(call: Call[Any]) -> EncodeError | None:
-    for word in call.words:
-        if word.__class__ is str or isinstance(word, str):  # every word of every call comes by here
-            if word.isascii():
-                continue
-        elif word.__class__ is int and -_MOST <= word <= _MOST:
-            continue
-        if told := _told(word):
-            return _error(call, told)
+    """Pack a call; what is not a text is looked at before, and texts while they are packed."""
+    if call.packed is None:
+        for word in [word for word in call.words if word.__class__ is not str]:
+            if told := _told(word):
+                return _error(call, told)
+        try:
+            object.__setattr__(call, "packed", pack(call.words))
+        except UnicodeEncodeError:
+            return _error(call, HALF)
     return None
 
 
@@ -86,7 +88,7 @@ def _told(word: Word) -> str:
         try:
             word.encode(errors=ESCAPES)
         except UnicodeEncodeError:
-            return "a text with half a character (a lone surrogate)"
+            return HALF
     elif isinstance(word, bool) or not isinstance(word, int | float):
         return f"a value of type {type(word).__name__}"
     elif isinstance(word, int) and not -_MOST <= word <= _MOST:

@@ -114,7 +114,7 @@ class SyncDriver:
             raise not_connected(settings, parcel.place, exc) from exc
         done = False
         try:
-            packed = [pack(call.words) for call in parcel.calls]
+            packed = [call.packed or pack(call.words) for call in parcel.calls]
             connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
             replies = [self._reply(connection, call) for call in parcel.calls]
             done = self._has_answered = True

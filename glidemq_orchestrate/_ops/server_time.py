@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, TypeVar
+from typing import Final
 
 from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.server import server_time_us
 from glidemq_orchestrate.clock import SYNC_EVERY_MS, Clock, ServerClock
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 
-T = TypeVar("T")
-
 FIRST_TIMES: Final = 3
 
 logger = logging.getLogger("glidemq_orchestrate.clock")
-
-
-def in_time(clock: Clock, op: Op[T]) -> Op[T]:
-    """Run an operation; before it, ask for the time where that is due."""
-    try:
-        yield from learn_time(clock)
-        return (yield from op)
-    except TransportError:
-        if isinstance(clock, ServerClock):
-            clock.forget_sync()
-        raise
-    finally:
-        op.close()
 
 
 def learn_time_well(clock: Clock) -> Op[None]:

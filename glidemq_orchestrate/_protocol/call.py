@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
@@ -51,12 +51,14 @@ class Call(Generic[T]):
     that.
     ``repeatable``: sent twice it leaves what it leaves when sent once, and answers the same; the driver
     repeats it where a connection breaks.
+    ``packed``: the command as the driver sends it, once that has made it.
     """
 
     words: tuple[Word, ...]
     decode: Callable[[Any], T]
     blocks_for: float | None = None
     repeatable: bool = False
+    packed: bytes | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def place(self) -> str:
