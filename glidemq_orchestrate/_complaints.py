@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Final
 
+from glidemq_orchestrate._worker_core import text_of
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
@@ -22,7 +23,7 @@ class Complaints:
 
     def tell(self, what: str, exc: BaseException) -> None:
         """Log it, unless the same was logged within the last minute."""
-        text, now = f"{type(exc).__name__}: {_text(exc)}", time.monotonic()
+        text, now = f"{type(exc).__name__}: {text_of(exc)}", time.monotonic()
         known, since, count = self._known.get(what, ("", 0.0, 0))
         if text == known and now - since < REPEAT_SECONDS:
             self._known[what] = text, since, count + 1
@@ -47,10 +48,3 @@ class Complaints:
             logger.info(
                 "%s: %s works again", self._name, what, extra={"action": "recovered", "worker": self._name}
             )
-
-
-def _text(exc: BaseException) -> str:
-    try:
-        return str(exc)
-    except BaseException:  # noqa: BLE001  an exception of a user that cannot even tell itself
-        return "which cannot tell itself"

@@ -101,7 +101,7 @@ def judge_error(
     backoffs: Mapping[str, BackoffStrategy] | None = None,
 ) -> Outcome:
     """What to say about a handler that raised."""
-    options, text = attempt.options, _text(error)
+    options, text = attempt.options, text_of(error)
     if isinstance(error, Unrecoverable):
         return _failed(attempt, text or "Unrecoverable", 0, 0)
     if isinstance(error, RetryLater):
@@ -160,7 +160,8 @@ def _failed(attempt: Attempt, reason: str, attempts: int, backoff_ms: int) -> Ou
     )
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """What an exception says; '' for one of a user that cannot even tell itself."""
     try:
         return str(error)
     except BaseException:  # noqa: BLE001  an exception of a user that cannot even tell itself
