@@ -66,6 +66,13 @@ class Flight:
         self.unsaid = self.request.outcomes
 
 
+@dataclass(slots=True)
+class Lane:
+    """A task that makes one call after the other, and the one under way."""
+
+    flight: Flight | None
+
+
 class Crew(Protocol):
     """What a feed needs of its worker."""
 
@@ -144,11 +151,11 @@ class Feed:
         """Exchange with the queue until closed."""
         try:
             while True:
-                wanted = 0 if self._dry.is_set() and not self._outbox else self._wanted()
-                if self._suspects and not self._lanes and self._loop.time() >= self._suspects_at:
-                    self._dispatch([self._suspects.popleft()], 0)
-                elif self._is_worth_a_call(wanted):
-                    self._send(wanted)
+                if (flight := self._next(len(self._lanes))) is not None:
+                    lane = Lane(flight)
+                    task = self._loop.create_task(self._fly(lane))
+                    self._lanes.add(task)
+                    task.add_done_callback(functools.partial(self._left, lane))
                 elif not self._lanes and not self._suspects and self._closing:
                     return
                 else:
@@ -157,20 +164,40 @@ class Feed:
             if self._due is not None:
                 self._due.cancel()
             lanes = list(self._lanes)
-            for lane in lanes:
-                lane.cancel()
+            for task in lanes:
+                task.cancel()
             await asyncio.gather(*lanes, return_exceptions=True)
 
-    def _is_worth_a_call(self, wanted: int) -> bool:
+    async def _fly(self, lane: Lane) -> None:
+        """Call; under load again at once, with what has ended meanwhile, so that the server need not wait."""
+        while lane.flight is not None:
+            await self._exchange(lane.flight)
+            is_busy = len(self._outbox) >= MOST_NODES
+            lane.flight = self._next(len(self._lanes) - 1) if is_busy else None
+
+    def _next(self, others: int) -> Flight | None:
+        """The call to make now, if any, while so many others are under way."""
+        wanted = 0 if self._dry.is_set() and not self._outbox else self._wanted()
+        if self._suspects and not others and self._loop.time() >= self._suspects_at:
+            return self._depart([self._suspects.popleft()], 0)
+        if self._is_worth_a_call(wanted, others):
+            most = MOST_OUTCOMES
+            if any(outcome.attempt.flow_id for outcome in self._outbox[:most]):
+                most = MOST_NODES
+            outcomes, self._outbox = self._outbox[:most], self._outbox[most:]
+            return self._depart(outcomes, wanted)
+        return None
+
+    def _is_worth_a_call(self, wanted: int, others: int) -> bool:
         """Whether to call now. While one is under way, what is little had better go with the next.
 
         While the server works on one call, this worker reads and writes the other. Not with a concurrency of
         1: calls may overtake each other, and its jobs start in order.
         """
-        if not self._lanes:
+        if not others:
             return bool(self._outbox or wanted)
         is_much = len(self._outbox) >= MOST_NODES or wanted >= MOST_WANTED // 2
-        return is_much and len(self._lanes) < LANES and self._slots.concurrency > 1
+        return is_much and others < LANES and self._slots.concurrency > 1
 
     async def _pause(self) -> None:
         if not self._lanes and not self._slots.held:
@@ -180,25 +207,21 @@ class Feed:
         self._news.clear()
 
     def _wanted(self) -> int:
-        room = self._slots.room()
-        return min(max(room // self._share, min(room, 1)), MOST_WANTED)
+        """How many jobs to ask for; fewer while outcomes pile up that the next call does not take.
 
-    def _send(self, wanted: int) -> None:
-        most = MOST_OUTCOMES
-        if any(outcome.attempt.flow_id for outcome in self._outbox[:most]):
-            most = MOST_NODES
-        outcomes, self._outbox = self._outbox[:most], self._outbox[most:]
-        self._dispatch(outcomes, wanted)
+        A job whose outcome waits is nobody's: its lease is not renewed, and a worker that dies has run it in
+        vain.
+        """
+        room = self._slots.room() - max(len(self._outbox) - MOST_OUTCOMES, 0)
+        return min(max(room // self._share, min(room, 1), 0), MOST_WANTED)
 
-    def _dispatch(self, outcomes: list[Outcome], wanted: int) -> None:
+    def _depart(self, outcomes: list[Outcome], wanted: int) -> Flight:
+        """Make a call; what it asks for is reserved until it is answered."""
         flight = Flight(Request(outcomes, wanted, secrets.token_hex(8), limit=self._limit))
-        self._depart(flight)
-        lane = self._loop.create_task(self._exchange(flight))
-        self._lanes.add(lane)
-        lane.add_done_callback(functools.partial(self._left, flight))
+        self._reserve(flight)
+        return flight
 
-    def _depart(self, flight: Flight) -> None:
-        """A call goes out: what it asks for is reserved until it is answered."""
+    def _reserve(self, flight: Flight) -> None:
         flight.is_out = True
         self._slots.reserved += flight.request.wanted
         self._flying += 1
@@ -212,13 +235,14 @@ class Feed:
             if not self._flying:
                 self._answered.set()
 
-    def _left(self, flight: Flight, lane: asyncio.Task[None]) -> None:
+    def _left(self, lane: Lane, task: asyncio.Task[None]) -> None:
         """A lane is free again, however its task has ended; what it could not hand in goes out again."""
-        self._arrive(flight)
-        self._lanes.discard(lane)
-        self._outbox = [*flight.unsaid, *self._outbox]
+        self._lanes.discard(task)
+        if lane.flight is not None:
+            self._arrive(lane.flight)
+            self._outbox = [*lane.flight.unsaid, *self._outbox]
         self._news.set()
-        if not lane.cancelled() and (error := lane.exception()) is not None:
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._complaints.tell(f"queue {self.keys.queue}", error)
 
     async def _exchange(self, flight: Flight) -> None:
@@ -272,7 +296,7 @@ class Feed:
             await asyncio.sleep(next(self._pauses))
             if self._closing and not flight.request.outcomes:
                 return None
-            self._depart(flight)
+            self._reserve(flight)
 
     async def _refused(self, flight: Flight, exc: Exception) -> None:
         """What a refused call said goes out again one by one, apart from the rest: it may be one of it alone.

@@ -222,7 +222,8 @@ class Worker(Service):
 
     def _say(self, outcome: Outcome) -> None:
         self._feeds[outcome.attempt.queue].say(outcome)
-        self._nudge()
+        if len(self._feeds) > 1:  # there is room for the others
+            self._nudge()
 
     def _nudge(self) -> None:
         for feed in self._feeds.values():

@@ -24,10 +24,12 @@ from glidemq_orchestrate import (
     Handlers,
     JobOptions,
     JobState,
+    NewJob,
     Queue,
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
+from glidemq_orchestrate.handler import JobEvent
 from tests.processes import end, spawn
 
 if TYPE_CHECKING:
@@ -349,3 +351,32 @@ def test_a_delayed_job_runs_when_it_is_due(
     job_id = queue.add("work", options=JobOptions(delay=timedelta(milliseconds=300)))
     eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED)
     assert time.monotonic() - added >= 0.3
+
+
+@pytest.mark.parametrize("kind", ["jobs", "flow"])
+def test_results_do_not_pile_up_in_a_worker(
+    kind: str, url: str, queue: Queue, flows: FlowProducer, eventually: Eventually
+) -> None:
+    """What has run and is not handed in runs again when the worker dies, and its lease is not renewed."""
+    count, handlers = 4_000, Handlers()
+    ran, taken, most = 0, 0, 0
+
+    @handlers.handler("count")
+    async def handle(_: Any) -> None:
+        nonlocal ran, most
+        ran += 1
+        most = max(most, ran - taken)
+
+    @handlers.on_job
+    def heard(event: JobEvent) -> None:
+        nonlocal taken
+        taken += event.kind == "completed"
+
+    if kind == "jobs":
+        queue.add_many([NewJob("count")] * count)
+    else:
+        nodes = [FlowNode(f"n{number}", "etl", "count") for number in range(count)]
+        flows.submit(FlowSpec("wide", nodes), flow_id="wide")
+    with Worker(url, queues=["etl"], handlers=handlers, concurrency=50).running():
+        eventually(lambda: taken == count, timeout=60)
+    assert most < 50 + 128 + 2 * 64 + 50
