@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, JsonLike, encode
 from glidemq_orchestrate.errors import PayloadTooLarge
-from glidemq_orchestrate.handler import Cancelled, Context
+from glidemq_orchestrate.handler import Cancelled, Context, Unheard
 
 HEAD: Final = struct.Struct(">cI")
 TASK: Final = b"T"
@@ -61,13 +61,23 @@ class _Voice:
         with self._lock:
             self._sock.sendall(HEAD.pack(kind, len(body)) + body)
 
+
+class _Speaker(Unheard):
+    """What a handler speaks by: its words go to the worker."""
+
+    def __init__(self, voice: _Voice, name: str) -> None:
+        self._voice, self._name = voice, name
+
+    def progress(self, value: JsonLike) -> None:
+        self._voice.say(PROGRESS, encode(value, where=f"progress of job {self._name}").encode())
+
     def log(self, line: str) -> None:
         body = line.encode(errors="replace")
         if len(body) > MAX_PAYLOAD_BYTES:
             raise PayloadTooLarge(
                 f"a line of a log is {len(body):,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}", where="log"
             )
-        self.say(LOG, body)
+        self._voice.say(LOG, body)
 
 
 def _receive(sock: socket.socket) -> bytes | None:
@@ -86,10 +96,7 @@ def _read(sock: socket.socket, size: int) -> bytes | None:
 
 
 def _run(function: Callable[[Context], JsonLike], job: dict[str, Any], voice: _Voice) -> bytes:
-    def progress(value: JsonLike) -> None:
-        voice.say(PROGRESS, encode(value, where=f"progress of job {job['name']}").encode())
-
-    context = Context(**job, progress=progress, log=voice.log, cancelled=Cancelled())
+    context = Context(**job, speaker=_Speaker(voice, job["name"]), cancelled=Cancelled())
     return encode(function(context), where=f"result of job {job['name']}").encode()
 
 

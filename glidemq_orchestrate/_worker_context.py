@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 from glidemq_orchestrate._protocol import orchestrate
 from glidemq_orchestrate._worker_voice import Voice
-from glidemq_orchestrate.codec import JsonLike, decode, encode
+from glidemq_orchestrate.codec import decode
 from glidemq_orchestrate.errors import DecodeError
 from glidemq_orchestrate.handler import Context, FlowOfNode
 from glidemq_orchestrate.job import Attempt
@@ -23,13 +22,6 @@ def make_context(
         DecodeError: The stored data, inputs or signals are not JSON.
     """
     options, index = attempt.options, attempt.fallback_index
-
-    def progress(value: JsonLike) -> None:
-        voice.tell("progress", attempt, encode(value, where=f"progress of job {attempt.name}"))
-
-    def log(line: str) -> None:
-        voice.tell("log", attempt, line)
-
     signals = decode(attempt.signals, where=f"signals of job {attempt.job_id}") if attempt.signals else ()
     return Context(
         attempt.queue,
@@ -40,12 +32,9 @@ def make_context(
         orchestrate.read_results(attempt.inputs) if attempt.inputs else {},
         attempt.flow_id,
         attempt.node,
-        progress,
-        log,
+        voice.of(attempt),
         signals=_read_signals(signals),
         flow=flow,
-        output=functools.partial(voice.output, attempt),
-        report_usage=functools.partial(voice.usage, attempt),
         fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
         allow_import=allow_import,
     )

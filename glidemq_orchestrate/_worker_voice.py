@@ -18,6 +18,7 @@ from glidemq_orchestrate._ops import jobs, usage
 from glidemq_orchestrate._protocol import glidemq, orchestrate
 from glidemq_orchestrate._protocol.call import Call, Op, ask_each
 from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import GlideMQError, ServerBusy, TransportError
 from glidemq_orchestrate.job import Attempt
 from glidemq_orchestrate.keys import QueueKeys
@@ -123,6 +124,10 @@ class Voice:
         )
         self._post(attempt, Message(call, kind="" if kind == "log" else "progress"))
 
+    def of(self, attempt: Attempt) -> OfAttempt:
+        """What the handler of an attempt speaks by."""
+        return OfAttempt(self, attempt)
+
     def output(self, attempt: Attempt, fields: Mapping[str, str]) -> None:
         """Append to the output of a job, from any thread.
 
@@ -190,6 +195,32 @@ class Voice:
                     logger.exception("a job's words could not be sent", extra={"action": "words_refused"})
         finally:
             self._senders.pop(key, None)
+
+
+class OfAttempt:
+    """The voice of one attempt: its context's ``Speaker``."""
+
+    __slots__ = ("_attempt", "_voice")
+
+    def __init__(self, voice: Voice, attempt: Attempt) -> None:
+        self._voice, self._attempt = voice, attempt
+
+    def progress(self, value: JsonLike) -> None:
+        """See ``Context.progress``."""
+        text = encode(value, where=f"progress of job {self._attempt.name}")
+        self._voice.tell("progress", self._attempt, text)
+
+    def log(self, line: str) -> None:
+        """See ``Context.log``."""
+        self._voice.tell("log", self._attempt, line)
+
+    def output(self, fields: Mapping[str, str]) -> None:
+        """See ``Context.output``."""
+        self._voice.output(self._attempt, fields)
+
+    def report_usage(self, usage: Usage) -> None:
+        """See ``Context.report_usage``."""
+        self._voice.usage(self._attempt, usage)
 
 
 def _key(attempt: Attempt) -> tuple[str, str]:

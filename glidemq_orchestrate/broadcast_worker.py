@@ -8,7 +8,7 @@ import inspect
 import logging
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,9 +23,9 @@ from glidemq_orchestrate._worker_calls import Ended, Threads, call_async
 from glidemq_orchestrate._worker_context import refuse_unreadable
 from glidemq_orchestrate._worker_core import judge_error, judge_result, reconnect_delays, refuse
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.codec import decode, encode
+from glidemq_orchestrate.codec import JsonLike, decode, encode
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
-from glidemq_orchestrate.handler import Cancelled, Context, Handler
+from glidemq_orchestrate.handler import Cancelled, Context, Handler, Unheard
 from glidemq_orchestrate.job import Attempt, milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
@@ -264,10 +264,7 @@ class BroadcastWorker(Service):
             inputs={},
             flow_id=None,
             node=None,
-            progress=lambda value: say(
-                broadcasting.progress(queue, attempt.job_id, encode(value, where="progress"))
-            ),
-            log=lambda line: say(glidemq.add_log(queue, attempt.job_id, line)),
+            speaker=_Voice(queue, attempt.job_id, say),
         )
 
     async def _say(self, call: Call[Any]) -> None:
@@ -277,6 +274,19 @@ class BroadcastWorker(Service):
             self._complaints.tell("what handlers say", exc)
         finally:
             self._sayings -= 1
+
+
+class _Voice(Unheard):
+    """The ``Speaker`` of a message's context."""
+
+    def __init__(self, queue: QueueKeys, job_id: str, say: Callable[[Call[Any]], None]) -> None:
+        self._queue, self._job_id, self._say = queue, job_id, say
+
+    def progress(self, value: JsonLike) -> None:
+        self._say(broadcasting.progress(self._queue, self._job_id, encode(value, where="progress")))
+
+    def log(self, line: str) -> None:
+        self._say(glidemq.add_log(self._queue, self._job_id, line))
 
 
 async def _awaited(made: Any) -> Any:

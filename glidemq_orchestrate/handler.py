@@ -140,8 +140,46 @@ class FlowOfNode(Protocol):
         """See ``map_over``, from an async handler."""
 
 
-def _nowhere(_: object) -> None:
-    raise RuntimeError("there is no worker here to say it to")
+class Speaker(Protocol):
+    """Takes what a handler says of its run, from any thread: what ``Context`` passes on."""
+
+    def progress(self, value: JsonLike) -> None:
+        """See ``Context.progress``."""
+
+    def log(self, line: str) -> None:
+        """See ``Context.log``."""
+
+    def output(self, fields: Mapping[str, str]) -> None:
+        """See ``Context.output``."""
+
+    def report_usage(self, usage: Usage) -> None:
+        """See ``Context.report_usage``."""
+
+
+class Unheard:
+    """A speaker where some things can be said to nobody: a base for those that take the others."""
+
+    __slots__ = ()
+
+    def progress(self, _value: JsonLike) -> None:
+        """Raise: nobody is here."""
+        raise RuntimeError(_UNHEARD)
+
+    def log(self, _line: str) -> None:
+        """Raise: nobody is here."""
+        raise RuntimeError(_UNHEARD)
+
+    def output(self, _fields: Mapping[str, str]) -> None:
+        """Raise: nobody is here."""
+        raise RuntimeError(_UNHEARD)
+
+    def report_usage(self, _usage: Usage) -> None:
+        """Raise: nobody is here."""
+        raise RuntimeError(_UNHEARD)
+
+
+_UNHEARD: Final = "there is no worker here to say it to"
+_NOBODY: Final = Unheard()
 
 
 @dataclass(slots=True, eq=False)
@@ -158,11 +196,7 @@ class Context:
         cancelled: Set when the job was cancelled, timed out, or its lease went to another worker. Stop then:
             whatever is returned afterwards is thrown away. A handler in a process is killed instead.
         flow_id, node: The flow and the position in it; None outside a flow.
-        progress: Call with any JSON value; readers see the newest.
-        log: Call with a line of text; it is kept with the job.
-        output: Call with texts by name; they are appended to the job's output stream (``queue.read_output``).
-        report_usage: Call with a ``Usage``; it replaces what the job reported before, and is charged to its
-            budget.
+        speaker: Takes what the handler says by the methods below.
         signals: What a suspended job was sent: ``{"name", "data", "receivedAt"}`` each, oldest first.
         flow: Adds nodes to the flow; None outside a flow, and for handlers in processes.
         fallback: The entry of the job's ``fallbacks`` that this attempt should use; None for the first
@@ -178,15 +212,36 @@ class Context:
     inputs: Mapping[str, Json]
     flow_id: str | None
     node: str | None
-    progress: Callable[[JsonLike], None]
-    log: Callable[[str], None]
+    speaker: Speaker = _NOBODY
     cancelled: Cancelled = field(default_factory=Cancelled)
     signals: Sequence[Json] = ()
     fallback: Fallback | None = None
     flow: FlowOfNode | None = None
-    output: Callable[[Mapping[str, str]], None] = _nowhere
-    report_usage: Callable[[Usage], None] = _nowhere
     allow_import: Sequence[str] = ()
+
+    def progress(self, value: JsonLike) -> None:
+        """Tell how far the run is, by any JSON value; readers see the newest.
+
+        Raises:
+            EncodeError: The value is not JSON, or too large.
+        """
+        self.speaker.progress(value)
+
+    def log(self, line: str) -> None:
+        """Keep a line of text with the job."""
+        self.speaker.log(line)
+
+    def output(self, fields: Mapping[str, str]) -> None:
+        """Append texts by name to the job's output stream (``queue.read_output``).
+
+        Raises:
+            ServerBusy: Too much of what the job said is still to be sent.
+        """
+        self.speaker.output(fields)
+
+    def report_usage(self, usage: Usage) -> None:
+        """Tell what the job used; it replaces what it told before, and is charged to its budget."""
+        self.speaker.report_usage(usage)
 
 
 Handler = Callable[[Context], "JsonLike | Awaitable[JsonLike]"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate.handler import Cancelled, Context
+from glidemq_orchestrate.handler import Cancelled, Context, Unheard
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE, require_java, warm_session
 from tests.guard import nothing_is_left
 
@@ -58,11 +58,17 @@ def spark(_spark_environment: None) -> SparkSession:
 
 
 @dataclass
-class Recorder:
+class Recorder(Unheard):
     """What a step reported."""
 
-    progress: list[Any] = field(default_factory=list)
+    told: list[Any] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+
+    def progress(self, value: Any) -> None:
+        self.told.append(value)
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
 
 
 @dataclass
@@ -101,8 +107,7 @@ def make_run() -> MakeRun:
             inputs=json.loads(json.dumps(inputs or {})),
             flow_id="flow",
             node=node,
-            progress=said.progress.append,
-            log=said.lines.append,
+            speaker=said,
             cancelled=cancelled,
             allow_import=allow_import,
         )

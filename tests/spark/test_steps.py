@@ -152,7 +152,7 @@ def test_the_registry_has_the_handler_and_both_hooks() -> None:
 def test_a_step_runs_with_its_arguments_and_reports_its_stages(module: str, make_run: MakeRun) -> None:
     run = make_run({"callable": f"{module}:count", "arguments": {"rows": 1000}, "location": "/data"})
     assert run_python_step(run.ctx) == {"rows": 1000, "location": "/data"}
-    last = run.said.progress[-1]
+    last = run.said.told[-1]
     assert set(last) == {"stages_done", "stages", "tasks_done", "tasks"}
     assert last["stages_done"] == last["stages"] >= 1
     assert last["tasks_done"] == last["tasks"] >= 4
@@ -180,11 +180,11 @@ def test_progress_comes_while_a_step_runs_and_never_goes_back(
 ) -> None:
     run = make_run({"callable": f"{module}:slow", "arguments": {"parts": 24}})
     assert run_python_step(run.ctx) == 24
-    done = [step["tasks_done"] for step in run.said.progress]
+    done = [step["tasks_done"] for step in run.said.told]
     assert len(done) >= 2
     assert done == sorted(done)
     assert done[-1] == 24
-    assert len(done) == len({str(step) for step in run.said.progress})
+    assert len(done) == len({str(step) for step in run.said.told})
 
 
 @pytest.mark.parametrize("step", ["slow", "stubborn"])
