@@ -103,7 +103,7 @@ class JobRunner:
 
     def _start(self, attempts: list[Attempt]) -> None:
         self._slots.running += 1
-        running = Running(attempts, [], self._loop.time())
+        running = Running(attempts, self._loop.time())
         for attempt in attempts:
             self._running[attempt.queue, attempt.job_id] = running
             self._hooks.tell("active", attempt)
@@ -134,7 +134,7 @@ class JobRunner:
 
     def _free(self, running: Running) -> float:
         """Free the place; answers how long it was taken."""
-        running.has_ended = True
+        running.has_ended, running.contexts = True, ()
         self._slots.running -= 1
         seconds = self._loop.time() - running.started
         self._slots.ran(seconds)
@@ -183,13 +183,13 @@ class JobRunner:
         if running is None or not any(held is attempt for held in running.attempts):
             self._drop(attempt, revoked=revoked)
             return
-        running.told[attempt.job_id] = revoked
+        told = running.told = {**(running.told or {}), attempt.job_id: revoked}
         for held, context in zip(running.attempts, running.contexts, strict=False):
             if held is attempt:
                 context.cancelled.set()
         registered = self._handlers.get(attempt.name)
         is_stoppable = registered is not None and (registered.is_async or registered.in_process)
-        if is_stoppable and running.task and all(held.job_id in running.told for held in running.attempts):
+        if is_stoppable and running.task and all(held.job_id in told for held in running.attempts):
             running.task.cancel()
 
     def _drop(self, attempt: Attempt, *, revoked: bool) -> None:

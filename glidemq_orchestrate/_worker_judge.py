@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate import _telemetry
@@ -40,7 +41,7 @@ class BudgetExceeded(Exception):
 
 
 class Exited(Exception):
-    """A handler raised what is no ``Exception``, or what no coroutine may raise: it harms its job only."""
+    """A handler raised what no coroutine may raise."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -57,10 +58,10 @@ class Running:
         is_over: What came of all its attempts is said.
     """
 
-    attempts: list[Attempt]
-    contexts: list[Context]
+    attempts: Sequence[Attempt]
     started: float
-    told: dict[str, bool] = field(default_factory=dict)
+    contexts: Sequence[Context] = ()
+    told: dict[str, bool] | None = None
     task: asyncio.Task[None] | None = None
     has_ended: bool = False
     is_over: bool = False
@@ -119,16 +120,13 @@ class Judge:
                 await self.tokens.wait(self.queues[attempts[0].queue])
             if attempts[0].budget_key and (refused := await self._check_budget(attempts[0])):
                 return [refused]
-            if self._is_traced(running.started):
-                with _telemetry.running(attempts[0]):
-                    value = await self._limited(registered, running)
-            else:
-                value = await self._limited(registered, running)
-        except ThreadsGone:
+            call = self._traced if self._is_traced(running.started) else self._limited
+            value = await call(registered, running)
+        except (ThreadsGone, GeneratorExit):
             raise
         except asyncio.CancelledError as exc:
             return self._judge_cancelled(running, exc)
-        except Exception as exc:  # noqa: BLE001  the one place where code of users is caught
+        except BaseException as exc:  # noqa: BLE001  the one place where code of users is caught
             return self._judge_raised(attempts, exc.error if isinstance(exc, Exited) else exc)
         if registered.batch_size:
             return self._judge_batch(attempts, value)
@@ -136,9 +134,10 @@ class Judge:
 
     def judge_cancelled(self, running: Running, attempt: Attempt) -> Outcome | None:
         """What to say about an attempt whose task was cancelled, maybe before its first step."""
-        if attempt.job_id not in running.told:  # its handler has cancelled itself, or waited for such a one
+        is_revoked = running.told.get(attempt.job_id) if running.told else None
+        if is_revoked is None:  # its handler has cancelled itself, or waited for such a one
             return self.judge_error(attempt, asyncio.CancelledError())
-        return refuse(attempt, "revoked") if running.told[attempt.job_id] else None
+        return refuse(attempt, "revoked") if is_revoked else None
 
     def judge_error(self, attempt: Attempt, exc: BaseException) -> Outcome:
         """What to say about an attempt that raised."""
@@ -202,41 +201,41 @@ class Judge:
             return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + budget.PAUSE_MS)
         return self.judge_error(attempt, BudgetExceeded("Budget exceeded"))
 
-    async def _limited(self, registered: Registered, running: Running) -> Any:
+    async def _traced(self, registered: Registered, running: Running) -> Any:
+        with _telemetry.running(running.attempts[0]):
+            return await self._limited(registered, running)
+
+    def _limited(self, registered: Registered, running: Running) -> Awaitable[Any]:
+        """The call of the handler, ended when the time of its jobs is over."""
         limits = [attempt.options.timeout for attempt in running.attempts if attempt.options.timeout]
-        if not limits:
-            return await self._call(registered, running)
+        if limits:
+            return self._timed(registered, running, max(limits))
+        return self._call(registered, running)
+
+    async def _timed(self, registered: Registered, running: Running, limit: timedelta) -> Any:
         try:
-            async with asyncio.timeout(max(limits).total_seconds()) as timer:
+            async with asyncio.timeout(limit.total_seconds()) as timer:
                 return await self._call(registered, running)
         except TimeoutError:
             if not timer.expired():
                 raise  # the handler's own
             for context in running.contexts:
                 context.cancelled.set()
-            raise TimeoutError(f"still running after {max(limits)}") from None
+            raise TimeoutError(f"still running after {limit}") from None
 
-    async def _call(self, registered: Registered, running: Running) -> Any:
-        """What the handler returned.
-
-        Raises:
-            Exception: What it raised, or ``Exited`` around what passes through no coroutine.
-        """
+    def _call(self, registered: Registered, running: Running) -> Awaitable[Any]:
+        """The call of the handler, to be awaited."""
         given: Any = running.contexts if registered.batch_size else running.contexts[0]
+        if registered.is_async:
+            awaited: Awaitable[Any] = registered.function(given)
+            return awaited
         if registered.in_process and self.processes is not None:
             token = process_token(running.attempts[0])
             job = portable(running.contexts[0])
-            return _value(await call_async(self.processes.run, registered.function, token, job))
-        if not registered.is_async:
-            return _value(await self.threads.run(registered.function, given))
-        try:
-            return await registered.function(given)
-        except (Exception, asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException as exc:
-            raise Exited(exc) from exc
+            return _value(call_async(self.processes.run, registered.function, token, job))
+        return _value(self.threads.run(registered.function, given))
 
-    def _judge_raised(self, attempts: list[Attempt], exc: BaseException) -> Sequence[Outcome]:
+    def _judge_raised(self, attempts: Sequence[Attempt], exc: BaseException) -> Sequence[Outcome]:
         if isinstance(exc, BatchError):
             return self._judge_batch(attempts, exc.results)
         logger.info(
@@ -259,10 +258,10 @@ class Judge:
             return [refuse(running.attempts[0], f"{type(exc).__name__}: {exc}")]
         outcomes: list[Outcome | None] = []
         for attempt in running.attempts:
-            outcomes += await self.judge(Running([attempt], [], running.started, task=running.task))
+            outcomes += await self.judge(Running([attempt], running.started, task=running.task))
         return outcomes
 
-    def _judge_batch(self, attempts: list[Attempt], results: Any) -> Sequence[Outcome]:
+    def _judge_batch(self, attempts: Sequence[Attempt], results: Any) -> Sequence[Outcome]:
         if not isinstance(results, list | tuple) or len(results) != len(attempts):
             exc = TypeError(
                 f"a batch handler must return a list with a result for each of its {len(attempts)} jobs"
@@ -295,10 +294,11 @@ def process_token(attempt: Attempt) -> str:
     return f"{attempt.token}:{attempt.job_id}"
 
 
-def _value(ended: Ended) -> Any:
+async def _value(call: Awaitable[Ended]) -> Any:
     """The value, or raise what was raised, in a form that passes through coroutines."""
+    ended = await call
     if ended.error is None:
         return ended.value
-    if isinstance(ended.error, Exception) and not isinstance(ended.error, StopIteration):
-        raise ended.error
-    raise Exited(ended.error) from ended.error
+    if isinstance(ended.error, StopIteration):
+        raise Exited(ended.error) from ended.error
+    raise ended.error
