@@ -1,14 +1,21 @@
-"""Payloads on the wire: compact JSON, at most 1 MiB, and glide-mq's optional gzip form when reading."""
+"""Payloads on the wire: compact JSON, at most 1 MiB, and glide-mq's optional gzip form when reading.
+
+msgspec does the work. Where it could differ from Python's own ``json``, that one decides: so form and errors
+are those of ``json``, whatever the value.
+"""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import json
+import re
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, TypeAlias
 
+from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
 
 Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
@@ -20,6 +27,12 @@ MAX_PAYLOAD_BYTES = 1_048_576
 _GZIP_MARK = "gz:"
 # json.dumps makes an encoder for each call that differs from its defaults.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+# msgspec writes 1e16 and 0.00001 where json writes 1e+16 and 1e-05. Begins with a letter: quick to find.
+_EXPONENT: Final = re.compile(rb"e(?<=[0-9]e)[-+]?[0-9]+(?:[,\]}]|$)")
+_TINY: Final = b"0.0000"
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_LISTS: Final = frozenset({list, tuple})
+_TEXT: Final = frozenset({str})
 
 
 def encode(value: JsonLike, *, where: str) -> str:
@@ -33,11 +46,15 @@ def encode(value: JsonLike, *, where: str) -> str:
         EncodeError: The value is not JSON.
         PayloadTooLarge: More than 1,048,576 bytes of UTF-8 once encoded.
     """
+    data = _encoded_fast(value)
     try:
-        text = _ENCODER.encode(value)
-        if isinstance(value, dict | list | tuple):
-            _check_keys(value)
-        size = len(text) if text.isascii() else len(text.encode())
+        if data is None:
+            text = _ENCODER.encode(value)
+            if isinstance(value, dict | list | tuple):
+                _check_keys(value)
+            size = len(text) if text.isascii() else len(text.encode())
+        else:
+            text, size = data.decode(), len(data)
     except (TypeError, ValueError, RecursionError) as exc:
         raise EncodeError(f"{where} is not JSON: {_told(exc)}", where=where) from exc
     if size > MAX_PAYLOAD_BYTES:
@@ -60,10 +77,57 @@ def decode(text: str | None, *, where: str) -> Json:
     if not text.isascii() and not is_utf8(text):
         raise DecodeError(f"{where} is not UTF-8")
     try:
-        value: Json = json.loads(_unpack(text) if text.startswith(_GZIP_MARK) else text)
+        value = _loads(_unpack(text) if text.startswith(_GZIP_MARK) else text)
     except (ValueError, OSError, EOFError, RecursionError, zlib.error) as exc:
         raise DecodeError(f"{where} is not JSON: {type(exc).__name__}") from exc
     return value
+
+
+def _encoded_fast(value: JsonLike) -> bytes | None:
+    """As msgspec writes it; None where ``json`` has to decide, which may write another form or refuse it."""
+    write, read = _msgspec()
+    try:
+        data: bytes = write(value)
+        if not _is_plain(value) or (b"null" in data and read(data) != value):  # NaN becomes null, too
+            return None
+    except Exception:  # noqa: BLE001  json tells what is wrong, if anything is
+        return None
+    if _TINY in data or _EXPONENT.search(data):
+        return None
+    return data
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether all of it is of the types that JSON has, and no subclass of theirs. Not for circles."""
+    if type(value) in _SCALARS:
+        return True
+    containers = [value]
+    for part in containers:
+        inner: Iterable[Any] = part
+        if type(part) is dict:
+            if not _TEXT.issuperset(map(type, part)):
+                return False
+            inner = part.values()
+        elif type(part) not in _LISTS:
+            return False
+        if not _SCALARS.issuperset(map(type, inner)):
+            containers += [item for item in inner if type(item) not in _SCALARS]
+    return True
+
+
+def _loads(text: str | bytes) -> Json:
+    try:
+        value: Json = _msgspec()[1](text)
+    except Exception:  # noqa: BLE001  NaN, half a character, or no JSON: json decides
+        value = json.loads(text)
+    return value
+
+
+@cache
+def _msgspec() -> tuple[Callable[[Any], bytes], Callable[[Any], Any]]:
+    with importing():
+        import msgspec  # noqa: PLC0415  0.05 s, and DAG files are parsed often
+    return msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
 
 def is_utf8(text: str) -> bool:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
+import decimal
+import enum
 import gzip
 import json
+import types
+import uuid
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -127,3 +133,103 @@ def test_a_packed_payload_is_what_node_writes() -> None:
     packed = pack('{"a":1}')
     assert packed.startswith("gz:")
     assert gzip.decompress(base64.b64decode(packed[3:])) == b'{"a":1}'
+
+
+# --- the same as Python's own json, by another library ---
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
+    [1e16, -1e-5, 5e-324, 1.7976931348623157e308, 0.0001, 123456789012345678.0, -0.0, 2**64, -(2**63) - 1]
+)
+MORE_JSON = st.recursive(
+    JSON | NUMBERS | st.sampled_from(["3e8", "[1e5,", "0.00001", "\x7f\u2028/", "\x00\x1f\t"]),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+).filter(lambda value: "\\ud" not in json.dumps(value))
+
+
+@given(MORE_JSON)
+def test_the_form_is_that_of_json(value: Any) -> None:
+    text = encode(value, where="x")
+    assert text == json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    assert repr(decode(text, where="x")) == repr(json.loads(text))
+
+
+class Shown(dict[str, int]):
+    """Shows other items than it holds."""
+
+    def items(self) -> Any:
+        return [("shown", 1)]
+
+
+class Plain(enum.Enum):
+    A = "x"
+
+
+class Number(enum.IntEnum):
+    A = 1
+
+
+class Text(enum.StrEnum):
+    A = "x"
+
+
+@dataclass
+class Row:
+    a: int = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(Shown(held=1), '{"shown":1}'), (Number.A, "1"), ({Text.A: Text.A}, '{"x":"x"}')],
+    ids=["shown", "number", "text"],
+)
+def test_what_json_takes_for_its_own_is_taken_so(value: Any, text: str) -> None:
+    assert encode(value, where="x") == text
+    assert encode([value], where="x") == f"[{text}]"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Plain.A,
+        Row(),
+        uuid.UUID(int=1),
+        dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        dt.timedelta(1),
+        decimal.Decimal(1),
+        bytearray(b"x"),
+        types.MappingProxyType({"a": 1}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_json_does_not_take_is_refused(value: Any) -> None:
+    for whole in (value, [value], {"a": {"b": value}}):
+        with pytest.raises(EncodeError):
+            encode(whole, where="x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NaN",
+        "[-Infinity]",
+        "1e400",
+        '"\\ud83d"',
+        "1" * 400,
+        '{"a":1,"a":2}',
+        "-0",
+        "0.1e1",
+        ' [1\t,"\x7f"]\r\n',
+        "[[" * 200 + "]]" * 200,
+    ],
+)
+def test_what_json_reads_is_read_so(text: str) -> None:
+    assert repr(decode(text, where="x")) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["01", "1.", ".5", "+1", '"\x01"', '"\\x"', "[1,]", "\ufeff1", "1 2", "1" * 5_000]
+)
+def test_what_json_does_not_read_is_refused(text: str) -> None:
+    with pytest.raises(DecodeError):
+        decode(text, where="x")
