@@ -9,6 +9,9 @@ SYNC_EVERY_MS: Final = 30_000
 DRIFT: Final = 1e-4
 """So far may two clocks part, a second a second, without anybody having set one."""
 
+# CLOCK_MONOTONIC stands still while a laptop sleeps, and the server's clock does not.
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Clock(Protocol):
     """Where the present comes from; tests pass their own."""
@@ -88,7 +91,4 @@ class ServerClock:
 
 
 def _monotonic_ns() -> int:
-    # CLOCK_MONOTONIC stands still while a laptop sleeps, and the server's clock does not.
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    return time.monotonic_ns()
+    return time.clock_gettime_ns(_CLOCK)

@@ -32,6 +32,9 @@ class Kind(StrEnum):
     BACK = "back"
 
 
+_WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are packed sooner
+
+
 class Outcome(NamedTuple):
     """One thing to say: see ``lua/glidemq_orchestrate/outcome.lua`` for the columns of each kind."""
 
@@ -110,8 +113,8 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
     words += request.limit
     for attempt, kind, text, retention, first, second in request.outcomes:
         words += (
-            kind, attempt.job_id, attempt.entry_id, attempt.token, attempt.processed_on, text, retention,
-            first, second
+            _WORDS[kind], attempt.job_id, attempt.entry_id, attempt.token, attempt.processed_on, text,
+            retention, first, second
         )  # fmt: skip
     return function("gmo_finish_and_fetch", [queue.key("stream")], words, decode)
 
