@@ -198,24 +198,25 @@ def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
     """Take over what was read, and look again at dependencies that were read too early.
 
     A node may be read before it completes, and its dependent, in a later trip, as started. Whoever was seen
-    to have started shows that its dependencies have ended by now. Answers the nodes as they were before.
+    to have started shows that its dependencies have ended by now: each of them is read again, once for every
+    such dependent, as another one may have been seen before. Answers the nodes as they were before.
     """
     before: dict[str, NodeStatus | None] = {}
-    again: set[str] = set()
+    asked: set[tuple[str, str]] = set()
     while news:
         for name, (_, node) in news.items():
             before.setdefault(name, watch.nodes[name][1] if name in watch.nodes else None)
             watch.by_job[node.job_id] = name
         watch.nodes.update(news)
         early = {
-            name
+            (node.name, name)
             for _, node in news.values()
             if node.state != UNTOLD
             for name in node.after
-            if name in watch.nodes and name not in again and not watch.nodes[name][1].state.is_terminal
-        }
-        again |= early
-        news = yield from _read(watch, early)
+            if name in watch.nodes and not watch.nodes[name][1].state.is_terminal
+        } - asked
+        asked |= early
+        news = yield from _read(watch, {name for _, name in early})
     return before
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -175,7 +176,9 @@ class TestWatching:
         changes = list(found.watch(timeout=LONG))
         assert last_states(changes) == dict.fromkeys(["a", "z", "more-1", "more-2"], "completed")
         again = list(found.watch(after=changes[-3].position))
-        assert again == changes[-2:]
+        assert [replace(one, position="") for one in again] == [
+            replace(one, position="") for one in changes[-2:]
+        ]  # a position has several texts
 
     def test_skipped_nodes_and_those_that_wait_for_one_of_many_are_told(
         self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record]
@@ -471,3 +474,49 @@ def watched(clients: Clients, found: Any, **kw: Any) -> list[Any]:
         return [change async for change in found.watch(**kw)]
 
     return clients.runner.run(collect())
+
+
+def test_a_dependency_that_was_read_again_too_early_is_read_once_more(
+    flows: FlowProducer, hand: Hand, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    """``x`` has failed and ``a`` not ended: it is read, ends, and only then is its dependent ``y`` read."""
+    found = flows.submit(
+        flow(
+            node("a", queue="late"),
+            node("broken"),
+            node("x", "a", "broken"),
+            node("y", "a", queue="nobody"),
+            node("w", "y", "broken"),
+            node("u", "w"),
+        )
+    )
+    watch = flow_watch.begin(found._ref, None, None, SystemClock())
+    assert steps(hand.run(flow_watch.step(watch))) == [("a", "waiting"), ("broken", "waiting")]
+
+    def fail(_: Any) -> None:
+        raise ValueError("broken")
+
+    run_worker(["etl"], {"work": fail})
+    eventually(lambda: found.node("u").state == "failed")
+
+    def end_a() -> None:
+        run_worker(["late"], {"work": lambda ctx: "done"})
+        eventually(lambda: found.node("y").state == "waiting")
+
+    news = hand.run(flow_watch._read(watch, ["x", "u"]))
+    changes = hand.run(interrupted(flow_watch._tell(watch, news), 2, end_a))
+    told = steps(changes)
+    assert ("y", "waiting") in told
+    assert ("a", "completed") in told[: told.index(("y", "waiting"))]
+
+
+def interrupted(op: Any, number: int, act: Any) -> Any:
+    """The operation; before its request of this number something else happens."""
+    request, count = next(op), 1
+    try:
+        while True:
+            if count == number:
+                act()
+            request, count = op.send((yield request)), count + 1
+    except StopIteration as stop:
+        return stop.value
