@@ -6,10 +6,14 @@ L.events = M
 
 local LARGE, MOST = 8 * 1024, 16 * 1024 * 1024
 
+-- Of the values; names of fields are short, and so are numbers.
 local function bytes(...)
   local sum = 0
-  for i = 1, select('#', ...) do
-    sum = sum + #tostring((select(i, ...)))
+  for i = 2, select('#', ...), 2 do
+    local value = select(i, ...)
+    if type(value) == 'string' then
+      sum = sum + #value
+    end
   end
   return sum
 end
