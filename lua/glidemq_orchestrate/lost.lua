@@ -5,7 +5,7 @@ local PUT_BACK, REVOKED, LIST_SEARCH = 5, 50, 10000
 -- has left some fields.
 local function trace(job_key)
   local fields = redis.call('HMGET', job_key, 'state', 'processedOn', 'lastActive', 'attemptsMade', 'stalledCount',
-    'gmo:entry', 'gmo:token', 'gmo:flow', 'activeSource')
+    'gmo:entry', 'gmo:token', 'gmo:flow', 'activeSource', 'revoked')
   if not fields[8] then
     return ''
   end
@@ -88,7 +88,7 @@ end
 -- A blocked node that was revoked waits for nothing any more.
 local function fail_revoked(prefix, job_id, now)
   local flow = L.record.of_job(prefix, job_id)
-  if not flow or redis.call('HGET', prefix .. 'job:' .. job_id, 'revoked') ~= '1' then
+  if not flow then
     return 0
   end
   L.settle.fail_and_tell(flow, prefix .. job_id, 'revoked', now)
@@ -99,27 +99,26 @@ end
 local function look_after(c, ref)
   local prefix, job_id = L.record.split(ref)
   local seen, fields = trace(prefix .. 'job:' .. job_id)
-  local spent = L.foreign.settle(prefix, job_id, c.now)
   if not fields then
-    return spent, ''
+    return 0, ''
   end
   local state = fields[1]
   if state == 'waiting-children' then
-    local revoked = fail_revoked(prefix, job_id, c.now)
+    local revoked = fields[10] == '1' and fail_revoked(prefix, job_id, c.now) or 0
     local cost, is_suspect = 0, false
     if revoked == 0 and c.is_at_rest then
       cost, is_suspect = L.stuck.look(c.flow, c.key, ref, c.now)
     end
-    return spent + revoked + cost, is_suspect and seen or nil
-  elseif state ~= 'completed' and state ~= 'failed' then
-    local is_found = is_in_place(prefix, job_id, fields, c.now, c.silent)
-    if is_found == false then
-      put_back(prefix, job_id)
-      spent = spent + PUT_BACK
-    end
-    return spent, is_found == nil and seen or nil
+    return revoked + cost, is_suspect and seen or nil
+  elseif state == 'completed' or state == 'failed' then
+    return L.foreign.settle(prefix, job_id, c.now), nil
   end
-  return spent, nil
+  local is_found = is_in_place(prefix, job_id, fields, c.now, c.silent)
+  if is_found == false then
+    put_back(prefix, job_id)
+    return PUT_BACK, nil
+  end
+  return 0, is_found == nil and seen or nil
 end
 
 -- gmo_check_open: look after a page of the open nodes of a running flow.

@@ -20,6 +20,10 @@ end
 -- Whether a dependency of the node has not ended; nil where finding that out would take too long here.
 local function is_waiting(key, prefix, job_id)
   local deps, own = prefix .. 'deps:' .. job_id, prefix .. job_id
+  local any = redis.call('SRANDMEMBER', deps) -- mostly one that has not ended
+  if any and any ~= own and redis.call('SISMEMBER', key .. ':open', any) == 1 then
+    return true, 0
+  end
   local count = redis.call('SCARD', deps)
   if count > CHEAP and redis.call('SCARD', key .. ':open') > CHEAP then
     for _, is_open in ipairs(redis.call('SMISMEMBER', key .. ':open', unpack(redis.call('SRANDMEMBER', deps, PAGE)))) do

@@ -6,18 +6,6 @@ L.events = M
 
 local LARGE, MOST = 8 * 1024, 16 * 1024 * 1024
 
--- Of the values; names of fields are short, and so are numbers.
-local function bytes(...)
-  local sum = 0
-  for i = 2, select('#', ...), 2 do
-    local value = select(i, ...)
-    if type(value) == 'string' then
-      sum = sum + #value
-    end
-  end
-  return sum
-end
-
 local function read(row)
   local id, upto, size = string.match(row or '', '^(%S+) (%d+) (%d+)$')
   return id or '0-0', tonumber(upto) or 0, tonumber(size) or 0
@@ -46,9 +34,16 @@ local function trim_large(events_key, entry_id, size)
   end
 end
 
-function M.emit(events_key, event, job_id, ...)
-  local entry_id = redis.pcall('XADD', events_key, 'MAXLEN', '~', '1000', '*', 'event', event, 'jobId', job_id, ...)
-  local size = bytes(...)
+-- Every job passes here several times, and few events are large: what all of them cost is kept small. The value of the
+-- first field is what may be large; a second one is a short text.
+function M.emit(events_key, event, job_id, field, value, ...)
+  if not field then
+    redis.pcall('XADD', events_key, 'MAXLEN', '~', '1000', '*', 'event', event, 'jobId', job_id)
+    return
+  end
+  local entry_id = redis.pcall('XADD', events_key, 'MAXLEN', '~', '1000', '*', 'event', event, 'jobId', job_id, field,
+    value, ...)
+  local size = string.len(value)
   if size > LARGE and type(entry_id) == 'string' then
     trim_large(events_key, entry_id, size)
   end
