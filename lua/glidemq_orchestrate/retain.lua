@@ -3,7 +3,7 @@
 -- never started are removed without a trace, and so is what attempts staged that did not finish.
 L.retain = {}
 
-local SLICE = 50
+local SLICE, LATER = 50, 3600 * 1000
 local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
 
 -- An error reply when the flow is gone or only its tombstone is left, else nil.
@@ -88,12 +88,23 @@ local function discard_flow(keys, args)
   return discard(keys[1], L.record.home(keys[1], args[2]), args[2])
 end
 
--- Returns the id of a flow that is gone now, '' when there may be more to do, or nil. The next one does the same.
-local function discard_abandoned(home, before)
-  local flow_id = redis.call('ZRANGEBYSCORE', home .. 'gmo:staging', '-inf', before, 'LIMIT', 0, 1)[1]
+-- Calls remove(flow id) for the first of a list that is due. One that cannot be removed, because a key of it holds
+-- something else, keeps no other: it is tried again much later. Returns what `remove` does, or nil.
+local function first_due(list, upto, now, remove)
+  local flow_id = redis.call('ZRANGEBYSCORE', list, '-inf', upto, 'LIMIT', 0, 1)[1]
   if not flow_id then
     return nil
   end
+  local is_fine, why = pcall(remove, flow_id)
+  if not is_fine then
+    redis.call('ZADD', list, 'XX', now + LATER, flow_id)
+    error('flow ' .. flow_id .. ': ' .. (type(why) == 'table' and why.err or tostring(why)), 0)
+  end
+  return why
+end
+
+-- Returns the id of the flow if it is gone now, or '' when there may be more to do. The next one does the same.
+local function discard_abandoned(home, flow_id)
   local key = L.record.key(home, flow_id)
   if redis.call('HGET', key, 'state') == 'staging' then
     return discard(key, home, flow_id) == 0 and flow_id or ''
@@ -102,11 +113,7 @@ local function discard_abandoned(home, before)
   return ''
 end
 
-local function expire(home, now, tombstone_ms)
-  local flow_id = redis.call('ZRANGEBYSCORE', home .. 'gmo:expiring', '-inf', now, 'LIMIT', 0, 1)[1]
-  if not flow_id then
-    return nil
-  end
+local function expire(home, flow_id, now, tombstone_ms)
   local key = L.record.key(home, flow_id)
   -- From the first slice on: what is read in between would be half a flow.
   if redis.call('EXISTS', key) == 1 then
@@ -130,11 +137,15 @@ end
 -- EFFECTS at most 50 jobs. Repeatable by anybody at any time.
 local function sweep(keys, args)
   local home, now = keys[1]:sub(1, -#'gmo:flows' - 1), tonumber(args[1])
-  local gone = discard_abandoned(home, args[2])
+  local gone = first_due(home .. 'gmo:staging', args[2], now, function(flow_id)
+    return discard_abandoned(home, flow_id)
+  end)
   if gone then
     return { 1, gone, 0 }
   end
-  gone = expire(home, now, args[3])
+  gone = first_due(home .. 'gmo:expiring', now, now, function(flow_id)
+    return expire(home, flow_id, now, args[3])
+  end)
   if gone then
     return { 1, gone, tonumber(args[3]) }
   end

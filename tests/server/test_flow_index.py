@@ -16,6 +16,7 @@ from glidemq_orchestrate.errors import (
     FlowExpired,
     FlowNotFound,
     InvalidFlow,
+    ProtocolError,
 )
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -206,6 +207,27 @@ class TestRetention:
         assert 29 * 86400 < redis_client.ttl("glide:gmo:home:{f}") <= 30 * 86400
         assert 29 * 86400 < redis_client.ttl("glide:{etl}:gmo:flow:f") <= 30 * 86400
 
+    def test_a_flow_that_cannot_be_removed_keeps_no_other(
+        self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
+    ) -> None:
+        for name in ("broken", "fine"):
+            timed.submit(spec(name, retention=DAY), flow_id=name).cancel()
+            clock.now += 1
+        redis_client.delete("glide:{etl}:gmo:flow:broken:nodes")
+        redis_client.set("glide:{etl}:gmo:flow:broken:nodes", "odd")
+        clock.now += 86_400_000
+        with pytest.raises(ProtocolError, match="flow broken: WRONGTYPE"):
+            sweep(hand, clock)
+        assert sweep(hand, clock) is False
+        assert timed.get("fine").status().state is FlowState.CANCELLED
+        with pytest.raises(FlowExpired):
+            timed.get("fine").nodes()
+        redis_client.delete("glide:{etl}:gmo:flow:broken:nodes")
+        clock.now += 3_600_000
+        sweep(hand, clock)
+        with pytest.raises(FlowExpired):
+            timed.get("broken").nodes()
+
     def test_a_tombstone_is_attached_to_and_has_no_results(
         self, hand: Hand, timed: FlowProducer, clock: Hours, dump: Dump
     ) -> None:
@@ -300,6 +322,20 @@ class TestAbandoned:
         assert sweep(hand, clock) is False
         assert dump(events=False) == before
         assert timed.submit(spec(nodes=130), flow_id="f").status().state is FlowState.RUNNING
+
+    def test_one_that_cannot_be_removed_keeps_no_other(
+        self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
+    ) -> None:
+        for name in ("broken", "fine"):
+            half = flow_backend.submit("glide", spec(nodes=130).check(), name, "attach", clock)
+            hand.run_until(half, CLAIMED + 1)
+            clock.now += 1
+        redis_client.set("glide:{etl}:gmo:flow:broken", "odd")
+        clock.now += 15 * 60_000
+        with pytest.raises(ProtocolError, match="flow broken: WRONGTYPE"):
+            sweep(hand, clock)
+        assert sweep(hand, clock) is False
+        assert redis_client.keys("*gmo:flow:fine*") == []
 
     def test_a_submitter_that_is_alive_is_left_alone(
         self, hand: Hand, timed: FlowProducer, clock: Hours
