@@ -6,6 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import instructions
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,3 +38,13 @@ def test_the_profile_names_the_sides_and_the_functions() -> None:
     told = run("benchmarks.profile_worker", "--jobs", "200")
     assert "fcall" in told
     assert "_worker_jobs.py" in told
+
+
+@pytest.mark.parametrize("work", instructions.WORKS)
+def test_what_is_counted_is_done(work: str, url: str, redis_client: Any) -> None:
+    for todo in (instructions.WORKS[work], work):
+        if todo:
+            instructions.do(ROOT, url, todo, 200)
+    has_run = work.startswith(("drain", "run"))
+    assert redis_client.zcard("glide:{bench}:completed") >= 200 * has_run
+    assert (redis_client.xlen("glide:{bench}:stream") == 0) is has_run

@@ -151,7 +151,6 @@ spark.sparkContext.parallelize(range(2), 2).foreach(lambda _: print("ready", flu
 """
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.usefixtures("_spark_environment")
 @pytest.mark.parametrize("moment", ["at work", "starting"])
 def test_nothing_of_a_killed_process_is_left(moment: str, eventually: Eventually) -> None:

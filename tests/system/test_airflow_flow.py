@@ -18,7 +18,7 @@ from glidemq_orchestrate import EmbeddedServer, FlowProducer, FlowState
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack, AirflowStackError
 from tests.processes import spawned
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
