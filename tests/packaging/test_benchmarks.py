@@ -40,7 +40,7 @@ def test_the_profile_names_the_sides_and_the_functions() -> None:
     assert "_worker_jobs.py" in told
 
 
-@pytest.mark.parametrize("work", instructions.WORKS)
+@pytest.mark.parametrize("work", ["add", "drain", "run mesh"])
 def test_what_is_counted_is_done(work: str, url: str, redis_client: Any) -> None:
     for todo in (instructions.WORKS[work], work):
         if todo:
