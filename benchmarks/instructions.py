@@ -35,9 +35,9 @@ WORKS: Final = {
     "drain": "add in bulk",
     "submit mesh": "",
     "run mesh": "submit mesh",
-    "submit root": "",
-    "run root": "submit root",
-    "run join": "submit join",
+    "submit fan-out": "",
+    "run fan-out": "submit fan-out",
+    "run fan-in": "submit fan-in",
 }
 SIZES: Final = (500, 1_500)
 COUNTED: Final = re.compile(r"I +refs: +([\d,]+)")

@@ -43,7 +43,7 @@ function M.emit(events_key, event, job_id, field, value, ...)
   end
   local entry_id = redis.pcall('XADD', events_key, 'MAXLEN', '~', '1000', '*', 'event', event, 'jobId', job_id, field,
     value, ...)
-  local size = string.len(value)
+  local size = #field + string.len(value)
   if size > LARGE and type(entry_id) == 'string' then
     trim_large(events_key, entry_id, size)
   end
