@@ -61,7 +61,7 @@ def main(
                 row: dict[str, Any] = {"work": work, "instructions of the": side, "here": here}
                 if other is not None:
                     row[against] = cost(other, work, side)
-                    row["ratio"] = round(here / row[against], 3)
+                    row["ratio"] = f"{here / row[against]:.3f}"
                 rows.append(row)
     Console().print(summary_table("Instructions a job or node", rows))
 
