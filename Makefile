@@ -77,7 +77,7 @@ lua: setup  ## Assemble the server-side libraries from lua/.
 	$(BIN)/python lua/build.py
 
 schema: setup  ## Write the JSON Schema of flow files from its model.
-	$(BIN)/python -c 'from glidemq_orchestrate._flow_file import write_schema as w; print(w(), end="")' \
+	$(BIN)/python -c 'from glidemq_orchestrate.flows.forms.file import write_schema as w; print(w(), end="")' \
 		> glidemq_orchestrate/flow.schema.json
 
 wheel: setup  ## Build the three distributions into dist/.

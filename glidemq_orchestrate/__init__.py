@@ -10,14 +10,38 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate._importing import importing as _importing
-from glidemq_orchestrate.broadcast import AsyncBroadcast, Broadcast
-from glidemq_orchestrate.client import AsyncQueue, AsyncQueues, NewJob, Queue, Queues, Usage
+from glidemq_orchestrate.clients.broadcast import AsyncBroadcast, Broadcast
+from glidemq_orchestrate.clients.events import AsyncEventReader, Event, EventFilter, EventKind, EventReader
+from glidemq_orchestrate.clients.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
+from glidemq_orchestrate.clients.queue import AsyncQueue, AsyncQueues, NewJob, Queue, Queues, Usage
+from glidemq_orchestrate.clients.schedulers import (
+    AsyncSchedulers,
+    CatchUp,
+    JobTemplate,
+    Schedule,
+    SchedulerEntry,
+    Schedulers,
+)
 from glidemq_orchestrate.embedded import EmbeddedServer
-from glidemq_orchestrate.events import AsyncEventReader, Event, EventFilter, EventKind, EventReader
-from glidemq_orchestrate.flow import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
-from glidemq_orchestrate.flow_change import FlowChange, NodeChange
-from glidemq_orchestrate.handler import (
+from glidemq_orchestrate.flows.change import FlowChange, NodeChange
+from glidemq_orchestrate.flows.pattern import chain, chord, group, map_over, nested
+from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
+from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.importing import importing as _importing
+from glidemq_orchestrate.jobs.backoff import Backoff
+from glidemq_orchestrate.jobs.job import Job, JobState
+from glidemq_orchestrate.jobs.options import (
+    Deduplication,
+    Fallback,
+    JobOptions,
+    JobRef,
+    Keep,
+    Ordering,
+    RateLimit,
+    TokenBucket,
+)
+from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.worker.handler import (
     BatchError,
     Context,
     Handlers,
@@ -28,35 +52,11 @@ from glidemq_orchestrate.handler import (
     Unrecoverable,
     WaitForChildren,
 )
-from glidemq_orchestrate.job import Job, JobState
-from glidemq_orchestrate.options import (
-    Deduplication,
-    Fallback,
-    JobOptions,
-    JobRef,
-    Keep,
-    Ordering,
-    RateLimit,
-    TokenBucket,
-)
-from glidemq_orchestrate.pattern import chain, chord, group, map_over, nested
-from glidemq_orchestrate.producer import AsyncFlow, AsyncFlowProducer, Flow, FlowProducer
-from glidemq_orchestrate.retry import Backoff
-from glidemq_orchestrate.rules import Dependency, OnFailure, Rule
-from glidemq_orchestrate.schedulers import (
-    AsyncSchedulers,
-    CatchUp,
-    JobTemplate,
-    Schedule,
-    SchedulerEntry,
-    Schedulers,
-)
-from glidemq_orchestrate.settings import ConnectionSettings
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate._worker_tokens import TokenLimit
-    from glidemq_orchestrate.broadcast_worker import BroadcastWorker
-    from glidemq_orchestrate.worker import Worker
+    from glidemq_orchestrate.worker.broadcast import BroadcastWorker
+    from glidemq_orchestrate.worker.tokens import TokenLimit
+    from glidemq_orchestrate.worker.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -128,9 +128,9 @@ __all__ = [
 ]
 
 _ON_FIRST_USE: Final = {
-    "BroadcastWorker": "broadcast_worker",
-    "TokenLimit": "_worker_tokens",
-    "Worker": "worker",
+    "BroadcastWorker": "worker.broadcast",
+    "TokenLimit": "worker.tokens",
+    "Worker": "worker.worker",
 }
 
 if not TYPE_CHECKING:  # type checkers would take every name for one of ours

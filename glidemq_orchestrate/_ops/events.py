@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol import glidemq
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
-from glidemq_orchestrate._stored import moment, read_progress, span
+from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate.codec import Json, decode, readable
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import moment, read_progress, span
 
 READ_COUNT = 100
 

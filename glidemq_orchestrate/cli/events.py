@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from glidemq_orchestrate.cli.shell import Prefix, Url, say, told
-from glidemq_orchestrate.events import Event, EventFilter, EventReader
+from glidemq_orchestrate.clients.events import Event, EventFilter, EventReader
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 

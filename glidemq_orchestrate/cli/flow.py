@@ -11,15 +11,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from glidemq_orchestrate._flow_drawing import FOLD_FROM, dot, mermaid
-from glidemq_orchestrate._names import shown
 from glidemq_orchestrate.cli import flow_view as view
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, say, say_json, seconds, told
-from glidemq_orchestrate.client import Queue
+from glidemq_orchestrate.clients.producer import Flow, FlowProducer
+from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flow import FlowSpec, FlowState
+from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
+from glidemq_orchestrate.flows.spec import FlowSpec, FlowState
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.producer import Flow, FlowProducer
+from glidemq_orchestrate.names import shown
 
 INPUTS_SHOWN: Final = 20
 LOG_LINES: Final = 100
@@ -299,7 +299,7 @@ def flow_node(
 @told
 def flow_schema() -> None:
     """Print the JSON Schema of flow files, for editors and for checks in CI."""
-    from glidemq_orchestrate._flow_file import schema_text  # noqa: PLC0415  imports pydantic
+    from glidemq_orchestrate.flows.forms.file import schema_text  # noqa: PLC0415  imports pydantic
 
     say(schema_text(), lines=True, end="")
 

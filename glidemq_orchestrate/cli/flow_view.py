@@ -16,12 +16,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from glidemq_orchestrate._view import flow_view
 from glidemq_orchestrate.cli.shell import as_json_value, console, errors, say, say_json, stop_with
+from glidemq_orchestrate.cli.view import flow_view
+from glidemq_orchestrate.clients.producer import Flow
 from glidemq_orchestrate.errors import TransportError, WaitTimeout
-from glidemq_orchestrate.flow import FlowState, FlowStatus
-from glidemq_orchestrate.flow_change import FlowChange, NodeChange
-from glidemq_orchestrate.producer import Flow
+from glidemq_orchestrate.flows.change import FlowChange, NodeChange
+from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 
 FAILED: Final = 1
 TIMED_OUT: Final = 3

@@ -22,9 +22,9 @@ from glidemq_orchestrate.cli.shell import (
     seconds,
     told,
 )
-from glidemq_orchestrate.client import Queue
+from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import EncodeError
-from glidemq_orchestrate.job import Job, JobOptions
+from glidemq_orchestrate.jobs.job import Job, JobOptions
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 job_app = typer.Typer(name="job", help="Look at single jobs and steer them.", no_args_is_help=True)

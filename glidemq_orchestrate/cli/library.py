@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from glidemq_orchestrate.cli.shell import AsJson, Url, say, say_json, told
-from glidemq_orchestrate.library import Libraries, LibraryStatus, source
+from glidemq_orchestrate.clients.library import Libraries, LibraryStatus, source
 
 library_app = typer.Typer(
     name="library", help="Look at the server's function libraries and load them.", no_args_is_help=True

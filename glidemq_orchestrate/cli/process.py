@@ -14,12 +14,12 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate._names import shown
 from glidemq_orchestrate.cli.shell import Level, LogLevel, Prefix, Url, console, log_to_stderr, seconds, told
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.handler import Handlers
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.names import shown
+from glidemq_orchestrate.worker.handler import Handlers
 
 
 @told
@@ -97,7 +97,7 @@ def worker(
     ] = False,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; then finish or give back what it holds."""
-    from glidemq_orchestrate.worker import Worker  # noqa: PLC0415  no other command needs it
+    from glidemq_orchestrate.worker.worker import Worker  # noqa: PLC0415  no other command needs it
 
     log_to_stderr(log_level)
     if log_json:
@@ -125,8 +125,8 @@ def demo(
     project: Annotated[Path, typer.Option(help="The checkout with the example DAGs.")] = Path(),
 ) -> None:
     """Run the flights pipeline: a real orchestrator, a real Valkey, a worker with a warm Spark session."""
-    from glidemq_orchestrate.demo.run import run_demo  # noqa: PLC0415  needs the demo extra
-
+    # By name: the demo stands above the command line, and needs its extra.
+    run_demo = importlib.import_module("glidemq_orchestrate.demo.run").run_demo
     run_demo(orchestrator, home=home.resolve(), project=project.resolve(), console=console)
 
 
@@ -158,7 +158,7 @@ def load_handlers(name: str) -> Handlers:
         raise ConfigurationError(
             f"--app {name}: there is no module {exc.name}; is it installed or below here?"
         ) from exc
-    from glidemq_orchestrate.worker import Worker  # noqa: PLC0415  no other command needs it
+    from glidemq_orchestrate.worker.worker import Worker  # noqa: PLC0415  no other command needs it
 
     found = [getattr(module, attribute, None)] if attribute else list(vars(module).values())
     for thing in found:

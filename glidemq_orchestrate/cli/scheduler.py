@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, say, say_json, told
+from glidemq_orchestrate.clients.schedulers import SchedulerEntry, Schedulers
 from glidemq_orchestrate.errors import SchedulerNotFound
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.schedulers import SchedulerEntry, Schedulers
 
 scheduler_app = typer.Typer(
     name="scheduler", help="Look at repeating jobs and remove them.", no_args_is_help=True

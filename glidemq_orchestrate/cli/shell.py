@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from glidemq_orchestrate._terminal import SafeConsole, SafeFormatter, printable
+from glidemq_orchestrate.cli.terminal import SafeConsole, SafeFormatter, printable
 from glidemq_orchestrate.errors import (
     CodecError,
     ConfigurationError,
@@ -23,7 +23,7 @@ from glidemq_orchestrate.errors import (
     InvalidFlow,
     InvalidJob,
 )
-from glidemq_orchestrate.options import MAX_DURATION
+from glidemq_orchestrate.jobs.options import MAX_DURATION
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
-from glidemq_orchestrate._lifeline import lifeline
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, WaitTimeout
+from glidemq_orchestrate.lifeline.lifeline import lifeline
 
 COMPONENTS: Final = ("api-server", "scheduler", "dag-processor", "triggerer")
 # Running tasks report to the last.

@@ -18,13 +18,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from glidemq_orchestrate._lifeline import lifeline
-from glidemq_orchestrate._view import flow_view, summary_table
+from glidemq_orchestrate.cli.view import flow_view, summary_table
+from glidemq_orchestrate.clients.producer import Flow, FlowProducer
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack
 from glidemq_orchestrate.demo.preflight import ensure_disk, ensure_java, ensure_packages
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, GlideMQError, WaitTimeout
-from glidemq_orchestrate.producer import Flow, FlowProducer
+from glidemq_orchestrate.lifeline.lifeline import lifeline
 
 QUEUE: Final = "spark"
 WORKER_SECONDS: Final = 120

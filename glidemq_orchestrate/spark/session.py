@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate._importing import importing
-from glidemq_orchestrate._lifeline import lifeline
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.lifeline.lifeline import lifeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate._allowed_imports import ImportNotAllowed, follow, import_allowed
-from glidemq_orchestrate._importing import importing
 from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.errors import EncodeError
-from glidemq_orchestrate.handler import Context, Handlers, Unrecoverable
+from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.spark.session import warm_session
+from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, follow, import_allowed
+from glidemq_orchestrate.worker.handler import Context, Handlers, Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

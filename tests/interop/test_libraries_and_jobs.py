@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Backoff, Deduplication, EmbeddedServer, JobOptions, JobState, NewJob, Queue
+from glidemq_orchestrate.clients.library import source
 from glidemq_orchestrate.errors import InvalidJob, JobSkipped, PayloadTooLarge
-from glidemq_orchestrate.library import source
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

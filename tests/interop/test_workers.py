@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import EventReader, JobOptions, Keep, Queue, RetryLater, Suspend
-from glidemq_orchestrate._ops import attempt as ops
-from glidemq_orchestrate._protocol import exchange as wire
+from glidemq_orchestrate._ops.worker import attempt as ops
 from glidemq_orchestrate._protocol.call import ask
-from glidemq_orchestrate._protocol.exchange import Kind, Outcome, Request
+from glidemq_orchestrate._protocol.worker import exchange as wire
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from glidemq_orchestrate import (
     Queues,
 )
 from glidemq_orchestrate._io.sync import SyncDriver
-from glidemq_orchestrate._ops.library import ensure_libraries
+from glidemq_orchestrate._ops.server.library import ensure_libraries
 from glidemq_orchestrate._protocol.call import Batch, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings

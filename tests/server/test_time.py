@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import AsyncQueue, JobOptions, JobState, Queue
-from glidemq_orchestrate._ops.server_time import learn_time
+from glidemq_orchestrate._ops.server.time import learn_time
 from glidemq_orchestrate.clock import ServerClock
 from glidemq_orchestrate.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.handler import Context
+    from glidemq_orchestrate.worker.handler import Context
     from tests.conftest import Eventually, RunWorker
 
 SECOND = timedelta(seconds=1)

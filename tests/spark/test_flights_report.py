@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from glidemq_orchestrate.errors import InvalidFlow
-from glidemq_orchestrate.handler import Unrecoverable
 from glidemq_orchestrate.spark.flights import build
 from glidemq_orchestrate.spark.flights.report import check_totals
 from glidemq_orchestrate.spark.flights.storage import source_directory
 from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.spark.steps import run_python_step
+from glidemq_orchestrate.worker.handler import Unrecoverable
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.flow import FlowSpec
+    from glidemq_orchestrate.flows.spec import FlowSpec
     from tests.spark.conftest import MakeRun
 
 FLIGHTS_OF_THE_YEAR = 336_776

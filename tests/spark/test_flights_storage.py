@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from glidemq_orchestrate.handler import Unrecoverable
 from glidemq_orchestrate.spark.flights import steps, storage
+from glidemq_orchestrate.worker.handler import Unrecoverable
 
 if TYPE_CHECKING:
     from tests.spark.conftest import MakeRun

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate.handler import Unrecoverable
 from glidemq_orchestrate.spark import handlers
 from glidemq_orchestrate.spark.steps import InvalidStep, StepCancelled, run_python_step
 from glidemq_orchestrate.spark.watch import PoolNames
+from glidemq_orchestrate.worker.handler import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

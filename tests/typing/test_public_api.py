@@ -38,7 +38,7 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.job import JobId
+from glidemq_orchestrate.jobs.job import JobId
 
 handlers = Handlers()
 

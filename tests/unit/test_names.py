@@ -23,17 +23,17 @@ from glidemq_orchestrate import (
     Schedule,
     Usage,
     Worker,
+    names,
 )
-from glidemq_orchestrate import _names as names
-from glidemq_orchestrate._ops import jobs, queue_admin, scheduler
-from glidemq_orchestrate._ops import queue as queue_ops
-from glidemq_orchestrate._ops.flow import FlowRef
-from glidemq_orchestrate._ops.queue import NewJob
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.queue import adding as queue_ops
+from glidemq_orchestrate._ops.queue import admin, jobs, schedulers
+from glidemq_orchestrate._ops.queue.adding import NewJob
+from glidemq_orchestrate.clients.producer import Flow
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.keys import QueueKeys, check_flow_id, check_job_id
-from glidemq_orchestrate.producer import Flow
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.supervisor import Supervisor
+from glidemq_orchestrate.worker.supervisor import Supervisor
 
 URL = "valkey://127.0.0.1:1"
 KEYS = QueueKeys("glide", "q")
@@ -53,7 +53,7 @@ def add_many(name: str) -> Any:
 
 
 def schedule(name: str) -> Any:
-    return next(scheduler.upsert(KEYS, name, Schedule(every=timedelta(hours=1)), JobTemplate(), T))
+    return next(schedulers.upsert(KEYS, name, Schedule(every=timedelta(hours=1)), JobTemplate(), T))
 
 
 PLACES: dict[str, tuple[Callable[[str], Any], int]] = {
@@ -84,7 +84,7 @@ PLACES: dict[str, tuple[Callable[[str], Any], int]] = {
     "deduplication.id": (Deduplication, 256),
     "signal": (lambda name: next(jobs.signal(KEYS, "1", name, None, T)), 256),
     "key": (
-        lambda name: next(queue_admin.rate_limit_group(KEYS, name, timedelta(1), T, extend=False)),
+        lambda name: next(admin.rate_limit_group(KEYS, name, timedelta(1), T, extend=False)),
         256,
     ),
     "model": (lambda name: Usage(model=name), 256),

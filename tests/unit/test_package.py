@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import glidemq_orchestrate
-from glidemq_orchestrate import worker
+from glidemq_orchestrate.worker import worker
 
 PUBLIC = {
     "EmbeddedServer", "Queue", "AsyncQueue", "JobOptions", "FlowSpec", "FlowNode", "FlowProducer",

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from glidemq_orchestrate.handler import Context, Unrecoverable
+from glidemq_orchestrate.worker.handler import Context, Unrecoverable
 
 _GLOB = set("{}[]*?\\")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from glidemq_orchestrate._lifeline import lifeline
 from glidemq_orchestrate.demo import airflow_stack
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack, AirflowStackError
+from glidemq_orchestrate.lifeline.lifeline import lifeline
 
 FAKE = """#!/bin/sh
 echo "$3 $4" >> "$AIRFLOW_HOME/calls"

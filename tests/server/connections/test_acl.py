@@ -29,13 +29,14 @@ from glidemq_orchestrate import (
     Schedulers,
 )
 from glidemq_orchestrate._io.sync import SyncDriver
-from glidemq_orchestrate._ops import flow_backend, flow_portable
-from glidemq_orchestrate._ops.flow_backend import Reach
-from glidemq_orchestrate._protocol import acl
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows.backend import Reach
+from glidemq_orchestrate._ops.flows.portable import portable
+from glidemq_orchestrate._protocol.server import acl
+from glidemq_orchestrate.clients.library import Libraries
+from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.library import Libraries
-from glidemq_orchestrate.schedulers import JobTemplate
 from tests.conftest import Eventually, RunWorker
 from tests.server.lua.servers import load_libraries, redis7_binary, running, valkey_binary
 
@@ -170,13 +171,13 @@ def test_flows_by_the_portable_path_are_allowed(guarded: Guarded, url: str, run_
     driver, clock = SyncDriver(ConnectionSettings(url)), SystemClock()
     nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "etl2", "work", after=["a"])]
     ref = driver.run(
-        flow_backend.submit(
+        backend.submit(
             "glide", FlowSpec("n", nodes).check(), "f", "attach", clock, reach=Reach(has_functions=False)
         )
     )
     run_worker(["etl", "etl2"], {"work": lambda ctx: 1}, url=url)
-    assert driver.run(flow_portable.wait(ref, 20_000, clock)).status.state is FlowState.COMPLETED
-    assert driver.run(flow_portable.retry_failed(ref, clock)) is FlowState.COMPLETED
+    assert driver.run(portable.wait(ref, 20_000, clock)).status.state is FlowState.COMPLETED
+    assert driver.run(portable.retry_failed(ref, clock)) is FlowState.COMPLETED
     driver.close()
     assert guarded.denied() == []
 

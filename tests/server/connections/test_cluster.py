@@ -26,10 +26,10 @@ from glidemq_orchestrate import (
     Schedule,
     Schedulers,
 )
-from glidemq_orchestrate._protocol import acl
+from glidemq_orchestrate._protocol.server import acl
+from glidemq_orchestrate.clients.library import Libraries
+from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.errors import ConfigurationError, FlowFailed, ServerBusy, TransportError
-from glidemq_orchestrate.library import Libraries
-from glidemq_orchestrate.schedulers import JobTemplate
 from tests.conftest import Eventually, RunWorker
 from tests.server.conftest import Clients
 from tests.server.connections.topologies import Primaries, running_primaries

@@ -14,8 +14,8 @@ import pytest
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions, Queue
-from glidemq_orchestrate._ops import flow_index
-from glidemq_orchestrate._ops.flow_backend import Reach
+from glidemq_orchestrate._ops.flows import index
+from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowNotFound
 from glidemq_orchestrate.keys import QueueKeys, slot_of
 from tests.conftest import Eventually, RunWorker
@@ -169,7 +169,7 @@ def test_an_abandoned_submission_is_swept_with_its_claim(primaries: Primaries, u
         client = primaries.owner(flow.home).client
         client.hset(home.flow("f"), "state", "staging")
         client.zadd(home.key("gmo:staging"), {"f": 1})
-        flows._run(flow_index.sweep([home], Later()))
+        flows._run(index.sweep([home], Later()))
         assert not [key for key in keys(primaries) if "home" in key or ":gmo:flow" in key]
 
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from glidemq_orchestrate import Queue
 from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._lua import ORCHESTRATE, library
-from glidemq_orchestrate._protocol import acl
 from glidemq_orchestrate._protocol.call import ask_each
+from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.doctor import Finding, Verdict, examine

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
-from glidemq_orchestrate._ops import attempt as attempt_ops
-from glidemq_orchestrate._ops import flow_backend
-from glidemq_orchestrate._protocol import exchange as wire
-from glidemq_orchestrate._protocol import orchestrate, staging
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._protocol.call import Call, ask, function
-from glidemq_orchestrate._protocol.exchange import Answer, Kind, Outcome
+from glidemq_orchestrate._protocol.flows import orchestrate, staging
+from glidemq_orchestrate._protocol.worker import exchange as wire
+from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from glidemq_orchestrate.job import Attempt
+    from glidemq_orchestrate.jobs.job import Attempt
     from tests.server.conftest import Dump, Hand
 
 QUEUE = r"glide:\{(etl|spark)\}:"
@@ -76,7 +76,7 @@ class Bench:
         return answer
 
     def submit(self, *nodes: FlowNode) -> None:
-        self.hand.run(flow_backend.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
+        self.hand.run(backend.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
 
     def stage(self, *nodes: FlowNode) -> Any:
         checked = FlowSpec("n", nodes).check()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glidemq_orchestrate._ops import flow as flow_ops
-from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._ops.flows import staged as flow_ops
+from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.job import Attempt
+    from glidemq_orchestrate.jobs.job import Attempt
     from tests.server.gmo.conftest import Bench
 
 ETL, SPARK = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")

@@ -19,12 +19,13 @@ from hypothesis.stateful import (
 )
 
 from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Rule
-from glidemq_orchestrate._ops import attempt as attempt_ops
-from glidemq_orchestrate._ops import flow_backend
-from glidemq_orchestrate._protocol import exchange as wire
-from glidemq_orchestrate._protocol import glidemq, orchestrate
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._protocol.call import Call, ask, function
-from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.worker import exchange as wire
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 from tests.rule_oracle import counts_as, verdicts
@@ -32,7 +33,7 @@ from tests.rule_oracle import counts_as, verdicts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from glidemq_orchestrate.job import Attempt
+    from glidemq_orchestrate.jobs.job import Attempt
     from tests.server.conftest import Hand
 
 QUEUES = [QueueKeys("glide", name) for name in ("etl", "spark")]
@@ -138,7 +139,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.spec = {node.name: node for node in spec.nodes}
         self.hand.run(attempt_ops.open_queues(QUEUES))
         checked = spec.check()
-        self.hand.run(flow_backend.submit("glide", checked, FLOW, "attach", self.world.clock))
+        self.hand.run(backend.submit("glide", checked, FLOW, "attach", self.world.clock))
         self.home = QueueKeys("glide", checked.home)
         self.completed: set[str] = set()
         self.is_steered = self.fails_fast = spec.fail_fast

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol import glidemq, orchestrate
-from glidemq_orchestrate._protocol.exchange import Kind, Outcome
-from glidemq_orchestrate.job import JobOptions
+from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.jobs.job import JobOptions
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:

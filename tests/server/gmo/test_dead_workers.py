@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from glidemq_orchestrate._ops import attempt as attempt_ops
-from glidemq_orchestrate._ops.queue import NewJob, add_job
-from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
+from glidemq_orchestrate._ops.worker import attempt as attempt_ops
+from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowSpec
-from glidemq_orchestrate._ops import flow_backend
-from glidemq_orchestrate._protocol import exchange as wire
-from glidemq_orchestrate._protocol import glidemq
-from glidemq_orchestrate._protocol.exchange import Answer, Held, Kind, Outcome, Request
-from glidemq_orchestrate.job import Attempt
-from glidemq_orchestrate.options import JobOptions, Ordering
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.worker import exchange as wire
+from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
+from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.options import JobOptions, Ordering
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
@@ -324,7 +324,7 @@ class TestManyNodesOfAFlow:
     ) -> None:
         nodes = [node(name) for name in ("a", "b", "c")]
         flow = FlowSpec("n", nodes, fail_fast=True).check()
-        bench.hand.run(flow_backend.submit("glide", flow, "f", "attach", bench))
+        bench.hand.run(backend.submit("glide", flow, "f", "attach", bench))
         a, b, c = sorted(worker(wanted=3).begun, key=lambda attempt: str(attempt.node))
         assert worker(done(a), fail(b), done(c)).verdicts[:2] == ["ok", "failed"]
         record = bench.record()

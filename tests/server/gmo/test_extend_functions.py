@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._ops import flow as flow_ops
-from glidemq_orchestrate._ops import flow_growth as ops
-from glidemq_orchestrate._ops import flow_index
-from glidemq_orchestrate._protocol import growth as calls
-from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._ops.flows import growth as ops
+from glidemq_orchestrate._ops.flows import index
+from glidemq_orchestrate._ops.flows import staged as flow_ops
+from glidemq_orchestrate._protocol.flows import growth as calls
+from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate.errors import CycleError, FlowEnded, FlowNotFound, NodeExists, UnknownDependency
-from glidemq_orchestrate.growth import check_growth
+from glidemq_orchestrate.flows.growth import check_growth
 from tests.server.gmo.flow_runs import ETL, REF, finish, leftovers, run_all, status
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class TestExtending:
         bench.hand.run_until(ops.extend(REF, many, bench), died_after)
         staged = status(bench)[1] == 1
         bench.now += 3_600_000
-        bench.hand.run(flow_index.sweep([ETL], bench))
+        bench.hand.run(index.sweep([ETL], bench))
         assert len(bench.client.keys("*:job:*")) == (1 if staged else 131)
         bench.hand.run(flow_ops.advance(REF, bench))
         run_all(bench)

@@ -10,9 +10,10 @@ import pytest
 
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate._lua import ORCHESTRATE, library
-from glidemq_orchestrate._protocol import glidemq, orchestrate, staging
+from glidemq_orchestrate._protocol.flows import orchestrate, staging
+from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate.errors import FlowConflict
-from glidemq_orchestrate.job import JobOptions
+from glidemq_orchestrate.jobs.job import JobOptions
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate._ops import flow as flow_ops
-from glidemq_orchestrate._ops import flow_backend, flow_index
-from glidemq_orchestrate._ops import flow_growth as ops
-from glidemq_orchestrate._protocol import orchestrate
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows import growth as ops
+from glidemq_orchestrate._ops.flows import index as flow_index
+from glidemq_orchestrate._ops.flows import staged as flow_ops
+from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     CycleError,
@@ -27,7 +28,7 @@ from glidemq_orchestrate.keys import QueueKeys
 from tests.server.gmo.flow_runs import ETL, REF, SPARK, finish, leftovers, run_all, status
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.job import Attempt
+    from glidemq_orchestrate.jobs.job import Attempt
     from tests.server.conftest import Hand
     from tests.server.gmo.conftest import Bench
 
@@ -333,7 +334,7 @@ def test_queues_of_any_name_grow_and_are_swept(hand: Hand, redis_client: Any, qu
     clock = SystemClock()
     place, ref = QueueKeys("glide", queue), flow_ops.FlowRef(QueueKeys("glide", queue), "f")
     spec = FlowSpec("n", [FlowNode("a", queue, "work")], retention=timedelta(0))
-    hand.run(flow_backend.submit("glide", spec.check(), "f", "attach", clock))
+    hand.run(backend.submit("glide", spec.check(), "f", "attach", clock))
     hand.run(ops.extend(ref, [FlowNode("b", queue, "work", after=["a"])], clock))
     assert [node.name for node in hand.run(flow_ops.nodes(ref))] == ["a", "b"]
     hand.run(flow_ops.cancel(ref, "why", clock))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import JobOptions
-from glidemq_orchestrate._protocol import glidemq, job_changes
 from glidemq_orchestrate._protocol.call import function
+from glidemq_orchestrate._protocol.queue import changes, glidemq
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
@@ -54,9 +54,7 @@ def test_a_hundred_removals_tell_each_job(bench: Bench) -> None:
     entries = bench.client.xrange("glide:{etl}:stream")
     pairs = [(fields["jobId"], entry_id) for entry_id, fields in entries[:98]]
     unknown = [(ids[98], ""), ("nobody", "")]
-    words, elsewhere = bench.call(
-        job_changes.remove_jobs(bench.etl, [*pairs, *unknown], "removed", bench.now)
-    )
+    words, elsewhere = bench.call(changes.remove_jobs(bench.etl, [*pairs, *unknown], "removed", bench.now))
     assert (words, elsewhere) == (["removed"] * 98 + ["left", "missing"], [])
     assert bench.job(ids[99])["state"] == "waiting"
 
@@ -64,7 +62,7 @@ def test_a_hundred_removals_tell_each_job(bench: Bench) -> None:
 def test_the_traces_of_a_missing_job_go(bench: Bench) -> None:
     for name in ("completed", "failed", "scheduled"):
         bench.client.zadd(f"glide:{{etl}}:{name}", {"gone": 1, "other": 2})
-    bench.call(job_changes.remove_jobs(bench.etl, [("gone", "")], "removed", bench.now))
+    bench.call(changes.remove_jobs(bench.etl, [("gone", "")], "removed", bench.now))
     for name in ("completed", "failed", "scheduled"):
         assert bench.client.zrange(f"glide:{{etl}}:{name}", 0, -1) == ["other"]
 
@@ -73,5 +71,5 @@ def test_an_attempt_of_a_job_that_was_retried_is_stale(bench: Bench) -> None:
     job_id = bench.call(glidemq.add_job(bench.etl, "work", "1", JobOptions(), bench.now))
     bench.begin()
     bench.client.hset(f"glide:{{etl}}:job:{job_id}", "state", "failed")
-    assert bench.call(job_changes.retry_jobs(bench.etl, [job_id], bench.now)) == ["retried"]
+    assert bench.call(changes.retry_jobs(bench.etl, [job_id], bench.now)) == ["retried"]
     assert "gmo:token" not in bench.job(job_id)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, JobOptions
-from glidemq_orchestrate._ops import attempt as attempt_ops
-from glidemq_orchestrate._ops import dead_letters
-from glidemq_orchestrate._ops.queue import NewJob, add_job
-from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate._ops.queue import dead_letters
+from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
+from glidemq_orchestrate._ops.worker import attempt as attempt_ops
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.job import JobId
+from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:

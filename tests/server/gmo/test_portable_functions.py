@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol import glidemq, orchestrate
-from glidemq_orchestrate._protocol import portable as calls
-from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import portable as calls
+from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.options import JobOptions
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

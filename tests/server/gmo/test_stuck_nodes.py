@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate._ops import flow_portable, supervise
-from glidemq_orchestrate._ops.flow import FlowRef
-from glidemq_orchestrate._ops.supervise import Watch
-from glidemq_orchestrate._protocol import orchestrate, supervision
-from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate._ops.flows.portable import portable
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.worker import supervise
+from glidemq_orchestrate._ops.worker.supervise import Watch
+from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.worker import supervision
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -168,6 +170,6 @@ def test_what_is_still_to_be_done_is_done_by_advancing(bench: Bench, node: Any) 
 
 def test_a_flow_of_the_portable_path_is_not_touched(bench: Bench) -> None:
     checked = FlowSpec("n", [FlowNode("a", "etl", "work")]).check()
-    bench.hand.run(flow_portable.submit(FlowRef(ETL, "f", "portable"), checked, "attach", bench))
+    bench.hand.run(portable.submit(FlowRef(ETL, "f", "portable"), checked, "attach", bench))
     assert bench.record()["state"] == "running"
     bench.unchanged(supervision.check_open(ETL, "f", 0, 60_000, bench.now))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol import orchestrate
-from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:

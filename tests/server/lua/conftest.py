@@ -10,7 +10,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from glidemq_orchestrate._ops.flow_backend import Reach
+from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.embedded import EmbeddedServer
 from tests.server.lua.keyspace import Dump, changes, dump
 from tests.server.lua.portable_slots import Slots

@@ -9,10 +9,11 @@ import redis
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
-from glidemq_orchestrate._ops import flow_backend, portable_advance
-from glidemq_orchestrate._ops import flow_portable as ops
-from glidemq_orchestrate._ops.flow import FlowRef, OnExisting
-from glidemq_orchestrate._ops.flow_backend import Reach
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows.backend import Reach
+from glidemq_orchestrate._ops.flows.portable import advance as portable_advance
+from glidemq_orchestrate._ops.flows.portable import portable as ops
+from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._protocol.call import Batch, Call, Op
 from glidemq_orchestrate._protocol.replies import error_from
 from tests.server.lua.servers import owner_of
@@ -109,10 +110,10 @@ class Slots:
     def submission(
         self, spec: FlowSpec = FLOW, flow_id: str = "f", on_existing: OnExisting = "attach"
     ) -> Op[FlowRef]:
-        return flow_backend.submit("glide", spec.check(), flow_id, on_existing, self, reach=self.reach)
+        return backend.submit("glide", spec.check(), flow_id, on_existing, self, reach=self.reach)
 
     def ref(self) -> FlowRef:
-        ref, _ = self.run(flow_backend.find("glide", "f"))
+        ref, _ = self.run(backend.find("glide", "f"))
         assert isinstance(ref, FlowRef)
         assert ref.path == "portable"
         return ref

@@ -7,8 +7,10 @@ import itertools
 import pytest
 
 from glidemq_orchestrate import FlowSpec, FlowState
-from glidemq_orchestrate._ops import flow_backend, flow_watch, portable_advance
-from glidemq_orchestrate._ops import flow_portable as ops
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows import watch as flow_watch
+from glidemq_orchestrate._ops.flows.portable import advance as portable_advance
+from glidemq_orchestrate._ops.flows.portable import portable as ops
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
 from glidemq_orchestrate.keys import QueueKeys
 from tests.server.lua.portable_slots import QUEUES, Slots, node
@@ -127,7 +129,7 @@ def test_ids_that_are_taken_are_refused_and_nothing_is_left(slots: Slots) -> Non
         slots.submit()
     assert slots.stored() == before
     with pytest.raises(FlowNotFound):
-        slots.run(flow_backend.find("glide", "f"))
+        slots.run(backend.find("glide", "f"))
     slots.client("{q}").delete("glide:{q}:job:f~n")
     slots.submit()
     with pytest.raises(FlowConflict):
@@ -138,7 +140,7 @@ def test_ids_that_are_taken_are_refused_and_nothing_is_left(slots: Slots) -> Non
 def test_the_path_is_chosen_by_itself_and_every_way_to_look_and_steer_follows_it(slots: Slots) -> None:
     ref, _ = slots.run(slots.submission())
     assert ref.path == "portable"
-    keeper = flow_backend.backend_of(ref)
+    keeper = backend.backend_of(ref)
     slots.run_jobs("~m")
     outcome, _ = slots.run(keeper.wait(ref, 20_000, slots))
     assert outcome.status.state is FlowState.FAILED

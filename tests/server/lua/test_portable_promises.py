@@ -11,10 +11,11 @@ import pytest
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
-from glidemq_orchestrate._ops import flow_backend, portable_advance
-from glidemq_orchestrate._ops import flow_portable as ops
-from glidemq_orchestrate._protocol import portable_record as records
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows.portable import advance as portable_advance
+from glidemq_orchestrate._ops.flows.portable import portable as ops
 from glidemq_orchestrate._protocol.call import ask
+from glidemq_orchestrate._protocol.flows import portable_record as records
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExpired, FlowNotFound
 from glidemq_orchestrate.keys import QueueKeys
 from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, node
@@ -155,7 +156,7 @@ def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
             worker.run_all()
         slots.now += 1000
         slots.run(portable_advance.sweep(HOME, slots))
-    ref, _ = slots.run(flow_backend.find("glide", "late"))
+    ref, _ = slots.run(backend.find("glide", "late"))
     assert slots.run(ops.status(ref))[0].state is FlowState.COMPLETED
 
 
@@ -171,7 +172,7 @@ def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
             worker.run_all()
         slots.run(portable_advance.sweep(QueueKeys("glide", rules.check().home), slots))
     for flow_id in ids:
-        ref, _ = slots.run(flow_backend.find("glide", flow_id))
+        ref, _ = slots.run(backend.find("glide", flow_id))
         assert slots.run(ops.status(ref))[0].state is FlowState.COMPLETED, flow_id
 
 
@@ -210,7 +211,7 @@ def test_nodes_that_come_later_are_refused_before_anything_changes(slots: Slots)
     slots.submit()
     before = {key: slots.client(key).type(key) for key in slots.stored()}
     with pytest.raises(ConfigurationError, match="takes no more nodes"):
-        slots.run(flow_backend.backend_of(slots.ref()).extend(slots.ref(), [node("late", "end")], slots))
+        slots.run(backend.backend_of(slots.ref()).extend(slots.ref(), [node("late", "end")], slots))
     assert {key: slots.client(key).type(key) for key in slots.stored()} == before
     slots.run_jobs()
     assert slots.status() == ("completed", 5, 0)
@@ -296,7 +297,7 @@ def test_a_flow_that_runs_again_is_kept(slots: Slots) -> None:
 def test_a_claim_without_a_flow_is_taken_over_by_whoever_submits_next(slots: Slots) -> None:
     slots.submit(calls=1)
     with pytest.raises(FlowNotFound):
-        slots.run(flow_backend.find("glide", "f"))
+        slots.run(backend.find("glide", "f"))
     slots.submit(FlowSpec("n", [node("a", queue="c"), node("m", "a", queue="q"), node("x", queue="c")]))
     assert slots.ref().home.queue == "c"
     with pytest.raises(FlowConflict):

@@ -11,12 +11,12 @@ import redis
 
 from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowSpec
 from glidemq_orchestrate._io.sync import SyncDriver
-from glidemq_orchestrate._ops import attempt as attempt_ops
-from glidemq_orchestrate._ops import flow_backend
-from glidemq_orchestrate._ops.library import ensure_libraries, with_libraries
-from glidemq_orchestrate._protocol import exchange as wire
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.server.library import ensure_libraries, with_libraries
+from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._protocol.call import Call, Op, ask
-from glidemq_orchestrate._protocol.exchange import Kind, Outcome
+from glidemq_orchestrate._protocol.worker import exchange as wire
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.settings import ConnectionSettings
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from glidemq_orchestrate.job import Attempt
+    from glidemq_orchestrate.jobs.job import Attempt
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class Keeper:
         return self.run(ask(call))
 
     def submit(self, *nodes: FlowNode) -> None:
-        self.run(flow_backend.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
+        self.run(backend.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
 
     def begin(self, wanted: int = 100) -> list[Attempt]:
         self.tokens += 1

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import FlowNode
-from glidemq_orchestrate._ops import flow as flow_ops
-from glidemq_orchestrate._protocol import orchestrate
-from glidemq_orchestrate._protocol.exchange import Kind
+from glidemq_orchestrate._ops.flows import staged as flow_ops
+from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.worker.exchange import Kind
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:

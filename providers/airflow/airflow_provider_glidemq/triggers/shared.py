@@ -22,7 +22,7 @@ from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, FlowStatus
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, TransportError
 from glidemq_orchestrate.settings import ConnectionSettings
-from glidemq_orchestrate.supervisor import Supervisor
+from glidemq_orchestrate.worker.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,180 @@
+"""The two ways to keep flows, and which of them a flow goes: decided by topology before anything is sent.
+
+A call of a server function may touch one slot. Where everything of a flow is in one, ``staged`` does all;
+where its queues are in several slots of a cluster, or a server lacks our functions, ``portable`` does the
+same in many small steps. A flow that is there keeps the path by which it went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from glidemq_orchestrate._ops.flows import claim, growth, staged
+from glidemq_orchestrate._ops.flows.portable import portable
+from glidemq_orchestrate._ops.flows.staged import (
+    FlowRef,
+    OnExisting,
+    Path,
+    check_wish,
+    raise_unless_completed,
+)
+from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._protocol.flows import claim as calls
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import (
+    ConnectionFailed,
+    FlowNotFound,
+    GlideMQError,
+    OutcomeUnknown,
+    TransportError,
+)
+from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.keys import QueueKeys, slot_of
+
+__all__ = ["ONE_SERVER", "FlowBackend", "Reach", "backend_of", "find", "raise_unless_completed", "submit"]
+
+
+class FlowBackend(Protocol):
+    """Keeps flows."""
+
+    def submit(self, ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
+        """Write a flow and let it run; or attach to the equal flow that is there already. Repeatable."""
+
+    def status(self, ref: FlowRef) -> Op[FlowStatus]:
+        """Read the record."""
+
+    def nodes(self, ref: FlowRef) -> Op[list[NodeStatus]]:
+        """Read every node, dependencies before dependents."""
+
+    def results(self, ref: FlowRef) -> Op[dict[str, Any]]:
+        """Read the result of every completed node by name."""
+
+    def outcome(self, ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
+        """Read results and failures of a flow that has ended."""
+
+    def wait(self, ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+        """Wait for the end of a flow. Whoever waits for a portable flow also moves it on."""
+
+    def cancel(self, ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
+        """End every node that has not ended. Answers the state before."""
+
+    def restart(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
+        """Run every node of an ended flow again. Answers the state afterwards."""
+
+    def retry_failed(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
+        """Run again what did not complete. Answers the state afterwards."""
+
+    def extend(self, ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
+        """Add nodes, all or none. Answers the state afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What one call of a function can reach.
+
+    Attributes:
+        is_cluster: Keys are spread over slots.
+        has_functions: Our functions are there, or can be loaded.
+    """
+
+    is_cluster: bool = False
+    has_functions: bool = True
+
+    def path(self, prefix: str, queues: Iterable[str]) -> Path:
+        """The path of a flow with these queues."""
+        if not self.has_functions:
+            return "portable"
+        slots = {slot_of(QueueKeys(prefix, queue).base) for queue in queues} if self.is_cluster else {0}
+        return "staged" if len(slots) == 1 else "portable"
+
+
+ONE_SERVER: Final = Reach()
+
+
+class _Staged:
+    submit = staticmethod(staged.submit)
+    status = staticmethod(staged.status)
+    nodes = staticmethod(staged.nodes)
+    results = staticmethod(staged.results)
+    outcome = staticmethod(staged.outcome)
+    wait = staticmethod(staged.wait)
+    cancel = staticmethod(staged.cancel)
+    restart = staticmethod(staged.restart)
+    retry_failed = staticmethod(staged.retry_failed)
+    extend = staticmethod(growth.extend)
+
+
+class _Portable:
+    submit = staticmethod(portable.submit)
+    status = staticmethod(portable.status)
+    nodes = staticmethod(portable.nodes)
+    results = staticmethod(portable.results)
+    outcome = staticmethod(portable.outcome)
+    wait = staticmethod(portable.wait)
+    cancel = staticmethod(portable.cancel)
+    restart = staticmethod(portable.restart)
+    retry_failed = staticmethod(portable.retry_failed)
+    extend = staticmethod(portable.extend)
+
+
+_BACKENDS: Final[Mapping[Path, FlowBackend]] = {"staged": _Staged(), "portable": _Portable()}
+
+
+def submit(  # noqa: PLR0913  a flow, its name, and where it goes
+    prefix: str,
+    flow: CheckedFlow,
+    flow_id: str,
+    on_existing: OnExisting,
+    clock: Clock,
+    *,
+    reach: Reach = ONE_SERVER,
+) -> Op[FlowRef]:
+    """Write a flow and let it run, by the path that its topology asks for. Repeatable.
+
+    Raises:
+        FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
+    """
+    check_wish(on_existing)
+    home = QueueKeys(prefix, flow.home)
+    found = yield from claim.take(home, flow_id)
+    if found and found.digest != flow.digest:
+        raise claim.conflict(flow_id)
+    ref = FlowRef(home, flow_id, _path(found) if found else reach.path(prefix, flow.queues))
+    try:
+        yield from backend_of(ref).submit(ref, flow, on_existing, clock)
+    except (ConnectionFailed, OutcomeUnknown):
+        raise
+    except GlideMQError as exc:
+        try:
+            yield from claim.release(home, flow_id)
+            yield from claim.leave(home)
+        except TransportError as broken:
+            raise exc from broken
+        raise
+    return ref
+
+
+def find(prefix: str, flow_id: str) -> Op[FlowRef]:
+    """Find a flow by its id.
+
+    Raises:
+        FlowNotFound: There is none with this id.
+    """
+    queue = yield from ask(calls.claimed(prefix, flow_id))
+    if queue is not None:
+        home = QueueKeys(prefix, queue)
+        if found := (yield from ask(calls.found(home, flow_id))):
+            return FlowRef(home, flow_id, _path(found))
+    raise FlowNotFound(f"no flow {flow_id} on this server")
+
+
+def _path(found: calls.Found) -> Path:
+    return "portable" if found.path == "portable" else "staged"
+
+
+def backend_of(ref: FlowRef) -> FlowBackend:
+    """Who keeps a flow."""
+    return _BACKENDS[ref.path]

@@ -1,0 +1,57 @@
+"""Single nodes of a flow by name; the same for flows of either path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from glidemq_orchestrate._ops.flows.backend import backend_of
+from glidemq_orchestrate._ops.flows.portable.table import GONE
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows import orchestrate, portable
+from glidemq_orchestrate._protocol.flows import watch as calls
+from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
+from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.jobs.job import JobState
+from glidemq_orchestrate.keys import QueueKeys
+
+PER_TRIP: Final = 200
+
+
+def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
+    """The nodes of these names as they are now, in the order of the names."""
+    found: list[NodeStatus] = []
+    for part in _parts(names):
+        rows = yield from ask(calls.rows(ref.home, ref.flow_id, part))
+        if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
+            yield from backend_of(ref).status(ref)  # refuses when the flow is gone
+            raise NodeNotFound(f"flow {ref.flow_id} has no node {', '.join(missing[:5])}")
+        reading = [
+            calls.node_of_row(ref.home.prefix, name, row, GONE if ref.path == "portable" else "")
+            for name, row in zip(part, rows, strict=True)
+            if row is not None
+        ]
+        found += yield from ask_all(reading)
+    return found
+
+
+def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
+    """The results of those of these nodes that have completed."""
+    nodes = [node for node in (yield from named(ref, names)) if node.state != JobState.SKIPPED]
+    texts: dict[str, str] = {}
+    for first in range(0, len(nodes), PER_TRIP):
+        part = nodes[first : first + PER_TRIP]
+        told = [portable.job(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
+        for node, (state, _, text, *_) in zip(part, (yield from ask_all(told)), strict=True):
+            if state == "completed":
+                texts[node.name] = text
+    return orchestrate.read_results(texts)
+
+
+def _parts(names: Iterable[str]) -> Iterator[Sequence[str]]:
+    if isinstance(names, str):
+        raise ConfigurationError(f"names must be a list of node names, got the text {names!r}")
+    unique = list(dict.fromkeys(names))
+    for first in range(0, len(unique), PER_TRIP):
+        yield unique[first : first + PER_TRIP]

@@ -1,0 +1,1 @@
+"""The portable path: flows whose queues are in several slots, and servers without our functions."""

@@ -1,0 +1,261 @@
+"""Submitting, watching and steering flows.
+
+What a kill between any two steps leaves behind: staged nodes that nothing can start (submit again under the
+same id, and it goes on where it stopped), or a flow whose record says what is still to be done
+(``gmo:todo``), which every worker of the home queue does from time to time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any, Final, Literal
+
+from glidemq_orchestrate._ops import events
+from glidemq_orchestrate._ops.flows.claim import take
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate._protocol.flows import claim, orchestrate, staging
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowCancelled,
+    FlowFailed,
+    FlowIncomplete,
+    FlowNotFound,
+    GlideMQError,
+    TransportError,
+    WaitTimeout,
+)
+from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.keys import QueueKeys
+
+OnExisting = Literal["attach", "retry_failed", "restart"]
+Path = Literal["staged", "portable"]
+_BROKEN: Final = (FlowState.FAILED, FlowState.CANCELLED)
+_AGAIN: Final[Mapping[str, tuple[FlowState, ...]]] = {
+    "attach": (),
+    "retry_failed": _BROKEN,
+    "restart": (*_BROKEN, FlowState.COMPLETED),
+}
+
+REREAD_MS: Final = 5_000
+SLICE: Final = 50
+MAX_SLICES: Final = 20
+CALLS_PER_TRIP: Final = 256
+MAX_STAGINGS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRef:
+    """Where a flow is: its home queue and its id, and the path by which it went."""
+
+    home: QueueKeys
+    flow_id: str
+    path: Path = "staged"
+
+
+def check_wish(on_existing: str) -> None:
+    """Check what is to be done with a flow that is there.
+
+    Raises:
+        ConfigurationError: Nobody knows that word.
+    """
+    if on_existing not in _AGAIN:
+        raise ConfigurationError(f"on_existing must be one of {', '.join(_AGAIN)}, got {on_existing!r}")
+
+
+def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
+    """Write a flow whose id is claimed and let it run; or attach to the equal flow that is there already."""
+    state, left = yield from _stage(ref, flow, clock)
+    if state in _AGAIN[on_existing]:
+        state = yield from (retry_failed if on_existing == "retry_failed" else restart)(ref, clock)
+        if state is FlowState.CANCELLED:
+            # It was cancelled while it was being staged: nothing of it ever ran, so it begins anew.
+            yield from _discard(ref, flow.digest)
+            state, left = yield from _stage(ref, flow, clock)
+    if state is FlowState.RUNNING and left:
+        yield from advance(ref, clock)
+
+
+Staged = tuple[FlowState, int]
+"""The state of a flow, and how much of it is left to be released; -1: nobody has asked."""
+
+
+def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged]:
+    """Write all nodes and start the flow. Begins again when a sweep took what lay there for abandoned."""
+    for stagings in count(1):
+        answer = yield from _stage_once(ref, flow, clock)
+        if not isinstance(answer, GlideMQError):
+            return answer
+        if isinstance(answer, FlowIncomplete) and stagings < MAX_STAGINGS:
+            yield from take(ref.home, ref.flow_id)  # the sweep has freed the id, too
+            continue
+        try:
+            yield from _discard(ref, flow.digest)
+        except TransportError as exc:
+            raise answer from exc
+        raise answer
+    raise AssertionError
+
+
+def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged | GlideMQError]:
+    """Answers the state; or the first refusal, with whatever else was sent in place."""
+    now_ms = clock.now_ms()
+    chunks = staging.chunks(flow.nodes)
+    stage = orchestrate.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms)
+    trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
+    # What one call writes is there or not, so the start may follow at its heels. Otherwise it waits until
+    # every call was accepted: a node whose edges came in several of them must not start with some of them
+    # refused.
+    starting = _starting(ref, flow, now_ms)
+    if len(trip) == 1:
+        trip += starting
+        starting = []
+    # On a cluster the claim is in another slot; there it has been kept by the time the next trip begins.
+    trip = [claim.note_home(ref.home), claim.keep(ref.home.prefix, ref.flow_id), *trip]
+    told: Staged = (FlowState.STAGING, -1)
+    while trip and told[0] is FlowState.STAGING:
+        for reply in (yield from ask_each(trip)):
+            if isinstance(reply, GlideMQError):
+                return reply
+            if isinstance(reply, FlowState):
+                told = (reply, -1)
+            elif isinstance(reply, int):
+                told = (told[0], reply)
+        trip = list(islice(stage, CALLS_PER_TRIP))
+        if not trip:
+            trip, starting = starting, []
+    return told
+
+
+def _starting(ref: FlowRef, flow: CheckedFlow, now_ms: int) -> list[Call[Any]]:
+    roots = sum(1 for node in flow.nodes if not node.after)
+    slices = min(max(roots - 1, 0) // SLICE + 1, MAX_SLICES)
+    start = orchestrate.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
+    return [start, *[orchestrate.advance_flow(ref.home, ref.flow_id, now_ms)] * slices]
+
+
+def _discard(ref: FlowRef, digest: str) -> Op[None]:
+    """Remove what a submission has staged; only a flow with our digest that never started is touched."""
+    while (yield from ask(orchestrate.discard_flow(ref.home, ref.flow_id, digest))):
+        pass
+
+
+def find(prefix: str, flow_id: str) -> Op[FlowRef]:
+    """Find a flow by its id."""
+    home = yield from ask(orchestrate.flow_home_queue(prefix, flow_id))
+    if home is None:
+        raise FlowNotFound(f"no flow {flow_id} on this server")
+    return FlowRef(QueueKeys(prefix, home), flow_id)
+
+
+def status(ref: FlowRef) -> Op[FlowStatus]:
+    """Read the record."""
+    return (yield from ask(orchestrate.flow_status(ref.home, ref.flow_id)))
+
+
+def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
+    """Read every node, dependencies before dependents."""
+    found: dict[str, tuple[float, NodeStatus]] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(orchestrate.flow_nodes(ref.home, ref.flow_id, cursor))
+        found.update((node.name, (rank, node)) for rank, node in page)
+        if cursor == "0":
+            return [node for _, node in sorted(found.values(), key=lambda item: item[0])]
+
+
+def results(ref: FlowRef) -> Op[dict[str, Any]]:
+    """Read the result of every completed node by name."""
+    texts: dict[str, str] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(orchestrate.flow_results(ref.home, ref.flow_id, cursor))
+        texts.update(page)
+        if cursor == "0":
+            return orchestrate.read_results(texts)
+
+
+def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
+    """Read results and failures of a flow that has ended."""
+    values = yield from results(ref)
+    failed = []
+    if ended.failed:
+        broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
+        broken.sort(key=lambda node: node.reason.startswith("upstream failed: "))
+        failed = [orchestrate.failed_node(node) for node in broken]
+    return FlowOutcome(status=ended, results=values, failed=failed)
+
+
+def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+    """Wait for the end of a flow: wakes on its event, and re-reads the record since events can be trimmed."""
+    position = yield from events.tail(ref.home)
+    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
+    while True:
+        current = yield from status(ref)
+        if current.state.is_terminal:
+            return (yield from outcome(ref, current))
+        # Also where no worker and no supervisor looks after the home queue, its deadlines hold.
+        expired, due = yield from ask(orchestrate.expire_due(ref.home, clock.now_ms()))
+        reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
+        if due >= 0:
+            reread = min(reread, clock.monotonic_ms() + due + 1 - clock.now_ms())
+        if deadline is not None:
+            reread = min(reread, deadline)
+        position = yield from _until_event(ref, position, reread, clock)
+        if deadline is not None and clock.monotonic_ms() >= deadline:
+            raise WaitTimeout(
+                f"flow {ref.flow_id} is still {current.state} after {timeout_ms} ms: "
+                f"{current.completed} of {current.total} nodes completed"
+            )
+
+
+def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op[str]:
+    while (left := until_ms - clock.monotonic_ms()) > 0:
+        for event in (yield from events.read(ref.home, position, left)):
+            position = event.id
+            if event.flow_id == ref.flow_id:
+                return position
+    return position
+
+
+def raise_unless_completed(ended: FlowOutcome) -> None:
+    """Raise what the end of a flow means to a caller that needs its results."""
+    state = ended.status
+    if state.state is FlowState.FAILED:
+        raise FlowFailed(state.id, ended.failed)
+    if state.state is FlowState.CANCELLED:
+        raise FlowCancelled(state.id, state.reason)
+
+
+def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
+    """End every node that has not ended. Answers the state before."""
+    before = yield from ask(orchestrate.cancel_flow(ref.home, ref.flow_id, reason, clock.now_ms()))
+    if not before.is_terminal:
+        yield from advance(ref, clock)
+    return before
+
+
+def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
+    """Run again what did not complete. Answers the state afterwards."""
+    state = yield from ask(orchestrate.retry_flow(ref.home, ref.flow_id, clock.now_ms()))
+    yield from advance(ref, clock)
+    return state
+
+
+def restart(ref: FlowRef, clock: Clock) -> Op[FlowState]:
+    """Run every node of an ended flow again. Answers the state afterwards."""
+    state = yield from ask(orchestrate.restart_flow(ref.home, ref.flow_id, clock.now_ms()))
+    yield from advance(ref, clock)
+    return state
+
+
+def advance(ref: FlowRef, clock: Clock) -> Op[None]:
+    """Do everything the flow still needs, slice by slice, several of them a trip when there is much to do."""
+    left = 1
+    while left:
+        slices = min(max(left // SLICE, 1), MAX_SLICES)
+        call = orchestrate.advance_flow(ref.home, ref.flow_id, clock.now_ms())
+        left = (yield from ask_all([call] * slices))[-1] if slices > 1 else (yield from ask(call))

@@ -1,0 +1,138 @@
+"""Open nodes that nothing would ever end: found again, brought back, or ended with a loud reason."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.worker import supervision as calls
+from glidemq_orchestrate._protocol.worker.supervision import Suspect
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.keys import QueueKeys
+
+STREAM_PAGES: Final = 200
+EVENT_PAGES: Final = 11
+
+
+def bring_back(home: QueueKeys, flow_id: str, suspects: Sequence[Suspect], clock: Clock) -> Op[None]:
+    """See to nodes that ``gmo_check_open`` could not place."""
+    gone = [suspect for suspect in suspects if not suspect.trace]
+    if gone:
+        yield from _end_vanished(home, flow_id, gone, clock)
+    lost = [suspect for suspect in suspects if suspect.trace and not suspect.is_blocked]
+    for queue in {suspect.queue for suspect in lost}:
+        yield from _search(queue, [suspect for suspect in lost if suspect.queue == queue], clock)
+    for suspect in suspects:
+        if suspect.is_blocked:
+            yield from _tell_again(home, flow_id, suspect, clock)
+
+
+def _tell_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock) -> Op[None]:
+    """Tell a node with many dependencies how they ended, unless one of them has not."""
+    cursor = "0"
+    while True:
+        cursor, refs = yield from ask(calls.dependencies(suspect, cursor))
+        for first in range(0, len(refs), calls.PAGE):
+            page = refs[first : first + calls.PAGE]
+            if not (yield from ask(calls.tell_again(home, flow_id, suspect, page, clock.now_ms()))):
+                return
+        if cursor == "0":
+            break
+    yield from ask(calls.tell_again(home, flow_id, suspect, (), clock.now_ms()))
+
+
+def _search(queue: QueueKeys, suspects: Collection[Suspect], clock: Clock) -> Op[None]:
+    """Read the stream to its end, once; whoever is not in it, or only in an entry that is dead, comes back.
+
+    A job that moves meanwhile gets an entry at the end, where it is seen, or leaves another trace.
+    """
+    wanted = {suspect.job_id for suspect in suspects}
+    found: dict[str, list[str]] = defaultdict(list)
+    position = ""
+    for _ in range(STREAM_PAGES):
+        page = yield from ask(calls.stream_page(queue, position))
+        for entry_id, job_id in page:
+            if job_id in wanted:
+                found[job_id].append(entry_id)
+        if len(page) < calls.STREAM_PAGE:
+            break
+        position = page[-1][0]
+    else:
+        return  # the next lap looks again, in a shorter stream
+    dead = yield from _dead_entries(queue, [entry_id for ids in found.values() for entry_id in ids])
+    for suspect in suspects:
+        entries = found.get(suspect.job_id, [])
+        if all(entry_id in dead for entry_id in entries):
+            yield from ask(calls.put_back(suspect, entries[0] if entries else "", clock.now_ms()))
+
+
+def _dead_entries(queue: QueueKeys, entry_ids: Sequence[str]) -> Op[set[str]]:
+    """The entries that were delivered and that nobody holds."""
+    if not entry_ids:
+        return set()
+    try:
+        newest = yield from ask(calls.delivered(queue))
+        held = yield from ask_all([calls.is_held(queue, entry_id) for entry_id in entry_ids])
+    except ProtocolError:
+        return set()  # no group: the one that comes begins at the start
+    return {
+        entry_id
+        for entry_id, is_held in zip(entry_ids, held, strict=True)
+        if not is_held and calls.entry_order(entry_id) <= newest
+    }
+
+
+def _end_vanished(home: QueueKeys, flow_id: str, gone: Sequence[Suspect], clock: Clock) -> Op[None]:
+    """End nodes whose jobs were removed: completed where an event or a dependent says so, else failed."""
+    table = yield from _table(home, flow_id)
+    places = {(row[1], row[2]): name for name, row in table.items()}
+    dependents: dict[str, list[str]] = defaultdict(list)
+    for row in table.values():
+        for name in row[4:]:
+            dependents[name].append(f"{QueueKeys(home.prefix, row[1]).base}:{row[2]}")
+    results: dict[QueueKeys, dict[str, str]] = {}
+    for lost in gone:
+        if lost.queue not in results:
+            results[lost.queue] = yield from _completions(lost.queue)
+        node = places.get((lost.queue.queue, lost.job_id), lost.job_id)
+        result = results[lost.queue].get(lost.job_id)
+        told = {
+            "node": node,
+            "job": table[node][3] if node in table else "",
+            "completed": result is not None,
+            "result": result or "null",
+            "reason": f"job {lost.job_id} was removed from queue {lost.queue.queue} before its end was told",
+        }
+        yield from ask(
+            calls.settle_vanished(
+                home, flow_id, lost, told=told, dependents=dependents[node], now_ms=clock.now_ms()
+            )
+        )
+
+
+def _table(home: QueueKeys, flow_id: str) -> Op[dict[str, list[Any]]]:
+    table: dict[str, list[Any]] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(calls.node_table(home, flow_id, cursor))
+        table.update(page)
+        if cursor == "0":
+            return table
+
+
+def _completions(queue: QueueKeys) -> Op[dict[str, str]]:
+    """The results that the remembered events tell, by job; not of jobs that were removed before."""
+    said: dict[str, str | None] = {}
+    position = ""
+    for _ in range(EVENT_PAGES):
+        page = yield from ask(calls.recent_events(queue, position))
+        for _, fields in page:  # from new to old: the oldest word stays
+            if fields.get("event") in ("completed", "removed"):
+                said[fields.get("jobId", "")] = fields.get("returnvalue")
+        if len(page) < calls.PAGE:
+            break
+        position = page[-1][0]
+    return {job_id: result for job_id, result in said.items() if result is not None}

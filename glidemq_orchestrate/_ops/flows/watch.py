@@ -1,0 +1,241 @@
+"""Watching a flow: what has changed since the reader was told last.
+
+Events only say where to look; what is told is the difference between what was told before and the jobs as
+they are. So a trimmed stream, an event that nobody wrote and a reader that was away cost a look at all nodes,
+and nothing is told twice. Steps that follow each other faster than the reader looks are told as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from glidemq_orchestrate._ops import events
+from glidemq_orchestrate._ops.flows.backend import backend_of
+from glidemq_orchestrate._ops.flows.portable.advance import advance
+from glidemq_orchestrate._ops.flows.portable.table import GONE
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import watch as calls
+from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.worker.supervision import entry_order
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import WaitTimeout
+from glidemq_orchestrate.flows.change import UNTOLD, FlowChange, NodeChange, Told, time_of
+from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.keys import QueueKeys
+
+REREAD_MS: Final = 5_000
+LOOKS_SHARE: Final = 20  # at most one part in so many of the time goes into looks that nothing asked for
+POLL_MS: Final = 500
+PER_TRIP: Final = 200
+
+Found = dict[str, tuple[float, NodeStatus]]
+Change = NodeChange | FlowChange
+
+
+@dataclass(slots=True)
+class Watch:
+    """One reader of one flow.
+
+    Attributes:
+        told: What it was told so far.
+        deadline: When it loses patience, in monotonic ms; None: never.
+        nodes: Every node with its rank, as it was seen last.
+        by_job: The names of the nodes by the ids of their jobs.
+        streams: The position in the events of each queue of the flow.
+        due_ms: Monotonic ms; when to look at all nodes again although no event asks for it.
+        is_over: The end was told.
+    """
+
+    ref: FlowRef
+    clock: Clock
+    told: Told
+    deadline: int | None
+    nodes: Found = field(default_factory=dict)
+    by_job: dict[str, str] = field(default_factory=dict)
+    streams: dict[QueueKeys, str] = field(default_factory=dict)
+    due_ms: int = 0
+    is_over: bool = False
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether whoever watches must move the flow on, and may read one stream only."""
+        return self.ref.path == "portable"
+
+
+def begin(ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock) -> Watch:
+    """Make a reader; asks nothing yet.
+
+    Raises:
+        ConfigurationError: ``after`` is no position of this flow.
+    """
+    told = Told(ref.flow_id) if after is None else Told.at(ref.flow_id, after)
+    return Watch(ref, clock, told, None if timeout_ms is None else clock.monotonic_ms() + timeout_ms)
+
+
+def step(watch: Watch) -> Op[list[Change]]:
+    """What changed; waits a few seconds at most for the first change, and may then tell nothing.
+
+    Raises:
+        WaitTimeout: The deadline has passed.
+    """
+    if watch.clock.monotonic_ms() < watch.due_ms:
+        names = yield from _wait(watch)
+        if names is not None:
+            return (yield from _tell(watch, (yield from _read(watch, names))))
+    return (yield from _look(watch))
+
+
+def _look(watch: Watch) -> Op[list[Change]]:
+    """Look at the record and at all nodes."""
+    began = watch.clock.monotonic_ms()
+    # The record first: when it says that the flow has ended, the nodes read afterwards have too.
+    ended = yield from _status(watch)
+    found = yield from _everything(watch.ref)
+    if (yield from _hold_streams(watch, found)):
+        found = yield from _everything(watch.ref)  # what happened before the streams were held
+    changes = yield from _tell(watch, found)
+    now_ms = watch.clock.monotonic_ms()
+    watch.due_ms = now_ms + max(REREAD_MS, (now_ms - began) * LOOKS_SHARE)
+    if watch.is_portable:
+        watch.due_ms = now_ms + POLL_MS
+    return [*changes, *_tell_end(watch, ended)] if ended.state.is_terminal else changes
+
+
+def _status(watch: Watch) -> Op[FlowStatus]:
+    if watch.is_portable:  # whoever watches a portable flow also moves it on
+        yield from advance(watch.ref, watch.clock)
+    return (yield from backend_of(watch.ref).status(watch.ref))
+
+
+def _everything(ref: FlowRef) -> Op[Found]:
+    if ref.path == "portable":
+        nodes = yield from backend_of(ref).nodes(ref)
+        return {node.name: (rank, node) for rank, node in enumerate(nodes)}
+    found: Found = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(orchestrate.flow_nodes(ref.home, ref.flow_id, cursor))
+        found.update((node.name, (rank, node)) for rank, node in page)
+        if cursor == "0":
+            return found
+
+
+def _hold_streams(watch: Watch, found: Found) -> Op[bool]:
+    """Fix the position in the events of every queue that has none yet; answers whether there were any."""
+    queues = {watch.ref.home.queue}
+    if not watch.is_portable:  # its queues may be in other slots
+        queues |= {node.queue for _, node in found.values()}
+    places = {QueueKeys(watch.ref.home.prefix, queue) for queue in queues} - watch.streams.keys()
+    for place in places:
+        watch.streams[place] = yield from events.tail(place)
+    return bool(places)
+
+
+def _wait(watch: Watch) -> Op[list[str] | None]:
+    """Wait for events; answers the nodes to look at, or None for everything."""
+    now_ms = watch.clock.monotonic_ms()
+    until = watch.due_ms if watch.deadline is None else min(watch.due_ms, watch.deadline)
+    if until <= now_ms:
+        raise WaitTimeout(f"flow {watch.ref.flow_id} has not ended in time; go on after the last position")
+    # In one trip: what follows the reading is asked when that has ended.
+    todo: list[Call[Any]] = [calls.read_streams(watch.streams, until - now_ms)]
+    todo += map(glidemq.first_event, watch.streams)
+    if not watch.is_portable:
+        todo.append(orchestrate.flow_status(watch.ref.home, watch.ref.flow_id))
+    read, *told = yield from ask_all(todo)
+    is_lost = _move(watch, read, told[: len(watch.streams)])
+    if watch.is_portable:
+        return None
+    now: FlowStatus = told[-1]
+    if is_lost or now.state.is_terminal or now.total != len(watch.nodes):
+        return None
+    jobs = {fields.get("jobId", "") for entries in read.values() for _, fields in entries}
+    return [watch.by_job[job] for job in jobs if job in watch.by_job]
+
+
+def _move(watch: Watch, read: Mapping[QueueKeys, calls.Entries], oldest: Sequence[str | None]) -> bool:
+    """Move on in the streams; answers whether events were trimmed away before they were read."""
+    is_lost = False
+    for place, first in zip(list(watch.streams), oldest, strict=True):
+        if entries := read.get(place):
+            is_lost = is_lost or entry_order(first or "0-0") > entry_order(watch.streams[place])
+            watch.streams[place] = entries[-1][0]
+    return is_lost
+
+
+def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
+    known = [watch.nodes[name] for name in names]
+    gone = GONE if watch.is_portable else ""
+    found: Found = {}
+    for first in range(0, len(known), PER_TRIP):
+        part = known[first : first + PER_TRIP]
+        asking = [calls.node(watch.ref.home.prefix, node, gone) for _, node in part]
+        nodes = yield from ask_all(asking)
+        found.update((node.name, (rank, node)) for (rank, _), node in zip(part, nodes, strict=True))
+    return found
+
+
+def _tell(watch: Watch, found: Found) -> Op[list[Change]]:
+    """The differences, dependencies before dependents."""
+    before = yield from _catch_up(watch, found)
+    changes: list[Change] = []
+    for rank, node in sorted((watch.nodes[name] for name in before), key=lambda one: (one[0], one[1].name)):
+        if watch.told.state(rank, node.name) == node.state and not _has_moved(before[node.name], node):
+            continue
+        position = watch.told.tell(rank, node)
+        at = time_of(node, _now(watch))
+        changes.append(
+            NodeChange(node.name, node.state, at, node.attempts, node.reason, node.progress, position)
+        )
+    return changes
+
+
+def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
+    """Take over what was read, and look again at dependencies that were read too early.
+
+    A node may be read before it completes, and its dependent, in a later trip, as started. Whoever was seen
+    to have started shows that its dependencies have ended by now: each of them is read again, once for every
+    such dependent, as another one may have been seen before. Answers the nodes as they were before.
+    """
+    before: dict[str, NodeStatus | None] = {}
+    asked: set[tuple[str, str]] = set()
+    while news:
+        for name, (_, node) in news.items():
+            before.setdefault(name, watch.nodes[name][1] if name in watch.nodes else None)
+            watch.by_job[node.job_id] = name
+        watch.nodes.update(news)
+        early = {
+            (node.name, name)
+            for _, node in news.values()
+            if node.state != UNTOLD
+            for name in node.after
+            if name in watch.nodes and not watch.nodes[name][1].state.is_terminal
+        } - asked
+        asked |= early
+        news = yield from _read(watch, {name for _, name in early})
+    return before
+
+
+def _has_moved(before: NodeStatus | None, node: NodeStatus) -> bool:
+    """Whether a node in the same state as before has something to tell."""
+    if before is None or node.state == UNTOLD:
+        return False
+    return (before.progress, before.attempts) != (node.progress, node.attempts)
+
+
+def _tell_end(watch: Watch, ended: FlowStatus) -> list[Change]:
+    watch.is_over = True
+    if watch.told.end == ended.state:
+        return []
+    at = ended.finished_at or _now(watch)
+    position = watch.told.tell_end(ended.state)
+    return [FlowChange(watch.ref.flow_id, ended.state, at, ended.reason, position)]
+
+
+def _now(watch: Watch) -> datetime:
+    return datetime.fromtimestamp(watch.clock.now_ms() / 1000, UTC)

@@ -1,0 +1,140 @@
+"""Adding jobs, and waiting for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from glidemq_orchestrate._ops import events
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.queue.adding import add_calls
+from glidemq_orchestrate._protocol.queue.glidemq import EncodedJob
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.codec import Json, JsonLike, decode, encode, pack
+from glidemq_orchestrate.errors import InvalidJob, JobFailed, JobNotFound, JobSkipped, WaitTimeout
+from glidemq_orchestrate.jobs.job import Job, JobId, JobState
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.names import JOB_NAME
+
+REREAD_MS: Final = 1000
+BATCH_CALLS: Final = 500
+BATCH_CHARACTERS: Final = 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be added: the handler that runs it, its data (JSON, at most 1 MiB encoded) and its options."""
+
+    name: str
+    data: JsonLike = None
+    options: JobOptions = DEFAULT_OPTIONS
+
+
+def traced(new: NewJob, traceparent: str) -> NewJob:
+    """The job with the trace context of whoever adds it, unless it has one or there is none."""
+    if not traceparent or new.options.traceparent:
+        return new
+    return replace(new, options=replace(new.options, traceparent=traceparent))
+
+
+def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False) -> Op[JobId]:
+    """Check, encode and add one job."""
+    job = _encoded(new, packed=packed)
+    options, mark = job.options, job.options.deduplication
+    if mark is None:
+        told = yield from ask(glidemq.add_job(queue, job.name, job.data, options, now_ms))
+    else:
+        told = yield from ask(glidemq.dedup(queue, mark, job, now_ms))
+    if mark and told == "skipped":
+        existing = yield from ask(glidemq.deduplicated_job(queue, mark.id))
+        raise JobSkipped(queue.queue, mark.id, existing)
+    if told == "duplicate":
+        raise InvalidJob(
+            f"job id {options.job_id!r} exists already in queue {queue.queue}; nothing was added"
+        )
+    return JobId(told)
+
+
+def add_many(
+    queue: QueueKeys, jobs: Iterable[NewJob], now_ms: int, *, packed: bool = False
+) -> Op[list[JobId | None]]:
+    """Check and encode all jobs, then add them in order. Answers an id for each, None where it was there."""
+    encoded = [_encoded(job, packed=packed) for job in jobs]
+    ids: list[JobId | None] = []
+    for calls in _batches(add_calls(queue, encoded, now_ms)):
+        for found in (yield from ask_all(calls)):
+            ids += found
+    return ids
+
+
+def add_and_wait(
+    queue: QueueKeys, new: NewJob, timeout_ms: int, clock: Clock, *, packed: bool = False
+) -> Op[Json]:
+    """Add a job and wait for its result: wakes on its event, and re-reads it since events can be lost."""
+    if new.options.remove_on_complete or new.options.remove_on_fail:
+        raise InvalidJob("remove_on_complete and remove_on_fail must be left out: the job is to be read")
+    if timeout_ms <= 0:
+        raise InvalidJob("timeout must be at least a millisecond")
+    position = yield from events.tail(queue)
+    deadline = clock.monotonic_ms() + timeout_ms
+    job_id = yield from add_job(queue, new, clock.now_ms(), packed=packed)
+    while True:
+        reread = min(clock.monotonic_ms() + REREAD_MS, deadline)
+        position = yield from _until_told(queue, job_id, position, reread, clock)
+        state, result, reason = yield from ask(glidemq.job_outcome(queue, job_id))
+        if state == JobState.COMPLETED:
+            return decode(result, where=f"result of job {job_id}")
+        if state == JobState.FAILED:
+            raise JobFailed(job_id, reason or "no reason given")
+        if state is None:
+            raise JobNotFound(f"job {job_id} of queue {queue.queue} was removed while it was waited for")
+        if clock.monotonic_ms() >= deadline:
+            raise WaitTimeout(f"job {job_id} is still {state} after {timeout_ms} ms")
+
+
+def get_job(queue: QueueKeys, job_id: str) -> Op[Job]:
+    """Read one job."""
+    fields = yield from ask(glidemq.job_fields(queue, job_id))
+    if "state" not in fields:
+        raise JobNotFound(f"no job {job_id} in queue {queue.queue}")
+    return Job.from_wire(queue.queue, fields)
+
+
+def _encoded(new: NewJob, *, packed: bool) -> EncodedJob:
+    JOB_NAME.check(new.name)
+    text = encode(new.data, where=f"data of job {new.name}")
+    return EncodedJob(new.name, pack(text) if packed else text, new.options)
+
+
+def _batches(
+    calls: Iterator[tuple[Call[list[Any]], int]],
+) -> Iterator[list[Call[list[Any]]]]:
+    batch: list[Call[list[Any]]] = []
+    size = 0
+    for call, characters in calls:
+        if batch and (len(batch) == BATCH_CALLS or size + characters > BATCH_CHARACTERS):
+            yield batch
+            batch, size = [], 0
+        batch.append(call)
+        size += characters
+    if batch:
+        yield batch
+
+
+def _until_told(queue: QueueKeys, job_id: str, position: str, until_ms: int, clock: Clock) -> Op[str]:
+    """Read events until one says that the job may have ended, or the time comes."""
+    while (left := until_ms - clock.monotonic_ms()) > 0:
+        for event in (yield from events.read(queue, position, left)):
+            position = event.id
+            if event.job_id == job_id and event.kind in (
+                "completed",
+                "failed",
+                "expired",
+                "revoked",
+                "removed",
+            ):
+                return position
+    return position

@@ -1,0 +1,331 @@
+"""Which jobs are in a queue: by state, by name, by data, and how many.
+
+glide-mq has an index for most states and none for jobs that wait for other jobs: those are found by going
+through the keys, a page at a time. What a job's hash says decides, wherever the job was found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate._protocol.queue import glidemq, reads
+from glidemq_orchestrate.codec import JsonLike, decode
+from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, ProtocolError
+from glidemq_orchestrate.jobs.job import Job, JobState
+from glidemq_orchestrate.keys import QueueKeys
+
+PAGE: Final = 500
+READ: Final = 100
+LOOK_AT: Final = 100_000
+EMPTY_PAGE: Final = 50  # as so many jobs counts a page that has fewer
+SHIFT: Final = 2**42
+MAX_CLASSES: Final = 5000
+_MAY_BE_BROKEN: Final = (None, JobState.UNKNOWN, JobState.COMPLETED, JobState.FAILED)
+SORTED: Final = {
+    JobState.COMPLETED: "completed",
+    JobState.FAILED: "failed",
+    JobState.SUSPENDED: "suspended",
+    JobState.DELAYED: "scheduled",
+    JobState.PRIORITIZED: "scheduled",
+}
+
+T = TypeVar("T")
+Position = Any
+Step = Op[tuple[list[str], Position | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs, and the cursor from which to go on; ``"0"`` at the end."""
+
+    jobs: list[Job]
+    cursor: str
+
+
+class FoundJobs(list[Job]):
+    """Jobs that were found. ``is_partial``: the search ended at its bound, so there may be more."""
+
+    is_partial = False
+
+
+class JobCounts(dict[JobState, int]):
+    """Numbers of jobs by state. ``at_least``: the states whose counting ended at its bound."""
+
+    at_least: frozenset[JobState] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which jobs to find: all that is given must hold. ``data``: these keys with these values, at the top."""
+
+    state: JobState | None = None
+    name: str | None = None
+    data: Mapping[str, JsonLike] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a state that no job has."""
+        if self.state is JobState.SKIPPED:
+            raise ConfigurationError("skipped is a state of nodes of flows; their jobs are completed")
+
+    def has(self, head: Sequence[str | None] | ProtocolError) -> bool:
+        """Whether a job with these fields (state, name, data) is one; so is one that cannot be read."""
+        if isinstance(head, ProtocolError):
+            return self.name is None and self.data is None and self.state in _MAY_BE_BROKEN
+        if head[0] is None or (
+            self.state is not None and head[0] != self.state and not self._is_odd(head[0])
+        ):
+            return False
+        if self.name is not None and head[1] != self.name:
+            return False
+        return self.data is None or _has_data(head[2], self.data)
+
+    def _is_odd(self, state: str) -> bool:
+        return self.state is JobState.UNKNOWN and JobState.read(state) is JobState.UNKNOWN
+
+
+def get_jobs(
+    queue: QueueKeys, wanted: Wanted, span: range, *, exclude_data: bool = False, newest_first: bool = False
+) -> Op[list[Job]]:
+    """The jobs at these places of those that are wanted."""
+    if newest_first and wanted.state not in SORTED:
+        raise ConfigurationError("newest_first is for jobs that are completed, failed, delayed or suspended")
+    if span.start < 0 or span.stop < span.start:
+        raise ConfigurationError("offset and limit must not be negative")
+    found = yield from find(queue, wanted, span, newest_first=newest_first)
+    return (yield from _read(queue, found, exclude_data=exclude_data))
+
+
+def search(
+    queue: QueueKeys, wanted: Wanted, limit: int, look_at: int | None, *, exclude_data: bool = False
+) -> Op[FoundJobs]:
+    """The first of the jobs that are wanted, among about ``look_at``; None: among all."""
+    _check_bounds(limit, look_at)
+    ids, is_partial = yield from look(queue, wanted, range(limit), look_at)
+    found = FoundJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
+    found.is_partial = is_partial
+    return found
+
+
+def scan_jobs(queue: QueueKeys, wanted: Wanted, cursor: str, *, exclude_data: bool = False) -> Op[JobPage]:
+    """Go through a thousand keys or so."""
+    if not cursor.isdigit():
+        raise ConfigurationError("the cursor must be one that a page has told, or '0'")
+    following, ids = yield from ask(reads.scan_page(queue, cursor, "job", 2 * PAGE))
+    kept = yield from keep(queue, [job_id for job_id in ids if ":" not in job_id], wanted)
+    return JobPage((yield from _read(queue, kept, exclude_data=exclude_data)), following)
+
+
+def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> Op[JobCounts]:
+    """How many jobs are in each state; those that wait for others among about ``look_at`` jobs."""
+    _check_bounds(0, look_at)
+    names = ("stream", "lifo", "priority", "scheduled", "completed", "failed", "suspended")
+    sizes = yield from ask_all([reads.length(queue, name) for name in names])
+    stream, lifo, priority, scheduled, completed, failed, suspended = sizes
+    held = yield from _held(queue)
+    listed = yield from ask(reads.list_active(queue))
+    prioritized = yield from _prioritized(queue)
+    found = JobCounts()
+    found |= {
+        JobState.WAITING: max(stream - held, 0) + lifo + priority,
+        JobState.ACTIVE: held + listed,
+        JobState.DELAYED: max(scheduled - prioritized, 0),
+        JobState.PRIORITIZED: prioritized,
+        JobState.SUSPENDED: suspended,
+        JobState.COMPLETED: completed,
+        JobState.FAILED: failed,
+    }
+    if not indexed_only:
+        partial = []
+        for state in (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING):
+            ids, is_partial = yield from look(queue, Wanted(state), range(2**53), look_at)
+            found[state] = len(ids)
+            partial += [state] if is_partial else []
+        found.at_least = frozenset(partial)
+    return found
+
+
+def active_count(queue: QueueKeys) -> Op[int]:
+    """How many jobs workers hold."""
+    return (yield from _held(queue)) + (yield from ask(reads.list_active(queue)))
+
+
+def pages(queue: QueueKeys, state: JobState | None) -> Callable[[Position | None], Step]:
+    """How to go through the places where jobs of a state can be; begin with None."""
+    if state in SORTED:
+        return lambda at: _sorted_step(queue, SORTED[state], at or 0, newest_first=False)
+    steps = {
+        JobState.WAITING: _waiting_step,
+        JobState.ACTIVE: _active_step,
+        JobState.GROUP_WAITING: _group_step,
+    }
+    step = steps.get(state, _scan_step) if state else _scan_step
+    return lambda at: step(queue, at)
+
+
+def find(queue: QueueKeys, wanted: Wanted, span: range, *, newest_first: bool = False) -> Op[list[str]]:
+    """The ids of the jobs at these places of those that are wanted."""
+    ids, _ = yield from look(queue, wanted, span, None, newest_first=newest_first)
+    return ids
+
+
+def look(
+    queue: QueueKeys, wanted: Wanted, span: range, look_at: int | None, *, newest_first: bool = False
+) -> Op[tuple[list[str], bool]]:
+    """``find``, and whether it ended at its bound."""
+    step = pages(queue, wanted.state)
+    if newest_first and wanted.state:
+        name = SORTED[wanted.state]
+
+        def step(at: Position | None) -> Step:
+            return _sorted_step(queue, name, at or 0, newest_first=True)
+
+    seen: set[str] = set()
+    found: list[str] = []
+    at: Position | None = None
+    looked = 0
+    while len(found) < span.stop:
+        if look_at is not None and looked >= look_at:
+            return found[span.start : span.stop], True
+        ids, at = yield from step(at)
+        looked += max(len(ids), EMPTY_PAGE)
+        fresh = [job_id for job_id in dict.fromkeys(ids) if job_id not in seen]
+        seen.update(fresh)
+        found += yield from keep(queue, fresh, wanted)
+        if at is None:
+            break
+    return found[span.start : span.stop], False
+
+
+def keep(queue: QueueKeys, ids: Sequence[str], wanted: Wanted) -> Op[list[str]]:
+    """Those of some jobs that are wanted."""
+    fields = ("state", "name") if wanted.data is None else ("state", "name", "data")
+    heads = yield from _each(reads.heads(queue, ids, fields))
+    return [job_id for job_id, head in zip(ids, heads, strict=True) if wanted.has(head)]
+
+
+def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[list[Job]]:
+    jobs: list[Job] = []
+    for some in _slices(ids, READ):
+        rows = yield from _each(
+            [glidemq.job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some]
+        )
+        for job_id, fields in zip(some, rows, strict=True):
+            if isinstance(fields, ProtocolError):  # its key is no hash
+                jobs.append(Job.from_wire(queue.queue, {"id": job_id}, lenient=True))
+            elif "state" in fields:
+                jobs.append(Job.from_wire(queue.queue, {"id": job_id, **fields}, lenient=True))
+    return jobs
+
+
+def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
+    """The replies; an error stands for each that cannot be read."""
+    found: list[T | ProtocolError] = []
+    for reply in (yield from ask_each(calls)):
+        if isinstance(reply, GlideMQError) and not isinstance(reply, ProtocolError):
+            raise reply
+        found.append(reply)
+    return found
+
+
+def _sorted_step(queue: QueueKeys, name: str, at: int, *, newest_first: bool) -> Step:
+    ids = yield from ask(reads.sorted_ids(queue, name, at, PAGE, newest_first=newest_first))
+    # A retry of a broadcast message stands there as `<job>||<subscription>`.
+    return [member.partition("||")[0] for member in ids], at + len(ids) if len(ids) == PAGE else None
+
+
+def _waiting_step(queue: QueueKeys, at: Position | None) -> Step:
+    """In the order in which workers take them: priority list, LIFO list, stream."""
+    place: str = at[0] if at else "priority"
+    if place != "stream":
+        first: int = at[1] if at else 0
+        ids = yield from ask(reads.list_ids(queue, place, first, PAGE))
+        if len(ids) == PAGE:
+            return ids, (place, first + PAGE)
+        return ids, ("lifo", 0) if place == "priority" else ("stream", "-")
+    entries = yield from ask(reads.stream_page(queue, str(at[1]) if at else "-", PAGE))
+    following = ("stream", f"({entries[-1][0]}") if len(entries) == PAGE else None
+    return [job_id for _, job_id in entries if job_id], following
+
+
+def _active_step(queue: QueueKeys, at: Position | None) -> Step:
+    """What workers hold of the stream; then, if any came from a list, everything."""
+    place, where = at or ("stream", "-")
+    if place == "scan":
+        return (yield from _scan_step(queue, at))
+    try:
+        entries = yield from ask(reads.pending_page(queue, where, PAGE))
+    except ProtocolError:
+        entries = []  # no worker has ever read the queue
+    rows = yield from ask_all([reads.stream_entry(queue, entry) for entry in entries])
+    ids = [job_id for row in rows for _, job_id in row if job_id]
+    if len(entries) == PAGE:
+        return ids, ("stream", f"({entries[-1]}")
+    listed = yield from ask(reads.list_active(queue))
+    return ids, ("scan", "0") if listed else None
+
+
+def _scan_step(queue: QueueKeys, at: Position | None) -> Step:
+    cursor = at[1] if at else "0"
+    following, ids = yield from ask(reads.scan_page(queue, cursor, "job", 2 * PAGE))
+    return [job_id for job_id in ids if ":" not in job_id], ("scan", following) if following != "0" else None
+
+
+def _group_step(queue: QueueKeys, at: Position | None) -> Step:
+    """The parked jobs of each ordering key."""
+    cursor, groups = at or ("0", None)
+    if not groups:
+        cursor, keys = yield from ask(reads.ordering_keys_page(queue, cursor, READ))
+        groups = [(key, 0) for key in keys]
+    members = yield from ask_all(
+        [reads.sorted_ids(queue, f"groupq:{key}", first, PAGE, newest_first=False) for key, first in groups]
+    )
+    rest = [
+        (key, first + PAGE) for (key, first), ids in zip(groups, members, strict=True) if len(ids) == PAGE
+    ]
+    ids = [job_id for some in members for job_id in some]
+    return ids, (cursor, rest) if rest or cursor != "0" else None
+
+
+def _held(queue: QueueKeys) -> Op[int]:
+    try:
+        return (yield from ask(reads.pending_count(queue)))
+    except ProtocolError:
+        return 0  # no worker has ever read the queue
+
+
+def _prioritized(queue: QueueKeys) -> Op[int]:
+    """Scores of jobs that wait by priority have no time; there is a class of scores for each priority."""
+    total, score = 0, SHIFT
+    for _ in range(MAX_CLASSES):
+        lowest = yield from ask(reads.next_class(queue, score))
+        if lowest is None or not math.isfinite(lowest):
+            break
+        start = int(lowest // SHIFT) * SHIFT
+        total += yield from ask(reads.with_score(queue, start))
+        score = start + SHIFT
+    return total
+
+
+def _check_bounds(limit: int, look_at: int | None) -> None:
+    for name, value in (("limit", limit), ("look_at", look_at)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise ConfigurationError(f"{name} must be a whole number of at least 0, got {value!r:.40}")
+
+
+def _has_data(text: str | None, wanted: Mapping[str, JsonLike]) -> bool:
+    try:
+        value = decode(text, where="data")
+    except CodecError:
+        return False
+    return isinstance(value, dict) and all(
+        key in value and value[key] == part for key, part in wanted.items()
+    )
+
+
+def _slices(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,221 @@
+"""Writing schedulers and firing them. Any number of Python and Node workers: one firing a slot.
+
+A Node worker holds the lock from reading the entries until its transaction has written them. Our functions
+refuse while it is held, and compare the entry with the text that we computed from, so neither side can fire
+what the other has fired.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from glidemq_orchestrate._ops.apart import apart
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.queue import schedulers as calls
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, is_utf8
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    PayloadTooLarge,
+    SchedulerBusy,
+    SchedulerNotFound,
+)
+from glidemq_orchestrate.jobs.job import JobState
+from glidemq_orchestrate.jobs.schedule import JobTemplate, Schedule, SchedulerEntry, Stored
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.names import SCHEDULER
+from glidemq_orchestrate.stored import number
+
+AGAIN_MS: Final = 50
+SEARCH_PAGE: Final = 200
+SEARCH_PAGES: Final = 5
+CLOCKS_APART_MS: Final = 60_000
+_IDENTITY: Final = ("pattern", "every", "repeatAfterComplete", "tz", "startDate", "endDate")
+
+
+def upsert(
+    queue: QueueKeys, name: str, schedule: Schedule, template: JobTemplate, now_ms: int
+) -> Op[SchedulerEntry]:
+    """Write a scheduler; with an unchanged schedule it keeps its place in time.
+
+    Raises:
+        ConfigurationError: The schedule has no slot, or the template does not fit it.
+        SchedulerBusy: A worker is firing; nothing was written.
+    """
+    made = _fresh(name, schedule, template)
+    seen = yield from _both(queue, name)
+    old = Stored.parse(seen[0] or seen[1])
+    if old is not None and all(old.wire.get(key) == made.wire.get(key) for key in _IDENTITY) and _lives(old):
+        stored = made.with_values(
+            iterationCount=old.number("iterationCount"),
+            lastRun=old.wire.get("lastRun"),
+            nextRun=old.wire.get("nextRun"),
+        )
+    else:
+        stored = made.with_values(nextRun=made.first_run(now_ms))
+    if stored.wire["nextRun"] is None or stored.is_over:
+        raise ConfigurationError(
+            f"scheduler {name!r} would never run: no slot within its start, end and limit"
+        )
+    texts = ("", stored.text) if schedule.is_ours else (stored.text, "")
+    yield from _put(queue, name, seen, texts, now_ms)
+    return stored.entry(name, python_only=schedule.is_ours)
+
+
+def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> Stored:
+    SCHEDULER.check(name)
+    wire = template.to_wire()
+    if schedule.logical_time and not isinstance(wire.get("data", {}), dict):
+        raise ConfigurationError("logical_time needs data that is an object")
+    stored = Stored(schedule.to_wire() | {"iterationCount": 0, "template": wire or None})
+    if len(stored.text.encode()) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"scheduler {name} is larger than {MAX_PAYLOAD_BYTES:,} bytes")
+    return stored
+
+
+def _lives(old: Stored) -> bool:
+    # 0 with a last run: its job is still at work, and a fresh start would add a second one beside it.
+    return bool(old.number("nextRun") or (old.number("repeatAfterComplete") and old.number("lastRun")))
+
+
+def remove(queue: QueueKeys, name: str, now_ms: int) -> Op[bool]:
+    """Remove a scheduler; answers whether there was one. Jobs that it added stay.
+
+    Raises:
+        SchedulerBusy: A worker is firing; nothing was removed.
+    """
+    seen = yield from _both(queue, name)
+    if seen == ("", ""):
+        return False
+    yield from _put(queue, name, seen, ("", ""), now_ms)
+    return True
+
+
+def get(queue: QueueKeys, name: str) -> Op[SchedulerEntry]:
+    """Read one scheduler."""
+    shared, own = yield from _both(queue, name)
+    if not own and not shared:
+        raise SchedulerNotFound(f"no scheduler {name} in queue {queue.queue}")
+    return _entry(name, own or shared, python_only=bool(own))
+
+
+def find_all(queue: QueueKeys) -> Op[list[SchedulerEntry]]:
+    """All schedulers by name; what cannot be fired says so."""
+    hashes = yield from ask_all([calls.entries(queue, where) for where in (calls.SHARED, calls.OURS)])
+    found = [
+        _entry(name, text, python_only=python_only)
+        for python_only, texts in zip((False, True), hashes, strict=True)
+        for name, text in texts.items()
+    ]
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def _entry(name: str, text: str, *, python_only: bool) -> SchedulerEntry:
+    found = (Stored.parse(text) or Stored({})).entry(name, python_only=python_only)
+    return replace(found, broken=Stored.flaw(name, text))
+
+
+def _both(queue: QueueKeys, name: str) -> Op[tuple[str, str]]:
+    shared, own = yield from ask_all([calls.entry(queue, at, name) for at in (calls.SHARED, calls.OURS)])
+    return shared, own
+
+
+def _put(queue: QueueKeys, name: str, seen: tuple[str, str], texts: tuple[str, str], now_ms: int) -> Op[None]:
+    if (yield from ask(calls.put(queue, name, seen, texts, now_ms))) != "put":
+        raise SchedulerBusy(f"scheduler {name} of queue {queue.queue} is being fired or changed")
+
+
+def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
+    """Fire what is due and mend what is stuck. Answers when the next slot is due in ms, or -1. Repeatable.
+
+    An entry that cannot be fired is told in the log, once, and keeps nothing from being fired.
+    """
+    hashes = yield from ask_all([calls.entries(queue, at) for at in (calls.SHARED, calls.OURS, calls.LAST)])
+    last, due = hashes[2], list[int]()
+    for where, texts in zip((calls.SHARED, calls.OURS), hashes[:2], strict=True):
+        for name, text in texts.items():
+            # Not ours to delete: whoever wrote it may know what it means.
+            visit = _visit(queue, where, name, text, last.get(name, ""), clock.now_ms())
+            at = yield from apart(visit, f"scheduler {name!r} of queue {queue.queue}")
+            if at is not None:
+                due.append(at)
+    return min(due, default=-1)
+
+
+def _visit(  # noqa: PLR0913, PLR0917  one entry and where it stands
+    queue: QueueKeys, where: str, name: str, text: str, last: str, now_ms: int
+) -> Op[int | None]:
+    stored = Stored.parse(text)
+    if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
+        raise ConfigurationError(Stored.flaw(name, text))
+    slot, repeat = stored.number("nextRun"), stored.number("repeatAfterComplete")
+    is_in_flight = not slot and repeat and stored.number("lastRun")
+    if not (slot or is_in_flight):
+        return None
+    if slot > now_ms and not stored.is_over:
+        return slot
+    then: Stored | None = None
+    data: list[str] = []
+    if not stored.is_over:
+        if is_in_flight:
+            ended = yield from _end_of_last_run(queue, name, stored, last, now_ms)
+            if ended is None:
+                return None
+            then = stored.with_values(nextRun=ended + repeat)
+        elif stored.wire.get("overlap") is False and last and (yield from _is_open(queue, last)):
+            return None
+        else:
+            data, then = _due(stored, slot, now_ms)
+    reply = yield from ask(calls.fire(queue, where, name, seen=text, then=then, data=data, now_ms=now_ms))
+    if reply[0] != "fired":
+        return now_ms + AGAIN_MS
+    return then.number("nextRun") or None if then else None
+
+
+def _due(stored: Stored, slot: int, now_ms: int) -> tuple[list[str], Stored | None]:
+    """The data of the jobs to add, and the next state; None when these are the last."""
+    data = [stored.payload(at) for at in stored.due_slots(now_ms)]
+    count, following = stored.number("iterationCount") + len(data), stored.following(slot, now_ms)
+    if following is None or (stored.number("limit") and count >= stored.number("limit")):
+        return data, None
+    return data, stored.with_values(lastRun=now_ms, iterationCount=count, nextRun=following)
+
+
+def _is_open(queue: QueueKeys, last: str) -> Op[bool]:
+    state, _ = yield from ask(calls.job_end(queue, last.partition(" ")[0]))
+    return state is not None and state not in (JobState.COMPLETED, JobState.FAILED)
+
+
+def _end_of_last_run(queue: QueueKeys, name: str, stored: Stored, last: str, now_ms: int) -> Op[int | None]:
+    """When the job of the newest firing ended (now, if it is gone); None while that is not known."""
+    job_id, _, fired = last.partition(" ")
+    if fired != str(stored.number("lastRun")):  # a Node worker fired it and keeps no note of the job
+        found = yield from _search(queue, name, stored.number("lastRun"))
+        if found is None:
+            return None
+        job_id = found
+    if not job_id:
+        return now_ms
+    state, finished = yield from ask(calls.job_end(queue, job_id))
+    if state is not None and state not in (JobState.COMPLETED, JobState.FAILED):
+        return None
+    return number(finished) or now_ms
+
+
+def _search(queue: QueueKeys, name: str, fired_ms: int) -> Op[str | None]:
+    """The job that a scheduler added then; '' when it is gone, None when that many newer jobs hide it."""
+    newest = yield from ask(calls.newest_id(queue))
+    for page in range(SEARCH_PAGES):
+        top = newest - page * SEARCH_PAGE
+        ids = [str(number) for number in range(top, max(top - SEARCH_PAGE, 0), -1)]
+        origins = yield from ask_all([calls.job_origin(queue, job_id) for job_id in ids])
+        for job_id, (scheduler, added) in zip(ids, origins, strict=True):
+            at = number(added, fired_ms) or fired_ms
+            if scheduler == name and at >= fired_ms:
+                return job_id
+            if at < fired_ms - CLOCKS_APART_MS:
+                return ""
+        if top <= SEARCH_PAGE:
+            return ""
+    return None

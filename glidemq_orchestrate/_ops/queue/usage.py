@@ -1,0 +1,217 @@
+"""What jobs used: reports, sums over time, and the budget of a flow of glide-mq."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from glidemq_orchestrate import stored
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
+from glidemq_orchestrate._protocol.queue import changes, glidemq
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ServerBusy
+from glidemq_orchestrate.jobs.options import milliseconds
+from glidemq_orchestrate.jobs.usage import Usage
+from glidemq_orchestrate.keys import QueueKeys, queues_with_usage
+from glidemq_orchestrate.stored import parsed_object, span
+
+MINUTE_MS: Final = 60_000
+KEPT: Final = timedelta(days=30)
+MOST_READS: Final = 100_000
+SLICE: Final = 500
+TRIES: Final = 200
+PAUSE_MS: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSummary:
+    """What the jobs of some queues used from ``start`` to ``end``, by minutes.
+
+    ``models`` counts the jobs of each model; ``by_queue`` has the same for each queue alone.
+    """
+
+    start: datetime
+    end: datetime
+    jobs: int
+    tokens: Mapping[str, float]
+    total_tokens: float
+    costs: Mapping[str, float]
+    total_cost: float
+    cost_unit: str | None
+    models: Mapping[str, float]
+    by_queue: Mapping[str, UsageSummary]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowBudget:
+    """The caps of a flow that glide-mq's producer made, and what its jobs have used."""
+
+    max_total_tokens: float | None
+    max_tokens: Mapping[str, float]
+    token_weights: Mapping[str, float]
+    max_total_cost: float | None
+    max_costs: Mapping[str, float]
+    cost_unit: str | None
+    used_tokens: float
+    used_cost: float
+    exceeded: bool
+    on_exceeded: str
+
+
+def report(queue: QueueKeys, job_id: str, usage: Usage, clock: Clock) -> Op[None]:
+    """Write what a job used; waits while a Node client does the same."""
+    wire = usage.to_wire()
+    if not wire:
+        raise InvalidJob("usage is empty: nothing to report")
+    text = json.dumps(wire, separators=(",", ":"), ensure_ascii=False)
+    fields = {f"usage:{name}": _text(value) for name, value in wire.items()}
+    for _ in range(TRIES):
+        call = changes.report_usage(queue, job_id, text, fields, clock.now_ms())
+        if (yield from ask(call)):
+            # In a cluster that set is elsewhere; the report itself is written.
+            yield from ask_each([changes.remember_usage(queue)])
+            return
+        yield from ask(glidemq.read_events(queue, "$", 1, PAUSE_MS))  # a pause that the server keeps
+    raise ServerBusy(f"the usage of job {job_id} is locked by another client")
+
+
+def usage_of(queue: QueueKeys, job_id: str) -> Op[Usage | None]:
+    """What a job has reported."""
+    names = (
+        "model",
+        "provider",
+        "tokens",
+        "totalTokens",
+        "costs",
+        "totalCost",
+        "costUnit",
+        "latencyMs",
+        "cached",
+    )
+    row = yield from ask(changes.fields_of(queue.job(job_id), *(f"usage:{name}" for name in names)))
+    if all(value is None for value in row):
+        return None
+    latency = _number(row[7])
+    return Usage(
+        model=row[0] or None,
+        provider=row[1] or None,
+        tokens=_numbers(row[2]),
+        total_tokens=_number(row[3]),
+        costs=_numbers(row[4]),
+        total_cost=_number(row[5]),
+        cost_unit=row[6] or None,
+        latency=None if latency is None else span(latency),
+        cached=None if row[8] is None else row[8] == "1",
+    )
+
+
+def summary(
+    prefix: str, queues: Sequence[str] | None, start: datetime | None, end: datetime | None, now_ms: int
+) -> Op[UsageSummary]:
+    """Sum up what was used."""
+    last = now_ms if end is None else _ms("end", end)
+    first = last - 3_600_000 if start is None else _ms("start", start)
+    first = max(first, now_ms - milliseconds(KEPT))
+    if first > last:
+        raise ConfigurationError("start must not be after end")
+    if queues is None:
+        queues = yield from ask(changes.members(queues_with_usage(prefix)))
+    minutes = range(first - first % MINUTE_MS, last + 1, MINUTE_MS)
+    if len(minutes) * len(queues) > MOST_READS:
+        raise ConfigurationError(
+            f"more than {MOST_READS:,} buckets to read; ask for less time or fewer queues"
+        )
+    span = (datetime.fromtimestamp(first / 1000, UTC), datetime.fromtimestamp(last / 1000, UTC))
+    alone: dict[str, UsageSummary] = {}
+    everything: list[dict[str, str]] = []
+    for name in queues:
+        buckets = yield from _buckets(QueueKeys(prefix, name), minutes)
+        everything += buckets
+        alone[name] = _summed(span, buckets, {})
+    return _summed(span, everything, alone)
+
+
+def budget(queue: QueueKeys, root_id: str) -> Op[FlowBudget | None]:
+    """Read the budget of a flow by the id of its root job."""
+    fields = yield from ask(changes.whole_hash(queue.key(f"budget:{root_id}")))
+    if not fields:
+        return None
+    return FlowBudget(
+        max_total_tokens=_number(fields.get("maxTotalTokens")),
+        max_tokens=_numbers(fields.get("maxTokens")),
+        token_weights=_numbers(fields.get("tokenWeights")),
+        max_total_cost=_number(fields.get("maxTotalCost")),
+        max_costs=_numbers(fields.get("maxCosts")),
+        cost_unit=fields.get("costUnit"),
+        used_tokens=_number(fields.get("usedTokens")) or 0.0,
+        used_cost=_number(fields.get("usedCost")) or 0.0,
+        exceeded=fields.get("exceeded") == "1",
+        on_exceeded=fields.get("onExceeded", "fail"),
+    )
+
+
+def _buckets(queue: QueueKeys, minutes: range) -> Op[list[dict[str, str]]]:
+    found: list[dict[str, str]] = []
+    for first in range(0, len(minutes), SLICE):
+        some = minutes[first : first + SLICE]
+        rows = yield from ask_all([changes.whole_hash(queue.key(f"usage:{at}")) for at in some])
+        found += [row for row in rows if row]
+    return found
+
+
+def _summed(
+    span: tuple[datetime, datetime], buckets: Sequence[Mapping[str, str]], alone: Mapping[str, UsageSummary]
+) -> UsageSummary:
+    sums: dict[str, dict[str, float]] = {
+        kind: defaultdict(float) for kind in ("", "tokens", "costs", "models")
+    }
+    unit = None
+    for bucket in buckets:
+        unit = bucket.get("costUnit", unit)
+        for name, value in bucket.items():
+            kind, mark, category = name.partition(":")
+            if (number := _number(value)) is not None and (not mark or kind in sums):
+                sums[kind if mark else ""][category if mark else name] += number
+    total = sums[""]
+    return UsageSummary(
+        start=span[0],
+        end=span[1],
+        jobs=stored.number(total["jobCount"]),
+        tokens=dict(sums["tokens"]),
+        total_tokens=total["totalTokens"],
+        costs=dict(sums["costs"]),
+        total_cost=total["totalCost"],
+        cost_unit=unit,
+        models=dict(sums["models"]),
+        by_queue=alone,
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _number(text: object) -> float | None:
+    try:
+        number = float(str(text))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _numbers(text: str | None) -> dict[str, float]:
+    rows = parsed_object(text).items()
+    return {name: number for name, value in rows if (number := _number(value)) is not None}
+
+
+def _ms(name: str, at: datetime) -> int:
+    if at.tzinfo is None:
+        raise ConfigurationError(f"{name} must have a time zone")
+    return int(at.timestamp() * 1000)

@@ -1,0 +1,1 @@
+"""What workers and supervisors do for the queues that they serve."""

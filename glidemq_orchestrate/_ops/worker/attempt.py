@@ -1,0 +1,241 @@
+"""What a worker says about the jobs it holds, and the upkeep of a queue that every worker shares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_orchestrate._ops.apart import apart
+from glidemq_orchestrate._ops.flows import index, staged
+from glidemq_orchestrate._ops.flows.portable import node
+from glidemq_orchestrate._ops.queue.dead_letters import bury_noted
+from glidemq_orchestrate._ops.worker.workers import SILENT_MS
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
+from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.queue import dead_letters as letters
+from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.worker import exchange as wire
+from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import FlowNotFound, ProtocolError
+from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.keys import GROUP, QueueKeys
+
+TODO_PER_TICK: Final = 10
+EXPIRING_SLICES: Final = 20
+_BEATS: Final = 500
+
+
+# What tells an idle worker that a job may be ready; everything else is about jobs that others run.
+READY: Final = frozenset(
+    {
+        "added",
+        "promoted",
+        "active",
+        "resumed",
+        "retrying",
+        "stalled",
+        "retried",
+        "delay-changed",
+        "priority-changed",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What was heard on the stream and the events of a queue.
+
+    The newest entry of each, and the newest event that matters.
+    Ids are '' for none. Nothing heard at all matters too: whoever wrote may write no events.
+    """
+
+    stream: str
+    events: str
+    ready: str
+
+    def beyond(self, positions: tuple[str, str]) -> tuple[str, str]:
+        """The positions after what was heard."""
+        stream, events = positions
+        return max(stream, self.stream, key=_place), max(events, self.events, key=_place)
+
+    def matters(self, known: tuple[str, str]) -> bool:
+        """Whether something that matters came after the positions."""
+        stream, events = known
+        is_silent = not self.stream and not self.events
+        return is_silent or _place(self.stream) > _place(stream) or _place(self.ready) > _place(events)
+
+
+def _place(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds or -1), int(number or 0)
+
+
+def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
+    """Make the workers' group of each queue where it is missing."""
+    for reply in (yield from ask_each([glidemq.create_group(queue) for queue in queues])):
+        if isinstance(reply, Exception) and "BUSYGROUP" not in str(reply):
+            raise reply
+
+
+def announce(
+    queues: Sequence[QueueKeys], worker_id: str, description: dict[str, Any], ttl_ms: int, now_ms: int
+) -> Op[None]:
+    """Say on every queue that the worker is alive for another ``ttl_ms``."""
+    text = json.dumps(description, separators=(",", ":"))
+    calls: list[Call[None]] = []
+    for queue in queues:
+        calls.append(glidemq.register_worker(queue, worker_id, text, ttl_ms))
+        calls.append(orchestrate.announce_worker(queue, worker_id, now_ms + ttl_ms))
+    yield from ask_all(calls)
+
+
+def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
+    """Take the worker's traces off every queue; it holds no job any more.
+
+    Its consumer stays where entries are pending: reclaiming makes it the owner of entries whose jobs other
+    workers run, and an entry that went with its consumer could never be taken over from a worker that dies.
+    """
+    calls: list[Call[Any]] = []
+    for queue in queues:
+        calls.append(glidemq.forget_worker(queue, worker_id))
+        calls.append(orchestrate.withdraw_worker(queue, worker_id))
+        calls.append(glidemq.has_pending(queue, worker_id))
+    replies = yield from ask_each(calls)
+    free = [queue for queue, pending in zip(queues, replies[2::3], strict=True) if pending is False]
+    yield from ask_each([glidemq.drop_consumer(queue, worker_id) for queue in free])
+
+
+def exchange(queue: QueueKeys, consumer: str, request: Request, clock: Clock) -> Op[Answer]:
+    """Hand in outcomes and begin jobs; reads the dependencies' results that did not fit into the answer."""
+    answer = yield from ask(wire.finish_and_fetch(queue, consumer, request, clock.now_ms()))
+    for attempt in answer.begun:
+        if attempt.inputs is None:
+            read = node.inputs if attempt.options.portable else _inputs
+            attempt.inputs = yield from read(queue, attempt.job_id)
+    return answer
+
+
+def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str], clock: Clock) -> Op[None]:
+    """Do for the nodes of portable flows that have ended what the server cannot: tell other slots."""
+    ended = [
+        (outcome.attempt, outcome.kind, verdict)
+        for outcome, verdict in zip(outcomes, verdicts, strict=True)
+        if outcome.attempt.options.portable
+    ]
+    done = [attempt.job_id for attempt, kind, verdict in ended if verdict == "ok" and kind is Kind.DONE]
+    # Nobody in the server tells the dependents of a failure, nor many dependents.
+    moved = {
+        attempt.flow_id or ""
+        for attempt, _, verdict in ended
+        if verdict == "failed" or (verdict == "ok" and attempt.options.is_wide)
+    }
+    if done or moved:
+        yield from node.carry(queue, done, moved, clock)
+
+
+def _inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:
+    texts: dict[str, str] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(orchestrate.node_inputs(queue, job_id, cursor))
+        texts.update(page)
+        if cursor == "0":
+            return texts
+
+
+def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: Held) -> Op[News]:
+    """Wait for entries of the stream or the events after the positions, and tell whether they matter.
+
+    While the queue holds jobs back because so many run, the end of any job matters.
+    """
+    stream, events = positions
+    found = yield from ask(wire.wake(queue, stream, events, block_ms))
+    entries = found.get(queue.key("stream"), [])
+    told = found.get(queue.key("events"), [])
+    ready = [
+        entry_id for entry_id, fields in told if held is Held.CONCURRENCY or fields.get("event") in READY
+    ]
+    return News(*(ids[-1] if ids else "" for ids in ([e for e, _ in entries], [e for e, _ in told], ready)))
+
+
+def settle(queue: QueueKeys, position: str, block_ms: int) -> Op[bool]:
+    """Let events gather while others are busy. Answers whether the stream got a job, and then at once."""
+    found = yield from ask(wire.wake(queue, position, "", block_ms))
+    return bool(found)
+
+
+def advance(queue: QueueKeys, flow_id: str, clock: Clock) -> Op[None]:
+    """Do what a flow needs after one of its nodes has ended."""
+    with suppress(FlowNotFound):
+        ref = yield from staged.find(queue.prefix, flow_id)
+        yield from staged.advance(ref, clock)
+
+
+def _advance(ref: staged.FlowRef, clock: Clock) -> Op[None]:
+    with suppress(FlowNotFound):
+        yield from staged.advance(ref, clock)
+
+
+def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
+    """Keep the leases of one queue: 1 kept, 0 asked to stop, -1 gone."""
+    pages = [held[first : first + _BEATS] for first in range(0, len(held), _BEATS)]
+    kept = yield from ask_all([wire.heartbeat(queue, page, now_ms) for page in pages])
+    return [beat for page in kept for beat in page]
+
+
+def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
+    """Release due delayed jobs, go on with unsettled flows, and end what is over its time.
+
+    Answers when the next of all this is due, or -1.
+    """
+    now_ms = clock.now_ms()
+    names = ", ".join(queue.queue for queue in queues)
+    yield from apart(index.sweep(queues, clock), f"what is to be removed from {names}")
+    yield from ask_all([glidemq.promote_rate_limited(queue, now_ms) for queue in queues])
+    todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
+    for queue, flow_ids in zip(queues, todo, strict=True):
+        for flow_id in flow_ids:
+            ref = staged.FlowRef(queue, flow_id)
+            yield from apart(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
+    late = yield from _expire(queues, clock)
+    # After that call, which notes for a dead letter whose time is over.
+    steps = (glidemq.sweep_suspended(queue, now_ms) for queue in queues)
+    due = (yield from ask_all([*steps, *(glidemq.next_due(queue) for queue in queues)]))[len(queues) :]
+    return min((at for at in (*due, *late) if at >= 0), default=-1)
+
+
+def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
+    """Release due jobs, end what is over its time. Answers when the next end in each queue is, or -1."""
+    answers: list[tuple[int, int]] = []
+    for _ in range(EXPIRING_SLICES):
+        answers = yield from ask_all([orchestrate.expire_due(queue, clock.now_ms()) for queue in queues])
+        if not any(count for count, _ in answers):
+            break
+    return [at for _, at in answers]
+
+
+def reclaim(
+    queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_lost: int, clock: Clock
+) -> Op[None]:
+    """Take back the jobs of dead workers, forget these, and write the dead letters of jobs that have failed.
+
+    Flows that failed by it are advanced by the next upkeep.
+    """
+    now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
+    calls: list[Call[Any]] = []
+    for queue in queues:
+        calls.append(orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=now_ms))
+        calls.append(orchestrate.forget_workers(queue, GROUP, silent_ms, now_ms))
+        calls.append(letters.count(queue))
+    replies = yield from ask_each(calls)
+    for reply in replies:
+        if isinstance(reply, ProtocolError) and "NOGROUP" in str(reply):
+            continue
+        if isinstance(reply, Exception):
+            raise reply
+    noted = [queue for queue, count in zip(queues, replies[2::3], strict=True) if count]
+    yield from bury_noted(noted, clock)

@@ -1,0 +1,226 @@
+"""Keeping the flows of a queue moving, whoever ran their nodes.
+
+Our own workers tell a flow of a node's end in the very call that ends the node. A Node worker does not, and
+nobody does when a job is revoked, expires or is removed. A supervisor reads it from the sets of ended jobs
+and, more slowly, from the open nodes of every running flow; events only wake it. One leads a queue at a time
+to save work, not for safety: every step may be repeated, cut off anywhere, and done by two at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_orchestrate._ops import events
+from glidemq_orchestrate._ops.apart import apart
+from glidemq_orchestrate._ops.flows.portable import advance
+from glidemq_orchestrate._ops.flows.stalled import bring_back
+from glidemq_orchestrate._ops.worker import attempt
+from glidemq_orchestrate._ops.worker.workers import FOREIGN_IDLE_MS, OURS
+from glidemq_orchestrate._protocol.call import Op, ask, ask_each
+from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.worker import supervision as calls
+from glidemq_orchestrate._protocol.worker.supervision import Ended, Place
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import number
+
+CONSUMER: Final = f"{OURS}supervisor"
+LOCK_TTL_MS: Final = 6_000
+OVERLAP_MS: Final = 2_000
+LOOK_BACK_MS: Final = 60_000
+LAP_MS: Final = 15_000
+SLICES: Final = 50
+PAGES: Final = 20
+FLOWS: Final = 20
+SILENT_LOCKS: Final = 4
+WAKING: Final = frozenset({"completed", "failed", "revoked", "expired", "removed", "stalled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How one supervisor looks after one queue.
+
+    Attributes:
+        queue: The queue; flows whose home it is, and flows elsewhere that have nodes in it.
+        token: Who the supervisor is; unique.
+        lock_ms: After so long without a sign of life, the jobs of a worker are taken back.
+        max_lost: How often a job may lose its worker before it fails.
+    """
+
+    queue: QueueKeys
+    token: str
+    lock_ms: int = 30_000
+    max_lost: int = 3
+
+    @property
+    def consumer(self) -> str:
+        """Who takes back the jobs of the dead: a worker in its own name."""
+        return self.token if self.token.startswith(OURS) else CONSUMER
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What a tick found.
+
+    Attributes:
+        leading: This supervisor leads the queue; otherwise it did nothing.
+        foreign: Workers that are not ours serve the queue, so its events are worth waiting for.
+        due_ms: When the next delayed job is due, ms since the epoch; -1 for never.
+    """
+
+    leading: bool
+    foreign: bool = False
+    due_ms: int = -1
+
+
+def tick(watch: Watch, clock: Clock) -> Op[Tick]:
+    """Do what the queue needs now, if nobody else leads it. Repeatable; a refused step stops no other."""
+    if not (yield from lead(watch)):
+        return Tick(leading=False)
+    refused: Exception | None = None
+    for step in STEPS:
+        try:
+            yield from step(watch, clock)
+        except TransportError:
+            raise
+        except Exception as exc:  # noqa: BLE001  raised in the end
+            refused = refused or exc
+    if refused is not None:
+        raise refused
+    foreign = yield from has_foreign_workers(watch.queue)
+    return Tick(leading=True, foreign=foreign, due_ms=(yield from ask(glidemq.next_due(watch.queue))))
+
+
+def lead(watch: Watch) -> Op[bool]:
+    """Take or keep the lead of the queue for some seconds."""
+    queue, token = watch.queue, watch.token
+    locks = [calls.renew_lock(queue, token, LOCK_TTL_MS), calls.try_lock(queue, token, LOCK_TTL_MS)]
+    answers = yield from ask_each(locks)
+    for answer in answers:
+        if isinstance(answer, GlideMQError):
+            raise answer
+    return any(answers)
+
+
+def resign(watch: Watch) -> Op[None]:
+    """Let another supervisor lead at once."""
+    yield from ask(calls.unlock(watch.queue, watch.token))
+
+
+def rest(queue: QueueKeys, position: str, until_ms: int, clock: Clock) -> Op[None]:
+    """Wait until a job of the queue has ended, or until then."""
+    while (left := until_ms - clock.monotonic_ms()) > 0:
+        for event in (yield from events.read(queue, position, left)):
+            position = event.id
+            if event.kind in WAKING:
+                return
+
+
+def has_foreign_workers(queue: QueueKeys) -> Op[bool]:
+    """Whether a worker that is not ours is alive, or holds jobs."""
+    try:
+        consumers = yield from ask(glidemq.consumers(queue))
+    except ProtocolError:
+        return False  # the queue has no group: it never had a worker
+    return any(
+        not str(consumer["name"]).startswith(OURS)
+        and (int(consumer["pending"]) > 0 or int(consumer["idle"]) < 6 * FOREIGN_IDLE_MS)
+        for consumer in consumers
+    )
+
+
+def settle_ended(watch: Watch, clock: Clock) -> Op[None]:
+    """Tell flows of the jobs that foreign workers have ended since the last time.
+
+    Without such workers this costs one call. What it misses, ``look_after_open`` finds.
+    """
+    if not (yield from has_foreign_workers(watch.queue)):
+        return
+    known = yield from ask(calls.progress(watch.queue))
+    kinds: tuple[Ended, ...] = ("completed", "failed")
+    for kind in kinds:
+        reached = yield from _settle(watch.queue, kind, known, clock)
+        yield from _note(watch.queue, {kind: reached})
+
+
+def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Clock) -> Op[int]:
+    now_ms = clock.now_ms()
+    # Clocks differ and calls overtake each other: what ended a little before the newest may show up after it.
+    start = max(number(known.get(kind)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
+    place = Place(str(start))
+    for _ in range(SLICES):
+        place, more, _ = yield from ask(calls.settle_foreign(queue, kind, place, clock.now_ms()))
+        if not more:
+            break
+    return min(number(place.score), now_ms)
+
+
+def upkeep(watch: Watch, clock: Clock) -> Op[int]:
+    """Release due jobs, sweep, and go on with unsettled flows."""
+    return (yield from attempt.upkeep([watch.queue], clock))
+
+
+def reclaim(watch: Watch, clock: Clock) -> Op[None]:
+    """Take back the jobs of dead workers."""
+    yield from attempt.reclaim(
+        [watch.queue], watch.consumer, lock_ms=watch.lock_ms, max_lost=watch.max_lost, clock=clock
+    )
+
+
+def look_after_open(watch: Watch, clock: Clock) -> Op[None]:
+    """Go on with the walk over the open nodes of every running flow: a lap in 15 s, or as fast as may be."""
+    home = watch.queue
+    known = yield from ask(calls.progress(home))
+    lap, (offset, _, place) = number(known.get("lap")), known.get("walk", "").partition(" ")
+    first, position, now_ms = max(number(offset), 0), max(number(place), 0), clock.now_ms()
+    if (first, position) == (0, 0):
+        if now_ms - lap < LAP_MS:
+            return
+        lap = now_ms
+    first, position = yield from _walk(watch, first, position, clock)
+    yield from _note(home, {"lap": lap, "walk": f"{first} {position}"})
+
+
+def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
+    """Store how far it came; a server that is full does not keep it from going on."""
+    with suppress(ServerBusy):
+        yield from ask(calls.note_progress(queue, fields))
+
+
+def _walk(watch: Watch, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
+    """Look at some pages; answers where to go on: number of the flow and position in it."""
+    home, pages = watch.queue, 0
+    while flow_ids := (yield from ask(calls.running_flows(home, first, FLOWS))):
+        for flow_id in flow_ids:
+            while True:
+                if pages == PAGES:
+                    return first, position
+                pages += 1
+                looking = _look_at(watch, flow_id, position, clock)
+                position = (yield from apart(looking, f"flow {flow_id} of queue {home.queue}")) or 0
+                if not position:
+                    break
+            first += 1
+    return 0, 0
+
+
+def _look_at(watch: Watch, flow_id: str, position: int, clock: Clock) -> Op[int]:
+    """Look at a page of a flow; answers where to go on in it, 0 at its end."""
+    home, silent_ms = watch.queue, SILENT_LOCKS * watch.lock_ms
+    position, suspects = yield from ask(calls.check_open(home, flow_id, position, silent_ms, clock.now_ms()))
+    yield from bring_back(home, flow_id, suspects, clock)
+    return position
+
+
+def advance_portable(watch: Watch, clock: Clock) -> Op[None]:
+    """Tell across slots what ended: nobody else does that for the portable flows of this home."""
+    yield from advance.sweep(watch.queue, clock)
+
+
+Step = Callable[[Watch, Clock], Op[Any]]
+
+STEPS: Final[tuple[Step, ...]] = (settle_ended, look_after_open, upkeep, reclaim, advance_portable)

@@ -1,0 +1,124 @@
+"""Which workers are alive, and whether they can run a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
+from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import parsed_object
+
+FOREIGN_IDLE_MS: Final = 10_000
+OURS: Final = "gmo-worker-"
+SILENT_MS: Final = 60_000
+
+
+def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op[None]:
+    """Refuse unless every queue has a live worker that knows its jobs.
+
+    A worker that tells its handlers (ours do) is held to them; a Node worker tells none and is trusted.
+
+    Raises:
+        QueueNotServed: A queue has no live worker.
+        HandlerNotFound: All live workers of a queue tell their handlers, and a job has none.
+    """
+    unserved, missing, known = [], {}, {}
+    for queue, names in jobs.items():
+        handlers = yield from _handlers(QueueKeys(prefix, queue), now_ms)
+        if handlers is None:
+            continue
+        if not handlers:
+            unserved.append(queue)
+        elif lacking := sorted(set(names) - handlers):
+            missing[queue], known[queue] = lacking, sorted(handlers - {""})
+    if unserved:
+        raise QueueNotServed(unserved)
+    if missing:
+        raise HandlerNotFound(missing, known)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A live worker as it registered itself; ``handlers`` is None for one that does not tell (Node's).
+
+    ``broken``: its registration cannot be read; all but the id is empty, 0 or the start of the epoch.
+    """
+
+    id: str
+    host: str
+    pid: int
+    started_at: datetime
+    active_jobs: int
+    handlers: tuple[str, ...] | None
+    broken: bool = False
+
+
+def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
+    """The live workers of a queue and of its broadcast subscriptions, the oldest first."""
+    names = dict.fromkeys((yield from ask(orchestrate.live_workers(queue, now_ms))))
+    try:
+        groups = yield from ask(glidemq.groups(queue))
+    except ProtocolError:
+        groups = []  # the queue never had a worker
+    for group in groups:
+        for consumer in (yield from ask(glidemq.consumers(queue, group))):
+            names[str(consumer["name"])] = None
+    if not names:
+        return []
+    texts = yield from ask(glidemq.worker_descriptions(queue, list(names)))
+    found = [_worker(name, text) for name, text in zip(names, texts, strict=True) if text is not None]
+    return sorted(found, key=lambda worker: worker.started_at)
+
+
+def _worker(name: str, text: str) -> WorkerInfo:
+    try:
+        wire = parsed_object(text)
+        started = datetime.fromtimestamp(float(wire["startedAt"]) / 1000, UTC)
+        handlers = wire.get("handlers")
+        active = int(wire.get("activeJobs") or 0)
+        told = tuple(map(str, handlers)) if isinstance(handlers, list) else None
+        return WorkerInfo(name, str(wire["addr"]), int(wire["pid"]), started, active, told)
+    except (ValueError, KeyError, TypeError, OverflowError, OSError):
+        return WorkerInfo(name, "", 0, datetime.fromtimestamp(0, UTC), 0, None, broken=True)
+
+
+def _told_handlers(text: str) -> list[str]:
+    handlers = parsed_object(text).get("handlers")
+    return [str(name) for name in handlers] if isinstance(handlers, list) else []
+
+
+def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str, clock: Clock) -> Op[bool]:
+    """Whether a job that this worker has no handler for is to be handed back, not failed.
+
+    It is where another live worker of the queue has one, or may have one; and where it is a node with a
+    ``queue_timeout``: that ends it, and then tells ``why``.
+    """
+    handlers = yield from _handlers(queue, clock.now_ms(), without=worker_id)
+    if handlers is None or attempt.name in handlers:
+        return True
+    if not attempt.flow_id or not (yield from ask(orchestrate.has_queue_timeout(queue, attempt.job_id))):
+        return False
+    yield from ask(orchestrate.note_unhandled(queue, attempt.job_id, why))
+    return True
+
+
+def _handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:
+    """Job names that live workers can run (with '' for a worker); None when a foreign worker is alive."""
+    ours = [name for name in (yield from ask(orchestrate.live_workers(queue, now_ms))) if name != without]
+    described = (yield from ask(glidemq.worker_descriptions(queue, ours))) if ours else []
+    names = {name for text in described if text for name in ("", *_told_handlers(text))}
+    try:
+        consumers = yield from ask(glidemq.consumers(queue))
+    except ProtocolError:
+        return names  # the queue has no group: it never had a worker
+    # A worker of ours that died a moment ago is not foreign: its name tells.
+    foreign = [consumer for consumer in consumers if not str(consumer["name"]).startswith(OURS)]
+    return None if any(int(consumer["idle"]) < FOREIGN_IDLE_MS for consumer in foreign) else names

@@ -1,0 +1,92 @@
+"""Builders of the calls that list and sweep flows; contracts in ``lua/glidemq_orchestrate``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate._protocol.flows.orchestrate import read_status
+from glidemq_orchestrate.flows.spec import FlowStatus
+from glidemq_orchestrate.keys import QueueKeys, flow_homes
+
+PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which flows to list; what is empty does not filter. ``since_ms`` is the oldest time of creation."""
+
+    state: str = ""
+    label: tuple[str, str] | None = None
+    since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a list from new to old: creation time in ms and id of the flow before it; '': the start."""
+
+    time: str = ""
+    flow_id: str = ""
+
+
+def homes(prefix: str) -> Call[list[str]]:
+    """The queues that are the home of a flow."""
+    return command("SMEMBERS", flow_homes(prefix), decode=list)
+
+
+def list_flows(
+    home: QueueKeys, wanted: Filter, after: Position, count: int
+) -> Call[tuple[Position | None, list[FlowStatus]]]:
+    """A page of the flows of a home queue, newest first, and where to go on; None at the end."""
+    words: dict[str, str] = {}
+    if wanted.state:
+        words["state"] = wanted.state
+    if wanted.label is not None:
+        words["label"] = "=".join(wanted.label)
+    if wanted.since_ms is not None:
+        words["since"] = str(wanted.since_ms)
+    if after.time:
+        words |= {"time": after.time, "id": after.flow_id}
+
+    def decode(reply: Any) -> tuple[Position | None, list[FlowStatus]]:
+        time, flow_id, *rest = reply
+        rows = zip(rest[::2], rest[1::2], strict=True)
+        found = [read_status(home, name, replies.pairs(fields)) for name, fields in rows]
+        return (Position(time, flow_id) if time else None), found
+
+    args = (0, json.dumps(words), min(count, PAGE))
+    return function("gmo_list_flows", [home.flows()], args, decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a slice of a sweep did.
+
+    Attributes:
+        is_busy: There may be more to do.
+        gone: The id of a flow of which nothing, or its tombstone alone, is left; '' for none.
+        tombstone_ms: How long its tombstone stays; 0: there is none.
+    """
+
+    is_busy: bool
+    gone: str
+    tombstone_ms: int
+
+
+def sweep(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int, now_ms: int) -> Call[Swept]:
+    """Remove a slice of what is due. Repeatable."""
+    args = (now_ms, abandoned_before_ms, tombstone_ms)
+
+    def decode(reply: Any) -> Swept:
+        busy, gone, ms = (reply, "", 0) if isinstance(reply, int) else reply
+        return Swept(busy == 1, gone, ms)
+
+    return function("gmo_sweep", [home.flows()], args, decode)
+
+
+def forget_home(queue: QueueKeys) -> Call[None]:
+    """Take a queue off the list of homes. Repeatable."""
+    return command("SREM", flow_homes(queue.prefix), queue.queue, decode=replies.anything)

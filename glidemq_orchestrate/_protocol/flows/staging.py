@@ -1,0 +1,123 @@
+"""How nodes travel to the server: cut into pieces and chunks that it takes in a few milliseconds each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from glidemq_orchestrate._protocol.call import Word
+from glidemq_orchestrate.flows.checked import CheckedNode
+from glidemq_orchestrate.keys import QueueKeys, node_job_id
+
+CHUNK_NODES: Final = 50
+GROWTH_NODES: Final = 25
+CHUNK_EDGES: Final = 1_000
+CHUNK_BYTES: Final = 1_048_576
+# More dependents than these are in the set of parents only, not in glide-mq's two lists for people to read.
+MOST_LISTED: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A node, or as many of its edges as one call should carry; the last piece brings the node itself."""
+
+    node: CheckedNode
+    after: Sequence[str]
+    dependents: Sequence[str]
+    is_last: bool
+
+
+class JobNames:
+    """Job ids and refs of the nodes of a flow, each made once; and the trace context that its jobs carry."""
+
+    def __init__(self, prefix: str, flow_id: str, queue_of: Mapping[str, str], trace: str = "") -> None:
+        self.queue_of, self.trace = queue_of, trace
+        self._flow_id = flow_id
+        self._bases = {queue: QueueKeys(prefix, queue).base for queue in set(queue_of.values())}
+        self._ids: dict[str, str] = {}
+
+    def job_id(self, name: str) -> str:
+        """The id of a node's job."""
+        found = self._ids.get(name)
+        if found is None:
+            found = self._ids[name] = node_job_id(self._flow_id, name)
+        return found
+
+    def ref(self, name: str) -> str:
+        """The member of glide-mq's dependency sets that stands for a node."""
+        return f"{self._bases[self.queue_of[name]]}:{self.job_id(name)}"
+
+
+def pieces(node: CheckedNode) -> Iterator[Piece]:
+    """Cut a node that has more edges than one call should carry."""
+    after, dependents = node.after, node.dependents
+    while len(after) + len(dependents) > CHUNK_EDGES:
+        cut = CHUNK_EDGES - len(after[:CHUNK_EDGES])
+        yield Piece(node, after[:CHUNK_EDGES], dependents[:cut], is_last=False)
+        after, dependents = after[CHUNK_EDGES:], dependents[cut:]
+    yield Piece(node, after, dependents, is_last=True)
+
+
+def chunks(nodes: Iterable[CheckedNode], most: int = CHUNK_NODES) -> Iterator[list[Piece]]:
+    """The nodes as one call after the other takes them."""
+    chunk: list[Piece] = []
+    edges = size = 0
+    for piece in (piece for node in nodes for piece in pieces(node)):
+        more = len(piece.after) + len(piece.dependents)
+        length = len(piece.node.data) if piece.is_last else 0
+        if chunk and (len(chunk) == most or edges + more > CHUNK_EDGES or size + length > CHUNK_BYTES):
+            yield chunk
+            chunk, edges, size = [], 0, 0
+        chunk.append(piece)
+        edges, size = edges + more, size + length
+    if chunk:
+        yield chunk
+
+
+def more_fields(node: CheckedNode, names: JobNames) -> str:
+    """The fields of the job that few nodes have, as ``gmo_stage_flow`` takes them; '' for none."""
+    fields: dict[str, str] = {}
+    if node.is_placed:
+        fields |= {"gmo:placed": "1", "priority": str(node.priority)}
+    if node.rule is not None:
+        fields["gmo:rule"] = node.rule
+    if node.on_failure is not None:
+        fields["gmo:on_failure"] = node.on_failure
+    if node.queue_timeout_ms is not None:
+        fields["gmo:queue_timeout"] = str(node.queue_timeout_ms)
+    policies = node.policies
+    if len(policies) == len(node.after) and len(set(policies.values())) == 1:
+        fields["gmo:edge"] = next(iter(policies.values()))
+    else:
+        fields |= {f"gmo:edge:{names.ref(name)}": policy for name, policy in policies.items()}
+    return json.dumps(fields) if fields else ""
+
+
+def traced(options: str, trace: str) -> str:
+    """The options of a job with the trace context of whoever adds it, unless they have one."""
+    if not trace or '"traceparent"' in options:
+        return options
+    return f'{{"traceparent":{json.dumps(trace)}' + (",".join(["", options[1:]]) if options != "{}" else "}")
+
+
+def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
+    """The words of a piece after the number of its queue, as ``gmo_stage_flow`` reads them."""
+    node = piece.node
+    job_id = names.job_id(node.name)
+    if piece.is_last:
+        options = traced(node.options, names.trace)
+        yield from (job_id, node.name, node.job, node.data, options, node.attempts, node.delay_ms)
+        table = [node.rank, node.queue, job_id, node.job, *node.after]
+        yield json.dumps(table, separators=(",", ":"), ensure_ascii=False)
+        is_listed = 0 < len(node.dependents) <= MOST_LISTED
+        yield json.dumps([names.job_id(name) for name in node.dependents]) if is_listed else ""
+        yield json.dumps([names.queue_of[name] for name in node.dependents]) if is_listed else ""
+        yield more_fields(node, names)
+    else:
+        yield from (job_id, node.name, "", "", "", "", "", "", "", "", "")
+    yield len(piece.after)
+    yield from map(names.ref, piece.after)
+    yield len(piece.dependents)
+    yield from map(names.ref, piece.dependents)

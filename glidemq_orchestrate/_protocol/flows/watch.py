@@ -1,0 +1,47 @@
+"""Builders of what watching a flow reads: several streams at once, and single nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, Word, command
+from glidemq_orchestrate._protocol.flows import portable
+from glidemq_orchestrate._protocol.flows.orchestrate import read_row
+from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.keys import QueueKeys
+
+COUNT: Final = 500
+
+Entries = list[tuple[str, dict[str, str]]]
+
+
+def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[QueueKeys, Entries]]:
+    """Events after a position in each queue, where there are any; waits at most so long for the first."""
+    queues = {queue.key("events"): queue for queue in positions}
+
+    def decode(reply: Any) -> dict[QueueKeys, Entries]:
+        return {queues[key]: entries for key, entries in replies.stream_entries(reply).items()}
+
+    head: tuple[Word, ...] = ("XREAD", "COUNT", COUNT, "BLOCK", max(wait_ms, 1), "STREAMS")
+    return command(*head, *queues, *positions.values(), decode=decode, blocks_for=wait_ms / 1000)
+
+
+def rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str | None]]:
+    """Rows of the node table by name; None for a node that the flow does not have."""
+    return command("HMGET", f"{home.flow(flow_id)}:nodes", *names, decode=list)
+
+
+def node_of_row(prefix: str, name: str, row: str, gone: str = "") -> Call[NodeStatus]:
+    """A node as its job is now; without a job it has failed for the reason ``gone``, '': it has completed."""
+    _, queue, job_id, *_ = read_row(row) or (0, "", "")
+    return portable.node_status(QueueKeys(prefix, queue), job_id, name, row, gone)
+
+
+def node(prefix: str, known: NodeStatus, gone: str = "") -> Call[NodeStatus]:
+    """A node that was read before as its job is now."""
+    row: list[Any] = [0, known.queue, known.job_id, known.job, *known.after]
+    place = QueueKeys(prefix, known.queue)
+    return portable.node_status(place, known.job_id, known.name, json.dumps(row), gone)

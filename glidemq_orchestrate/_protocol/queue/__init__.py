@@ -1,0 +1,1 @@
+"""Calls about queues and their jobs."""

@@ -1,0 +1,129 @@
+"""Plain commands that read what is in a queue. None of them looks at more than a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.stored import number
+
+Page = tuple[str, list[str]]
+
+
+def sorted_ids(queue: QueueKeys, name: str, first: int, count: int, *, newest_first: bool) -> Call[list[str]]:
+    """Members of a sorted set by rank."""
+    words = ("ZREVRANGE" if newest_first else "ZRANGE", queue.key(name), first, first + count - 1)
+    return command(*words, decode=list)
+
+
+def list_ids(queue: QueueKeys, name: str, first: int, count: int) -> Call[list[str]]:
+    """Members of a list in the order in which workers take them: from the right."""
+    words = ("LRANGE", queue.key(name), -(first + count), -(first + 1))
+    return command(*words, decode=lambda reply: list(reversed(reply)))
+
+
+def stream_page(queue: QueueKeys, start: str, count: int) -> Call[list[tuple[str, str]]]:
+    """Entry id and job id of entries from ``start`` on."""
+    return command("XRANGE", queue.key("stream"), start, "+", "COUNT", count, decode=_entries)
+
+
+def pending_page(queue: QueueKeys, start: str, count: int) -> Call[list[str]]:
+    """Ids of the entries that workers hold, from ``start`` on; refused when there is no group."""
+    words = ("XPENDING", queue.key("stream"), GROUP, start, "+", count)
+    return command(*words, decode=lambda reply: [row[0] for row in reply])
+
+
+def stream_entry(queue: QueueKeys, entry_id: str) -> Call[list[tuple[str, str]]]:
+    """Entry id and job id of one entry, if it is there."""
+    return command("XRANGE", queue.key("stream"), entry_id, entry_id, decode=_entries)
+
+
+def scan_page(queue: QueueKeys, cursor: str, kind: str, count: int) -> Call[Page]:
+    """Next cursor, and the last parts of some keys ``prefix:{queue}:kind:...``; a key may come twice."""
+    start = f"{queue.base}:{kind}:"
+
+    def decode(reply: Any) -> Page:
+        return str(reply[0]), [key.removeprefix(start) for key in reply[1]]
+
+    return command("SCAN", cursor, "MATCH", f"{escaped(start)}*", "COUNT", count, decode=decode)
+
+
+def scan_keys(pattern: str, cursor: str, count: int) -> Call[Page]:
+    """Next cursor, and some keys of a glob pattern; a key may come twice."""
+    words = ("SCAN", cursor, "MATCH", pattern, "COUNT", count)
+    return command(*words, decode=lambda reply: (str(reply[0]), list(reply[1])))
+
+
+def ordering_keys_page(queue: QueueKeys, cursor: str, count: int) -> Call[Page]:
+    """Next cursor, and some ordering keys that were ever used; a key may come twice."""
+
+    def decode(reply: Any) -> Page:
+        return str(reply[0]), list(replies.pairs(reply[1]))
+
+    return command("HSCAN", queue.key("ordering"), cursor, "COUNT", count, decode=decode)
+
+
+def heads(queue: QueueKeys, job_ids: Sequence[str], fields: Sequence[str]) -> list[Call[list[str | None]]]:
+    """A few fields of each job."""
+    return [command("HMGET", queue.job(job_id), *fields, decode=list) for job_id in job_ids]
+
+
+def length(queue: QueueKeys, name: str) -> Call[int]:
+    """How much a stream, list or sorted set of the queue holds."""
+    kind = {"stream": "XLEN", "lifo": "LLEN", "priority": "LLEN"}.get(name, "ZCARD")
+    return command(kind, queue.key(name), decode=replies.integer)
+
+
+def pending_count(queue: QueueKeys) -> Call[int]:
+    """How many entries workers hold; refused when there is no group."""
+    return command("XPENDING", queue.key("stream"), GROUP, decode=lambda reply: int(reply[0]))
+
+
+def list_active(queue: QueueKeys) -> Call[int]:
+    """How many active jobs came from a list."""
+    return command("GET", queue.key("list-active"), decode=lambda reply: max(number(reply), 0))
+
+
+def last_delivered(queue: QueueKeys) -> Call[str]:
+    """The newest entry that any worker has taken; empty for none. Refused when there is no stream."""
+
+    def decode(reply: Any) -> str:
+        groups = [replies.pairs(group) for group in reply]
+        return next((str(group["last-delivered-id"]) for group in groups if group["name"] == GROUP), "")
+
+    return command("XINFO", "GROUPS", queue.key("stream"), decode=decode)
+
+
+def score(queue: QueueKeys, name: str, member: str) -> Call[float | None]:
+    """The score of a member of a sorted set."""
+    words = ("ZSCORE", queue.key(name), member)
+    return command(*words, decode=lambda reply: None if reply is None else float(reply))
+
+
+def next_class(queue: QueueKeys, score: int) -> Call[float | None]:
+    """The lowest score of the scheduled set from ``score`` on."""
+    words = ("ZRANGEBYSCORE", queue.key("scheduled"), score, "+inf", "WITHSCORES", "LIMIT", 0, 1)
+    return command(*words, decode=lambda reply: float(reply[1]) if reply else None)
+
+
+def with_score(queue: QueueKeys, score: int) -> Call[int]:
+    """How many members of the scheduled set have exactly this score."""
+    return command("ZCOUNT", queue.key("scheduled"), score, score, decode=replies.integer)
+
+
+def meta(queue: QueueKeys, *fields: str) -> Call[list[str | None]]:
+    """Settings of the queue."""
+    return command("HMGET", queue.key("meta"), *fields, decode=list)
+
+
+def escaped(text: str) -> str:
+    """The text as a glob pattern that matches nothing else."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)
+
+
+def _entries(reply: Any) -> list[tuple[str, str]]:
+    return [(entry[0], replies.pairs(entry[1] or []).get("jobId", "")) for entry in reply]

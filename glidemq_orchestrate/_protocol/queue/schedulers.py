@@ -1,0 +1,75 @@
+"""Builders for schedulers: where entries are, and the functions that change them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate.jobs.schedule import Stored
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import number
+
+SHARED: Final = "schedulers"
+OURS: Final = "gmo:schedulers"
+LAST: Final = "gmo:schedulers:last"
+LOCK: Final = "schedulers:lock:__tick__"
+
+
+def entries(queue: QueueKeys, where: str) -> Call[dict[str, str]]:
+    """All entries of one hash: text by name."""
+    return command("HGETALL", queue.key(where), decode=replies.pairs)
+
+
+def entry(queue: QueueKeys, where: str, name: str) -> Call[str]:
+    """One entry; an empty text when there is none."""
+    return command("HGET", queue.key(where), name, decode=lambda reply: reply or "")
+
+
+def put(queue: QueueKeys, name: str, seen: tuple[str, str], texts: tuple[str, str], now_ms: int) -> Call[str]:
+    """Write (or with empty texts remove) an entry that is still as ``seen``: put, locked or changed."""
+    keys = [queue.key(key) for key in (LOCK, SHARED, OURS)]
+    return function("gmo_put_scheduler", keys, (now_ms, name, *seen, *texts), replies.text)
+
+
+def fire(  # noqa: PLR0913  what a firing is made of
+    queue: QueueKeys,
+    where: str,
+    name: str,
+    *,
+    seen: str,
+    then: Stored | None,
+    data: Iterable[str],
+    now_ms: int,
+) -> Call[list[str]]:
+    """Add jobs and write the next state (None: remove) of an entry still as ``seen``; outcome, then ids."""
+    stored = then or Stored.parse(seen) or Stored({})
+    options, job = Stored(stored.options), stored.template.get("name")
+    opts = json.dumps(stored.options, separators=(",", ":"), ensure_ascii=False)
+    told = name if stored.number("repeatAfterComplete") else ""
+    numbers = [options.number(option) for option in ("priority", "attempts", "ttl")]
+    is_lifo = int(stored.options.get("lifo") is True)
+    return function(
+        "gmo_fire_scheduler",
+        [queue.key(LOCK), queue.key(where)],
+        (now_ms, name, seen, then.text if then else "", job if isinstance(job, str) and job else name, opts,
+         *numbers, is_lifo, told, *data),
+        list,
+    )  # fmt: skip
+
+
+def job_end(queue: QueueKeys, job_id: str) -> Call[tuple[str | None, str | None]]:
+    """State and end of a job; both None when there is no such job."""
+    return command("HMGET", queue.job(job_id), "state", "finishedOn", decode=tuple)
+
+
+def job_origin(queue: QueueKeys, job_id: str) -> Call[tuple[str | None, str | None]]:
+    """Which scheduler added a job, and when it was added."""
+    return command("HMGET", queue.job(job_id), "schedulerName", "timestamp", decode=tuple)
+
+
+def newest_id(queue: QueueKeys) -> Call[int]:
+    """The newest automatic job id."""
+    return command("GET", queue.key("id"), decode=number)

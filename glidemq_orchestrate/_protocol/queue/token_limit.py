@@ -1,0 +1,28 @@
+"""Builders for the counters of glide-mq's rate limit by tokens: ``tpm:<window>``, the window now / length."""
+
+from __future__ import annotations
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import number
+
+
+def spent(queue: QueueKeys, window: int) -> Call[int]:
+    """Tokens that all workers of the queue have spent in a window."""
+    return command("GET", queue.key(f"tpm:{window}"), decode=number)
+
+
+def spend(queue: QueueKeys, window: int, tokens: int) -> Call[int]:
+    """Count tokens; not repeatable."""
+    return command("INCRBY", queue.key(f"tpm:{window}"), tokens, decode=replies.integer)
+
+
+def forget_after(queue: QueueKeys, window: int, length_ms: int) -> Call[int]:
+    """Let the counter go when its window is over. Repeatable."""
+    return command("PEXPIRE", queue.key(f"tpm:{window}"), length_ms, decode=replies.integer)
+
+
+def reported(queue: QueueKeys, job_id: str) -> Call[int]:
+    """Tokens that were reported for the limit alone, by ``report_tokens``."""
+    return command("HGET", queue.job(job_id), "tpmTokens", decode=number)

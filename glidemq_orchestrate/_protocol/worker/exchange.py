@@ -1,0 +1,140 @@
+"""The call that a worker lives by, ``gmo_finish_and_fetch``: the outcomes it takes and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, Word, function
+from glidemq_orchestrate.codec import readable
+from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.keys import GROUP, QueueKeys
+
+# The server takes 100 of each, but a call must not keep it busy for 5 ms, and shorter ones overlap better
+# with the work of the worker.
+MOST_OUTCOMES: Final = 50
+MOST_NODES: Final = 16  # the end of a node of a flow releases others
+MOST_WANTED: Final = 64
+
+
+class Kind(StrEnum):
+    """What a worker says about an attempt."""
+
+    DONE = "done"
+    SKIP = "skip"
+    FAIL = "fail"
+    LATER = "later"
+    CHILDREN = "children"
+    SUSPEND = "suspend"
+    BACK = "back"
+
+
+_WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are packed sooner
+
+
+class Outcome(NamedTuple):
+    """One thing to say: see ``lua/glidemq_orchestrate/outcome.lua`` for the columns of each kind."""
+
+    attempt: Attempt
+    kind: Kind
+    text: str = ""
+    retention: str = ""
+    first: int = 0
+    second: int = 0
+
+
+class Held(StrEnum):
+    """What keeps the queue from giving out jobs."""
+
+    NOTHING = ""
+    PAUSED = "paused"
+    CONCURRENCY = "concurrency"
+    RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One exchange. ``limit``: most starts per window, and the window in ms; (0, 0) for none."""
+
+    outcomes: Sequence[Outcome]
+    wanted: int
+    token: str
+    again: bool = False
+    limit: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of it.
+
+    ``positions`` of stream and events: whoever reads on from there misses nothing that makes a job ready.
+    None when the queue may have more jobs right now.
+    """
+
+    verdicts: list[str]
+    flows: list[str]
+    begun: list[Attempt]
+    positions: tuple[str, str] | None
+    due_ms: int
+    held: Held
+    troubles: list[str]
+
+
+def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: int) -> Call[Answer]:
+    """Hand in and begin as many as a short call can: ``MOST_OUTCOMES``, ``MOST_NODES``, ``MOST_WANTED``.
+
+    A repeat with ``again`` gives the jobs that a lost reply announced, and refuses the outcomes it took.
+    """
+
+    def decode(reply: Any) -> Answer:
+        verdicts, flows, rows, stream, events, due, held, troubles = reply
+        name, token = queue.queue, request.token
+        return Answer(
+            [readable(verdict) for verdict in verdicts],
+            flows,
+            [Attempt.from_row(name, token, row) for row in rows],
+            (stream, events) if stream else None,
+            due,
+            Held(held),
+            [readable(trouble) for trouble in troubles],
+        )
+
+    words: list[Word] = [
+        now_ms,
+        GROUP,
+        consumer,
+        request.wanted,
+        request.token,
+        "again" if request.again else "",
+    ]
+    words += request.limit
+    for attempt, kind, text, retention, first, second in request.outcomes:
+        words += (
+            _WORDS[kind], attempt.job_id, attempt.entry_id, attempt.token, attempt.processed_on, text,
+            retention, first, second
+        )  # fmt: skip
+    return function("gmo_finish_and_fetch", [queue.key("stream")], words, decode)
+
+
+def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[list[int]]:
+    """Keep the leases of up to 500 attempts: 1 kept, 0 asked to stop, -1 gone."""
+    words: list[Word] = [now_ms]
+    for attempt in held:
+        words += (attempt.job_id, attempt.token, attempt.processed_on)
+    return function("gmo_heartbeats", [queue.key("stream")], words, list, repeatable=True)
+
+
+def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]:
+    """Entries of the stream and of the events after the given positions; waits for the first.
+
+    ``events`` may be '': then only the stream is read.
+    """
+    after = {queue.key("stream"): stream} | ({queue.key("events"): events} if events else {})
+    return Call(
+        ("XREAD", "COUNT", 100, "BLOCK", block_ms, "STREAMS", *after.keys(), *after.values()),
+        replies.stream_entries,
+        block_ms / 1000,
+    )

@@ -1,0 +1,77 @@
+"""Broadcast and AsyncBroadcast: messages that every subscription handles."""
+
+from __future__ import annotations
+
+from glidemq_orchestrate._ops.worker import broadcast as ops
+from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.jobs.job import DEFAULT_OPTIONS, JobId, JobOptions
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
+
+__all__ = ["AsyncBroadcast", "Broadcast"]
+
+
+class Broadcast(SyncFacade):
+    """Publishes messages to the subscriptions of a queue that is used for nothing else.
+
+    Args:
+        name: The queue.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        max_messages: Keep only the newest so many in the stream; slower subscriptions miss the rest.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: Address = None,
+        *,
+        max_messages: int | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self._keys, self._most = QueueKeys(self._prefix, check_queue_name(name)), _checked(max_messages)
+
+    def publish(self, subject: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
+        """Publish one message; ``subject`` is dot-separated and names the handler.
+
+        Raises:
+            EncodeError, PayloadTooLarge, InvalidJob: Nothing was published. Priority and LIFO are refused.
+            OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
+        """
+        now_ms = self._now()
+        return self._run(ops.publish(self._keys, subject, data, options, now_ms, self._most))
+
+
+class AsyncBroadcast(AsyncFacade):
+    """``Broadcast`` with awaitable calls; same arguments, same errors."""
+
+    def __init__(
+        self,
+        name: str,
+        url: Address = None,
+        *,
+        max_messages: int | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self._keys, self._most = QueueKeys(self._prefix, check_queue_name(name)), _checked(max_messages)
+
+    async def publish(
+        self, subject: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS
+    ) -> JobId:
+        """See ``Broadcast.publish``."""
+        now_ms = await self._now()
+        return await self._run(ops.publish(self._keys, subject, data, options, now_ms, self._most))
+
+
+def _checked(most: int | None) -> int | None:
+    if most is not None and (isinstance(most, bool) or most < 1):
+        raise ConfigurationError(f"max_messages must be at least 1, got {most!r}")
+    return most

@@ -1,0 +1,135 @@
+"""EventReader and AsyncEventReader: what happens in a queue, from a position that can be kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Final
+
+from glidemq_orchestrate._ops import events as ops
+from glidemq_orchestrate._ops.events import Event, EventFilter, EventKind
+from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.jobs.job import milliseconds
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
+
+__all__ = ["AsyncEventReader", "Event", "EventFilter", "EventKind", "EventReader"]
+
+ALL: Final = EventFilter()
+STEP: Final = timedelta(seconds=1)
+
+
+class EventReader(SyncFacade):
+    """Reads the events of one queue in order.
+
+    The server keeps about the newest 1,000 events, and 16 MiB of those of more than 8 KiB: events say that
+    something changed, the jobs and flows say what. Where events were trimmed away before they were read, an
+    event with ``is_gap`` stands in their place.
+    The position moves past what the filter leaves out.
+
+    Iterating gives one event after the other, and moves ``position`` to each before it is given.
+
+    Args:
+        queue: The queue.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        position: Where to go on: ``position`` of an earlier reader. Left out: only events from now on.
+            ``0-0``: from the oldest that is left.
+        where: Which events are wanted; a gap always is.
+        patience: Iterating ends after so long without a wanted event. None: never.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    def __init__(  # noqa: PLR0913  all but the first have defaults
+        self,
+        queue: str,
+        url: Address = None,
+        *,
+        position: str | None = None,
+        where: EventFilter = ALL,
+        patience: timedelta | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self._keys = QueueKeys(self._prefix, check_queue_name(queue))
+        self.position = position
+        self._where, self._patience = where, patience
+
+    def start(self) -> str:
+        """Fix the position now, if it is not fixed yet, and return it. Later events will be read."""
+        if self.position is None:
+            self.position = self._run(ops.tail(self._keys))
+        return self.position
+
+    def read(self, timeout: timedelta = timedelta(0)) -> list[Event]:
+        """Return what is wanted of up to 100 new events; waits at most ``timeout`` for the first."""
+        events = self._run(ops.read_with_gap(self._keys, self.start(), milliseconds(timeout) or None))
+        if events:
+            self.position = events[-1].id
+        return [event for event in events if self._where.takes(event)]
+
+    def __iter__(self) -> Iterator[Event]:
+        """Wanted events one by one, until none came for ``patience``."""
+        heard = time.monotonic()
+        while self._patience is None or time.monotonic() - heard < self._patience.total_seconds():
+            events = self._run(
+                ops.read_with_gap(self._keys, self.start(), milliseconds(_step(self._patience)))
+            )
+            for event in events:
+                self.position = event.id
+                if self._where.takes(event):
+                    yield event
+                    heard = time.monotonic()
+
+
+class AsyncEventReader(AsyncFacade):
+    """``EventReader`` with awaitable calls; same arguments, same errors."""
+
+    def __init__(  # noqa: PLR0913  all but the first have defaults
+        self,
+        queue: str,
+        url: Address = None,
+        *,
+        position: str | None = None,
+        where: EventFilter = ALL,
+        patience: timedelta | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self._keys = QueueKeys(self._prefix, check_queue_name(queue))
+        self.position = position
+        self._where, self._patience = where, patience
+
+    async def start(self) -> str:
+        """See ``EventReader.start``."""
+        if self.position is None:
+            self.position = await self._run(ops.tail(self._keys))
+        return self.position
+
+    async def read(self, timeout: timedelta = timedelta(0)) -> list[Event]:  # noqa: ASYNC109  the server waits
+        """See ``EventReader.read``."""
+        events = await self._run(
+            ops.read_with_gap(self._keys, await self.start(), milliseconds(timeout) or None)
+        )
+        if events:
+            self.position = events[-1].id
+        return [event for event in events if self._where.takes(event)]
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Wanted events one by one, until none came for ``patience``."""
+        heard = time.monotonic()
+        while self._patience is None or time.monotonic() - heard < self._patience.total_seconds():
+            step = milliseconds(_step(self._patience))
+            for event in await self._run(ops.read_with_gap(self._keys, await self.start(), step)):
+                self.position = event.id
+                if self._where.takes(event):
+                    yield event
+                    heard = time.monotonic()
+
+
+def _step(patience: timedelta | None) -> timedelta:
+    return STEP if patience is None else min(STEP, patience)

@@ -1,0 +1,170 @@
+"""What every client class shares: a driver made on first use, the check of the libraries, and closing."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+from glidemq_orchestrate._ops.server.library import ensure_libraries, with_libraries
+from glidemq_orchestrate._ops.server.time import learn_time, learn_time_well
+from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate.clock import Clock, ServerClock
+from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.settings import Address, ConnectionSettings
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate._io.aio import AsyncDriver
+    from glidemq_orchestrate._io.sync import SyncDriver
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+# What a forked child got from its parent stays untouched: closing it, if only by the garbage collector, would
+# reach into the parent's event loop.
+_OF_PARENTS: list[object] = []
+
+
+class _Facade(Generic[D]):
+    """A client whose driver belongs to the process that has made it."""
+
+    def __init__(
+        self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None:
+        self._settings = ConnectionSettings.resolve(url, prefix=prefix)
+        self._prefix = self._settings.prefix
+        self._clock = clock or ServerClock()
+        self._driver: D | None = None
+        self._pid = 0
+
+    def _own(self) -> D | None:
+        if self._driver is not None and self._pid != os.getpid():
+            _OF_PARENTS.append(self._driver)
+            self._driver = None
+        return self._driver
+
+    def _hold(self, driver: D) -> None:
+        self._pid, self._driver = os.getpid(), driver
+
+    def _clock_is_due(self) -> bool:
+        """Whether the server's time was asked for so long ago that it had better be asked again."""
+        return isinstance(self._clock, ServerClock) and self._clock.is_due()
+
+    def _doubt_clock(self) -> None:
+        """Another server may be the primary now, with a time of its own."""
+        if isinstance(self._clock, ServerClock):
+            self._clock.forget_sync()
+
+
+class SyncFacade(_Facade["SyncDriver"]):
+    """A client with blocking calls. Thread-safe. Opens its connections on first use, anew after a fork."""
+
+    def _run(self, op: Op[T]) -> T:
+        driver = self._connected()
+        if self._clock_is_due():
+            driver.run(learn_time(self._clock))
+        try:
+            return driver.run(with_libraries(op))
+        except TransportError:
+            self._doubt_clock()
+            raise
+
+    def _now(self) -> int:
+        """The server's time; it is asked where it has not told it yet."""
+        self._connected()
+        return self._clock.now_ms()
+
+    def _connected(self) -> SyncDriver:
+        driver: SyncDriver | None = self._own()
+        if driver is None:
+            with importing():
+                from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
+
+            driver = SyncDriver(self._settings)
+            try:
+                driver.run_on_each(lambda _: ensure_libraries())
+                driver.run(learn_time_well(self._clock))
+            except BaseException:
+                driver.close()
+                raise
+            if (other := self._own()) is not None:  # two threads have made one each
+                driver.close()
+                driver = other
+            self._hold(driver)
+        return driver
+
+    def close(self) -> None:
+        """Close the connections of this process. A repeat does nothing; a later call opens new ones."""
+        if (driver := self._own()) is not None:
+            driver.close()
+            self._driver = None
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        self.close()
+
+
+class AsyncFacade(_Facade["AsyncDriver"]):
+    """A client with awaitable calls, for one event loop; a forked child may use it on one of its own.
+
+    Opens its connections on first use.
+    """
+
+    async def _run(self, op: Op[T]) -> T:
+        driver = self._own() or await self._connected()
+        if self._clock_is_due():
+            await driver.run(learn_time(self._clock))
+        try:
+            return await driver.run(with_libraries(op))
+        except TransportError:
+            self._doubt_clock()
+            raise
+
+    async def _now(self) -> int:
+        """The server's time; it is asked where it has not told it yet."""
+        await self._connected()
+        return self._clock.now_ms()
+
+    async def _connected(self) -> AsyncDriver:
+        driver: AsyncDriver | None = self._own()
+        if driver is None:
+            with importing():
+                from glidemq_orchestrate._io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
+
+            driver = AsyncDriver(self._settings)
+            try:
+                await driver.run_on_each(lambda _: ensure_libraries())
+                await driver.run(learn_time_well(self._clock))
+            except BaseException:
+                await driver.aclose()
+                raise
+            if (other := self._own()) is not None:  # two tasks have made one each
+                await driver.aclose()
+                driver = other
+            self._hold(driver)
+        return driver
+
+    async def close(self) -> None:
+        """Close the connections of this process. A repeat does nothing; a later call opens new ones."""
+        if (driver := self._own()) is not None:
+            await driver.aclose()
+            self._driver = None
+
+    async def __aenter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        await self.close()

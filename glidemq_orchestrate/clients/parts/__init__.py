@@ -1,0 +1,1 @@
+"""The parts of ``Queue`` and ``AsyncQueue``: jobs, listing, administration, usage."""

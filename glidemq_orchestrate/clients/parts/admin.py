@@ -1,0 +1,265 @@
+"""The part of Queue and AsyncQueue that steers the whole queue."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from glidemq_orchestrate._ops.queue import admin as ops
+from glidemq_orchestrate._ops.queue import dead_letters
+from glidemq_orchestrate._ops.queue.admin import EndedState, GroupInfo, MetricPoint
+from glidemq_orchestrate._ops.queue.dead_letters import DeadLetter
+from glidemq_orchestrate._ops.worker import workers
+from glidemq_orchestrate._ops.worker.workers import WorkerInfo
+from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
+from glidemq_orchestrate.jobs.job import JobId, JobState, RateLimit
+
+
+class AdminCalls(QueueBase):
+    """Calls that steer the whole queue."""
+
+    def pause(self) -> None:
+        """Let no worker of this package begin a job until ``resume``; running ones go on. Repeatable.
+
+        A Node worker does not obey.
+        """
+        self._run(ops.pause(self._keys))
+
+    def resume(self) -> None:
+        """Let workers begin jobs again. Repeatable."""
+        self._run(ops.pause(self._keys, resume=True))
+
+    def is_paused(self) -> bool:
+        """Whether the queue is paused."""
+        return self._run(ops.is_paused(self._keys))
+
+    def clean(self, state: EndedState, *, grace: timedelta = timedelta(0), limit: int = 1000) -> list[JobId]:
+        """Delete jobs that ended ``grace`` ago or earlier, the oldest first; returns their ids.
+
+        Nodes of flows that have not ended stay. Repeatable; stops half-way when the connection breaks.
+
+        Raises:
+            ConfigurationError: The state is neither completed nor failed; nothing was sent.
+            InvalidJob: ``grace`` is negative or ``limit`` less than 1; nothing was sent.
+        """
+        return self._run(ops.clean(self._keys, state, grace, limit, self._now()))
+
+    def drain(self, *, delayed: bool = False) -> int:
+        """Delete the jobs that wait to be run, by priority and ordering key too; returns how many.
+
+        Jobs that wait for other jobs or for a signal stay, and so do nodes of flows that have not ended. A
+        job that waited for nothing but deleted ones waits to be run then, and is deleted too.
+
+        Args:
+            delayed: Delayed jobs too, also those that wait for another attempt.
+        """
+        return self._run(ops.drain(self._keys, delayed=delayed, now_ms=self._now()))
+
+    def obliterate(self, *, force: bool = False) -> None:
+        """Delete everything about the queue: jobs, flows that live in it, events, settings, schedulers.
+
+        Stop its workers first: they write again what they need. Repeatable.
+
+        Args:
+            force: Also when jobs are active.
+
+        Raises:
+            QueueInUse: Jobs are active; nothing was removed.
+        """
+        self._run(ops.obliterate(self._keys, force=force))
+
+    def retry_failed(self, count: int | None = None) -> int:
+        """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
+
+        All are as many as have failed at the beginning: what fails again meanwhile stays failed. Nodes of
+        flows stay failed: a flow is retried as a whole.
+        """
+        return self._run(ops.retry_failed(self._keys, count, self._now()))
+
+    def set_global_concurrency(self, limit: int | None) -> None:
+        """Let at most ``limit`` jobs run at once over all workers; None lifts it. Repeatable.
+
+        Raises:
+            InvalidJob: The limit is less than 1; nothing was sent.
+        """
+        self._run(ops.set_global_concurrency(self._keys, limit))
+
+    def global_concurrency(self) -> int | None:
+        """How many jobs may run at once over all workers; None: no limit."""
+        return self._run(ops.global_concurrency(self._keys))
+
+    def set_global_rate_limit(self, limit: RateLimit | None) -> None:
+        """Limit how often jobs start, over all workers; None lifts it. Repeatable."""
+        self._run(ops.set_global_rate_limit(self._keys, limit))
+
+    def global_rate_limit(self) -> RateLimit | None:
+        """How often jobs may start over all workers; None: no limit."""
+        return self._run(ops.global_rate_limit(self._keys))
+
+    def rate_limit_group(self, key: str, duration: timedelta, *, extend: bool = True) -> datetime:
+        """Hold back the jobs of an ordering key; returns until when.
+
+        Args:
+            key: The ordering key; it may have no job yet.
+            duration: From now on, at least a millisecond.
+            extend: A later end that was set before holds; otherwise this one does.
+
+        Raises:
+            InvalidJob: The key or the duration cannot be meant; nothing was sent.
+        """
+        return self._run(ops.rate_limit_group(self._keys, key, duration, self._now(), extend=extend))
+
+    def groups(self) -> list[GroupInfo]:
+        """The ordering keys that were ever used, with what runs and what is held back."""
+        return self._run(ops.groups(self._keys))
+
+    def metrics(self, state: EndedState = JobState.COMPLETED) -> list[MetricPoint]:
+        """How many jobs ended so in each minute and how long they ran, the oldest first; about a day is kept.
+
+        Raises:
+            ConfigurationError: The state is neither completed nor failed; nothing was sent.
+        """
+        return self._run(ops.metrics(self._keys, state))
+
+    def workers(self) -> list[WorkerInfo]:
+        """The live workers of the queue, the oldest first."""
+        return self._run(workers.live(self._keys, self._now()))
+
+    def set_dead_letter_queue(self, name: str | None) -> None:
+        """Say to which queue workers copy the jobs that have failed for good; None: to none. Repeatable.
+
+        Whatever failed a job while workers of ours serve the queue: its handler, a time to live, workers that
+        died of it. Not: nodes of flows that end because of others, and jobs that were revoked before they
+        ran. The copy is made once, within seconds, also when the worker dies meanwhile.
+
+        Raises:
+            ConfigurationError: The name is not usable, or it is this queue; nothing was sent.
+        """
+        self._run(dead_letters.set_queue(self._keys, name))
+
+    def dead_letter_queue(self) -> str | None:
+        """Where the dead letters go; None: there are none."""
+        return self._run(dead_letters.queue_of(self._keys))
+
+    def dead_letters(self, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
+        """The dead letters of this queue, the oldest first."""
+        return self._run(dead_letters.dead_letters(self._keys, offset, limit))
+
+    def get_dead_letter(self, letter_id: str) -> DeadLetter:
+        """Read one dead letter.
+
+        Raises:
+            JobNotFound: There is none with this id, or it is another queue's.
+        """
+        return self._run(dead_letters.get(self._keys, letter_id))
+
+    def remove_dead_letter(self, letter_id: str) -> None:
+        """Throw a dead letter away; the failed job stays.
+
+        Raises:
+            JobNotFound: There is none with this id, or it is another queue's. A repeat raises this.
+        """
+        self._run(dead_letters.remove(self._keys, letter_id, self._now()))
+
+    def replay_dead_letter(self, letter_id: str) -> JobId:
+        """Run the failed job again, so that what waits for it goes on, and throw the letter away.
+
+        Returns:
+            The id of the job; a new one when the failed job is gone and had to be added anew.
+
+        Raises:
+            JobNotFound: There is no such letter.
+            JobStateConflict: The job has not failed any more, or it is a node of a flow; the letter stays.
+        """
+        return self._run(dead_letters.replay(self._keys, letter_id, self._now()))
+
+
+class AsyncAdminCalls(AsyncQueueBase):
+    """``AdminCalls`` with awaitable calls; same arguments, same errors."""
+
+    async def pause(self) -> None:
+        """See ``Queue.pause``."""
+        await self._run(ops.pause(self._keys))
+
+    async def resume(self) -> None:
+        """See ``Queue.resume``."""
+        await self._run(ops.pause(self._keys, resume=True))
+
+    async def is_paused(self) -> bool:
+        """See ``Queue.is_paused``."""
+        return await self._run(ops.is_paused(self._keys))
+
+    async def clean(
+        self, state: EndedState, *, grace: timedelta = timedelta(0), limit: int = 1000
+    ) -> list[JobId]:
+        """See ``Queue.clean``."""
+        return await self._run(ops.clean(self._keys, state, grace, limit, await self._now()))
+
+    async def drain(self, *, delayed: bool = False) -> int:
+        """See ``Queue.drain``."""
+        return await self._run(ops.drain(self._keys, delayed=delayed, now_ms=await self._now()))
+
+    async def obliterate(self, *, force: bool = False) -> None:
+        """See ``Queue.obliterate``."""
+        await self._run(ops.obliterate(self._keys, force=force))
+
+    async def retry_failed(self, count: int | None = None) -> int:
+        """See ``Queue.retry_failed``."""
+        return await self._run(ops.retry_failed(self._keys, count, await self._now()))
+
+    async def set_global_concurrency(self, limit: int | None) -> None:
+        """See ``Queue.set_global_concurrency``."""
+        await self._run(ops.set_global_concurrency(self._keys, limit))
+
+    async def global_concurrency(self) -> int | None:
+        """See ``Queue.global_concurrency``."""
+        return await self._run(ops.global_concurrency(self._keys))
+
+    async def set_global_rate_limit(self, limit: RateLimit | None) -> None:
+        """See ``Queue.set_global_rate_limit``."""
+        await self._run(ops.set_global_rate_limit(self._keys, limit))
+
+    async def global_rate_limit(self) -> RateLimit | None:
+        """See ``Queue.global_rate_limit``."""
+        return await self._run(ops.global_rate_limit(self._keys))
+
+    async def rate_limit_group(self, key: str, duration: timedelta, *, extend: bool = True) -> datetime:
+        """See ``Queue.rate_limit_group``."""
+        return await self._run(
+            ops.rate_limit_group(self._keys, key, duration, await self._now(), extend=extend)
+        )
+
+    async def groups(self) -> list[GroupInfo]:
+        """See ``Queue.groups``."""
+        return await self._run(ops.groups(self._keys))
+
+    async def metrics(self, state: EndedState = JobState.COMPLETED) -> list[MetricPoint]:
+        """See ``Queue.metrics``."""
+        return await self._run(ops.metrics(self._keys, state))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """See ``Queue.workers``."""
+        return await self._run(workers.live(self._keys, await self._now()))
+
+    async def set_dead_letter_queue(self, name: str | None) -> None:
+        """See ``Queue.set_dead_letter_queue``."""
+        await self._run(dead_letters.set_queue(self._keys, name))
+
+    async def dead_letter_queue(self) -> str | None:
+        """See ``Queue.dead_letter_queue``."""
+        return await self._run(dead_letters.queue_of(self._keys))
+
+    async def dead_letters(self, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
+        """See ``Queue.dead_letters``."""
+        return await self._run(dead_letters.dead_letters(self._keys, offset, limit))
+
+    async def get_dead_letter(self, letter_id: str) -> DeadLetter:
+        """See ``Queue.get_dead_letter``."""
+        return await self._run(dead_letters.get(self._keys, letter_id))
+
+    async def remove_dead_letter(self, letter_id: str) -> None:
+        """See ``Queue.remove_dead_letter``."""
+        await self._run(dead_letters.remove(self._keys, letter_id, await self._now()))
+
+    async def replay_dead_letter(self, letter_id: str) -> JobId:
+        """See ``Queue.replay_dead_letter``."""
+        return await self._run(dead_letters.replay(self._keys, letter_id, await self._now()))

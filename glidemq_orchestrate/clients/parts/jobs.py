@@ -1,0 +1,248 @@
+"""The part of Queue and AsyncQueue that is about one job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from glidemq_orchestrate._ops.queue import jobs as ops
+from glidemq_orchestrate._ops.queue.jobs import JobLogs, OutputChunk, Revoked, SuspendInfo
+from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
+from glidemq_orchestrate.codec import Json, JsonLike
+from glidemq_orchestrate.jobs.job import JobRef, milliseconds
+
+
+class JobCalls(QueueBase):
+    """Calls about one job."""
+
+    def retry(self, job_id: str) -> None:
+        """Run a failed job again, at once, whatever its delay was; its attempts begin anew.
+
+        Raises:
+            JobNotFound: There is none with this id.
+            JobStateConflict: It has not failed, or it is a node of a flow: that is retried as a whole.
+        """
+        self._run(ops.retry(self._keys, job_id, self._now()))
+
+    def revoke(self, job_id: str) -> Revoked:
+        """End a job that does not run yet; tell one that runs to stop.
+
+        Returns:
+            ``revoked``: it has failed, with that reason. ``flagged``: it runs, and its worker is told; it may
+            complete all the same.
+
+        Raises:
+            JobNotFound: There is none with this id.
+            JobStateConflict: It has ended; nothing was changed.
+        """
+        return self._run(ops.revoke(self._keys, job_id, self._clock))
+
+    def remove(self, job_id: str) -> None:
+        """Delete a job with its logs, its output and its place in the queue.
+
+        A job that waited for it waits no longer. What an attempt that is running sends later is refused.
+
+        Raises:
+            JobNotFound: There is none with this id. A repeat raises this.
+            JobStateConflict: It is a node of a flow that has not ended: cancel the flow.
+        """
+        self._run(ops.remove(self._keys, job_id, self._now()))
+
+    def change_priority(self, job_id: str, priority: int) -> None:
+        """Give a job that does not run yet another priority, 0 to 2048. Repeatable.
+
+        Raises:
+            InvalidJob: The priority is out of bounds; nothing was sent.
+            JobNotFound: There is none with this id.
+            JobStateConflict: It runs or has ended, or stands in the priority or LIFO list already.
+        """
+        self._run(ops.change_priority(self._keys, job_id, priority))
+
+    def change_delay(self, job_id: str, delay: timedelta) -> None:
+        """Let a job that does not run yet begin ``delay`` from now; zero: as soon as there is a worker.
+
+        Raises:
+            InvalidJob: The delay is negative or too long; nothing was sent.
+            JobNotFound: There is none with this id.
+            JobStateConflict: It runs or has ended, or stands in the priority or LIFO list already.
+        """
+        self._run(ops.change_delay(self._keys, job_id, delay, self._now()))
+
+    def promote(self, job_id: str) -> None:
+        """Make a delayed job ready now.
+
+        Raises:
+            JobNotFound: There is none with this id.
+            JobStateConflict: It is not delayed.
+        """
+        self._run(ops.promote(self._keys, job_id))
+
+    def add_log(self, job_id: str, line: str) -> None:
+        """Append a line to the log of a job, at most 1 MiB.
+
+        Raises:
+            JobNotFound: There is none with this id.
+            PayloadTooLarge: The line is longer; nothing was sent.
+        """
+        self._run(ops.add_log(self._keys, job_id, line))
+
+    def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> JobLogs:
+        """Read log lines, the oldest first; none for a job that is not there."""
+        return self._run(ops.logs(self._keys, job_id, offset, limit))
+
+    def set_progress(self, job_id: str, progress: JsonLike) -> None:
+        """Store the progress of a job, JSON of at most 1 MiB, and tell the readers of events. Repeatable.
+
+        Raises:
+            JobNotFound: There is none with this id.
+            EncodeError, PayloadTooLarge: The progress does not fit; nothing was sent.
+        """
+        self._run(ops.update(self._keys, job_id, "progress", progress, self._now()))
+
+    def update_data(self, job_id: str, data: JsonLike) -> None:
+        """Replace the data of a job; an attempt that is running has the old. Repeatable.
+
+        Raises:
+            JobNotFound: There is none with this id.
+            EncodeError, PayloadTooLarge: The data does not fit; nothing was sent.
+        """
+        self._run(ops.update(self._keys, job_id, "data", data, self._now()))
+
+    def report_tokens(self, job_id: str, tokens: int) -> None:
+        """Say how many tokens a job took, for the rate limit by tokens. Repeatable.
+
+        Raises:
+            InvalidJob: The number is negative; nothing was sent.
+            JobNotFound: There is none with this id.
+        """
+        self._run(ops.report_tokens(self._keys, job_id, tokens, self._now()))
+
+    def children_values(self, job_id: str) -> dict[JobRef, Json]:
+        """The results of the completed jobs that a job waits or waited for, in whatever queue they are.
+
+        Raises:
+            DecodeError: A result is not JSON.
+        """
+        return self._run(ops.children_values(self._keys, job_id))
+
+    def parents(self, job_id: str) -> list[JobRef]:
+        """The jobs that wait for a job, in whatever queue they are; in a DAG these are its dependents.
+
+        Raises:
+            JobNotFound: There is none with this id.
+        """
+        return self._run(ops.parents(self._keys, job_id))
+
+    def suspend_info(self, job_id: str) -> SuspendInfo | None:
+        """Why, since when and until when a job is suspended; None when it is not.
+
+        Raises:
+            JobNotFound: There is none with this id.
+        """
+        return self._run(ops.suspend_info(self._keys, job_id))
+
+    def signal(self, job_id: str, name: str, data: JsonLike = None) -> bool:
+        """Wake a suspended job; it runs again and sees the signal. False when it is not suspended.
+
+        Raises:
+            InvalidJob: The name is empty; nothing was sent.
+            EncodeError, PayloadTooLarge: The data does not fit; nothing was sent.
+        """
+        return self._run(ops.signal(self._keys, job_id, name, data, self._now()))
+
+    def add_output(self, job_id: str, fields: Mapping[str, str]) -> str:
+        """Append to the output stream of a job: texts by name, at most 1 MiB. Returns the entry's id.
+
+        Raises:
+            JobNotFound: There is none with this id.
+            InvalidJob, PayloadTooLarge: The output does not fit; nothing was sent.
+        """
+        return self._run(ops.add_output(self._keys, job_id, fields))
+
+    def read_output(
+        self, job_id: str, *, after: str | None = None, limit: int = 100, timeout: timedelta = timedelta(0)
+    ) -> list[OutputChunk]:
+        """Read what a job put out after an entry (None: from the start).
+
+        Waits at most ``timeout`` for the first entry, to the millisecond; without one it does not wait.
+        """
+        return self._run(ops.read_output(self._keys, job_id, after, limit, milliseconds(timeout)))
+
+
+class AsyncJobCalls(AsyncQueueBase):
+    """``JobCalls`` with awaitable calls; same arguments, same errors."""
+
+    async def retry(self, job_id: str) -> None:
+        """See ``Queue.retry``."""
+        await self._run(ops.retry(self._keys, job_id, await self._now()))
+
+    async def revoke(self, job_id: str) -> Revoked:
+        """See ``Queue.revoke``."""
+        return await self._run(ops.revoke(self._keys, job_id, self._clock))
+
+    async def remove(self, job_id: str) -> None:
+        """See ``Queue.remove``."""
+        await self._run(ops.remove(self._keys, job_id, await self._now()))
+
+    async def change_priority(self, job_id: str, priority: int) -> None:
+        """See ``Queue.change_priority``."""
+        await self._run(ops.change_priority(self._keys, job_id, priority))
+
+    async def change_delay(self, job_id: str, delay: timedelta) -> None:
+        """See ``Queue.change_delay``."""
+        await self._run(ops.change_delay(self._keys, job_id, delay, await self._now()))
+
+    async def promote(self, job_id: str) -> None:
+        """See ``Queue.promote``."""
+        await self._run(ops.promote(self._keys, job_id))
+
+    async def add_log(self, job_id: str, line: str) -> None:
+        """See ``Queue.add_log``."""
+        await self._run(ops.add_log(self._keys, job_id, line))
+
+    async def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> JobLogs:
+        """See ``Queue.logs``."""
+        return await self._run(ops.logs(self._keys, job_id, offset, limit))
+
+    async def set_progress(self, job_id: str, progress: JsonLike) -> None:
+        """See ``Queue.set_progress``."""
+        await self._run(ops.update(self._keys, job_id, "progress", progress, await self._now()))
+
+    async def update_data(self, job_id: str, data: JsonLike) -> None:
+        """See ``Queue.update_data``."""
+        await self._run(ops.update(self._keys, job_id, "data", data, await self._now()))
+
+    async def report_tokens(self, job_id: str, tokens: int) -> None:
+        """See ``Queue.report_tokens``."""
+        await self._run(ops.report_tokens(self._keys, job_id, tokens, await self._now()))
+
+    async def children_values(self, job_id: str) -> dict[JobRef, Json]:
+        """See ``Queue.children_values``."""
+        return await self._run(ops.children_values(self._keys, job_id))
+
+    async def parents(self, job_id: str) -> list[JobRef]:
+        """See ``Queue.parents``."""
+        return await self._run(ops.parents(self._keys, job_id))
+
+    async def suspend_info(self, job_id: str) -> SuspendInfo | None:
+        """See ``Queue.suspend_info``."""
+        return await self._run(ops.suspend_info(self._keys, job_id))
+
+    async def signal(self, job_id: str, name: str, data: JsonLike = None) -> bool:
+        """See ``Queue.signal``."""
+        return await self._run(ops.signal(self._keys, job_id, name, data, await self._now()))
+
+    async def add_output(self, job_id: str, fields: Mapping[str, str]) -> str:
+        """See ``Queue.add_output``."""
+        return await self._run(ops.add_output(self._keys, job_id, fields))
+
+    async def read_output(
+        self,
+        job_id: str,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+        timeout: timedelta = timedelta(0),  # noqa: ASYNC109  the server waits
+    ) -> list[OutputChunk]:
+        """See ``Queue.read_output``."""
+        return await self._run(ops.read_output(self._keys, job_id, after, limit, milliseconds(timeout)))

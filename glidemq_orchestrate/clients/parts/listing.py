@@ -1,0 +1,160 @@
+"""The part of Queue and AsyncQueue that looks for jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from glidemq_orchestrate._ops.queue import listing as ops
+from glidemq_orchestrate._ops.queue.listing import LOOK_AT, FoundJobs, JobCounts, JobPage, Wanted
+from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
+from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.jobs.job import Job, JobState
+
+
+class ListingCalls(QueueBase):
+    """Calls that look for jobs."""
+
+    def get_jobs(
+        self,
+        state: JobState,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        newest_first: bool = False,
+        exclude_data: bool = False,
+    ) -> list[Job]:
+        """List the jobs of one state.
+
+        Waiting jobs come in the order in which workers take them, ended and delayed ones by time. Jobs that
+        wait for other jobs have no order, and finding them means going through all keys of the server, a page
+        at a time. A job whose data is not JSON is listed with ``broken`` set.
+
+        Args:
+            state: Any state.
+            offset: How many to pass over. Jobs that move meanwhile may be passed over or come twice.
+            limit: How many to return at most.
+            newest_first: The other way round; for completed, failed, delayed, prioritized and suspended jobs.
+            exclude_data: Leave data and result out, and do not transfer them.
+        """
+        return self._run(
+            ops.get_jobs(
+                self._keys,
+                Wanted(state),
+                range(offset, offset + limit),
+                exclude_data=exclude_data,
+                newest_first=newest_first,
+            )
+        )
+
+    def search(  # noqa: PLR0913  what is wanted, and how much
+        self,
+        *,
+        state: JobState | None = None,
+        name: str | None = None,
+        data: Mapping[str, JsonLike] | None = None,
+        limit: int = 100,
+        exclude_data: bool = False,
+        look_at: int | None = LOOK_AT,
+    ) -> FoundJobs:
+        """Find jobs for which all that is given holds; no call to the server takes longer than a page.
+
+        Args:
+            state: Only jobs of this state; without it all keys of the server are gone through.
+            name: Only jobs of this name, exactly.
+            data: Only jobs whose data has these keys with these values at the top.
+            limit: How many to return at most.
+            exclude_data: Leave data and result out of what is returned.
+            look_at: About how many jobs are looked through at most, by default a second's work; where a state
+                has no index, keys of others count a little too. None: all. ``scan_jobs`` goes through all of
+                a large queue in pages.
+
+        Returns:
+            The jobs; ``is_partial`` is true where the search ended at ``look_at``, and there may be more.
+        """
+        return self._run(
+            ops.search(self._keys, Wanted(state, name, data), limit, look_at, exclude_data=exclude_data)
+        )
+
+    def scan_jobs(
+        self,
+        cursor: str = "0",
+        *,
+        state: JobState | None = None,
+        name: str | None = None,
+        exclude_data: bool = False,
+    ) -> JobPage:
+        """Look through about a thousand keys, and return the jobs among them that are wanted.
+
+        Begin with cursor ``"0"`` and go on with the cursor of each page until that is ``"0"`` again. A page
+        may be empty; a job that is there all the time comes at least once.
+        """
+        return self._run(ops.scan_jobs(self._keys, Wanted(state, name), cursor, exclude_data=exclude_data))
+
+    def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
+        """How many jobs are in each state. A job that a worker has taken and not begun counts as active.
+
+        Args:
+            indexed_only: Leave out the jobs that wait for other jobs or for their ordering key: glide-mq has
+                no index for those, and counting them means going through the keys of the server.
+            look_at: About how many jobs are looked through for that, by default a second's work. None: all.
+
+        Returns:
+            The numbers; ``at_least`` holds the states whose counting ended at ``look_at``.
+        """
+        return self._run(ops.counts(self._keys, indexed_only=indexed_only, look_at=look_at))
+
+
+class AsyncListingCalls(AsyncQueueBase):
+    """``ListingCalls`` with awaitable calls; same arguments, same errors."""
+
+    async def get_jobs(
+        self,
+        state: JobState,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        newest_first: bool = False,
+        exclude_data: bool = False,
+    ) -> list[Job]:
+        """See ``Queue.get_jobs``."""
+        return await self._run(
+            ops.get_jobs(
+                self._keys,
+                Wanted(state),
+                range(offset, offset + limit),
+                exclude_data=exclude_data,
+                newest_first=newest_first,
+            )
+        )
+
+    async def search(  # noqa: PLR0913  what is wanted, and how much
+        self,
+        *,
+        state: JobState | None = None,
+        name: str | None = None,
+        data: Mapping[str, JsonLike] | None = None,
+        limit: int = 100,
+        exclude_data: bool = False,
+        look_at: int | None = LOOK_AT,
+    ) -> FoundJobs:
+        """See ``Queue.search``."""
+        return await self._run(
+            ops.search(self._keys, Wanted(state, name, data), limit, look_at, exclude_data=exclude_data)
+        )
+
+    async def scan_jobs(
+        self,
+        cursor: str = "0",
+        *,
+        state: JobState | None = None,
+        name: str | None = None,
+        exclude_data: bool = False,
+    ) -> JobPage:
+        """See ``Queue.scan_jobs``."""
+        return await self._run(
+            ops.scan_jobs(self._keys, Wanted(state, name), cursor, exclude_data=exclude_data)
+        )
+
+    async def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
+        """See ``Queue.counts``."""
+        return await self._run(ops.counts(self._keys, indexed_only=indexed_only, look_at=look_at))

@@ -1,0 +1,79 @@
+"""The part of Queue and AsyncQueue that is about what jobs used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from glidemq_orchestrate._ops.queue import usage as ops
+from glidemq_orchestrate._ops.queue.usage import FlowBudget, UsageSummary
+from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
+from glidemq_orchestrate.jobs.usage import Usage
+
+
+class UsageCalls(QueueBase):
+    """Calls about what jobs used."""
+
+    def report_usage(self, job_id: str, usage: Usage) -> None:
+        """Say what a job used; replaces an earlier report of the job, in the sums too. Repeatable.
+
+        Raises:
+            InvalidJob: The usage is empty; nothing was sent.
+            JobNotFound: There is none with this id.
+            ServerBusy: A Node client has held the lock of this report for five seconds.
+        """
+        self._run(ops.report(self._keys, job_id, usage, self._clock))
+
+    def usage(self, job_id: str) -> Usage | None:
+        """What a job reported; None: nothing."""
+        return self._run(ops.usage_of(self._keys, job_id))
+
+    def usage_summary(
+        self,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        queues: Sequence[str] | None = None,
+    ) -> UsageSummary:
+        """Sum up what jobs used, by the minute; 30 days are kept.
+
+        Args:
+            start: With a time zone; an hour before the end when left out.
+            end: With a time zone; now when left out.
+            queues: Names; every queue under this prefix that has usage when left out.
+
+        Raises:
+            ConfigurationError: A time has no zone, the start is after the end, or more than 100,000 buckets
+                would have to be read.
+        """
+        return self._run(ops.summary(self._prefix, queues, start, end, self._now()))
+
+    def flow_budget(self, root_id: str) -> FlowBudget | None:
+        """The budget of a flow that glide-mq's producer made, by its root job's id; None: it has none."""
+        return self._run(ops.budget(self._keys, root_id))
+
+
+class AsyncUsageCalls(AsyncQueueBase):
+    """``UsageCalls`` with awaitable calls; same arguments, same errors."""
+
+    async def report_usage(self, job_id: str, usage: Usage) -> None:
+        """See ``Queue.report_usage``."""
+        await self._run(ops.report(self._keys, job_id, usage, self._clock))
+
+    async def usage(self, job_id: str) -> Usage | None:
+        """See ``Queue.usage``."""
+        return await self._run(ops.usage_of(self._keys, job_id))
+
+    async def usage_summary(
+        self,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        queues: Sequence[str] | None = None,
+    ) -> UsageSummary:
+        """See ``Queue.usage_summary``."""
+        return await self._run(ops.summary(self._prefix, queues, start, end, await self._now()))
+
+    async def flow_budget(self, root_id: str) -> FlowBudget | None:
+        """See ``Queue.flow_budget``."""
+        return await self._run(ops.budget(self._keys, root_id))

@@ -1,0 +1,191 @@
+"""Queue and AsyncQueue: add jobs, wait for one, read one; and every call of their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+
+from glidemq_orchestrate import telemetry
+from glidemq_orchestrate._ops.queue import adding as ops
+from glidemq_orchestrate._ops.queue.adding import NewJob, traced
+from glidemq_orchestrate._ops.queue.admin import GroupInfo, MetricPoint, queue_names
+from glidemq_orchestrate._ops.queue.dead_letters import DeadLetter
+from glidemq_orchestrate._ops.queue.jobs import JobLogs, OutputChunk, Signal, SuspendInfo
+from glidemq_orchestrate._ops.queue.listing import FoundJobs, JobCounts, JobPage
+from glidemq_orchestrate._ops.queue.usage import FlowBudget, UsageSummary
+from glidemq_orchestrate._ops.worker.workers import WorkerInfo
+from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clients.parts.admin import AdminCalls, AsyncAdminCalls
+from glidemq_orchestrate.clients.parts.jobs import AsyncJobCalls, JobCalls
+from glidemq_orchestrate.clients.parts.listing import AsyncListingCalls, ListingCalls
+from glidemq_orchestrate.clients.parts.usage import AsyncUsageCalls, UsageCalls
+from glidemq_orchestrate.codec import Json, JsonLike
+from glidemq_orchestrate.jobs.job import DEFAULT_OPTIONS, Job, JobId, JobOptions, milliseconds
+from glidemq_orchestrate.jobs.usage import Usage
+
+__all__ = [
+    "AsyncQueue",
+    "AsyncQueues",
+    "DeadLetter",
+    "FlowBudget",
+    "FoundJobs",
+    "GroupInfo",
+    "JobCounts",
+    "JobLogs",
+    "JobPage",
+    "MetricPoint",
+    "NewJob",
+    "OutputChunk",
+    "Queue",
+    "Queues",
+    "Signal",
+    "SuspendInfo",
+    "Usage",
+    "UsageSummary",
+    "WorkerInfo",
+]
+
+WAIT: Final = timedelta(seconds=30)
+
+
+class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
+    """One queue on one server.
+
+    Args:
+        name: 1 to 256 characters, none of ``{ } :``.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key.
+        compression: ``gzip`` packs the data of the jobs that are added; every reader unpacks it.
+        clock: For tests.
+
+    Raises:
+        ConfigurationError: The name, the URL, the prefix or the compression is not usable. Nothing is opened
+            before the first call.
+    """
+
+    def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
+        """Add one job; it is durable and visible to workers when this returns.
+
+        Args:
+            name: The handler that runs it.
+            data: JSON, at most 1 MiB encoded, before it is packed.
+            options: Attempts, delay, priority, own id, and so on.
+
+        Raises:
+            EncodeError, PayloadTooLarge: The data does not fit; nothing was sent.
+            InvalidJob: The name is empty, or the id in the options is taken; nothing was added.
+            JobSkipped: The deduplication in the options kept it out; nothing was added.
+            OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
+        """
+        with telemetry.adding(self._keys.queue, name) as trace:
+            new = traced(NewJob(name, data, options), trace)
+            return self._run(ops.add_job(self._keys, new, self._now(), packed=self._packed))
+
+    def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
+        """Add many jobs in order, in few round trips; all are checked before the first is sent.
+
+        Not all or nothing: calls of up to 100 jobs follow one another, and workers begin with the first.
+
+        Returns:
+            The id of each job, in the order given; None for one that was not added because its own id is
+            taken or its deduplication kept it out.
+
+        Raises:
+            EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
+            ServerBusy: The server refused a part, such as when it is out of memory; the rest was added.
+            OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
+        """
+        with telemetry.adding(self._keys.queue, "") as trace:
+            new = [traced(job, trace) for job in jobs] if trace else jobs
+            return self._run(ops.add_many(self._keys, new, self._now(), packed=self._packed))
+
+    def add_and_wait(
+        self,
+        name: str,
+        data: JsonLike = None,
+        *,
+        options: JobOptions = DEFAULT_OPTIONS,
+        timeout: timedelta = WAIT,
+    ) -> Json:
+        """Add one job and wait until it has ended; returns its result.
+
+        Args:
+            name: The handler that runs it.
+            data: JSON, at most 1 MiB encoded, before it is packed.
+            options: As for ``add``, but the job must stay to be read: nothing that removes it.
+            timeout: Longest time to wait, to the millisecond. The job goes on after a time-out.
+
+        Raises:
+            JobFailed: It has failed for good, was revoked, or has expired; ``exc.reason`` says which.
+            WaitTimeout: It has not ended in time; it may still.
+            JobNotFound: Somebody removed it.
+            InvalidJob: The options remove the job; and as for ``add``. Nothing was added.
+        """
+        new = NewJob(name, data, options)
+        limit = milliseconds(timeout)
+        return self._run(ops.add_and_wait(self._keys, new, limit, self._clock, packed=self._packed))
+
+    def get_job(self, job_id: str) -> Job:
+        """Read one job as it is now.
+
+        Raises:
+            JobNotFound: There is none with this id.
+            DecodeError: Its data or result is not JSON.
+        """
+        return self._run(ops.get_job(self._keys, job_id))
+
+
+class AsyncQueue(AsyncJobCalls, AsyncListingCalls, AsyncAdminCalls, AsyncUsageCalls):
+    """``Queue`` with awaitable calls; same arguments, same errors."""
+
+    async def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
+        """See ``Queue.add``."""
+        with telemetry.adding(self._keys.queue, name) as trace:
+            new = traced(NewJob(name, data, options), trace)
+            return await self._run(ops.add_job(self._keys, new, await self._now(), packed=self._packed))
+
+    async def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
+        """See ``Queue.add_many``."""
+        with telemetry.adding(self._keys.queue, "") as trace:
+            new = [traced(job, trace) for job in jobs] if trace else jobs
+            return await self._run(ops.add_many(self._keys, new, await self._now(), packed=self._packed))
+
+    async def add_and_wait(
+        self,
+        name: str,
+        data: JsonLike = None,
+        *,
+        options: JobOptions = DEFAULT_OPTIONS,
+        timeout: timedelta = WAIT,  # noqa: ASYNC109  the server waits
+    ) -> Json:
+        """See ``Queue.add_and_wait``."""
+        new = NewJob(name, data, options)
+        limit = milliseconds(timeout)
+        return await self._run(ops.add_and_wait(self._keys, new, limit, self._clock, packed=self._packed))
+
+    async def get_job(self, job_id: str) -> Job:
+        """See ``Queue.get_job``."""
+        return await self._run(ops.get_job(self._keys, job_id))
+
+
+class Queues(SyncFacade):
+    """The queues of one server under one prefix.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    def names(self) -> list[str]:
+        """The queues that have keys, sorted. Goes through all keys of the server, a page at a time."""
+        return self._run(queue_names(self._prefix))
+
+
+class AsyncQueues(AsyncFacade):
+    """``Queues`` with awaitable calls; same arguments, same errors."""
+
+    async def names(self) -> list[str]:
+        """See ``Queues.names``."""
+        return await self._run(queue_names(self._prefix))

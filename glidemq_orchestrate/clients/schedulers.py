@@ -1,0 +1,133 @@
+"""Schedulers and AsyncSchedulers: the repeating jobs of one queue."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from glidemq_orchestrate._ops.queue import schedulers as ops
+from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import SchedulerBusy
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.jobs.schedule import CatchUp, JobTemplate, Schedule, SchedulerEntry
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
+
+__all__ = ["AsyncSchedulers", "CatchUp", "JobTemplate", "Schedule", "SchedulerEntry", "Schedulers"]
+
+PLAIN: Final = JobTemplate()
+TRIES: Final = 400
+PAUSE_SECONDS: Final = 0.025
+
+
+class Schedulers(SyncFacade):
+    """The schedulers of one queue. Workers fire them; without a live worker nothing runs.
+
+    Args:
+        queue: The queue.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    def __init__(
+        self, queue: str, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self._keys = QueueKeys(self._prefix, check_queue_name(queue))
+
+    def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> SchedulerEntry:
+        """Write a scheduler and return it as stored. Safe to repeat.
+
+        With the same pattern, distance, time zone, start and end it keeps its next run and its count of runs;
+        otherwise it starts afresh. Limit and template are always replaced. A schedule that Node workers
+        cannot compute (see ``Schedule``) is fired by Python workers only.
+
+        Raises:
+            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It cannot be meant so, or would
+                never run; nothing was written.
+            SchedulerBusy: A worker held the lock for ten seconds; nothing was written.
+        """
+        for left in range(TRIES, 0, -1):
+            try:
+                return self._run(ops.upsert(self._keys, name, schedule, template, self._now()))
+            except SchedulerBusy:
+                if left == 1:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+        raise AssertionError("unreachable")
+
+    def remove(self, name: str) -> bool:
+        """Remove a scheduler; False if there was none. Jobs that it added stay. Safe to repeat.
+
+        Raises:
+            SchedulerBusy: A worker held the lock for ten seconds; nothing was removed.
+        """
+        for left in range(TRIES, 0, -1):
+            try:
+                return self._run(ops.remove(self._keys, name, self._now()))
+            except SchedulerBusy:
+                if left == 1:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+        raise AssertionError("unreachable")
+
+    def get(self, name: str) -> SchedulerEntry:
+        """Read one scheduler.
+
+        Raises:
+            SchedulerNotFound: There is none of this name.
+        """
+        return self._run(ops.get(self._keys, name))
+
+    def list(self) -> list[SchedulerEntry]:
+        """All schedulers of the queue by name, Node's too."""
+        return self._run(ops.find_all(self._keys))
+
+
+class AsyncSchedulers(AsyncFacade):
+    """``Schedulers`` with awaitable calls; same arguments, same errors."""
+
+    def __init__(
+        self, queue: str, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self._keys = QueueKeys(self._prefix, check_queue_name(queue))
+
+    async def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> SchedulerEntry:
+        """See ``Schedulers.upsert``."""
+        for left in range(TRIES, 0, -1):
+            try:
+                return await self._run(ops.upsert(self._keys, name, schedule, template, await self._now()))
+            except SchedulerBusy:
+                if left == 1:
+                    raise
+                await _pause()
+        raise AssertionError("unreachable")
+
+    async def remove(self, name: str) -> bool:
+        """See ``Schedulers.remove``."""
+        for left in range(TRIES, 0, -1):
+            try:
+                return await self._run(ops.remove(self._keys, name, await self._now()))
+            except SchedulerBusy:
+                if left == 1:
+                    raise
+                await _pause()
+        raise AssertionError("unreachable")
+
+    async def get(self, name: str) -> SchedulerEntry:
+        """See ``Schedulers.get``."""
+        return await self._run(ops.get(self._keys, name))
+
+    async def list(self) -> list[SchedulerEntry]:
+        """See ``Schedulers.list``."""
+        return await self._run(ops.find_all(self._keys))
+
+
+async def _pause() -> None:
+    with importing():
+        import asyncio  # noqa: PLC0415  dear, and seldom needed
+
+    await asyncio.sleep(PAUSE_SECONDS)

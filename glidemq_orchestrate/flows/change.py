@@ -1,0 +1,185 @@
+"""What a reader who watches a flow is told, and the position from which watching can go on.
+
+A position holds what was told so far, not a place in a stream: so nothing that was trimmed away is missed and
+nothing is told twice, whoever goes on and however much later.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows.spec import FlowState, NodeStatus
+from glidemq_orchestrate.jobs.job import JobState
+from glidemq_orchestrate.names import MAX_NAME
+
+UNTOLD: Final = JobState.WAITING_CHILDREN
+"""Nobody is told of a node before it leaves this state."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node is in another state than the reader was told last, or has made progress.
+
+    Attributes:
+        node: Its name.
+        state: Where it is now.
+        at: When it got there; of states without a time of their own, when that was noticed.
+        attempts: Runs that were begun.
+        reason: Why it failed last.
+        progress: What the handler told last.
+        position: Watching can go on after this change.
+    """
+
+    node: str
+    state: JobState
+    at: datetime
+    attempts: int
+    reason: str
+    progress: Json
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowChange:
+    """The end of the flow: always the last that is told.
+
+    Attributes:
+        flow: Its id.
+        state: How it ended.
+        at: When it ended.
+        reason: The first failure, or why it was cancelled.
+        position: Watching can go on after this change, when the flow was retried or has grown.
+    """
+
+    flow: str
+    state: FlowState
+    at: datetime
+    reason: str
+    position: str
+
+
+_CODES: Final = {
+    UNTOLD: "b", JobState.WAITING: "w", JobState.DELAYED: "d", JobState.PRIORITIZED: "p",
+    JobState.GROUP_WAITING: "g", JobState.SUSPENDED: "u", JobState.ACTIVE: "a", JobState.COMPLETED: "c",
+    JobState.FAILED: "f", "skipped": "s", JobState.UNKNOWN: "x",
+}  # fmt: skip
+_STATES: Final = {code: str(state) for state, code in _CODES.items()}
+_UNTOLD: Final = ord(_CODES[UNTOLD])
+_POSITION: Final = re.compile(r"1\.([\w-]+)\.((?:\d+[a-z])*)\Z", re.ASCII)
+_MOST_DELTAS: Final = 64
+_MOST_BYTES: Final = 16 * 2**20
+_MOST_RANK: Final = 999_999
+_PARTS: Final = 4
+
+
+class Told:
+    """What a reader was told so far: the state of each node, and of the flow when it has ended.
+
+    A node is known by its rank where that is a whole number, as in all nodes of a submission; nodes that came
+    later have ranks between those and are known by their names.
+    """
+
+    def __init__(self, flow_id: str) -> None:
+        self.flow_id, self.end = flow_id, ""
+        self._codes = bytearray()
+        self._others: dict[str, str] = {}
+        self._head, self._deltas = "", list[str]()
+
+    @classmethod
+    def at(cls, flow_id: str, position: str) -> Told:
+        """What was told at a position.
+
+        Raises:
+            ConfigurationError: It is no position, or that of another flow.
+        """
+        told = cls(flow_id)
+        match = _POSITION.match(position)
+        try:
+            of, told.end, codes, told._others = _unpacked(match[1] if match else "")
+            told._codes = bytearray(_known(codes), "ascii")
+            for rank, code in re.findall(r"(\d+)([a-z])", match[2] if match else ""):
+                told._put(_rank(rank), _known(code))
+        except (ValueError, RecursionError, zlib.error) as exc:
+            raise ConfigurationError(f"{position[:60]!r} is no position of a watched flow") from exc
+        if of != flow_id:
+            raise ConfigurationError(f"the position belongs to flow {of[:MAX_NAME]}, not to {flow_id}")
+        return told
+
+    def state(self, rank: float, name: str) -> str:
+        """The state of a node that was told last."""
+        if not isinstance(rank, int):
+            return self._others.get(name, UNTOLD)
+        return _STATES[chr(self._codes[rank])] if rank < len(self._codes) else UNTOLD
+
+    def tell(self, rank: float, node: NodeStatus) -> str:
+        """Remember the state of a node; answers the position."""
+        code = _CODES.get(node.state, "")
+        if isinstance(rank, int) and code:
+            self._put(rank, code)
+            self._deltas.append(f"{rank}{code}")
+        else:
+            self._others[node.name] = str(node.state)
+            self._head = ""
+        if self.end:
+            self.end, self._head = "", ""
+        return self._position()
+
+    def tell_end(self, state: FlowState) -> str:
+        """Remember the end of the flow; answers the position."""
+        self.end, self._head = str(state), ""
+        return self._position()
+
+    def _put(self, rank: int, code: str) -> None:
+        missing = rank + 1 - len(self._codes)
+        self._codes.extend([_UNTOLD] * max(missing, 0))
+        self._codes[rank] = ord(code)
+
+    def _position(self) -> str:
+        # Packing everything costs as much as the flow is large: for most changes, they alone are added.
+        if not self._head or len(self._deltas) > max(_MOST_DELTAS, len(self._codes) // 100):
+            wire = json.dumps([self.flow_id, self.end, self._codes.decode("ascii"), self._others])
+            self._head = base64.urlsafe_b64encode(zlib.compress(wire.encode())).decode().rstrip("=")
+            self._deltas.clear()
+        return f"1.{self._head}.{''.join(self._deltas)}"
+
+
+def _unpacked(packed: str) -> tuple[str, str, str, dict[str, str]]:
+    """The parts of a position. Somebody may have made it up: they are checked, and unpack to so much only."""
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), _MOST_BYTES)
+    wire = json.loads(data) if unpacker.eof else None
+    if not isinstance(wire, list) or len(wire) != _PARTS:
+        raise ValueError("not the parts of a position")
+    of, end, codes, others = wire
+    if not (isinstance(of, str) and isinstance(codes, str) and isinstance(others, dict)):
+        raise ValueError("a part of the wrong type")  # noqa: TRY004  for the caller it is no position
+    if end not in ("", *map(str, FlowState)) or not all(isinstance(state, str) for state in others.values()):
+        raise ValueError("an unknown state")
+    return of, end, codes, others
+
+
+def _known(codes: str) -> str:
+    if not set(codes) <= _STATES.keys():
+        raise ValueError("an unknown state")
+    return codes
+
+
+def _rank(text: str) -> int:
+    if len(text) > len(str(_MOST_RANK)) or int(text) > _MOST_RANK:
+        raise ValueError("a rank that no node has")
+    return int(text)
+
+
+def time_of(node: NodeStatus, noticed: datetime) -> datetime:
+    """When a node got into its state."""
+    if node.state.is_terminal:
+        return node.finished_at or noticed
+    return (node.started_at if node.state is JobState.ACTIVE else None) or noticed

@@ -1,0 +1,280 @@
+"""Flows that can be sent: everything checked that can be without a server, payloads encoded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_orchestrate.codec import encode
+from glidemq_orchestrate.errors import (
+    DuplicateNode,
+    FlowTooLarge,
+    InvalidFlow,
+    InvalidJob,
+    UnknownDependency,
+)
+from glidemq_orchestrate.flows.order import topological_order
+from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule, read_policy, read_rule
+from glidemq_orchestrate.jobs.job import DEFAULT_OPTIONS, JobOptions, milliseconds
+from glidemq_orchestrate.jobs.options import MAX_PRIORITY, lasting, whole
+from glidemq_orchestrate.keys import check_queue_name
+from glidemq_orchestrate.names import FLOW_NAME, JOB_NAME, LABEL, NODE
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
+
+MAX_NODES: Final = 100_000
+MAX_LABELS: Final = 16
+MAX_OWN_POLICIES: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedNode:
+    """A node ready to be sent: payloads encoded, relations known in both directions.
+
+    Attributes:
+        is_placed: Its options ask for more than a place in the order of adding.
+        rule: None for a node that runs when all have completed.
+        on_failure: What its failure means to its dependents; None for a failure.
+        policies: What the failure of a dependency means to it, where it says so itself.
+    """
+
+    rank: float
+    name: str
+    queue: str
+    job: str
+    data: str
+    options: str
+    attempts: int
+    delay_ms: int
+    after: tuple[str, ...]
+    dependents: tuple[str, ...]
+    priority: int = 0
+    is_placed: bool = False
+    rule: Rule | None = None
+    on_failure: OnFailure | None = None
+    policies: Mapping[str, OnFailure] = field(default_factory=dict)
+    queue_timeout_ms: int | None = None
+
+    @property
+    def has_policies(self) -> bool:
+        """Whether it or its failure is treated otherwise than by default."""
+        return self.rule is not None or self.on_failure is not None or self.queue_timeout_ms is not None
+
+    def told(self) -> list[Any]:
+        """What makes it what it is, for the fingerprint of the flow."""
+        parts: list[Any] = [
+            self.name,
+            self.queue,
+            self.job,
+            _canonical(self.data),
+            self.options,
+            sorted(self.after),
+        ]
+        if self.has_policies:
+            parts.append([self.rule, self.on_failure, sorted(self.policies.items()), self.queue_timeout_ms])
+        return parts
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFlow:
+    """A flow that can be sent: acyclic, names known, payloads encoded, nodes in topological order.
+
+    Attributes:
+        name, labels, nodes: As in the specification.
+        queue_of: The queue of each node by name.
+        home: The queue that keeps the record: the one with most nodes, the first of them in doubt.
+        digest: A fingerprint of what would run; the order of writing does not matter.
+        retention_ms: How long after the end the jobs are kept, or None.
+        deadline_ms: How long it may run, or None.
+        fail_fast: Whether the first failure ends it.
+        trace: The W3C trace context that its jobs carry; says nothing about what the flow is.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    nodes: tuple[CheckedNode, ...]
+    queue_of: Mapping[str, str]
+    home: str
+    digest: str
+    retention_ms: int | None = None
+    deadline_ms: int | None = None
+    fail_fast: bool = False
+    trace: str = ""
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Every queue of the flow, in order of appearance."""
+        return tuple(dict.fromkeys(self.queue_of.values()))
+
+
+def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
+    """See ``FlowSpec.check``. A part may wait for nodes that it does not have."""
+    _check_spec(spec)
+    nodes = {node.name: node for node in spec.nodes}
+    inner = {name: [other for other in node.after if other in nodes] for name, node in nodes.items()}
+    if not is_part:
+        missing = {n.name: [str(d) for d in n.after if d not in nodes] for n in spec.nodes}
+        if any(missing.values()):
+            raise UnknownDependency({name: names for name, names in missing.items() if names})
+    order = topological_order(inner)
+    dependents: dict[str, list[str]] = {name: [] for name in order}
+    for name in order:
+        for dependency in dict.fromkeys(inner[name]):
+            dependents[dependency].append(name)
+    encoder = _Encoder(spec)
+    checked = tuple(encoder.encode(nodes[name], dependents[name], rank) for rank, name in enumerate(order))
+    deadline_ms = _ms("deadline", spec.deadline)
+    flow_wide = [spec.fail_fast, deadline_ms]
+    told = [spec.name, *sorted(json.dumps(node.told()) for node in checked)]
+    if any(flow_wide):
+        told.append(json.dumps(flow_wide))
+    return CheckedFlow(
+        name=spec.name,
+        labels=dict(spec.labels),
+        nodes=checked,
+        queue_of={node.name: node.queue for node in checked},
+        home=Counter(node.queue for node in checked).most_common(1)[0][0],
+        digest=hashlib.sha256("\n".join(told).encode()).hexdigest(),
+        retention_ms=retention_ms(spec.retention),
+        deadline_ms=deadline_ms,
+        fail_fast=spec.fail_fast,
+    )
+
+
+class _Encoder:
+    """Encodes nodes. Options that nodes share are encoded once."""
+
+    def __init__(self, spec: FlowSpec) -> None:
+        self._spec = spec
+        self._options: dict[int, tuple[JobOptions, str, bool]] = {}
+        self._queue_timeout_ms = _ms("queue_timeout", spec.queue_timeout)
+
+    def encode(self, node: FlowNode, dependents: Sequence[str], rank: int) -> CheckedNode:
+        options, wire, is_placed = self._of(node.options)
+        after = tuple(dict.fromkeys(map(str, node.after)))
+        where = f"node {node.name}"
+        own = _ms(f"{where}: queue_timeout", node.queue_timeout)
+        on_failure = read_policy(node.on_failure, where=where)
+        policies = {
+            str(name): name.on_failure
+            for name in node.after
+            if isinstance(name, Dependency) and name.on_failure is not None
+        }
+        rule = read_rule(node.rule, where=where)
+        _check_policies(node.name, after, policies)
+        return CheckedNode(
+            rank=rank,
+            name=node.name,
+            queue=node.queue,
+            job=node.job,
+            data=encode(node.data, where=f"data of {where}"),
+            options=wire,
+            attempts=options.attempts,
+            delay_ms=milliseconds(options.delay),
+            after=after,
+            dependents=tuple(dependents),
+            priority=options.priority,
+            is_placed=is_placed,
+            rule=rule if after and (rule is not Rule.ALL_SUCCESS or policies) else None,
+            on_failure=None if on_failure is OnFailure.FAIL else on_failure,
+            policies=policies,
+            queue_timeout_ms=self._queue_timeout_ms if own is None else own,
+        )
+
+    def _of(self, options: JobOptions) -> tuple[JobOptions, str, bool]:
+        found = self._options.get(id(options))
+        if found is None:
+            full = options
+            if self._spec.priority and not options.priority:
+                full = replace(options, priority=self._spec.priority)
+            is_placed = bool(full.priority or full.lifo or full.ttl or full.ordering or full.cost)
+            wire = "{}" if full is DEFAULT_OPTIONS else full.to_wire()
+            found = self._options[id(options)] = (full, wire, is_placed)
+        return found
+
+
+def _check_spec(spec: FlowSpec) -> None:
+    FLOW_NAME.check(spec.name)
+    if not spec.nodes:
+        raise InvalidFlow(f"flow {spec.name} has no nodes")
+    _check_labels(spec)
+    try:
+        whole("priority", spec.priority, 0, MAX_PRIORITY)
+    except InvalidJob as exc:
+        raise InvalidFlow(f"flow {spec.name}: {exc}") from exc
+    if len(spec.nodes) > MAX_NODES:
+        raise FlowTooLarge(f"flow {spec.name} has {len(spec.nodes):,} nodes; the limit is {MAX_NODES:,}")
+    for node in spec.nodes:
+        _check_node(node)
+    for queue in {node.queue for node in spec.nodes}:
+        check_queue_name(queue)
+    counts = Counter(node.name for node in spec.nodes)
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise DuplicateNode(repeated)
+
+
+def _check_labels(spec: FlowSpec) -> None:
+    if len(spec.labels) > MAX_LABELS:
+        raise InvalidFlow(f"flow {spec.name} has {len(spec.labels)} labels; the limit is {MAX_LABELS}")
+    for text in (text for label in spec.labels.items() for text in label):
+        LABEL.check(text)
+
+
+def _check_node(node: FlowNode) -> None:
+    NODE.check(node.name)
+    if isinstance(node.after, str):
+        raise InvalidFlow(
+            f"node {node.name}: after must be a list of node names, got the text {node.after!r}"
+        )
+    try:
+        JOB_NAME.check(node.job)
+    except InvalidJob as exc:
+        raise InvalidFlow(f"node {node.name}: {exc}") from exc
+    if node.options is DEFAULT_OPTIONS:
+        return
+    for name in ("job_id", "deduplication", "parent"):
+        if getattr(node.options, name) is not None:
+            raise InvalidFlow(f"node {node.name}: options.{name} is set by the flow, leave it out")
+
+
+def _check_policies(name: str, after: Sequence[str], policies: Mapping[str, OnFailure]) -> None:
+    """Refuse what the server could not write in a few milliseconds."""
+    if len(after) <= MAX_OWN_POLICIES or not policies:
+        return
+    if len(policies) < len(after) or len(set(policies.values())) > 1:
+        raise InvalidFlow(
+            f"node {name} has {len(after):,} dependencies, and on_failure for some of them: "
+            f"beyond {MAX_OWN_POLICIES:,} they must all have the same, or none of their own"
+        )
+
+
+def retention_ms(retention: timedelta | None) -> int | None:
+    """A retention in ms.
+
+    Raises:
+        InvalidFlow: It is negative.
+    """
+    if retention is not None and retention < timedelta(0):
+        raise InvalidFlow(f"retention must not be negative, got {retention}")
+    return None if retention is None else milliseconds(retention)
+
+
+def _ms(name: str, value: timedelta | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        lasting(name, value, least=timedelta(milliseconds=1))
+    except InvalidJob as exc:
+        raise InvalidFlow(str(exc)) from exc
+    return milliseconds(value)
+
+
+def _canonical(data: str) -> str:
+    # A YAML file and a dict may differ in the order of keys and in nothing else. One key has no order.
+    return json.dumps(json.loads(data), sort_keys=True) if data.count('":') > 1 else data

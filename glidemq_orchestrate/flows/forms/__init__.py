@@ -1,0 +1,1 @@
+"""Forms of a flow outside Python: files, graphs, drawings, trees."""

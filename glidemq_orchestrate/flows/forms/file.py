@@ -1,0 +1,203 @@
+"""The shape of a flow file, both ways. Apart from ``flow`` since pydantic is slow to import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import timedelta
+from enum import Enum
+from importlib import resources
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import TimedeltaSchema
+
+from glidemq_orchestrate.errors import InvalidFlow
+from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
+from glidemq_orchestrate.jobs.backoff import Backoff
+from glidemq_orchestrate.jobs.options import Keep, Ordering
+
+_NAME: Final[dict[str, Any]] = {"minLength": 1, "maxLength": 256}
+FAULTS_SHOWN: Final = 10
+PLACE_SHOWN: Final = 120
+FAULT_SHOWN: Final = 300
+_DURATION: Final = TypeAdapter(timedelta)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class FallbackFile(_Strict):
+    """What an attempt after the first uses instead."""
+
+    model: str
+    provider: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class OptionsFile(_Strict):
+    """How a node is run: the fields of ``JobOptions``."""
+
+    attempts: int = Field(1, json_schema_extra={"minimum": 1})
+    """Runs in all."""
+    backoff: Backoff | None = None
+    """Pause between attempts; none means at once."""
+    timeout: timedelta | None = None
+    """Longest time of one run."""
+    delay: timedelta = timedelta(0)
+    """Time before the first run, counted from the moment the dependencies are done."""
+    priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
+    """From 1 on, the lower the earlier; 0 after every job with a priority."""
+    lifo: bool = False
+    """Before the jobs added earlier."""
+    ttl: timedelta | None = None
+    """Not started any more so long after adding."""
+    ordering: Ordering | None = None
+    """A key whose jobs run in order, with its limits."""
+    cost: float | None = None
+    """Tokens that a start takes from the token bucket of the ordering key."""
+    lock_duration: timedelta | None = None
+    """How long a silent worker keeps the job before another takes it over."""
+    remove_on_complete: bool | int | Keep = False
+    """Whether and when the completed job is removed."""
+    remove_on_fail: bool | int | Keep = False
+    """Whether and when the failed job is removed."""
+    fallbacks: list[FallbackFile] = []
+    """What the attempts after the first use instead."""
+    traceparent: str | None = None
+    """The W3C trace context that the span of a run links to."""
+
+
+class DependencyFile(_Strict):
+    """A node to wait for, and what its failure means."""
+
+    name: str
+    on_failure: OnFailure | None = None
+
+
+class NodeFile(_Strict):
+    """One node; it becomes one job."""
+
+    name: str = Field(json_schema_extra=_NAME)
+    """Unique in the flow; no control characters."""
+    queue: str = Field(json_schema_extra={"minLength": 1})
+    """Where the job waits for a worker."""
+    job: str = Field(json_schema_extra={"minLength": 1})
+    """The handler's name."""
+    data: Any = None
+    """What the handler gets as ctx.data: at most 1 MiB of JSON."""
+    after: list[str | DependencyFile] = []
+    """The nodes that must end first; the results of those that complete are ctx.inputs."""
+    options: OptionsFile = OptionsFile()
+    """Attempts, backoff, timeout, delay and more."""
+    rule: Rule = Rule.ALL_SUCCESS
+    """When it runs, by how the nodes before it end."""
+    on_failure: OnFailure = OnFailure.FAIL
+    """What its failure means to the nodes after it."""
+    queue_timeout: timedelta | None = None
+    """It fails when no worker has begun it so long after it could run."""
+
+
+class FlowFile(_Strict):
+    """A flow of jobs for glidemq-orchestrate."""
+
+    editor: str | None = Field(None, alias="$schema")
+    """Where an editor finds this schema; it means nothing else."""
+    name: str = Field(json_schema_extra={"minLength": 1})
+    """What the flow is called in lists; not its id."""
+    nodes: list[NodeFile] = Field(json_schema_extra={"minItems": 1})
+    """In any order, without cycles."""
+    labels: dict[str, str] = Field({}, json_schema_extra={"maxProperties": 16})
+    """Small texts to find the flow again."""
+    retention: timedelta | None = None
+    """How long after its end the jobs and results are kept; left out: for ever."""
+    deadline: timedelta | None = None
+    """It fails when it has not ended so long after its start."""
+    fail_fast: bool = False
+    """The first failure ends all other nodes."""
+    priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
+    """Of the nodes that have none of their own."""
+    queue_timeout: timedelta | None = None
+    """Of the nodes that have none of their own."""
+
+
+def read(wire: Mapping[str, Any]) -> FlowFile:
+    """Check the shape.
+
+    Raises:
+        InvalidFlow: A field is missing, unknown or of the wrong type; the message lists ten places at
+            most.
+    """
+    try:
+        return FlowFile.model_validate(dict(wire))
+    except ValidationError as exc:
+        raise InvalidFlow(f"not a flow: {_told(exc)}") from exc
+
+
+def _told(exc: ValidationError) -> str:
+    faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in exc.errors(include_input=False)]
+    told = [
+        f"{place[:PLACE_SHOWN]}: {message.removeprefix('Value error, ')[:FAULT_SHOWN]}"
+        for place, message in faults[:FAULTS_SHOWN]
+    ]
+    more = len(faults) - len(told)
+    return "; ".join([*told, f"and {more:,} more faults"] if more else told)
+
+
+def as_file(value: Any) -> Any:
+    """A value as a flow file has it: fields with their default left out, durations as ISO 8601."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: as_file(part) for name, part in without_defaults(value)}
+    if isinstance(value, Dependency) and value.on_failure is not None:
+        return {"name": value.name, "on_failure": value.on_failure.value}
+    if isinstance(value, timedelta):
+        return _DURATION.dump_python(value, mode="json")
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: as_file(part) for key, part in value.items()}
+    return [as_file(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def without_defaults(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a dataclass that say something."""
+    for part in fields(value):
+        given = getattr(value, part.name)
+        default = part.default_factory() if part.default_factory is not MISSING else part.default
+        if given != default and not (default == () and not given):
+            yield part.name, given
+
+
+class _Schema(GenerateJsonSchema):
+    def timedelta_schema(self, schema: TimedeltaSchema) -> JsonSchemaValue:  # noqa: ARG002  its contract
+        about = "Seconds, or ISO 8601 such as PT5M."
+        return {"anyOf": [{"type": "number"}, {"type": "string", "format": "duration"}], "description": about}
+
+    def get_title_from_name(self, name: str) -> str:  # noqa: ARG002  its contract
+        return ""
+
+
+def make_schema() -> dict[str, Any]:
+    """The JSON Schema of a flow file, from the models above."""
+    schema = FlowFile.model_json_schema(schema_generator=_Schema)
+    head = {"$schema": _Schema.schema_dialect, "title": "glidemq flow"}
+    return head | {key: value for key, value in _untitled(schema).items() if key != "title"}
+
+
+def _untitled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _untitled(part) for key, part in value.items() if key != "title" or part}
+    return [_untitled(part) for part in value] if isinstance(value, list) else value
+
+
+def schema_text() -> str:
+    """The JSON Schema as it is published with the package."""
+    return (resources.files("glidemq_orchestrate") / "flow.schema.json").read_text(encoding="utf-8")
+
+
+def write_schema() -> str:
+    """The text that has to be published."""
+    return json.dumps(make_schema(), indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,123 @@
+"""Folding a fan-out: nodes that differ by numbers in their names and wait for the same are shown as one.
+
+Pure. Used by everything that shows a flow to people.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from glidemq_orchestrate.flows.order import topological_order
+
+_NUMBER: Final = re.compile(r"\d+")
+
+
+class Named(Protocol):
+    """What a node has in every form: as it is written, and as it is read back."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the flow."""
+
+    @property
+    def queue(self) -> str:
+        """Where it runs."""
+
+    @property
+    def job(self) -> str:
+        """What runs it."""
+
+    @property
+    def after(self) -> Sequence[str]:
+        """The names of its dependencies."""
+
+
+N = TypeVar("N", bound=Named)
+
+
+@dataclass(slots=True)
+class Group(Generic[N]):
+    """Nodes that are shown as one, in the order of the flow; often a single one.
+
+    Attributes:
+        nodes: At least one.
+        after: Places of the groups it waits for, in the list that ``fold`` returns.
+    """
+
+    nodes: list[N]
+    after: list[int] = field(default_factory=list)
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether it stands for several nodes."""
+        return len(self.nodes) > 1
+
+    @property
+    def label(self) -> str:
+        """The node's name; of several the common name with the range of each number that differs."""
+        return range_name([node.name for node in self.nodes])
+
+
+def dependencies(node: Named) -> list[str]:
+    """The names of a node's dependencies, each once."""
+    return list(dict.fromkeys(map(str, node.after)))
+
+
+def fold(
+    nodes: Collection[N], *, at_least: int | None, alone: Callable[[N], bool] = lambda _: False
+) -> list[Group[N]]:
+    """Groups, dependencies before dependents; among equals in the order of their first node.
+
+    Nodes belong together when they have the same queue, job, rule and name but for its numbers, and wait for
+    nodes that belong together. So no group waits for itself, not even by way of others.
+
+    Args:
+        nodes: Dependencies before dependents.
+        at_least: Groups of fewer nodes are shown node by node. None: nothing is folded.
+        alone: Nodes that are never folded, such as failed ones.
+    """
+    families: dict[tuple[Any, ...], list[N]] = {}
+    family_of: dict[str, int] = {}
+    numbers: dict[tuple[Any, ...], int] = {}
+    for node in nodes:
+        waits_for = frozenset(family_of[name] for name in dependencies(node) if name in family_of)
+        rule = getattr(node, "rule", None)
+        key = (_NUMBER.sub("#", node.name), node.queue, node.job, rule, waits_for)
+        family_of[node.name] = numbers.setdefault(key, len(numbers))
+        families.setdefault(key, []).append(node)
+    parts: list[list[N]] = []
+    for family in families.values():
+        folded = [node for node in family if not alone(node)]
+        if at_least is None or len(folded) < max(at_least, 2):
+            parts += [[node] for node in family]
+        else:
+            parts += [folded, *([node] for node in family if alone(node))]
+    return _connected(parts, {node.name: rank for rank, node in enumerate(nodes)})
+
+
+def _connected(parts: list[list[N]], ranks: dict[str, int]) -> list[Group[N]]:
+    parts = sorted(parts, key=lambda part: ranks[part[0].name])
+    place = {node.name: str(at) for at, part in enumerate(parts) for node in part}
+    after = {
+        str(at): list({place[name] for node in part for name in dependencies(node) if name in place})
+        for at, part in enumerate(parts)
+    }
+    order = topological_order(after)
+    new = {at: number for number, at in enumerate(order)}
+    return [Group(parts[int(at)], sorted(new[other] for other in after[at])) for at in order]
+
+
+def range_name(names: Sequence[str]) -> str:
+    """One name for names that differ by numbers: ``clean[0]``, ``clean[1]``, ... make ``clean[0..9]``."""
+    if len(names) == 1:
+        return names[0]
+    columns = list(zip(*(_NUMBER.findall(name) for name in names), strict=True))
+    ranges = []
+    for column in columns:
+        low, high = min(column, key=int), max(column, key=int)
+        ranges.append(low if low == high else f"{low}..{high}")
+    parts = _NUMBER.split(names[0])
+    return parts[0] + "".join(number + text for number, text in zip(ranges, parts[1:], strict=True))

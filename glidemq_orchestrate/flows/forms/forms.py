@@ -1,0 +1,141 @@
+"""The forms of a specification outside Python: files, graphs, drawings. The base class of ``FlowSpec``.
+
+What these forms need is slow to import, and imported by whoever uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from glidemq_orchestrate.errors import InvalidFlow
+from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
+from glidemq_orchestrate.importing import importing
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from glidemq_orchestrate.flows.forms.fold import Named
+
+
+class _Checked(Protocol):
+    @property
+    def nodes(self) -> Sequence[Named]: ...
+
+
+class _Spec(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def nodes(self) -> Sequence[Named]: ...
+    def check(self) -> _Checked: ...
+
+
+S = TypeVar("S", bound=_Spec)
+
+
+class FlowForms:
+    """Makes a specification from other forms, and other forms from it."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_dict(cls, wire: Mapping[str, Any]) -> Self:
+        """Build from the form of a flow file."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Read a flow file, YAML or JSON; ``glidemq flow schema`` prints its JSON Schema.
+
+        JSON may have up to 256 MiB, YAML up to 16 MiB and 100 levels. Aliases and merges are followed,
+        within bounds.
+
+        Raises:
+            ConfigurationError: The file cannot be read.
+            InvalidFlow: It is not YAML or JSON, a key comes twice in an object, or it is not a flow; the
+                message names the file, and the line or the field.
+        """
+        with importing():
+            from glidemq_orchestrate.flows.forms.reader import read_object  # noqa: PLC0415  only for files
+
+        wire = read_object(path)
+        try:
+            return cls.from_dict(wire)
+        except InvalidFlow as exc:
+            exc.args = (f"{path}: {exc}",)
+            raise
+
+    @classmethod
+    def from_graph(
+        cls,
+        graph: Any,
+        *,
+        name: str,
+        queue: str | None = None,
+        job: str | None = None,
+        **about: Any,
+    ) -> Self:
+        """Build from a networkx ``DiGraph``, or anything with its methods.
+
+        An edge leads from a dependency to its dependent. The attributes of a node are the fields of
+        ``FlowNode``; ``options`` may be a dict, as in a flow file. Attributes of other names mean nothing.
+
+        Args:
+            graph: Its nodes may be of any kind; the name of a node is its text.
+            name: What the flow is called.
+            queue: For nodes without the attribute ``queue``.
+            job: For nodes without the attribute ``job``.
+            about: Further fields of ``FlowSpec``, such as ``labels`` and ``retention``.
+
+        Raises:
+            InvalidFlow: Not a directed graph, or a node is not usable; the message names it. Its subclasses
+                DuplicateNode and CycleError (``exc.cycle`` lists the nodes) for those.
+        """
+        with importing():
+            from glidemq_orchestrate.flows.forms import graph as _flow_graph  # noqa: PLC0415  imports pydantic
+
+        given = {"queue": queue, "job": job}
+        nodes = _flow_graph.read(graph, {key: value for key, value in given.items() if value is not None})
+        return cls.from_dict({"name": name, "nodes": nodes} | about)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the form of a flow file; ``from_dict`` of it is an equal flow. Durations are ISO 8601."""
+        with importing():
+            from glidemq_orchestrate.flows.forms.file import as_file  # noqa: PLC0415  imports pydantic
+
+        wire: dict[str, Any] = as_file(self)
+        return wire
+
+    def to_graph(self: _Spec) -> nx.DiGraph[str]:
+        """Return a networkx ``DiGraph``; ``from_graph`` of it is an equal flow.
+
+        Nodes have the fields that differ from their defaults as attributes; name, labels and the other
+        fields of the specification are in ``.graph``.
+
+        Raises:
+            ConfigurationError: networkx is missing; it comes with the extra ``graph``.
+        """
+        with importing():
+            from glidemq_orchestrate.flows.forms import graph as _flow_graph  # noqa: PLC0415  imports pydantic
+
+        about = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "nodes"}  # type: ignore[arg-type]
+        return _flow_graph.write(self.nodes, about)
+
+    def to_mermaid(self: _Spec, *, fold: int | None = FOLD_FROM) -> str:
+        """Draw as a Mermaid flowchart, for pages that render it.
+
+        Args:
+            fold: So many nodes and more that differ by numbers in their names and wait for the same are
+                drawn as one. None: never.
+
+        Raises:
+            InvalidFlow: As ``FlowSpec.check``; nothing else is drawn.
+        """
+        return mermaid(self.check().nodes, at_least=fold)
+
+    def to_dot(self: _Spec, *, fold: int | None = FOLD_FROM) -> str:
+        """Draw in the DOT language of Graphviz. ``fold`` and errors as ``to_mermaid``."""
+        return dot(self.name, self.check().nodes, at_least=fold)

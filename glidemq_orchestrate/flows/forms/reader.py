@@ -1,0 +1,145 @@
+"""The text of a flow file into plain values: JSON by a JSON parser, everything else as YAML, both bounded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NoReturn
+
+from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
+from glidemq_orchestrate.importing import importing
+
+MAX_JSON_BYTES: Final = 256 * 2**20
+BLOCK: Final = 2**20
+MAX_YAML_BYTES: Final = 16 * 2**20
+_TOKEN: Final = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|([{}])|(-?Infinity|NaN)')
+
+
+def read_object(path: str | Path) -> dict[str, Any]:
+    """The object that a file holds.
+
+    Raises:
+        ConfigurationError: The file cannot be read.
+        InvalidFlow: It is too large, no UTF-8, neither JSON nor YAML, or holds no object; the message names
+            file and line. Keys that come twice are refused too.
+    """
+    text = _read_text(path)
+    value = _parse(path, text)
+    if not isinstance(value, dict):
+        found = "nothing" if value is None else "a list" if isinstance(value, list) else "a single value"
+        raise InvalidFlow(f"{path} does not hold a flow but {found}: an object with name and nodes is needed")
+    return value
+
+
+def _read_text(path: str | Path) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            raw = b"".join(_bounded(file))
+    except OSError as exc:
+        raise ConfigurationError(f"cannot read flow file {path}: {exc.strerror or exc}") from exc
+    except ValueError as exc:  # a NUL in the name
+        raise ConfigurationError(f"cannot read flow file {str(path)!r}: {exc}") from exc
+    if len(raw) > MAX_JSON_BYTES:
+        raise InvalidFlow(
+            f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB: put data into files, and their names here"
+        )
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        line = raw.count(b"\n", 0, exc.start) + 1
+        raise InvalidFlow(f"{path}, line {line}: not UTF-8 text; save it as UTF-8") from exc
+
+
+def _bounded(file: BinaryIO) -> Iterator[bytes]:
+    """The file in blocks, up to the first that is too much."""
+    left = MAX_JSON_BYTES
+    while left >= 0 and (block := file.read(BLOCK)):
+        left -= len(block)
+        yield block
+
+
+def _parse(path: str | Path, text: str) -> Any:
+    is_json = Path(path).suffix == ".json"
+    if is_json or text.lstrip()[:1] in ("{", "["):
+        try:
+            return _parse_json(path, text)
+        except json.JSONDecodeError as exc:
+            if is_json:
+                _refuse(path, exc.lineno, f"not JSON: {exc.msg}", exc)
+    return _parse_yaml(path, text)
+
+
+def _parse_json(path: str | Path, text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError as exc:
+        _refuse(path, 0, "nested too deeply", exc)
+    except _Twice as exc:
+        _refuse(path, *_place_of_duplicate(text), exc)
+    except _NoNumber as exc:
+        line = next(_line(text, m.start()) for m in _TOKEN.finditer(text) if m[4])
+        _refuse(path, line, f"{exc} is not JSON; use null, or a text", exc)
+    except ValueError as exc:  # a number of thousands of digits
+        _refuse(path, 0, "a number has too many digits; quote it if it is a text", exc)
+
+
+def _parse_yaml(path: str | Path, text: str) -> Any:
+    with importing():
+        from glidemq_orchestrate.flows.forms import yaml_text  # noqa: PLC0415  JSON needs no yaml
+
+    if len(text) > MAX_YAML_BYTES:
+        raise InvalidFlow(f"{path} is YAML of more than {MAX_YAML_BYTES >> 20} MiB: write it as JSON")
+    try:
+        return yaml_text.load(text)
+    except yaml_text.NotYaml as exc:
+        _refuse(path, exc.line, f"neither JSON nor YAML that is taken: {exc.why}", exc)
+
+
+class _Twice(ValueError):
+    """A key comes twice in one object."""
+
+
+class _NoNumber(ValueError):
+    """NaN or infinity."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Twice
+    return found
+
+
+def _constant(word: str) -> NoReturn:
+    raise _NoNumber(word)
+
+
+def _place_of_duplicate(text: str) -> tuple[int, str]:
+    """Line and message of the first key that comes twice, in a text that the parser has taken so far."""
+    objects: list[dict[str, int]] = []
+    for token in _TOKEN.finditer(text):
+        if token[3] == "{":
+            objects.append({})
+        elif token[3]:
+            del objects[-1:]
+        elif token[2] and objects:
+            key = json.loads(token[1])
+            first = objects[-1].get(key)
+            if first is not None:
+                told = f"key {key[:80]!r} comes twice; the first is in line {_line(text, first)}"
+                return _line(text, token.start()), told
+            objects[-1][key] = token.start()
+    return 0, "a key comes twice"
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def _refuse(path: str | Path, line: int, why: str, cause: Exception) -> NoReturn:
+    place = f"{path}, line {line}" if line else f"{path}"
+    raise InvalidFlow(f"{place}: {why}") from cause

@@ -1,0 +1,231 @@
+"""Flows as users write and read them: specification, checks, order, and the values a status is made of.
+
+Knows no key, no server and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NewType
+
+from glidemq_orchestrate.codec import Json, JsonLike
+from glidemq_orchestrate.errors import FailedNode, InvalidFlow, InvalidJob
+from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
+from glidemq_orchestrate.flows.forms.forms import FlowForms
+from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.jobs.job import DEFAULT_OPTIONS, JobOptions, JobState
+from glidemq_orchestrate.jobs.options import Fallback
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.flows.forms.file import OptionsFile
+
+FlowId = NewType("FlowId", str)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowNode:
+    """One position in a flow; it becomes one job.
+
+    Attributes:
+        name: Unique in the flow, 1 to 256 characters, no control characters.
+        queue: Where the job waits for a worker.
+        job: The handler's name.
+        data: What the handler gets as ``ctx.data``: JSON, at most 1 MiB encoded.
+        after: Names of the nodes that must end first, or ``Dependency`` with what the failure of that node
+            means to this one. The results of those that complete are ``ctx.inputs``.
+        options: Attempts, backoff, timeout, delay, priority, time to live, ordering key. All but the
+            attempts count from the moment the node may run. What removes jobs is without effect: a flow
+            keeps its nodes.
+        rule: When this node runs, by how its dependencies end; see ``Rule``.
+        on_failure: What the failure of this node means to those that wait for it and do not say so
+            themselves; see ``OnFailure``.
+        queue_timeout: The node fails when no worker has begun it so long after it could run. None: that of
+            the flow.
+    """
+
+    name: str
+    queue: str
+    job: str
+    data: JsonLike = None
+    after: Sequence[str] = ()
+    options: JobOptions = DEFAULT_OPTIONS
+    rule: Rule | str = Rule.ALL_SUCCESS
+    on_failure: OnFailure | str = OnFailure.FAIL
+    queue_timeout: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSpec(FlowForms):
+    """A DAG of jobs with one fate. Made from any order of nodes; checked by ``check``.
+
+    Attributes:
+        name: What the flow is called in lists; not its id.
+        nodes: 1 to 100,000 nodes.
+        labels: Small texts to find the flow again, such as the DAG and run it came from: at most 16, keys and
+            values of 1 to 256 characters.
+        retention: How long after its end the jobs and results of the flow are kept; None: for ever. Its
+            verdict stays longer, under its id.
+        deadline: The flow fails when it has not ended so long after its start; a retry begins anew.
+        fail_fast: The first failure that is not ignored ends all other nodes; otherwise what does not depend
+            on it still runs.
+        priority: Of the nodes that have none of their own; 0 to 2048.
+        queue_timeout: Of the nodes that have none of their own. None: they wait for a worker for ever.
+    """
+
+    name: str
+    nodes: Sequence[FlowNode]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    retention: timedelta | None = None
+    deadline: timedelta | None = None
+    fail_fast: bool = False
+    priority: int = 0
+    queue_timeout: timedelta | None = None
+
+    @classmethod
+    def from_dict(cls, wire: Mapping[str, Any]) -> FlowSpec:
+        """Build from the form of a flow file.
+
+        That is ``{"name", "labels", "retention", "deadline", "fail_fast", "priority", "queue_timeout",
+        "nodes": [{"name", "queue", "job", "data", "after", "options", "rule", "on_failure",
+        "queue_timeout"}]}``. Durations are seconds or ISO 8601 (``PT5M``); ``options`` has the fields of
+        ``JobOptions``; an element of ``after`` is a name or ``{"name", "on_failure"}``.
+
+        Raises:
+            InvalidFlow: A field is missing, unknown or of the wrong type; the message lists ten places
+                at most.
+        """
+        with importing():
+            from glidemq_orchestrate.flows.forms.file import read  # noqa: PLC0415  pydantic is slow to import
+
+        file = read(wire)
+        return cls(
+            file.name,
+            labels=file.labels,
+            retention=file.retention,
+            deadline=file.deadline,
+            fail_fast=file.fail_fast,
+            priority=file.priority,
+            queue_timeout=file.queue_timeout,
+            nodes=[
+                FlowNode(
+                    name=node.name,
+                    queue=node.queue,
+                    job=node.job,
+                    data=node.data,
+                    after=[one if isinstance(one, str) else Dependency(**dict(one)) for one in node.after],
+                    options=_options(node.options, f"nodes.{at}.options"),
+                    rule=node.rule,
+                    on_failure=node.on_failure,
+                    queue_timeout=node.queue_timeout,
+                )
+                for at, node in enumerate(file.nodes)
+            ],
+        )
+
+    def check(self) -> CheckedFlow:
+        """Check everything that can be checked without a server, and encode the payloads.
+
+        Raises:
+            InvalidFlow: No nodes, a bad name; its subclasses CycleError, DuplicateNode, UnknownDependency,
+                FlowTooLarge for those.
+            ConfigurationError: A queue name is not usable.
+            EncodeError, PayloadTooLarge: A payload is not JSON or over 1 MiB; the message names the node.
+        """
+        return check_flow(self)
+
+
+class FlowState(StrEnum):
+    """Where a flow is."""
+
+    STAGING = "staging"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+    """What is stored is none of these; the flow is told as ``broken``."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the flow has ended."""
+        return self in (FlowState.COMPLETED, FlowState.FAILED, FlowState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    """The record of a flow, read in one call whose cost does not grow with the flow.
+
+    ``total`` nodes, of which ``completed``, ``failed`` and ``skipped`` have ended (``failed`` includes the
+    nodes that could not run because a dependency failed, and the cancelled ones). ``reason`` is the first
+    failure that is not ignored, or why it was cancelled. ``generation``: how often it was restarted.
+    ``broken``: parts of the stored record cannot be read; they are empty here, 0 or ``UNKNOWN``.
+    """
+
+    id: FlowId
+    name: str
+    state: FlowState
+    home: str
+    total: int
+    completed: int
+    failed: int
+    reason: str
+    labels: Mapping[str, str]
+    created_at: datetime | None
+    finished_at: datetime | None
+    skipped: int = 0
+    generation: int = 0
+    broken: bool = False
+
+    @property
+    def open(self) -> int:
+        """Nodes that have not ended."""
+        return self.total - self.completed - self.failed - self.skipped
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node of a flow as it was when it was read. ``attempts`` counts the runs that were begun.
+
+    ``broken``: its place in the flow or its state cannot be read; what cannot is empty or ``UNKNOWN``.
+    """
+
+    name: str
+    queue: str
+    job_id: str
+    job: str
+    after: tuple[str, ...]
+    state: JobState
+    attempts: int
+    reason: str
+    progress: Json
+    started_at: datetime | None
+    finished_at: datetime | None
+    broken: bool = False
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the last run took; None while it has not ended or never ran."""
+        if self.started_at is None or self.finished_at is None or self.finished_at < self.started_at:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOutcome:
+    """How a flow ended: its status, the result of each completed node, and what failed, causes first."""
+
+    status: FlowStatus
+    results: Mapping[str, Json]
+    failed: Sequence[FailedNode]
+
+
+def _options(wire: OptionsFile, place: str) -> JobOptions:
+    try:
+        fallbacks = tuple(Fallback(**dict(fallback)) for fallback in wire.fallbacks)
+        return JobOptions(**(dict(wire) | {"fallbacks": fallbacks}))
+    except InvalidJob as exc:
+        raise InvalidFlow(f"not a flow: {place}: {exc}") from exc

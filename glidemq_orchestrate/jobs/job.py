@@ -1,0 +1,312 @@
+"""A job as users see it, and the only place that knows the field names of glide-mq's job hash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, NewType, Self
+
+from glidemq_orchestrate.codec import Json, decode, is_utf8, readable
+from glidemq_orchestrate.errors import DecodeError, InvalidJob
+from glidemq_orchestrate.jobs.options import (
+    DEFAULT_OPTIONS,
+    Deduplication,
+    Fallback,
+    JobOptions,
+    JobRef,
+    Keep,
+    Ordering,
+    RateLimit,
+    Retention,
+    TokenBucket,
+    milliseconds,
+)
+from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.stored import exact, moment, number, read_progress, span
+
+__all__ = [
+    "DEFAULT_OPTIONS",
+    "Attempt",
+    "Deduplication",
+    "Fallback",
+    "Job",
+    "JobId",
+    "JobOptions",
+    "JobRef",
+    "JobState",
+    "Keep",
+    "Ordering",
+    "RateLimit",
+    "Retention",
+    "RunOptions",
+    "TokenBucket",
+    "milliseconds",
+    "moment",
+    "read_progress",
+]
+
+JobId = NewType("JobId", str)
+
+FIELD_FLOW: Final = "gmo:flow"
+FIELD_HOME: Final = "gmo:home"
+FIELD_NODE: Final = "gmo:node"
+# Named one by one: other fields of a job hash may hold bytes that are no text.
+JOB_FIELDS_WITHOUT_PAYLOAD: Final = (
+    *("id", "name", "opts", "timestamp", "attemptsMade", "state", "delay", "priority", "maxAttempts"),
+    *("processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey"),
+    *("cost", "expireAt", "lifo", "progress", "revoked", "stalledCount", "schedulerName", "tpmTokens"),
+    *("fallbackIndex", FIELD_FLOW, FIELD_HOME, FIELD_NODE),
+)
+JOB_FIELDS: Final = (*JOB_FIELDS_WITHOUT_PAYLOAD, "data", "returnvalue")
+
+
+class JobState(StrEnum):
+    """Where a job is; the values are glide-mq's, but for that of a node of a flow that is not needed."""
+
+    WAITING = "waiting"
+    ACTIVE = "active"
+    DELAYED = "delayed"
+    PRIORITIZED = "prioritized"
+    WAITING_CHILDREN = "waiting-children"
+    GROUP_WAITING = "group-waiting"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """Only of nodes: as a job it has completed, without a result."""
+    UNKNOWN = "unknown"
+    """What is stored is none of these; the job or node is told as ``broken``."""
+
+    @classmethod
+    def read(cls, text: str | None) -> Self:
+        """The state that is stored."""
+        try:
+            return cls(text or "")
+        except ValueError:
+            return cls("unknown")
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing happens any more without a retry."""
+        return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job as it was when it was read. Times are UTC; a time is None until it happened.
+
+    ``result`` is what the handler returned; ``failed_reason`` stays after a later success.
+
+    Attributes:
+        delay: What it was added with, or was given since; not the pause before a retry.
+        ordering_key: The key whose jobs run in order.
+        cost: Tokens of the bucket of its key; None where the default of 1 holds.
+        expires_at: It is not started any more after this.
+        revoked: It was revoked; an active job may complete all the same.
+        lost_runs: How often a worker was lost with it.
+        parent: The job that waits for it; ``Queue.parents`` knows all.
+        scheduler: The scheduler that repeats it after its end.
+        tokens: What was reported for the rate limit by tokens.
+        fallback_index: 0 for the first attempt, then counting on, also past the end of the fallbacks.
+        broken: Data or result is not JSON, or unpacks to more than 1 MiB, and both are None; or the state is
+            none that a job can have, and it is ``UNKNOWN``.
+    """
+
+    id: JobId
+    queue: str
+    name: str
+    state: JobState
+    data: Json
+    result: Json
+    failed_reason: str | None
+    attempts_made: int
+    max_attempts: int
+    progress: Json
+    created_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    flow_id: str | None
+    node: str | None
+    options: RunOptions
+    delay: timedelta
+    priority: int
+    lifo: bool
+    ordering_key: str | None
+    cost: float | None
+    expires_at: datetime | None
+    revoked: bool
+    lost_runs: int
+    parent: JobRef | None
+    scheduler: str | None
+    tokens: int
+    fallback_index: int
+    broken: bool = False
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """What the attempts after the first use instead."""
+        return self.options.fallbacks
+
+    @property
+    def current_fallback(self) -> Fallback | None:
+        """What the next or running attempt uses instead; None for the original and past the end."""
+        at = self.fallback_index - 1
+        return self.fallbacks[at] if 0 <= at < len(self.fallbacks) else None
+
+    @classmethod
+    def from_wire(cls, queue: str, fields: Mapping[str, str], *, lenient: bool = False) -> Job:
+        """Build from the fields of a job hash.
+
+        Raises:
+            DecodeError: The stored data or result is not JSON; not when ``lenient``.
+        """
+        job_id, state = fields.get("id", ""), JobState.read(fields.get("state"))
+        broken = state is JobState.UNKNOWN
+        try:
+            data = decode(fields.get("data"), where=f"data of job {job_id}")
+            result = decode(fields.get("returnvalue"), where=f"result of job {job_id}")
+        except DecodeError:
+            if not lenient:
+                raise
+            data, result, broken = None, None, True
+        return cls(
+            id=JobId(job_id),
+            queue=queue,
+            name=fields.get("name", ""),
+            state=state,
+            data=data,
+            result=result,
+            failed_reason=readable(reason) if (reason := fields.get("failedReason")) else None,
+            attempts_made=number(fields.get("attemptsMade")),
+            max_attempts=max(number(fields.get("maxAttempts")), 1),
+            progress=read_progress(fields.get("progress")),
+            created_at=moment(fields.get("timestamp")),
+            started_at=moment(fields.get("processedOn")),
+            finished_at=moment(fields.get("finishedOn")),
+            flow_id=fields.get(FIELD_FLOW),
+            node=fields.get(FIELD_NODE),
+            options=RunOptions.from_wire(fields.get("opts", "")),
+            delay=span(fields.get("delay")),
+            priority=number(fields.get("priority")),
+            lifo=fields.get("lifo") == "1",
+            ordering_key=fields.get("groupKey") or fields.get("orderingKey") or None,
+            cost=number(fields.get("cost")) / 1000 if fields.get("cost") else None,
+            expires_at=moment(fields.get("expireAt")),
+            revoked=fields.get("revoked") == "1",
+            lost_runs=number(fields.get("stalledCount")),
+            parent=_single_parent(fields),
+            scheduler=fields.get("schedulerName") or None,
+            tokens=number(fields.get("tpmTokens")),
+            fallback_index=number(fields.get("fallbackIndex")),
+            broken=broken,
+        )
+
+
+@dataclass(slots=True)
+class Attempt:
+    """An activated job in the hands of a worker, with what proves that the attempt is the worker's.
+
+    ``inputs``: the stored results of the dependencies by node name; None when they have to be read in pages.
+    ``unreadable``: why no handler can run it; then it fails for good with that reason.
+    ``is_mute``: what its handler still says is not heard any more.
+    """
+
+    queue: str
+    job_id: str
+    entry_id: str
+    token: str
+    processed_on: str
+    name: str
+    data: str
+    options: RunOptions
+    attempts_made: int
+    flow_id: str | None
+    node: str | None
+    signals: str = ""
+    fallback_index: int = 0
+    budget_key: str = ""
+    inputs: Mapping[str, str] | None = field(default_factory=dict)
+    unreadable: str = ""
+    is_mute: bool = False
+
+    @classmethod
+    def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
+        """Build from the fields of an active job hash, whatever they hold."""
+        name, opts, made = fields.get("name", ""), fields.get("opts", ""), fields.get("attemptsMade")
+        return cls(
+            queue=queue,
+            job_id=fields.get("id", ""),
+            entry_id=entry_id,
+            token=token,
+            processed_on=fields.get("processedOn", ""),
+            name=name,
+            data=fields.get("data", ""),
+            options=RunOptions.from_wire(opts),
+            attempts_made=exact(made) or 0,
+            flow_id=fields.get(FIELD_FLOW),
+            node=fields.get(FIELD_NODE),
+            unreadable=_flaw(("name", name), ("opts", opts)) or _odd(("attemptsMade", made)),
+        )
+
+    @classmethod
+    def from_row(cls, queue: str, token: str, row: list[Any]) -> Attempt:
+        """Build from a row of ``gmo_finish_and_fetch``, whatever it holds."""
+        job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
+        signals, fallback, budget, inputs = row[9:]
+        options = RunOptions.from_wire(opts or "")
+        if not flow_id and options.portable:
+            flow_id, node = options.portable
+        results: dict[str, str] | None = None if flow_id else {}
+        if inputs is not None:
+            results = dict(zip(inputs[::2], inputs[1::2], strict=False))
+        unreadable = ""
+        if not f"{job_id}{name}{opts}{flow_id}{node}".isascii():  # most are: one look at all of them
+            unreadable = _flaw(
+                ("id", job_id), ("name", name), ("opts", opts), ("flow", flow_id), ("node", node)
+            )
+        if (made and made != "0") or fallback:
+            unreadable = unreadable or _odd(("attemptsMade", made), ("fallbackIndex", fallback))
+        return cls(
+            queue,
+            job_id,
+            entry_id,
+            token,
+            processed_on or "",
+            name or "",
+            data or "",
+            options,
+            exact(made) or 0,
+            flow_id,
+            node,
+            signals or "",
+            exact(fallback) or 0 if fallback else 0,
+            budget or "",
+            results,
+            unreadable,
+        )
+
+
+def _flaw(*texts: tuple[str, str | None]) -> str:
+    for name, text in texts:
+        if text and not text.isascii() and not is_utf8(text):
+            return f"its {name} is not UTF-8"
+    return ""
+
+
+def _odd(*counts: tuple[str, str | None]) -> str:
+    for name, text in counts:
+        if text and exact(text) is None:
+            return f"its {name} is not a whole number"
+    return ""
+
+
+def _single_parent(fields: Mapping[str, str]) -> JobRef | None:
+    queue, job_id = fields.get("parentQueue"), fields.get("parentId")
+    if not queue or not job_id:
+        return None
+    try:
+        return JobRef(queue, job_id)
+    except InvalidJob:
+        return None

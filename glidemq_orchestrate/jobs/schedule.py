@@ -1,0 +1,363 @@
+"""Repeating jobs: when they run, what is added, and how glide-mq stores it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from glidemq_orchestrate.codec import Json, JsonLike, encode, is_utf8
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidJob
+from glidemq_orchestrate.jobs.cron import Cron
+from glidemq_orchestrate.jobs.job import DEFAULT_OPTIONS, JobOptions, milliseconds, moment
+from glidemq_orchestrate.names import JOB_NAME
+
+LOGICAL_TIME: Final = "logicalTime"
+MOST_CAUGHT_UP: Final = 100
+_MOST: Final = 2**53 - 1
+_OURS: Final = ("catchUp", "catchUpLimit", "overlap", "logicalTime")
+
+
+class CatchUp(StrEnum):
+    """What becomes of slots that passed while no worker was alive.
+
+    ``SKIP``: one run, for the oldest of them (all that glide-mq can do). ``LAST``: one run, for the newest.
+    ``ALL``: one run for each of the newest ``catch_up_limit``.
+    """
+
+    SKIP = "skip"
+    LAST = "last"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """When jobs are added. Exactly one of ``every``, ``cron`` and ``repeat_after_complete``.
+
+    Six-field patterns, ``catch_up`` other than ``SKIP``, ``overlap=False`` and ``logical_time`` are unknown
+    to glide-mq: such schedules are kept apart from its own, and only Python workers fire them.
+
+    Attributes:
+        every: A fixed distance, at least a millisecond.
+        cron: Minute, hour, day of month, month, day of week; with six fields, seconds come first. Both day
+            fields must match. ``*``, ``n``, ``a-b``, ``*/s``, ``a-b/s``, lists; names of months and days.
+        repeat_after_complete: The distance between the end of a run and the next one.
+        time_zone: IANA name in which ``cron`` is meant; UTC when left out.
+        start, end: No slot lies outside; aware datetimes.
+        limit: So many runs in all.
+        catch_up: What becomes of missed slots; not for ``repeat_after_complete``.
+        catch_up_limit: For ``CatchUp.ALL``, 1 to 100.
+        overlap: False: a slot waits until the job of the last one has ended.
+        logical_time: Put the time of the slot (ISO 8601, UTC) into the data of the job under ``logicalTime``.
+
+    Raises:
+        ConfigurationError: An option cannot be meant so; the message names it.
+    """
+
+    every: timedelta | None = None
+    cron: str | None = None
+    repeat_after_complete: timedelta | None = None
+    time_zone: str | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    limit: int | None = None
+    catch_up: CatchUp | Literal["skip", "last", "all"] = CatchUp.SKIP
+    catch_up_limit: int = MOST_CAUGHT_UP
+    overlap: bool = True
+    logical_time: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        modes = ("every", "cron", "repeat_after_complete")
+        if sum(getattr(self, mode) is not None for mode in modes) != 1:
+            raise ConfigurationError("a schedule needs exactly one of every, cron and repeat_after_complete")
+        for name in ("every", "repeat_after_complete"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= milliseconds(value) <= _MOST:
+                raise ConfigurationError(f"{name} must be at least a millisecond, got {value}")
+        if self.time_zone is not None and self.cron is None:
+            raise ConfigurationError("time_zone is for cron only")
+        if self.cron is not None:
+            Cron.parse(self.cron, self.time_zone)
+        for name in ("start", "end"):
+            value = getattr(self, name)
+            if value is not None and value.tzinfo is None:
+                raise ConfigurationError(f"{name} must have a time zone, got {value}")
+        if self.start is not None and self.end is not None and self.start > self.end:
+            raise ConfigurationError(f"start must not be after end: {self.start} is after {self.end}")
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        if self.limit is not None and (isinstance(self.limit, bool) or self.limit < 1):
+            raise ConfigurationError(f"limit must be at least 1, got {self.limit!r}")
+        if self.catch_up not in tuple(CatchUp):
+            raise ConfigurationError(f"catch_up must be skip, last or all, got {self.catch_up!r}")
+        if not 1 <= self.catch_up_limit <= MOST_CAUGHT_UP:
+            raise ConfigurationError(
+                f"catch_up_limit must be 1 to {MOST_CAUGHT_UP}, got {self.catch_up_limit}"
+            )
+        if self.repeat_after_complete is not None and self.catch_up != CatchUp.SKIP:
+            raise ConfigurationError("catch_up is not for repeat_after_complete: it misses no slot")
+        if not self.overlap and self.catch_up == CatchUp.ALL:
+            raise ConfigurationError("overlap=False and catch_up=all exclude each other")
+
+    def to_wire(self) -> dict[str, Any]:
+        """The fields of glide-mq's entry that say when, then ours; absent ones are left out, never null."""
+        cron = Cron.parse(self.cron, self.time_zone) if self.cron is not None else None
+        wire = {
+            "pattern": cron and cron.pattern,
+            "every": self.every and milliseconds(self.every),
+            "repeatAfterComplete": self.repeat_after_complete and milliseconds(self.repeat_after_complete),
+            "tz": self.time_zone,
+            "startDate": self.start and _epoch_ms(self.start),
+            "endDate": self.end and _epoch_ms(self.end),
+            "limit": self.limit,
+            "catchUp": None if self.catch_up == CatchUp.SKIP else str(self.catch_up),
+            "catchUpLimit": self.catch_up_limit if self.catch_up == CatchUp.ALL else None,
+            "overlap": None if self.overlap else False,
+            "logicalTime": True if self.logical_time else None,
+        }
+        return {name: value for name, value in wire.items() if value is not None}
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether only Python workers can fire it."""
+        wire = self.to_wire()
+        return len(wire.get("pattern", "").split()) == 6 or any(name in wire for name in _OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class JobTemplate:
+    """What a scheduler adds.
+
+    Attributes:
+        name: The handler; the name of the scheduler when left out.
+        data: JSON, at most 1 MiB encoded; with ``logical_time`` an object. Left out, jobs get ``{}``.
+        options: As for ``Queue.add``, without ``delay`` and ``job_id``, which glide-mq ignores here.
+    """
+
+    name: str | None = None
+    data: JsonLike = None
+    options: JobOptions = DEFAULT_OPTIONS
+
+    def __post_init__(self) -> None:
+        """Refuse what would be ignored."""
+        if self.options.delay or self.options.job_id is not None:
+            raise InvalidJob("the options of a scheduler's template cannot have delay or job_id")
+        if self.name is not None:
+            JOB_NAME.check(self.name)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The ``template`` of glide-mq's entry."""
+        options = json.loads(self.options.to_wire())
+        encode(self.data, where="data of a scheduler's template")
+        wire = {"name": self.name, "data": self.data, "opts": options or None}
+        return {name: value for name, value in wire.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerEntry:
+    """A scheduler as it is stored.
+
+    Attributes:
+        name: Of the scheduler, unique in its queue.
+        schedule: When; None where the stored one is not usable.
+        job: The handler that its jobs are for.
+        data, options: Of its jobs, as stored.
+        iterations: Runs so far.
+        last_run, next_run: UTC. ``next_run`` is None while a ``repeat_after_complete`` run is not over.
+        python_only: Whether Node workers leave it alone.
+        broken: Why no worker can fire it; empty for one that can be fired. Writing it anew mends it.
+    """
+
+    name: str
+    schedule: Schedule | None
+    job: str
+    data: Json
+    options: Mapping[str, Json]
+    iterations: int
+    last_run: datetime | None
+    next_run: datetime | None
+    python_only: bool
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The JSON of an entry, read leniently: what cannot be fired is None in ``mode``."""
+
+    wire: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, text: str) -> Stored | None:
+        """Read a stored entry; None when it is no JSON object."""
+        try:
+            wire = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        return cls(wire) if isinstance(wire, dict) else None
+
+    @classmethod
+    def flaw(cls, name: str, text: str) -> str:
+        """Why an entry cannot be fired, whatever it holds; empty for one that can."""
+        stored = cls.parse(text)
+        if not is_utf8(name):
+            return "its name is not UTF-8"
+        if stored is None or not is_utf8(text):
+            return "it is not a JSON object in UTF-8"
+        if not is_utf8(stored.text):
+            return "a text in it has half a character (a lone surrogate)"
+        try:
+            stored.payload(0)
+            is_timed = stored.is_timed
+        except (GlideMQError, TypeError, AttributeError) as exc:
+            return str(exc) if isinstance(exc, GlideMQError) else f"{type(exc).__name__}"
+        return "" if is_timed else "it has no pattern, every or repeatAfterComplete"
+
+    @property
+    def text(self) -> str:
+        """The JSON to store, keys in glide-mq's order."""
+        order = ("pattern", "every", "repeatAfterComplete", "tz", "startDate", "endDate", "limit",
+                 "iterationCount", "template", "lastRun", "nextRun")  # fmt: skip
+        first = {name: self.wire[name] for name in order if self.wire.get(name) is not None}
+        rest = {name: value for name, value in self.wire.items() if name not in order and value is not None}
+        return json.dumps(first | rest, separators=(",", ":"), ensure_ascii=False)
+
+    def number(self, name: str) -> int:
+        """A whole number of the entry; 0 for anything else."""
+        value = self.wire.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return int(value) if is_number and abs(value) <= _MOST else 0  # type: ignore[arg-type]  # checked
+
+    @property
+    def template(self) -> Mapping[str, Any]:
+        """What to add; empty where nothing is said."""
+        value = self.wire.get("template")
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options of the jobs."""
+        value = self.template.get("opts")
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def cron(self) -> Cron | None:
+        """The pattern; None where there is none."""
+        pattern = self.wire.get("pattern")
+        return Cron.parse(pattern, self.wire.get("tz")) if isinstance(pattern, str) else None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it says when to fire."""
+        return bool(self.cron or self.number("every") or self.number("repeatAfterComplete"))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its runs are used up or its end has passed."""
+        limit, end, due = self.number("limit"), self.number("endDate"), self.number("nextRun")
+        return bool(limit and self.number("iterationCount") >= limit) or bool(end and due > end)
+
+    def with_values(self, **values: Any) -> Stored:
+        """A copy with other values."""
+        return replace(self, wire={**self.wire, **values})
+
+    def first_run(self, now_ms: int) -> int | None:
+        """The first slot of a new entry; None when it has none."""
+        start, every = self.number("startDate"), self.number("every")
+        if cron := self.cron:
+            run = cron.after(max(now_ms, start) - 1)
+        elif every:
+            run = now_ms + every if not start else max(start, start - (start - now_ms) // every * every)
+        else:
+            run = max(now_ms, start)
+        return self._within(run)
+
+    def following(self, slot_ms: int, now_ms: int) -> int | None:
+        """The slot after firing at ``now_ms``; 0 while the run's end is awaited; None when it is over."""
+        every = self.number("every")
+        if cron := self.cron:
+            return self._within(cron.after(now_ms))
+        if every:
+            return self._within(slot_ms + (max(now_ms - slot_ms, 0) // every + 1) * every)
+        return 0
+
+    def due_slots(self, now_ms: int) -> list[int]:
+        """The slots to run now, oldest first, as the catch-up policy says."""
+        slot, policy = self.number("nextRun"), self.wire.get("catchUp")
+        if policy not in (CatchUp.LAST, CatchUp.ALL):
+            return [slot]
+        bound = 1 if policy == CatchUp.LAST else min(self.number("catchUpLimit") or 1, MOST_CAUGHT_UP)
+        if limit := self.number("limit"):
+            bound = min(bound, limit - self.number("iterationCount"))
+        until = min(now_ms, self.number("endDate") or now_ms)
+        return self._backwards(slot, until, bound) or [slot]
+
+    def _backwards(self, first_ms: int, until_ms: int, bound: int) -> list[int]:
+        every, cron, slots = self.number("every"), self.cron, list[int]()
+        if not every and not cron:
+            return []
+        at = until_ms
+        while len(slots) < bound:
+            found = cron.at_or_before(at) if cron else first_ms + (at - first_ms) // every * every
+            if found is None or found < first_ms:
+                break
+            slots.append(found)
+            at = found - 1
+        return slots[::-1]
+
+    def _within(self, run: int | None) -> int | None:
+        end = self.number("endDate")
+        return None if run is None or (end and run > end) else run
+
+    def payload(self, slot_ms: int) -> str:
+        """The data of the job of a slot."""
+        data = self.template.get("data", {})
+        if self.wire.get("logicalTime") is True and isinstance(data, dict):
+            at = datetime.fromtimestamp(slot_ms / 1000, UTC)
+            data = {**data, LOGICAL_TIME: at.isoformat(timespec="milliseconds").replace("+00:00", "Z")}
+        return encode(data, where="data of a scheduler's template")
+
+    def entry(self, name: str, *, python_only: bool) -> SchedulerEntry:
+        """What users see."""
+        job, data = self.template.get("name"), self.template.get("data")
+        return SchedulerEntry(
+            name=name,
+            schedule=self._schedule(),
+            job=job if isinstance(job, str) and job else name,
+            data=data,
+            options=self.options,
+            iterations=self.number("iterationCount"),
+            last_run=moment(str(self.number("lastRun") or "")),
+            next_run=moment(str(self.number("nextRun") or "")),
+            python_only=python_only,
+            broken=self.flaw(name, self.text),
+        )
+
+    def _schedule(self) -> Schedule | None:
+        def span(name: str) -> timedelta | None:
+            return timedelta(milliseconds=self.number(name)) if self.number(name) else None
+
+        try:
+            return Schedule(
+                every=span("every"),
+                cron=self.wire.get("pattern"),
+                repeat_after_complete=span("repeatAfterComplete"),
+                time_zone=self.wire.get("tz"),
+                start=moment(str(self.number("startDate") or "")),
+                end=moment(str(self.number("endDate") or "")),
+                limit=self.number("limit") or None,
+                catch_up="skip" if self.number("repeatAfterComplete") else self.wire.get("catchUp", "skip"),
+                catch_up_limit=self.number("catchUpLimit") or MOST_CAUGHT_UP,
+                overlap=self.wire.get("overlap") is not False,
+                logical_time=self.wire.get("logicalTime") is True,
+            )
+        except (ConfigurationError, AttributeError, TypeError, ValueError, OverflowError):
+            return None
+
+
+def _epoch_ms(at: datetime) -> int:
+    return milliseconds(at - datetime(1970, 1, 1, tzinfo=UTC))

@@ -1,0 +1,35 @@
+"""Subject patterns of broadcasts: segments between dots, ``*`` for one, ``>`` at the end for one or more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.names import SUBJECT
+
+
+def check_pattern(pattern: str) -> str:
+    """Return the pattern if it is one.
+
+    Raises:
+        ConfigurationError: It is empty, or ``>`` is not its last segment.
+    """
+    segments = SUBJECT.check(pattern).split(".")
+    if ">" in segments[:-1]:
+        raise ConfigurationError(f"subject pattern {pattern!r} is not usable: > must be the last segment")
+    return pattern
+
+
+def matches(subject: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns fits; no patterns fit everything."""
+    return not patterns or any(_fits(subject.split("."), pattern.split(".")) for pattern in patterns)
+
+
+def _fits(segments: list[str], pattern: list[str]) -> bool:
+    if pattern[-1] == ">":
+        pattern = pattern[:-1]
+        if len(segments) <= len(pattern):
+            return False
+    elif len(segments) != len(pattern):
+        return False
+    return all(wanted in ("*", found) for wanted, found in zip(pattern, segments, strict=False))

@@ -1,0 +1,1 @@
+"""What a process starts ends with it, also when it is killed."""

@@ -1,0 +1,150 @@
+"""The guard of a process: started by ``lifeline`` as a program of its own, it ends what a dead owner left.
+
+It reads from its standard input, which only the owner holds open: ``+ PID SECONDS`` (watch it; at the end
+it has so long to end by SIGTERM), ``- PID`` (forget it). When the input ends, the owner has gone, however it
+died, and so goes all that is watched: the process, its group and session, whatever descends from them, and
+every process with the mark in its environment. It never ends what
+the owner itself descends from. Imports nothing of this package: it must start at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+MARK: Final = re.compile(r"GLIDEMQ_OWNER_\d+_[0-9a-f]{16}")
+LOOK_SECONDS: Final = 0.05
+GIVE_UP_SECONDS: Final = 60.0
+_PROC: Final = Path("/proc")
+
+
+class Entry(NamedTuple):
+    """One process of this machine."""
+
+    parent: int
+    group: int
+    session: int
+    started: str
+
+
+class Watched(NamedTuple):
+    """A process to end; ``started`` tells it from a later one with its number."""
+
+    started: str
+    grace: float
+
+
+def main(mark: str, owner: int) -> None:
+    """Wait for the owner's end, then end what is left of it."""
+    if MARK.fullmatch(mark) is None:  # a shorter one would be found in the environment of strangers
+        sys.exit(f"{mark!r} is no mark")
+    spared = {0, 1, os.getpid(), *_above(owner)}
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # meant for the owner, which then says what to forget
+    watched: dict[int, Watched] = {}
+    for line in sys.stdin.buffer:
+        what, number, *rest = line.split()
+        if what == b"+":
+            entry = processes().get(int(number))
+            if entry is not None and int(number) not in spared:
+                watched[int(number)] = Watched(entry.started, float(rest[0]))
+        else:
+            watched.pop(int(number), None)
+    end(watched, f"{mark}=1".encode(), spared)
+
+
+def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> None:
+    """End all of them; returns when none is left, or none of the rest can be ended."""
+    begun, ours, asked = time.monotonic(), dict(watched), False
+    while (found := left(ours, mark, spared)) and (spent := time.monotonic() - begun) < GIVE_UP_SECONDS:
+        for pid, entry in found.items():
+            # Once seen it is remembered: when its parent has gone, nothing else may lead to it any more.
+            grace = ours.setdefault(pid, Watched(entry.started, 0.0)).grace
+            if spent >= grace:
+                _send(pid, signal.SIGKILL)
+            elif not asked:
+                _send(pid, signal.SIGTERM)
+        asked = True
+        time.sleep(LOOK_SECONDS)
+
+
+def left(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> dict[int, Entry]:
+    """The processes that must end and still live."""
+    table = {pid: entry for pid, entry in processes().items() if pid not in spared}
+    roots = {pid for pid, what in watched.items() if pid not in table or table[pid].started == what.started}
+    found = {
+        pid
+        for pid, entry in table.items()
+        if pid in roots or {entry.group, entry.session} & roots or _is_marked(pid, mark)
+    }
+    children: dict[int, list[int]] = {}
+    for pid, entry in table.items():
+        children.setdefault(entry.parent, []).append(pid)
+    todo = list(found)
+    while todo:
+        below = [pid for pid in children.get(todo.pop(), ()) if pid not in found]
+        found.update(below)
+        todo.extend(below)
+    return {pid: table[pid] for pid in found}
+
+
+def _above(owner: int) -> set[int]:
+    """The owner and what it descends from."""
+    table, found = processes(), set[int]()
+    while owner not in found:
+        found.add(owner)
+        owner = table[owner].parent if owner in table else 1
+    return found
+
+
+def processes() -> dict[int, Entry]:
+    """All processes that have not ended, by number."""
+    return _from_proc() if (_PROC / "self" / "stat").exists() else _from_ps()
+
+
+def _from_proc() -> dict[int, Entry]:
+    table = {}
+    for place in _PROC.iterdir():
+        with suppress(OSError, ValueError):  # it has ended in the meantime, or is no process
+            pid = int(place.name)
+            # The name of a program, in brackets, may hold anything.
+            fields = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if fields[0] not in ("Z", "X"):
+                table[pid] = Entry(int(fields[1]), int(fields[2]), int(fields[3]), fields[19])
+    return table
+
+
+def _from_ps() -> dict[int, Entry]:
+    """Elsewhere: ``ps`` as POSIX has it, which knows no sessions."""
+    command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,state=,lstart="]
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    table = {}
+    for line in told.splitlines():
+        pid, parent, group, state, started = line.split(None, 4)
+        if not state.startswith("Z"):
+            table[int(pid)] = Entry(int(parent), int(group), 0, started)
+    return table
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    with suppress(OSError):  # it has ended, or belongs to somebody else
+        return mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    return False
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(OSError):
+        os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""What runs jobs: the worker and its parts, the supervisor, the broadcast worker."""

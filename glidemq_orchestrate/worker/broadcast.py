@@ -1,0 +1,294 @@
+"""BroadcastWorker: one subscription's share of a queue's messages. At least once for each."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from glidemq_orchestrate._ops.worker import broadcast as ops
+from glidemq_orchestrate._ops.worker.broadcast import Subscription
+from glidemq_orchestrate._protocol.call import Call, ask
+from glidemq_orchestrate._protocol.queue import broadcast as broadcasting
+from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.codec import JsonLike, decode, encode
+from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
+from glidemq_orchestrate.jobs.job import Attempt, milliseconds
+from glidemq_orchestrate.jobs.subjects import check_pattern
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.names import SUBSCRIPTION
+from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.worker.calls import Ended, Threads, call_async
+from glidemq_orchestrate.worker.context import refuse_unreadable
+from glidemq_orchestrate.worker.core import judge_error, judge_result, reconnect_delays, refuse
+from glidemq_orchestrate.worker.handler import Cancelled, Context, Handler, Unheard
+from glidemq_orchestrate.worker.service import Service
+
+__all__ = ["BroadcastWorker"]
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+BLOCK_MS: Final = 200
+UPKEEP_SECONDS: Final = 0.5
+MOST_SAYINGS: Final = 1_000
+
+
+class BroadcastWorker(Service):
+    """Runs one handler for the messages of a subscription until it is stopped.
+
+    Workers with the same subscription share its messages; each subscription gets them all. A failed run is
+    repeated for this subscription only, as the options of the message say.
+
+    Args:
+        name: The queue.
+        handler: Gets a ``Context``; ``ctx.name`` is the subject.
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        subscription: Its name; not blank.
+        start_from: For a new subscription: ``$`` from now on, ``0-0`` all there is, or an entry id.
+        subjects: Patterns, of which one must fit: ``*`` is one segment, ``>`` at the end one or more.
+        concurrency: Messages at the same time.
+        lock_duration: After so long without a sign of life others take a message over; at least a second.
+        max_lost: How often a message may lose its worker before it fails.
+        shutdown_timeout: How long a stop waits for running handlers. Then ``ctx.cancelled`` is set, async
+            handlers are cancelled, and others take the messages over after ``lock_duration``.
+        prefix: First part of every key.
+        clock: For tests.
+
+    Raises:
+        ConfigurationError: A value is not usable.
+    """
+
+    def __init__(  # noqa: PLR0913  most have defaults
+        self,
+        name: str,
+        handler: Handler,
+        url: Address = None,
+        *,
+        subscription: str,
+        start_from: str = "$",
+        subjects: Sequence[str] = (),
+        concurrency: int = 10,
+        lock_duration: timedelta = timedelta(seconds=30),
+        max_lost: int = 3,
+        shutdown_timeout: timedelta = timedelta(seconds=10),
+        prefix: str = DEFAULT_PREFIX,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(url, name=f"gmo-broadcast-{secrets.token_hex(6)}", prefix=prefix, clock=clock)
+        if not SUBSCRIPTION.check(subscription).strip():
+            raise ConfigurationError("subscription must not be blank")
+        if isinstance(subjects, str):
+            raise ConfigurationError("subjects must be a list of patterns")
+        if concurrency < 1 or lock_duration < timedelta(seconds=1):
+            raise ConfigurationError("concurrency must be at least 1, lock_duration at least a second")
+        keys = QueueKeys(self._prefix, check_queue_name(name))
+        patterns = tuple(check_pattern(pattern) for pattern in subjects)
+        self._subscription = Subscription(keys, subscription, start_from, patterns)
+        self._handler, self._concurrency = handler, concurrency
+        self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
+        self._shutdown_seconds = shutdown_timeout.total_seconds()
+        self._threads = Threads("glidemq-broadcast")
+        self._held: dict[str, tuple[Attempt, asyncio.Task[None]]] = {}
+        self._cancelled: dict[str, Cancelled] = {}
+        self._again = True
+        self._sayings = 0
+
+    # --- the service ---
+
+    _kind = "broadcast_worker"
+
+    async def _begin(self) -> None:
+        await self._run(ops.open_subscription(self._subscription))
+        name = self._subscription.queue.queue
+        self._keep(f"messages of queue {name}", self._fetch_for_ever)
+        self._every(f"leases of queue {name}", min(self._lock_ms / 3000, UPKEEP_SECONDS), self._beat)
+        self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, self._look_after)
+
+    async def _drain(self) -> None:
+        tasks = [task for _, task in self._held.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._shutdown_seconds)
+
+    async def _finish(self) -> None:
+        """Leave what does not end: it stays pending, and is taken over when its lock is over."""
+        for cancelled in self._cancelled.values():
+            cancelled.set()
+        tasks = [task for _, task in self._held.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+            logger.warning(
+                "%d messages were left to other workers",
+                len(tasks),
+                extra={"action": "abandon", "worker": self.id},
+            )
+        self._threads.close()
+
+    # --- its tasks ---
+
+    async def _fetch_for_ever(self) -> None:
+        is_stopping = self._asked_to_stop.is_set
+        while not is_stopping():
+            if len(self._held) >= self._concurrency or self._threads.is_crowded:
+                await asyncio.wait([task for _, task in self._held.values()], timeout=BLOCK_MS / 1000,
+                                   return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+                continue
+            again, self._again = self._again, False
+            try:
+                await self._fetch(again=again)
+            except BaseException:
+                self._again = True
+                raise
+            self._complaints.forget(f"messages of queue {self._subscription.queue.queue}")
+
+    async def _beat(self) -> None:
+        held = [attempt.job_id for attempt, _ in self._held.values()]
+        await self._run(ops.beat(self._subscription, held, self._clock))
+
+    async def _look_after(self) -> None:
+        taken = await self._run(
+            ops.upkeep(self._subscription, self.id, self._lock_ms, self._max_lost, self._clock)
+        )
+        self._again = self._again or bool(taken)
+
+    async def _fetch(self, *, again: bool) -> None:
+        room = self._concurrency - len(self._held)
+        count = 2 * self._concurrency if again else room
+        begun = await self._run(
+            ops.take(
+                self._subscription, self.id, count=count, block_ms=BLOCK_MS, again=again,
+                held=set(self._held), clock=self._clock,
+            )
+        )  # fmt: skip
+        for attempt in begun:
+            task = asyncio.create_task(self._work(attempt))
+            self._held[attempt.entry_id] = attempt, task
+            task.add_done_callback(functools.partial(self._left, attempt))
+
+    def _left(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        """The run of a message has ended, by whatever: its place is free."""
+        self._held.pop(attempt.entry_id, None)
+        self._cancelled.pop(attempt.entry_id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # It stays pending, and is taken over when nobody gives a sign of life for it.
+            logger.error("message %s: its outcome was not taken", attempt.job_id, exc_info=error)
+
+    # --- one message ---
+
+    async def _work(self, attempt: Attempt) -> None:
+        try:
+            verdict = await self._judge(attempt)
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as exc:  # noqa: BLE001  a message that cannot even be judged fails
+            verdict = judge_error(attempt, exc, random.random())  # noqa: S311  jitter
+        await self._hand_in(attempt, self._call_for(attempt, verdict))
+
+    async def _judge(self, attempt: Attempt) -> Outcome:
+        chance, limit = random.random(), attempt.options.timeout  # noqa: S311  jitter
+        try:
+            refuse_unreadable([attempt])
+            context = self._context(attempt)
+        except CodecError as exc:
+            return refuse(attempt, f"{type(exc).__name__}: {exc}")
+        try:
+            async with asyncio.timeout(limit.total_seconds() if limit else None):
+                ended = await self._call(context)
+        except TimeoutError:
+            context.cancelled.set()
+            ended = Ended(error=TimeoutError(f"still running after {limit}"))
+        if ended.error is not None:
+            return judge_error(attempt, ended.error, chance)
+        return judge_result(attempt, ended.value, chance)
+
+    def _call_for(self, attempt: Attempt, verdict: Outcome) -> Call[Any]:
+        queue, group, now_ms = self._subscription.queue, self._subscription.group, self._clock.now_ms()
+        job_id, entry_id = attempt.job_id, attempt.entry_id
+        match verdict.kind:
+            case Kind.DONE | Kind.SKIP:
+                result = verdict.text if verdict.kind is Kind.DONE else "null"
+                return broadcasting.complete(queue, job_id, entry_id, group, result, now_ms)
+            case Kind.FAIL:
+                return broadcasting.fail(
+                    queue, job_id, entry_id, group, reason=verdict.text, max_attempts=verdict.first,
+                    backoff_ms=verdict.second, now_ms=now_ms,
+                )  # fmt: skip
+        reason = f"a message cannot ask for {verdict.kind}: its job belongs to every subscription"
+        return broadcasting.fail(
+            queue, job_id, entry_id, group, reason=reason, max_attempts=0, backoff_ms=0, now_ms=now_ms
+        )
+
+    async def _call(self, context: Context) -> Ended:
+        if inspect.iscoroutinefunction(self._handler):
+            return await call_async(self._handler, context)
+        ended = await self._threads.run(self._handler, context)
+        if ended.error is None and inspect.isawaitable(ended.value):
+            return await call_async(_awaited, ended.value)
+        return ended
+
+    async def _hand_in(self, attempt: Attempt, call: Call[Any]) -> None:
+        pauses, what = reconnect_delays(), f"handing in a message of queue {attempt.queue}"
+        while True:
+            try:
+                await self._run(ask(call))
+            except TransportError as exc:
+                self._complaints.tell(what, exc)
+                await asyncio.sleep(next(pauses))
+            else:
+                self._complaints.forget(what)
+                return
+
+    def _context(self, attempt: Attempt) -> Context:
+        queue, loop = self._subscription.queue, asyncio.get_running_loop()
+
+        def say(call: Call[Any]) -> None:
+            if self._sayings < MOST_SAYINGS and not loop.is_closed():  # what is too much is dropped
+                self._sayings += 1
+                asyncio.run_coroutine_threadsafe(self._say(call), loop)
+
+        cancelled = self._cancelled[attempt.entry_id] = Cancelled()
+        return Context(
+            cancelled=cancelled,
+            queue=queue.queue,
+            job_id=attempt.job_id,
+            name=attempt.name,
+            attempt=attempt.attempts_made + 1,
+            data=decode(attempt.data, where=f"data of message {attempt.job_id}"),
+            inputs={},
+            flow_id=None,
+            node=None,
+            speaker=_Voice(queue, attempt.job_id, say),
+        )
+
+    async def _say(self, call: Call[Any]) -> None:
+        try:
+            await self._run(ask(call))
+        except GlideMQError as exc:
+            self._complaints.tell("what handlers say", exc)
+        finally:
+            self._sayings -= 1
+
+
+class _Voice(Unheard):
+    """The ``Speaker`` of a message's context."""
+
+    def __init__(self, queue: QueueKeys, job_id: str, say: Callable[[Call[Any]], None]) -> None:
+        self._queue, self._job_id, self._say = queue, job_id, say
+
+    def progress(self, value: JsonLike) -> None:
+        self._say(broadcasting.progress(self._queue, self._job_id, encode(value, where="progress")))
+
+    def log(self, line: str) -> None:
+        self._say(glidemq.add_log(self._queue, self._job_id, line))
+
+
+async def _awaited(made: Any) -> Any:
+    return await made

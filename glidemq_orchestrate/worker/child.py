@@ -1,0 +1,172 @@
+"""In a process of its own: run handlers, one after the other, and tell the worker what came of each.
+
+Whatever a handler does, what it raises included, reaches the worker as a frame: a letter, a length, a body.
+The worker sends ``(function, job)`` pickled by name; the job's payload in it is JSON, never code.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import socket
+import struct
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, JsonLike, encode
+from glidemq_orchestrate.errors import PayloadTooLarge
+from glidemq_orchestrate.worker.handler import Cancelled, Context, Unheard
+
+HEAD: Final = struct.Struct(">cI")
+TASK: Final = b"T"
+BEGUN: Final = b"B"
+PROGRESS: Final = b"P"
+LOG: Final = b"L"
+DONE: Final = b"D"
+RAISED: Final = b"R"
+KINDS: Final = (BEGUN, PROGRESS, LOG, DONE, RAISED)
+MAX_FRAME: Final = 8 * MAX_PAYLOAD_BYTES
+_MAX_TEXT: Final = 100_000
+
+
+def serve(sock: socket.socket) -> None:
+    """Run what comes until the worker closes the connection."""
+    # A session of its own: Ctrl-C is the worker's affair, and what a handler starts can be ended with it.
+    os.setsid()
+    own, voice = os.getpid(), _Voice(sock)
+    while (task := _receive(sock)) is not None:
+        voice.say(BEGUN, b"")
+        try:
+            function, job = pickle.loads(task)  # noqa: S301  the worker's own
+            kind, body = DONE, _run(function, job, voice)
+        except BaseException as exc:  # noqa: BLE001  nothing that a handler does may end this loop
+            kind, body = RAISED, pack(exc)
+        if os.getpid() != own:  # a handler has forked and let the copy come back here
+            os._exit(1)
+        voice.say(kind, body)
+
+
+class _Voice:
+    """How this process speaks to its worker; any thread may use it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._lock = sock, threading.Lock()
+
+    def say(self, kind: bytes, body: bytes) -> None:
+        with self._lock:
+            self._sock.sendall(HEAD.pack(kind, len(body)) + body)
+
+
+class _Speaker(Unheard):
+    """What a handler speaks by: its words go to the worker."""
+
+    def __init__(self, voice: _Voice, name: str) -> None:
+        self._voice, self._name = voice, name
+
+    def progress(self, value: JsonLike) -> None:
+        self._voice.say(PROGRESS, encode(value, where=f"progress of job {self._name}").encode())
+
+    def log(self, line: str) -> None:
+        body = line.encode(errors="replace")
+        if len(body) > MAX_PAYLOAD_BYTES:
+            raise PayloadTooLarge(
+                f"a line of a log is {len(body):,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}", where="log"
+            )
+        self._voice.say(LOG, body)
+
+
+def _receive(sock: socket.socket) -> bytes | None:
+    head = _read(sock, HEAD.size)
+    return None if head is None else _read(sock, HEAD.unpack(head)[1])
+
+
+def _read(sock: socket.socket, size: int) -> bytes | None:
+    body = bytearray()
+    while len(body) < size:
+        more = sock.recv(size - len(body))
+        if not more:
+            return None
+        body += more
+    return bytes(body)
+
+
+def _run(function: Callable[[Context], JsonLike], job: dict[str, Any], voice: _Voice) -> bytes:
+    context = Context(**job, speaker=_Speaker(voice, job["name"]), cancelled=Cancelled())
+    return encode(function(context), where=f"result of job {job['name']}").encode()
+
+
+# --- exceptions on their way to the worker ---
+
+
+class HandlerRaised(Exception):
+    """Stands for what a handler in a process raised where that cannot travel: a class of the same name."""
+
+
+class ProcessTraceback(Exception):
+    """Where in the process it was raised, as text."""
+
+
+def pack(error: BaseException) -> bytes:
+    """An exception as bytes, whatever it is."""
+    told = {
+        "name": type(error).__name__,
+        "text": _text(error)[:_MAX_TEXT],
+        "trace": "".join(traceback.format_exception(error))[-_MAX_TEXT:],
+        "whole": _whole(error) if isinstance(error, Exception) else "",
+    }
+    return json.dumps(told).encode()
+
+
+def unpack(body: bytes) -> Exception:
+    """The exception, of its own class where that can be made again; never one that would end a worker."""
+    told = json.loads(body)
+    error: Any = None
+    with suppress(BaseException):  # code of users
+        error = pickle.loads(base64.b64decode(told["whole"]))  # noqa: S301  from our own process
+    # The last two would become something else on their way out of a coroutine.
+    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
+        error = type(told["name"], (HandlerRaised,), {})(told["text"])
+    error.__cause__ = ProcessTraceback(told["trace"])
+    made: Exception = error
+    return made
+
+
+def _whole(error: Exception) -> str:
+    """The exception pickled, or empty: only what really can be made again, and then says the same."""
+    for way in (error, _Remade(error)):
+        with suppress(BaseException):  # code of users
+            packed = pickle.dumps(way)
+            made = pickle.loads(packed)  # noqa: S301  it was made a line before
+            if type(made) is type(error) and str(made) == str(error) and len(packed) < MAX_PAYLOAD_BYTES:
+                return base64.b64encode(packed).decode()
+    return ""
+
+
+class _Remade:
+    """Pickles an exception past its constructor, which may want other arguments than ``args``."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return remake, (type(self._error), self._error.args, dict(self._error.__dict__))
+
+
+def remake(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
+    """Make an exception without calling its constructor."""
+    made = kind.__new__(kind)
+    made.args = args
+    made.__dict__.update(state)
+    return made
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001  an exception of a user that cannot even tell itself
+        return ""

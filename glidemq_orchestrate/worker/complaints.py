@@ -1,0 +1,50 @@
+"""What a service says about the failures that it survives."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from glidemq_orchestrate.errors import GlideMQError, TransportError
+from glidemq_orchestrate.worker.core import text_of
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+REPEAT_SECONDS: Final = 60.0
+
+
+class Complaints:
+    """Says what a service survived: loudly the first time, then once a minute with a count."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._known: dict[str, tuple[str, float, int]] = {}
+
+    def tell(self, what: str, exc: BaseException) -> None:
+        """Log it, unless the same was logged within the last minute."""
+        text, now = f"{type(exc).__name__}: {text_of(exc)}", time.monotonic()
+        known, since, count = self._known.get(what, ("", 0.0, 0))
+        if text == known and now - since < REPEAT_SECONDS:
+            self._known[what] = text, since, count + 1
+            return
+        self._known[what] = text, now, 0
+        again = f" ({count} more times since)" if count and text == known else ""
+        is_outage = isinstance(exc, TransportError)
+        logger.log(
+            logging.WARNING if is_outage else logging.ERROR,
+            "%s: %s failed and is tried again%s: %s",
+            self._name,
+            what,
+            again,
+            text,
+            exc_info=None if isinstance(exc, GlideMQError) else exc,
+            extra={"action": "reconnect" if is_outage else "survived", "worker": self._name},
+        )
+
+    def forget(self, what: str) -> None:
+        """It works again: the next failure is news."""
+        if self._known.pop(what, None) is not None:
+            logger.info(
+                "%s: %s works again", self._name, what, extra={"action": "recovered", "worker": self._name}
+            )

@@ -1,0 +1,168 @@
+"""What a worker decides, without doing it: how much to take, and what an outcome means.
+
+Input is what happened; output is what to do. Nothing here knows of connections, tasks or threads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.codec import JsonLike, encode
+from glidemq_orchestrate.errors import EncodeError
+from glidemq_orchestrate.jobs.backoff import MAX_DELAY_MS, delay_ms
+from glidemq_orchestrate.jobs.job import Attempt, milliseconds
+from glidemq_orchestrate.names import short_reason
+from glidemq_orchestrate.worker.handler import (
+    BackoffStrategy,
+    RetryLater,
+    Skip,
+    Suspend,
+    Unrecoverable,
+    WaitForChildren,
+)
+
+AHEAD_SECONDS: Final = 0.02
+MOST_AHEAD: Final = 128
+
+
+@dataclass(slots=True)
+class Slots:
+    """How many jobs a worker may hold, and which it holds.
+
+    ``concurrency`` runs at the same time. Of short jobs it holds some more, so that the next one need not
+    wait for
+    a round trip: as many as start within 20 ms, at most 128; or ``prefetch`` where that is given.
+
+    Attributes:
+        held: Every attempt in the hands of this worker, begun or not, by token and job.
+        waiting: Those of them that have not begun, in order.
+        running: Runs at work; a batch is one.
+        reserved: Jobs that have been asked for.
+        is_blocked: Too many handlers overstay their time: nothing is begun until one returns.
+    """
+
+    concurrency: int
+    prefetch: int | None = None
+    batch_room: int = 0
+    held: dict[tuple[str, str], Attempt] = field(default_factory=dict)
+    waiting: deque[Attempt] = field(default_factory=deque)
+    running: int = 0
+    reserved: int = 0
+    stopping: bool = False
+    is_blocked: bool = False
+    mean_seconds: float = 1.0
+
+    def room(self) -> int:
+        """How many more jobs to ask for."""
+        if self.stopping or self.is_blocked:
+            return 0
+        return max(self.concurrency + self.batch_room + self.ahead() - len(self.held) - self.reserved, 0)
+
+    def ahead(self) -> int:
+        """How many jobs to hold beyond those at work."""
+        if self.prefetch is not None:
+            return self.prefetch
+        return min(int(self.concurrency * AHEAD_SECONDS / max(self.mean_seconds, 1e-5)), MOST_AHEAD)
+
+    def ran(self, seconds: float) -> None:
+        """Learn from a run how long runs take."""
+        self.mean_seconds += (seconds - self.mean_seconds) / 16
+
+    def take(self, attempt: Attempt) -> None:
+        """An attempt is in the hands of this worker."""
+        self.held[attempt.queue, attempt.job_id] = attempt
+
+    def free(self, attempt: Attempt) -> None:
+        """An attempt has ended. A newer attempt of the same job stays."""
+        if self.held.get((attempt.queue, attempt.job_id)) is attempt:
+            del self.held[attempt.queue, attempt.job_id]
+
+
+def judge_result(attempt: Attempt, value: JsonLike, random: float) -> Outcome:
+    """What to say about a handler that returned; a value that is not JSON is a failure."""
+    try:
+        text = "null" if value is None else encode(value, where=f"result of job {attempt.name}")
+    except EncodeError as exc:
+        return judge_error(attempt, exc, random)
+    return Outcome(attempt, Kind.DONE, text, attempt.options.remove_on_complete)
+
+
+def judge_error(
+    attempt: Attempt,
+    error: BaseException,
+    random: float,
+    *,
+    now_ms: int = 0,
+    backoffs: Mapping[str, BackoffStrategy] | None = None,
+) -> Outcome:
+    """What to say about a handler that raised."""
+    options, text = attempt.options, text_of(error)
+    if isinstance(error, Unrecoverable):
+        return _failed(attempt, text or "Unrecoverable", 0, 0)
+    if isinstance(error, RetryLater):
+        wait = milliseconds(error.delay)
+        if not error.counts:
+            return Outcome(attempt, Kind.LATER, first=now_ms + wait)
+        return _failed(attempt, text, options.attempts, wait)
+    if isinstance(error, Skip | WaitForChildren | Suspend):
+        return _parked(attempt, error, text)
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    strategy = (backoffs or {}).get(options.backoff_name)
+    failures = attempt.attempts_made + 1
+    try:
+        wait = (
+            min(max(milliseconds(strategy(failures, error)), 0), MAX_DELAY_MS)
+            if strategy
+            else delay_ms(options.backoff, failures, random)
+        )
+    except BaseException as exc:  # noqa: BLE001  code of a user, asked about an error of a user
+        wait, reason = 0, f"{reason} (and backoff {options.backoff_name!r} raised {type(exc).__name__})"
+    return _failed(attempt, reason, options.attempts, wait)
+
+
+def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str) -> Outcome:
+    if isinstance(error, Skip):
+        return Outcome(attempt, Kind.SKIP, short_reason(text), attempt.options.remove_on_complete)
+    if isinstance(error, WaitForChildren):
+        return Outcome(attempt, Kind.CHILDREN)
+    return Outcome(
+        attempt, Kind.SUSPEND, short_reason(text), first=milliseconds(error.timeout or timedelta(0))
+    )
+
+
+def unknown_handler(attempt: Attempt, known: list[str]) -> Outcome:
+    """What to say about a job whose name has no handler here."""
+    told = f"no handler for job {attempt.name!r} in this worker (known: {', '.join(known) or 'none'})"
+    return _failed(attempt, f"HandlerNotFound: {told}", 0, 0)
+
+
+def refuse(attempt: Attempt, reason: str) -> Outcome:
+    """What to say about a job that no attempt can run."""
+    return _failed(attempt, reason, 0, 0)
+
+
+def reconnect_delays() -> Iterator[float]:
+    """Seconds to wait before each attempt to reach the server again: 0.1, doubled up to 2."""
+    delay = 0.1
+    while True:
+        yield delay
+        delay = min(delay * 2, 2.0)
+
+
+def _failed(attempt: Attempt, reason: str, attempts: int, backoff_ms: int) -> Outcome:
+    return Outcome(
+        attempt, Kind.FAIL, short_reason(reason), attempt.options.remove_on_fail, attempts, backoff_ms
+    )
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says; '' for one of a user that cannot even tell itself."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001  an exception of a user that cannot even tell itself
+        return ""

@@ -1,0 +1,229 @@
+"""Handlers in processes of their own, which a timeout or a cancel kills, with all that they have started.
+
+Each process has a socket of its own to its worker and shares nothing with the others: one that is killed, at
+whatever moment, can leave no lock behind and harms no other. See ``child`` for what travels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from typing import Any, Final
+
+from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.worker import child
+
+TRIES: Final = 3
+END_SECONDS: Final = 5.0
+BY_ITSELF_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.01
+
+Told = Callable[[str, str, str], None]
+"""Called with token, ``progress`` or ``log``, and the text."""
+
+
+class ProcessExpired(Exception):
+    """The process of a handler has gone before the handler returned."""
+
+
+class _NotBegun(Exception):
+    """The process had gone before the job reached it."""
+
+
+class Processes:
+    """Worker processes, started when a job needs one, and used again. None outlives this process.
+
+    Args:
+        told: Gets what the handlers say.
+    """
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._idle: list[_Process] = []
+        self._all: set[_Process] = set()
+        self._owner = os.getpid()
+        atexit.register(self.close)  # before multiprocessing waits for its children
+
+    async def run(self, function: Callable[..., Any], token: str, job: dict[str, Any]) -> JsonLike:
+        """Run a handler; cancelling this kills its process and what that has started.
+
+        Raises:
+            Exception: What the handler raised, or that its process died. Never another ``BaseException``.
+        """
+        for tries_left in reversed(range(TRIES)):
+            process = await self._take()
+            try:
+                return await process.run(function, job, lambda kind, text: self._told(token, kind, text))
+            except _NotBegun as exc:
+                if not tries_left:
+                    raise ProcessExpired(f"{await process.epitaph()}, before the job reached it") from exc
+            finally:
+                if process.is_idle:
+                    self._idle.append(process)
+                else:
+                    self._all.discard(process)
+                    process.kill()
+                    process.bury()
+        raise AssertionError("the last try returns or raises")
+
+    def close(self) -> None:
+        """Kill what is left, and wait for its end. In a forked child nothing happens."""
+        atexit.unregister(self.close)
+        if os.getpid() != self._owner:
+            return
+        left, self._all, self._idle = list(self._all), set(), []
+        for process in left:
+            process.kill()
+        for process in left:
+            process.join()
+
+    async def _take(self) -> _Process:
+        while self._idle:
+            process = self._idle.pop()
+            if process.is_there:
+                return process
+            self._all.discard(process)
+            process.bury()  # not killed: it may have ended long ago, and its number belong to a stranger
+        process = _Process()
+        self._all.add(process)
+        try:
+            await process.start()
+        except BaseException:
+            self._all.discard(process)
+            raise
+        return process
+
+
+class _Process:
+    """One process, and the connection to it."""
+
+    def __init__(self) -> None:
+        self.is_idle = False
+        # Not fork: this process has threads, and a copy of their locks would never be released. Nor the fork
+        # server, whose children are not ours: what killed them would not be known.
+        context = multiprocessing.get_context("spawn")
+        self._sock, self._theirs = socket.socketpair()
+        self._sock.setblocking(False)
+        self._process: BaseProcess = context.Process(
+            target=child.serve, args=(self._theirs,), name="glidemq-handler"
+        )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can take a job, as far as one knows: between two jobs it says nothing, it only ends."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    async def start(self) -> None:
+        starting = asyncio.get_running_loop().run_in_executor(None, _start, self._process, self._theirs)
+        try:
+            await asyncio.shield(starting)
+        except BaseException:
+            self._sock.close()  # it ends by that as soon as it has started
+            starting.add_done_callback(lambda _: self.bury())
+            raise
+
+    async def run(
+        self, function: Callable[..., Any], job: dict[str, Any], told: Callable[[str, str], None]
+    ) -> JsonLike:
+        self.is_idle, begun = False, False
+        task = pickle.dumps((function, job))
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_sendall(self._sock, child.HEAD.pack(child.TASK, len(task)) + task)
+            while True:
+                kind, body = await self._hear()
+                if kind == child.BEGUN:
+                    begun = True
+                elif kind in (child.PROGRESS, child.LOG):
+                    told("progress" if kind == child.PROGRESS else "log", body.decode())
+                else:
+                    break
+        except (OSError, EOFError) as exc:
+            if not begun:
+                raise _NotBegun from exc
+            raise ProcessExpired(await self.epitaph()) from exc
+        result = child.unpack(body) if kind == child.RAISED else json.loads(body)
+        self.is_idle = True
+        if isinstance(result, Exception):
+            raise result
+        value: JsonLike = result
+        return value
+
+    def kill(self) -> None:
+        """Kill it and what it has started, now."""
+        process = self._process
+        if process.pid is not None:
+            with suppress(OSError):  # it has no session of its own yet, or nothing is left in it
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+
+    def bury(self) -> None:
+        """Forget it, once it has ended."""
+        asyncio.get_running_loop().run_in_executor(None, self.join)
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._sock.close()
+        process = self._process
+        if process.pid is not None:
+            process.join(END_SECONDS)
+            lifeline.forget(process.pid)
+
+    async def _hear(self) -> tuple[bytes, bytes]:
+        kind, size = child.HEAD.unpack(await self._read(child.HEAD.size))
+        if kind not in child.KINDS or size > child.MAX_FRAME:
+            raise EOFError("somebody else has written to the connection")
+        return kind, await self._read(size)
+
+    async def _read(self, size: int) -> bytes:
+        loop, body = asyncio.get_running_loop(), bytearray()
+        while len(body) < size:
+            more = await loop.sock_recv(self._sock, min(size - len(body), 1 << 18))
+            if not more:
+                raise EOFError("the process has gone")
+            body += more
+        return bytes(body)
+
+    async def epitaph(self) -> str:
+        """How it ended."""
+        process = self._process
+        until = time.monotonic() + BY_ITSELF_SECONDS
+        # Not join: a process that has written to the wrong file makes it wait for ever.
+        while (code := process.exitcode) is None and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        if code is None:
+            return "the handler's process closed the connection to its worker"
+        if code < 0:
+            return f"the handler's process was ended by {_name_of(-code)}"
+        return f"the handler's process ended with exit code {code}"
+
+
+def _start(process: BaseProcess, theirs: socket.socket) -> None:
+    with theirs:
+        process.start()
+    if process.pid is not None:
+        lifeline.watch(process.pid)
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,235 @@
+"""The jobs in the hands of a worker: which runs where, from their start to the word that is handed in.
+
+Whatever becomes of a handler, its place is freed and its attempt leaves the worker: by the end of the task
+itself, and where that was cancelled before its first step, by the callback of the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.worker.calls import ThreadsGone
+from glidemq_orchestrate.worker.core import Slots, refuse
+from glidemq_orchestrate.worker.handler import Registered
+from glidemq_orchestrate.worker.hooks import Hooks
+from glidemq_orchestrate.worker.judge import Judge, Running, process_token
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+
+class JobRunner:
+    """Gives places to jobs, and says what came of them.
+
+    Args:
+        judge: Runs their handlers.
+        slots: What the worker holds.
+        say: Takes an outcome to be handed in.
+        nudge: Told that there is room.
+        stop: Ends the worker.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        slots: Slots,
+        *,
+        say: Callable[[Outcome], None],
+        nudge: Callable[[], None],
+        stop: Callable[[], None],
+    ) -> None:
+        self._judge, self._slots, self._handlers = judge, slots, judge.handlers
+        self._say, self._nudge, self._stop = say, nudge, stop
+        self._running: dict[tuple[str, str], Running] = {}
+        self._tasks: dict[asyncio.Task[None], Running] = {}
+        self._collected: dict[str, list[Attempt]] = {}
+        self._full: deque[list[Attempt]] = deque()
+        self._seconds: dict[tuple[str, str], float] = {}
+        self._hooks = Hooks(judge.handlers)
+        self._loop = asyncio.get_running_loop()
+        judge.threads.when_one_returns = self._thread_returned
+
+    # --- taking jobs ---
+
+    def begin(self, begun: list[Attempt]) -> None:
+        """Take activated jobs and run as many as there are free places."""
+        for attempt in begun:
+            if self._slots.stopping:  # it was asked for before
+                self._say(Outcome(attempt, Kind.BACK))
+                continue
+            self._slots.take(attempt)
+            registered = self._handlers.get(attempt.name)
+            if registered is not None and registered.batch_size:
+                self._collect(attempt, registered)
+            else:
+                self._slots.waiting.append(attempt)
+        self.fill()
+
+    def fill(self) -> None:
+        """Start what waits while there are free places, and threads that do not overstay."""
+        slots = self._slots
+        slots.is_blocked = self._judge.threads.is_crowded
+        while slots.running < slots.concurrency and not slots.stopping and not slots.is_blocked:
+            if self._full:
+                if batch := self._full.popleft():  # all of it may have been cancelled
+                    self._start(batch)
+            elif slots.waiting:
+                self._start([slots.waiting.popleft()])
+            else:
+                return
+
+    def _collect(self, attempt: Attempt, registered: Registered) -> None:
+        batch = self._collected.setdefault(attempt.name, [])
+        batch.append(attempt)
+        if len(batch) >= registered.batch_size:
+            self._close_batch(attempt.name, batch)
+        elif len(batch) == 1:
+            self._loop.call_later(registered.batch_wait, self._close_batch, attempt.name, batch)
+
+    def _thread_returned(self) -> None:
+        if self._slots.is_blocked:
+            self.fill()
+            self._nudge()
+
+    def _close_batch(self, name: str, batch: list[Attempt]) -> None:
+        if self._collected.get(name) is batch:
+            del self._collected[name]
+            self._full.append(batch)
+            self.fill()
+
+    def _start(self, attempts: list[Attempt]) -> None:
+        self._slots.running += 1
+        running = Running(attempts, self._loop.time())
+        for attempt in attempts:
+            self._running[attempt.queue, attempt.job_id] = running
+            self._hooks.tell("active", attempt)
+        running.task = self._loop.create_task(self._work(running))
+        self._tasks[running.task] = running
+        running.task.add_done_callback(self._left)
+
+    # --- running them ---
+
+    async def _work(self, running: Running) -> None:
+        try:
+            outcomes = await self._judge.judge(running)
+        except ThreadsGone:
+            self._free(running)
+            self._stop()  # which gives back what is held
+            return
+        seconds = self._free(running)
+        self.fill()
+        voice = self._judge.voice
+        # Progress is refused once the outcome is taken.
+        if unsaid := [attempt for attempt in running.attempts if voice.has_unsaid(attempt)]:
+            await asyncio.gather(*map(voice.all_said, unsaid))
+        for attempt, outcome in zip(running.attempts, outcomes, strict=True):
+            if outcome is not None and self._judge.is_charged(attempt, outcome):
+                await self._judge.charge(attempt)
+            self._end(attempt, outcome, seconds)
+        running.is_over = True
+
+    def _free(self, running: Running) -> float:
+        """Free the place; answers how long it was taken."""
+        running.has_ended, running.contexts = True, ()
+        self._slots.running -= 1
+        seconds = self._loop.time() - running.started
+        self._slots.ran(seconds)
+        for attempt in running.attempts:
+            if self._running.get((attempt.queue, attempt.job_id)) is running:
+                del self._running[attempt.queue, attempt.job_id]
+        return seconds
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        """A task has ended, by whatever: nothing of it may stay behind."""
+        running = self._tasks.pop(task)
+        if running.is_over:
+            return
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error(
+                "the worker's own code failed around a job", exc_info=error, extra={"action": "survived"}
+            )
+        seconds = 0.0 if running.has_ended else self._free(running)
+        for attempt in running.attempts:
+            held = self._slots.held.get((attempt.queue, attempt.job_id))
+            if held is not attempt or self._judge.is_abandoned:
+                continue  # it was handed in, or is given back at the end of the worker
+            if error is not None:
+                self._end(attempt, self._judge.judge_error(attempt, error), seconds)
+            elif task.cancelled():
+                self._end(attempt, self._judge.judge_cancelled(running, attempt), seconds)
+        self.fill()
+
+    def _end(self, attempt: Attempt, outcome: Outcome | None, seconds: float) -> None:
+        self._judge.voice.hush(attempt)
+        self._slots.free(attempt)
+        if outcome is None:
+            self._hooks.tell("lost", attempt, seconds)
+            self._nudge()
+        else:
+            if self._hooks.are_there:
+                self._seconds[attempt.token, attempt.job_id] = seconds
+            self._say(outcome)
+
+    # --- ending them early ---
+
+    def cancel(self, attempt: Attempt, *, revoked: bool) -> None:
+        """Tell the handler to stop: it was revoked, or its lease is gone. Async ones are interrupted."""
+        running = self._running.get((attempt.queue, attempt.job_id))
+        if running is None or not any(held is attempt for held in running.attempts):
+            self._drop(attempt, revoked=revoked)
+            return
+        told = running.told = {**(running.told or {}), attempt.job_id: revoked}
+        for held, context in zip(running.attempts, running.contexts, strict=False):
+            if held is attempt:
+                context.cancelled.set()
+        registered = self._handlers.get(attempt.name)
+        is_stoppable = registered is not None and (registered.is_async or registered.in_process)
+        if is_stoppable and running.task and all(held.job_id in told for held in running.attempts):
+            running.task.cancel()
+
+    def _drop(self, attempt: Attempt, *, revoked: bool) -> None:
+        """Forget a job that has not begun."""
+        for batch in (self._slots.waiting, *self._collected.values(), *self._full):
+            if attempt in batch:
+                batch.remove(attempt)
+                self._end(attempt, refuse(attempt, "revoked") if revoked else None, 0.0)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until nothing runs, at most so long."""
+        until = self._loop.time() + seconds
+        while self._tasks and (left := until - self._loop.time()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+    async def abandon(self, seconds: float = 5.0) -> None:
+        """Stop every handler; afterwards nothing more is said. One that will not stop is left behind."""
+        self._judge.is_abandoned = True
+        for running in list(self._running.values()):
+            for context in running.contexts:
+                context.cancelled.set()
+            if running.task is not None:
+                running.task.cancel()
+        await self.drain(seconds)
+        held = list(self._slots.held.values())
+        await asyncio.gather(*map(self._judge.voice.all_said, held))
+
+    # --- what is told ---
+
+    def said_by_process(self, token: str, kind: str, text: str) -> None:
+        """A handler in a process has said something."""
+        for running in self._running.values():
+            for attempt in running.attempts:
+                if process_token(attempt) == token:
+                    self._judge.voice.tell(kind, attempt, text)
+                    return
+
+    def taken(self, outcome: Outcome, verdict: str) -> None:
+        """The server has taken or refused an outcome."""
+        self._hooks.log_verdict(outcome, verdict)
+        if self._hooks.are_there:
+            seconds = self._seconds.pop((outcome.attempt.token, outcome.attempt.job_id), 0.0)
+            self._hooks.tell_verdict(outcome, verdict, seconds)

@@ -1,0 +1,97 @@
+"""The flow of a running node, as its handler sees it: what ``ctx.flow`` is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from glidemq_orchestrate._ops.flows import growth
+from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.flows.pattern import map_over
+from glidemq_orchestrate.flows.spec import FlowNode
+from glidemq_orchestrate.jobs.job import Attempt
+
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Drives an operation."""
+
+    async def __call__(self, op: Op[T]) -> T:
+        """Run it to its end."""
+
+
+class RunningFlow:
+    """Adds nodes to the flow of a node while that runs; they join it when the handler has returned.
+
+    Whatever a failed, lost or cancelled attempt has added is dropped with it.
+
+    Args:
+        run: Drives operations on the worker's loop.
+        loop: The worker's loop, which runs in the thread that makes this.
+        prefix: First part of every key.
+        attempt: The attempt of the node.
+        clock: The present.
+    """
+
+    def __init__(
+        self, run: Run, loop: asyncio.AbstractEventLoop, prefix: str, attempt: Attempt, clock: Clock
+    ) -> None:
+        self._run, self._loop, self._prefix = run, loop, prefix
+        self._attempt, self._clock = attempt, clock
+        self._thread = threading.current_thread()
+
+    def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        """Add nodes from a plain handler, all or none. An async one awaits ``add_nodes_async``.
+
+        They may wait for each other, for nodes of the flow, and for nodes that an earlier call added; those
+        that wait for nothing wait for this node. The same call again changes nothing.
+
+        Args:
+            nodes: 1 and more; the flow may have 100,000 in all.
+            before: Nodes that wait for this one and shall now wait for the last of the added ones too, and
+                get their results; at most 100. The added ones may then wait for completed nodes only, besides
+                this one.
+
+        Raises:
+            InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
+            EncodeError, PayloadTooLarge: They cannot be added as written; nothing was.
+            NodeExists: The flow has another node of that name; nothing was added.
+            LeaseLost: The attempt no longer owns its job.
+            TransportError: The server could not be asked. Call again.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("add_nodes would block the worker's loop: await add_nodes_async instead")
+        asyncio.run_coroutine_threadsafe(self.add_nodes_async(nodes, before=before), self._loop).result()
+
+    async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        """See ``add_nodes``; for async handlers."""
+        await self._run(growth.add_nodes(self._prefix, self._attempt, nodes, before, self._clock))
+
+    def map_over(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """Add a node an item, and one that collects them; see ``add_nodes`` and the function ``map_over``."""
+        if nodes := map_over(template, items, collect=collect):
+            self.add_nodes(nodes, before=before)
+
+    async def map_over_async(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """See ``map_over``; for async handlers."""
+        if nodes := map_over(template, items, collect=collect):
+            await self.add_nodes_async(nodes, before=before)

@@ -1,0 +1,262 @@
+"""What worker, supervisor and broadcast worker share: run, stop, signals, and tasks that survive anything.
+
+A service that has started ends by a signal or by ``stop()``, and by nothing else. Everything it does is a
+task of its own, one per queue and per chore; a task that fails says so, pauses and begins again, and the
+others do not notice. The same complaint is logged once, then again every minute with its count.
+
+Nothing here knows what a service does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Final, Self
+
+from glidemq_orchestrate._ops.server.time import learn_time
+from glidemq_orchestrate.clients.facade import AsyncFacade
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.worker.complaints import Complaints
+from glidemq_orchestrate.worker.core import reconnect_delays
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+TIME_MS: Final = 1_000
+HEALTHY_SECONDS: Final = 10.0
+
+
+class Service(AsyncFacade, ABC):
+    """Runs until it is stopped.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        name: Who it is, to others and in the log.
+        prefix: First part of every key.
+        clock: For tests.
+    """
+
+    def __init__(self, url: Address, *, name: str, prefix: str, clock: Clock | None) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self.id = name
+        self.ready = threading.Event()
+        self._asked_to_stop = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing: set[asyncio.Task[None]] = set()
+        self._complaints = Complaints(name)
+        self._owns_signals = False
+
+    def run(self) -> None:
+        """Serve until ``stop`` or, in the main thread, SIGTERM or SIGINT. Blocks. Errors as ``serve``."""
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            task = loop.create_task(self.serve())
+            while True:
+                try:
+                    loop.run_until_complete(task)
+                except (SystemExit, KeyboardInterrupt) as exc:
+                    # asyncio lets these two out of the loop, whoever raised them: a task that a handler
+                    # began, say. A Ctrl-C does not come this way once the signals are ours.
+                    if task.done() or not (self._owns_signals or self.ready.is_set()):
+                        raise
+                    self._complaints.tell("a task of user code", exc)
+                else:
+                    return
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """Where it serves; None before it has begun."""
+        return self._loop
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Self]:
+        """Serve in a thread while the block runs; then, also after an error, stop and wait for the end.
+
+        Raises:
+            GlideMQError: As ``serve``, at the beginning of the block.
+            RuntimeError: It runs already, or has been stopped: make another one.
+        """
+        if self._loop is not None or self._asked_to_stop.is_set():
+            raise RuntimeError(f"{self.id} runs already or has been stopped; make another one")
+        failure: list[BaseException] = []
+
+        def serve() -> None:
+            try:
+                self.run()
+            except BaseException as exc:  # noqa: BLE001  raised again in the caller's thread
+                failure.append(exc)
+
+        thread = threading.Thread(target=serve, name=self.id, daemon=True)
+        thread.start()
+        try:
+            while not self.ready.wait(0.02):
+                if not thread.is_alive():
+                    break
+            else:
+                yield self
+        finally:
+            self.stop()
+            thread.join()
+        if failure:
+            raise failure[0]
+
+    def stop(self) -> None:
+        """Ask it to end, from any thread or signal handler; also before it has begun. Repeatable."""
+        self._asked_to_stop.set()
+        if self._loop is not None and self._stopping is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
+                self._loop.call_soon_threadsafe(self._stopping.set)
+
+    async def serve(self) -> None:
+        """Serve until stopped; then nothing of it is left on the server, and its connections are closed.
+
+        In a thread it also ends when the main thread has ended.
+
+        Raises:
+            ConfigurationError, ServerTooOld, LibraryVersionMismatch: The server cannot be used.
+            ConnectionFailed: It could not be reached at the start. Once it has started, it waits for it.
+        """
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        if self._asked_to_stop.is_set():
+            self._stopping.set()
+        with self._signals(self._loop):
+            try:
+                await self._begin()
+                self._every("the clock", TIME_MS / 1000, self._learn_time)
+                if threading.current_thread() is not threading.main_thread():
+                    self._every("the main thread", 1.0, self._stop_with_main_thread)
+                started = {"action": f"{self._kind}_started", "worker": self.id}
+                logger.info("%s", self._introduction(), extra=started)
+                self.ready.set()
+                await self._stopping.wait()
+                await self._drain()
+            finally:
+                await self._finish()
+                await self._end_tasks()
+                await self._quietly("closing the connections", self.close)
+                stopped = {"action": f"{self._kind}_stopped", "worker": self.id}
+                logger.info("%s %s has stopped", self._kind, self.id, extra=stopped)
+
+    # --- what a service does: filled in by each ---
+
+    _kind = "service"
+
+    def _introduction(self) -> str:
+        """What it says once it has started."""
+        return f"{self._kind} {self.id} has started"
+
+    @abstractmethod
+    async def _begin(self) -> None:
+        """Check what must be there, and begin the tasks; what this raises ends the service."""
+
+    async def _drain(self) -> None:
+        """Having been stopped: end what is under way, in a time of its own. Tasks still run."""
+
+    async def _finish(self) -> None:
+        """Leave nothing behind; also called when beginning failed. Each step by ``_quietly``."""
+
+    # --- tasks ---
+
+    def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Begin a task; whenever it fails, it begins again after a pause. It ends when it returns."""
+        task = asyncio.get_running_loop().create_task(self._kept(what, work), name=what)
+        self._tasks.append(task)
+        return task
+
+    def _every(
+        self, what: str, seconds: float, work: Callable[[], Awaitable[float | None]], *, at_once: bool = True
+    ) -> asyncio.Task[None]:
+        """Do something again and again after so many seconds, or earlier where it answers how soon."""
+
+        async def again() -> None:
+            if not at_once:
+                await asyncio.sleep(seconds)
+            while True:
+                soon = await work()
+                self._complaints.forget(what)
+                await asyncio.sleep(seconds if soon is None else min(max(soon, 0.01), seconds))
+
+        return self._keep(what, again)
+
+    async def _kept(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        pauses = reconnect_delays()
+        while True:
+            began = time.monotonic()
+            try:
+                await work()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                self._complaints.tell(what, RuntimeError("something that it waited for was cancelled"))
+            except GeneratorExit:
+                raise
+            except BaseException as exc:  # noqa: BLE001  nothing ends a service but its stop
+                self._complaints.tell(what, exc)
+            else:
+                return
+            if time.monotonic() - began > HEALTHY_SECONDS:
+                pauses = reconnect_delays()
+            await asyncio.sleep(next(pauses))
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _quietly(self, what: str, work: Callable[[], Awaitable[Any]]) -> None:
+        """Take one step of the end; that it fails keeps nothing else from being ended."""
+        try:
+            await work()
+        except GlideMQError as exc:
+            logger.warning("%s: %s failed: %s", self.id, what, exc, extra={"action": "stop"})
+        except Exception:
+            logger.exception("%s: %s failed", self.id, what, extra={"action": "stop"})
+        except (SystemExit, KeyboardInterrupt) as exc:
+            logger.error("%s: %s raised %r", self.id, what, exc, extra={"action": "stop"})  # noqa: TRY400
+
+    async def _learn_time(self) -> None:
+        await self._run(learn_time(self._clock, every_ms=TIME_MS))
+
+    async def _stop_with_main_thread(self) -> None:
+        if not threading.main_thread().is_alive():
+            self.stop()
+
+    # --- signals ---
+
+    @contextlib.contextmanager
+    def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT, connect anew on SIGHUP, while serving in the main thread."""
+        caught = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._reconnect}
+        if threading.current_thread() is not threading.main_thread():
+            caught = {}
+        for number, react in caught.items():
+            loop.add_signal_handler(number, react)
+        self._owns_signals = bool(caught)
+        try:
+            yield
+        finally:
+            self._owns_signals = False
+            for number in caught:
+                loop.remove_signal_handler(number)
+
+    def _reconnect(self) -> None:
+        """Open every connection anew; what was under way is asked for again, and no job is lost by it."""
+        logger.info("SIGHUP: connecting anew", extra={"action": "reconnect", "worker": self.id})
+        if self._driver is not None:
+            self._aside(self._driver.aclose())
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,92 @@
+"""The rate limit by tokens of a worker: no run begins in a window whose tokens are spent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from glidemq_orchestrate._ops.queue import token_limit as ops
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.jobs.job import milliseconds
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.worker.messages import Run
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLimit:
+    """No run begins once ``max_tokens`` were spent in a window of ``per``; it waits for the next.
+
+    What completed jobs took counts, as reported with ``ctx.report_usage`` or ``Queue.report_tokens``; so a
+    window may be overspent by the jobs that run in it.
+
+    Attributes:
+        max_tokens: At least 1.
+        per: At least a millisecond. Windows begin at multiples of it since the epoch.
+        scope: Whose tokens count: those of all workers of the ``queue``, of this ``worker``, or ``both``.
+
+    Raises:
+        ConfigurationError: A value is not usable.
+    """
+
+    max_tokens: int
+    per: timedelta
+    scope: Literal["queue", "worker", "both"] = "both"
+
+    def __post_init__(self) -> None:
+        """Refuse what limits nothing."""
+        if isinstance(self.max_tokens, bool) or not isinstance(self.max_tokens, int) or self.max_tokens < 1:
+            raise ConfigurationError(
+                f"token_limit.max_tokens must be a whole number of at least 1, got {self.max_tokens!r}"
+            )
+        if not isinstance(self.per, timedelta) or self.per < timedelta(milliseconds=1):
+            raise ConfigurationError(
+                f"token_limit.per must be a timedelta of at least a millisecond, got {self.per!r}"
+            )
+        if self.scope not in ("queue", "worker", "both"):
+            raise ConfigurationError(
+                f"token_limit.scope must be 'queue', 'worker' or 'both', got {self.scope!r}"
+            )
+
+
+class TokenGate:
+    """What a worker has spent, and whether it may go on."""
+
+    def __init__(self, run: Run, limit: TokenLimit, clock: Clock) -> None:
+        self._run, self._limit, self._clock = run, limit, clock
+        self._length = milliseconds(limit.per)
+        self._window, self._own = 0, 0
+
+    async def wait(self, queue: QueueKeys) -> None:
+        """Wait until a window has tokens left."""
+        while await self._is_spent(queue, self._now()):
+            left = self._length - self._clock.now_ms() % self._length
+            await asyncio.sleep((left + 1) / 1000)
+
+    async def charge(self, queue: QueueKeys, job_id: str) -> None:
+        """Count what a completed job took."""
+        with contextlib.suppress(GlideMQError):  # the job is done: nothing is left to refuse
+            tokens = await self._run(ops.used(queue, job_id))
+            if tokens > 0:
+                window = self._now()
+                self._own += tokens
+                await self._run(ops.charge(queue, window, tokens, self._length))
+
+    def _now(self) -> int:
+        window = self._clock.now_ms() // self._length
+        if window != self._window:
+            self._window, self._own = window, 0
+        return window
+
+    async def _is_spent(self, queue: QueueKeys, window: int) -> bool:
+        most, scope = self._limit.max_tokens, self._limit.scope
+        if scope != "queue" and self._own >= most:
+            return True
+        if scope == "worker":
+            return False
+        with contextlib.suppress(GlideMQError):  # no reason to hold a job back
+            return await self._run(ops.spent(queue, window)) >= most
+        return False

@@ -1,0 +1,276 @@
+"""The worker: a service that takes jobs of queues, runs their handlers and hands in what came of them.
+
+A ``Feed`` per queue takes jobs and hands in outcomes, a ``JobRunner`` gives places to handlers, a ``Judge``
+runs them, and chores, each a task of its own per queue, keep the leases and the queues going.
+
+What a kill -9 leaves behind: jobs in state ``active`` whose lease ends after ``lock_duration``; any other
+worker of the queue then takes them back. A connection that breaks is made again; what a lost reply announced
+is asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from glidemq_orchestrate._ops.queue import schedulers
+from glidemq_orchestrate._ops.worker import attempt as ops
+from glidemq_orchestrate._ops.worker import supervise
+from glidemq_orchestrate._ops.worker.supervise import Watch
+from glidemq_orchestrate._ops.worker.workers import OURS
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
+from glidemq_orchestrate.jobs.job import milliseconds
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import Address
+from glidemq_orchestrate.worker.allowed_imports import check_packages
+from glidemq_orchestrate.worker.calls import Threads
+from glidemq_orchestrate.worker.core import Slots
+from glidemq_orchestrate.worker.feed import Feed
+from glidemq_orchestrate.worker.handler import H, Handlers
+from glidemq_orchestrate.worker.judge import Judge
+from glidemq_orchestrate.worker.messages import Voice
+from glidemq_orchestrate.worker.processes import Processes
+from glidemq_orchestrate.worker.runner import JobRunner
+from glidemq_orchestrate.worker.service import Service
+from glidemq_orchestrate.worker.tokens import TokenGate, TokenLimit
+
+__all__ = ["Worker"]
+
+ANNOUNCE_SECONDS: Final = 10.0
+UPKEEP_SECONDS: Final = 2.0
+BEAT_SECONDS: Final = 1.0
+GIVE_UP_SECONDS: Final = 5.0
+
+
+class Worker(Service):
+    """Runs the jobs of queues with the registered handlers until it is stopped.
+
+    Args:
+        url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
+        queues: At least one queue name.
+        concurrency: Jobs at the same time, at least 1; handlers that are plain functions run in so many
+            threads.
+        prefetch: Jobs to hold beyond those at work, so that the next one starts without a round trip. By
+            default as many as start within 20 ms, judging by how long jobs take: at most 128, none of long
+                jobs.
+        rate_limit: At most so many starts per time, together with all workers of a queue; a limit of the
+            queue itself goes before.
+        token_limit: Runs wait while more tokens were spent than that, as the jobs themselves report.
+        handlers: Handlers made elsewhere; ``worker.handler`` adds to them.
+        prefix: First part of every key.
+        lock_duration: After so long without a sign of life, another worker may take the jobs over; at least a
+            second.
+        max_lost: How often a job may lose its worker before it fails.
+        shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
+        allow_import: The packages from which handlers import what a job names (``spark.python``), by whole
+            parts: ``mypackage`` allows ``mypackage.steps``, not ``mypackage2``. Anything else is refused.
+        clock: For tests.
+
+    Raises:
+        ConfigurationError: A value is not usable.
+    """
+
+    def __init__(  # noqa: PLR0913  all but the first two have defaults
+        self,
+        url: Address = None,
+        *,
+        queues: Sequence[str],
+        concurrency: int = 10,
+        prefetch: int | None = None,
+        rate_limit: tuple[int, timedelta] | None = None,
+        token_limit: TokenLimit | None = None,
+        handlers: Handlers | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        lock_duration: timedelta = timedelta(seconds=30),
+        max_lost: int = 3,
+        shutdown_timeout: timedelta = timedelta(seconds=10),
+        allow_import: Sequence[str] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        name = f"{OURS}{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
+        super().__init__(url, name=name, prefix=prefix, clock=clock)
+        if not queues or isinstance(queues, str):
+            raise ConfigurationError("queues must be a list of at least one queue name")
+        if concurrency < 1:
+            raise ConfigurationError(f"concurrency must be at least 1, got {concurrency}")
+        if prefetch is not None and prefetch < 0:
+            raise ConfigurationError(f"prefetch must not be negative, got {prefetch}")
+        if rate_limit is not None and (rate_limit[0] < 1 or rate_limit[1] < timedelta(milliseconds=1)):
+            raise ConfigurationError(
+                f"rate_limit must be a count and a time, both above zero, got {rate_limit}"
+            )
+        if lock_duration < timedelta(seconds=1):
+            raise ConfigurationError(f"lock_duration must be at least a second, got {lock_duration}")
+        self.handlers = handlers or Handlers()
+        self._queues = {name: QueueKeys(self._prefix, check_queue_name(name)) for name in queues}
+        self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
+        self._shutdown_seconds = shutdown_timeout.total_seconds()
+        self._slots = Slots(concurrency, prefetch)
+        self._token_limit = token_limit
+        self._allow_import = check_packages(allow_import)
+        self._limit = (rate_limit[0], milliseconds(rate_limit[1])) if rate_limit else (0, 0)
+        self._feeds: dict[str, Feed] = {}
+        self._jobs: JobRunner | None = None
+        self._processes: Processes | None = None
+        self._threads = Threads("glidemq")
+
+    def handler(self, name: str, *, process: bool = False) -> Callable[[H], H]:
+        """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
+
+        With ``process=True`` it runs in a process that a timeout or a cancel kills. See ``Handlers.handler``.
+        """
+        return self.handlers.handler(name, process=process)
+
+    # --- the service ---
+
+    _kind = "worker"
+
+    def _introduction(self) -> str:
+        queues, handlers = ", ".join(self._queues), ", ".join(self.handlers.names) or "none"
+        return f"worker {self.id} serves queues {queues}, handlers {handlers}"
+
+    async def _begin(self) -> None:
+        for name, keys in self._queues.items():
+            try:
+                await self._run(ops.open_queues([keys]))
+                await self._announce(keys)
+            except ProtocolError as exc:  # keys of one queue are broken: the others are served
+                self._complaints.tell(f"queue {name}", exc)
+        for hook in self.handlers.start_hooks:
+            if (ended := await self._threads.run(hook)).error is not None:
+                raise ended.error
+        self._jobs = jobs = self._job_runner()
+        for name, keys in self._queues.items():
+            self._feeds[name] = Feed(
+                self, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues),
+                self._complaints,
+            )  # fmt: skip
+        for name, keys in self._queues.items():
+            self._begin_queue(name, keys, jobs)
+
+    def _begin_queue(self, name: str, keys: QueueKeys, jobs: JobRunner) -> None:
+        """The tasks of one queue. What happens to one of them, or to the queue, touches no other."""
+        feed, lock_seconds = self._feeds[name], self._lock_ms / 1000
+        self._keep(f"queue {name}", feed.serve)
+        self._keep(f"news of queue {name}", feed.listen)
+        for what, seconds, chore in (
+            ("leases", min(lock_seconds / 3, BEAT_SECONDS), functools.partial(self._beat, keys, jobs)),
+            ("announcing", ANNOUNCE_SECONDS, functools.partial(self._announce, keys)),
+            ("upkeep", UPKEEP_SECONDS, functools.partial(self._look_after, keys)),
+            ("schedules", UPKEEP_SECONDS, functools.partial(self._fire, keys)),
+            ("reclaiming", max(lock_seconds / 2, 0.5), functools.partial(self._reclaim, keys)),
+            ("supervising", UPKEEP_SECONDS, functools.partial(self._supervise, keys)),
+        ):
+            self._every(f"{what} of queue {name}", seconds, chore, at_once=what != "announcing")
+
+    def _job_runner(self) -> JobRunner:
+        self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)
+        if self.handlers.has_processes:
+            self._processes = Processes(self._said_by_process)
+        tokens = TokenGate(self._run, self._token_limit, self._clock) if self._token_limit else None
+        judge = Judge(
+            self._run, self._queues, self.handlers, self._threads, self._processes, self._clock,
+            Voice(self._run, self._queues, self._clock), tokens, self.id, self._allow_import,
+        )  # fmt: skip
+        return JobRunner(judge, self._slots, say=self._say, nudge=self._nudge, stop=self.stop)
+
+    async def _drain(self) -> None:
+        self._slots.stopping = True
+        if self._jobs is not None:
+            await self._jobs.drain(self._shutdown_seconds)
+
+    async def _finish(self) -> None:
+        self._slots.stopping = True
+        if self._jobs is not None:
+            await self._quietly("ending the handlers", self._jobs.abandon)
+        if self._processes is not None:
+            close = functools.partial(asyncio.to_thread, self._processes.close)
+            await self._quietly("ending the processes", close)
+        for attempt in list(self._slots.held.values()):
+            self._feeds[attempt.queue].say(Outcome(attempt, Kind.BACK))
+        for feed in self._feeds.values():
+            feed.close()
+        feeds = [task for task in self._tasks if task.get_name() in {f"queue {name}" for name in self._feeds}]
+        if feeds:
+            # A server that cannot be reached is not waited for: the leases end by themselves.
+            await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
+        await self._end_tasks()
+        if self._driver is not None:
+            await self._quietly("signing off", self._sign_off)
+        for hook in self.handlers.stop_hooks:
+            await self._quietly("a stop hook", functools.partial(self._run_hook, hook))
+        self._threads.close()
+
+    async def _sign_off(self) -> None:
+        for keys in self._queues.values():
+            await self._run(supervise.resign(self._watch(keys)))
+        await self._run(ops.withdraw(list(self._queues.values()), self.id))
+
+    async def _run_hook(self, hook: Callable[[], None]) -> None:
+        if (ended := await self._threads.run(hook)).error is not None:
+            raise ended.error
+
+    # --- between its parts ---
+
+    def _say(self, outcome: Outcome) -> None:
+        self._feeds[outcome.attempt.queue].say(outcome)
+        if len(self._feeds) > 1:  # there is room for the others
+            self._nudge()
+
+    def _nudge(self) -> None:
+        for feed in self._feeds.values():
+            feed.nudge()
+
+    def _said_by_process(self, token: str, kind: str, text: str) -> None:
+        if self._jobs is not None:
+            self._jobs.said_by_process(token, kind, text)
+
+    # --- chores of a queue; what they answer is in how many seconds they want to be done again ---
+
+    async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> None:
+        held = [attempt for attempt in self._slots.held.values() if attempt.queue == keys.queue]
+        if held:
+            kept = await self._run(ops.heartbeat(keys, held, self._clock.now_ms()))
+            for attempt, beat in zip(held, kept, strict=True):
+                if beat < 1:
+                    jobs.cancel(attempt, revoked=beat == 0)
+
+    async def _announce(self, keys: QueueKeys) -> None:
+        description = {
+            "addr": socket.gethostname(),
+            "pid": os.getpid(),
+            "startedAt": int(self.id.removeprefix(OURS).split("-")[0]),
+            "activeJobs": len(self._slots.held),
+            "handlers": self.handlers.names,
+        }
+        ttl_ms = int(ANNOUNCE_SECONDS * 3000)
+        await self._run(ops.announce([keys], self.id, description, ttl_ms, self._clock.now_ms()))
+
+    async def _look_after(self, keys: QueueKeys) -> float | None:
+        return self._until(await self._run(ops.upkeep([keys], self._clock)))
+
+    async def _fire(self, keys: QueueKeys) -> float | None:
+        return self._until(await self._run(schedulers.tick(keys, self._clock)))
+
+    async def _reclaim(self, keys: QueueKeys) -> None:
+        await self._run(
+            ops.reclaim([keys], self.id, lock_ms=self._lock_ms, max_lost=self._max_lost, clock=self._clock)
+        )
+
+    async def _supervise(self, keys: QueueKeys) -> None:
+        await self._run(supervise.tick(self._watch(keys), self._clock))
+
+    def _until(self, due_ms: int) -> float | None:
+        return max(due_ms - self._clock.now_ms(), 20) / 1000 if due_ms >= 0 else None
+
+    def _watch(self, keys: QueueKeys) -> Watch:
+        return Watch(keys, self.id, self._lock_ms, self._max_lost)

@@ -1,0 +1,144 @@
+"""A scheduler entry that cannot be meant is told and left alone; the others fire."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import JobTemplate, Queue, Schedule, Schedulers
+from glidemq_orchestrate._ops import apart
+from glidemq_orchestrate._ops.queue import schedulers as ops
+from glidemq_orchestrate.keys import QueueKeys
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
+
+P = b"glide:{etl}:"
+ETL = QueueKeys("glide", "etl")
+LATIN = b"caf\xe9"
+DUE: dict[str, Any] = {"every": 3_600_000, "iterationCount": 0, "nextRun": 1, "template": {"name": "other"}}
+
+BROKEN: dict[str, tuple[bytes, bytes]] = {
+    "a name that is not UTF-8": (LATIN, json.dumps(DUE).encode()),
+    "a value that is not UTF-8": (b"a", b'{"every":1,"x":"' + LATIN + b'"}'),
+    "no JSON": (b"a", b"{"),
+    "no object": (b"a", b"[1]"),
+    "too deep": (b"a", b'{"every":' * 50_000),
+    "digits": (b"a", b'{"every":1,"nextRun":' + b"9" * 5_000 + b"}"),
+    "half a character in the name": (b"a", b'{"every":1,"nextRun":1,"template":{"name":"\\ud83d"}}'),
+    "half a character in the data": (b"a", b'{"every":1,"nextRun":1,"template":{"data":"\\ud83d"}}'),
+    "half a character in a key": (b"a", b'{"every":1,"nextRun":1,"\\udfff":1}'),
+    "no pattern": (b"a", json.dumps(DUE | {"pattern": "what"}).encode()),
+    "a huge pattern": (b"a", json.dumps(DUE | {"pattern": "1," * 100_000 + "1 * * * *"}).encode()),
+    "no zone": (b"a", json.dumps(DUE | {"pattern": "* * * * *", "tz": "Mars/Olympus"}).encode()),
+    "a zone that is a number": (b"a", json.dumps(DUE | {"pattern": "* * * * *", "tz": 7}).encode()),
+    "nothing to repeat": (b"a", b'{"nextRun":1}'),
+}
+ODD: dict[str, dict[str, Any]] = {
+    "catch-up without slots": {
+        "repeatAfterComplete": 60_000,
+        "catchUp": "all",
+        "catchUpLimit": 9,
+        "nextRun": 1,
+    },
+    "dates far away": DUE | {"startDate": 9e15, "endDate": 9e15, "lastRun": 1e300, "nextRun": -9e15},
+    "a logical time far away": DUE | {"nextRun": -9e15, "logicalTime": True, "template": {"data": {}}},
+    "a pattern and a time far away": DUE | {"pattern": "* * * * *", "nextRun": -9e15, "catchUp": "all"},
+    "options that are a list": DUE | {"template": {"name": 7, "opts": [1], "data": [None]}},
+    "numbers that are texts": {"every": "x", "nextRun": "1", "limit": [], "iterationCount": {}},
+    "a lag of years": DUE | {"every": 1, "catchUp": "all", "catchUpLimit": 1e300},
+}
+
+
+@pytest.fixture
+def raw(url: str, queue: Queue) -> Iterator[Any]:
+    """A client that sends and reads bytes."""
+    from redis import Redis  # noqa: PLC0415  beside the other drivers of the tests
+
+    queue.add("warm")
+    with Redis.from_url(url.replace("valkey://", "redis://")) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def schedulers(url: str) -> Iterator[Schedulers]:
+    with Schedulers("etl", url) as made:
+        yield made
+
+
+@pytest.mark.parametrize("where", [b"schedulers", b"gmo:schedulers"])
+@pytest.mark.parametrize("case", BROKEN)
+def test_an_entry_that_cannot_be_fired_is_told_once_and_the_others_fire(  # noqa: PLR0917  fixtures
+    raw: Any, schedulers: Schedulers, hand: Hand, caplog: pytest.LogCaptureFixture, case: str, where: bytes
+) -> None:
+    name, text = BROKEN[case]
+    raw.hset(P + where, name, text)
+    raw.hset(P + b"schedulers", "good", json.dumps(DUE))
+    clock, fired = Moving(), 0
+    apart._tell_once.cache_clear()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(4):
+            hand.run(ops.tick(ETL, clock))
+            fired = int(json.loads(raw.hget(P + b"schedulers", "good"))["iterationCount"])
+            clock.now += 3_600_000
+    assert fired == 4
+    assert raw.hget(P + where, name) == text
+    assert len([record for record in caplog.records if "is left alone" in record.message]) == 1
+    broken, good = sorted(schedulers.list(), key=lambda entry: entry.name == "good")
+    assert (bool(broken.broken), good.broken) == (True, "")
+    assert schedulers.get(broken.name) == broken
+    assert schedulers.remove(broken.name)
+    assert [entry.name for entry in schedulers.list()] == ["good"]
+
+
+@pytest.mark.parametrize("where", [b"schedulers", b"gmo:schedulers"])
+@pytest.mark.parametrize("case", ODD)
+def test_odd_numbers_in_an_entry_keep_no_other_from_firing(
+    raw: Any, schedulers: Schedulers, hand: Hand, case: str, where: bytes
+) -> None:
+    raw.hset(P + where, "a", json.dumps(ODD[case]))
+    raw.hset(P + b"schedulers", "good", json.dumps(DUE))
+    clock = Moving()
+    for _ in range(3):
+        hand.run(ops.tick(ETL, clock))
+        clock.now += 3_600_000
+    assert json.loads(raw.hget(P + b"schedulers", "good"))["iterationCount"] == 3
+    assert "good" in {entry.name for entry in schedulers.list()}
+
+
+def test_a_worker_fires_what_it_can_beside_every_odd_entry(
+    raw: Any, schedulers: Schedulers, run_worker: RunWorker, eventually: Eventually, queue: Queue
+) -> None:
+    for number, (name, text) in enumerate(BROKEN.values()):
+        raw.hset(P + b"schedulers", name + b"%d" % number, text)
+        raw.hset(P + b"gmo:schedulers", name + b"%d" % number, text)
+    for case, entry in ODD.items():
+        raw.hset(P + b"schedulers", case, json.dumps(entry))
+    seen: list[Any] = []
+    schedulers.upsert("good", Schedule(every=timedelta(milliseconds=50)), JobTemplate("good"))
+    running = run_worker(["etl"], {"good": lambda ctx: seen.append(ctx.data), "other": lambda ctx: None})
+    eventually(lambda: len(seen) >= 5, timeout=20)
+    assert queue.add_and_wait("good", 1, timeout=timedelta(seconds=5)) is None
+    assert running.error is None
+    assert len(schedulers.list()) == 2 * len(BROKEN) + len(ODD) + 1
+
+
+class Moving:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = int(time.time() * 1000)
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now

@@ -1,0 +1,395 @@
+"""What can be done with a whole queue."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    JobState,
+    NewJob,
+    Ordering,
+    Queue,
+    RateLimit,
+)
+from glidemq_orchestrate._ops.queue import dead_letters
+from glidemq_orchestrate._protocol.call import ask, command
+from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowNotFound,
+    InvalidJob,
+    JobNotFound,
+    JobStateConflict,
+    QueueInUse,
+)
+from glidemq_orchestrate.keys import QueueKeys
+from tests.server.node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Clients, Dump, Hand
+
+HOUR = timedelta(hours=1)
+P = "glide:{etl}:"
+A_FLOW = FlowSpec("n", [FlowNode("a", "etl", "a"), FlowNode("b", "etl", "b", after=["a"])])
+
+
+@pytest.fixture
+def node(queue: Queue, redis_client: Any) -> Node:
+    queue.is_paused()
+    return Node(redis_client)
+
+
+def events(client: Any) -> list[tuple[str, str]]:
+    return [(fields["event"], fields["jobId"]) for _, fields in client.xrange(f"{P}events")]
+
+
+def test_a_queue_is_paused_and_resumed_as_glide_mq_does(clients: Clients, redis_client: Any) -> None:
+    queue = clients.queue()
+    assert clients.do(queue.is_paused()) is False
+    clients.do(queue.pause())
+    assert (clients.do(queue.is_paused()), redis_client.hget(f"{P}meta", "paused")) == (True, "1")
+    clients.do(queue.resume())
+    assert clients.do(queue.is_paused()) is False
+    assert events(redis_client) == [("paused", "0"), ("resumed", "0")]
+
+
+WRONG: list[tuple[Callable[[Any], Any], type[Exception]]] = [
+    (lambda queue: queue.clean(JobState.WAITING), ConfigurationError),
+    (lambda queue: queue.clean(JobState.FAILED, grace=-HOUR), InvalidJob),
+    (lambda queue: queue.clean(JobState.FAILED, limit=0), InvalidJob),
+    (lambda queue: queue.retry_failed(0), InvalidJob),
+    (lambda queue: queue.set_global_concurrency(0), InvalidJob),
+    (lambda queue: queue.rate_limit_group("", HOUR), InvalidJob),
+    (lambda queue: queue.rate_limit_group("k", timedelta(0)), InvalidJob),
+    (lambda queue: queue.metrics(JobState.ACTIVE), ConfigurationError),
+    (lambda queue: queue.set_dead_letter_queue("a:b"), ConfigurationError),
+    (lambda queue: queue.set_dead_letter_queue("etl"), ConfigurationError),
+]
+
+
+@pytest.mark.parametrize(("call", "error"), WRONG, ids=range(len(WRONG)))
+def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
+    queue: Queue, dump: Dump, call: Callable[[Any], Any], error: type[Exception]
+) -> None:
+    before = dump()
+    with pytest.raises(error):
+        call(queue)
+    assert dump() == before
+
+
+class TestClean:
+    def test_old_jobs_are_deleted_the_oldest_first(
+        self, clients: Clients, queue: Queue, node: Node, redis_client: Any
+    ) -> None:
+        for n in range(3):
+            node.finish(node.begin(queue.add("a", n)))
+        redis_client.zadd(f"{P}completed", {"2": 1, "1": 2})
+        mine = clients.queue()
+        assert clients.do(mine.clean(JobState.COMPLETED, grace=HOUR, limit=1)) == ["2"]
+        assert clients.do(mine.clean(JobState.COMPLETED, grace=HOUR)) == ["1"]
+        assert clients.do(mine.clean(JobState.COMPLETED, grace=HOUR)) == []
+        assert [job.id for job in queue.search()] == ["3"]
+        assert events(redis_client)[-2:] == [("cleaned", "1")] * 2
+
+    def test_many_jobs_are_deleted_in_slices(self, queue: Queue, redis_client: Any) -> None:
+        queue.add_many([NewJob("a")] * 250)
+        for n in range(1, 251):
+            redis_client.hset(f"{P}job:{n}", "state", "failed")
+            redis_client.zadd(f"{P}failed", {str(n): n})
+        assert len(queue.clean(JobState.FAILED)) == 250
+        assert redis_client.keys(f"{P}job:*") == []
+
+    def test_nodes_of_a_running_flow_stay(self, queue: Queue, flows: FlowProducer, redis_client: Any) -> None:
+        flow = flows.submit(A_FLOW, flow_id="f")
+        redis_client.zadd(f"{P}completed", {"f~a": 1})
+        assert queue.clean(JobState.COMPLETED) == []
+        flow.cancel("why")
+        assert queue.clean(JobState.COMPLETED) == ["f~a"]
+
+
+class TestDrain:
+    def fill(self, queue: Queue, node: Node) -> None:
+        queue.add_many([NewJob("o", n, JobOptions(ordering=Ordering("k"))) for n in range(3)])
+        node.begin("1")
+        node.park("2")
+        queue.add("p", options=JobOptions(priority=3))
+        node.promote()
+        queue.add_many(
+            [
+                NewJob("a"),
+                NewJob("l", None, JobOptions(lifo=True)),
+                NewJob("p", None, JobOptions(priority=3)),
+                NewJob("d", None, JobOptions(delay=HOUR)),
+            ]
+        )
+        node.flow("up", ["down"])
+
+    def test_what_waits_is_deleted_and_what_runs_or_is_delayed_stays(
+        self, clients: Clients, queue: Queue, node: Node
+    ) -> None:
+        self.fill(queue, node)
+        assert clients.do(clients.queue().drain()) == 8, "the parent that waited for a deleted child too"
+        assert {job.id: job.state for job in queue.search()} == {"1": "active", "8": "delayed"}
+        assert clients.do(clients.queue().drain(delayed=True)) == 1
+        assert {job.id for job in queue.search()} == {"1"}
+
+    def test_an_empty_queue_is_drained_without_an_event(
+        self, queue: Queue, redis_client: Any, dump: Dump
+    ) -> None:
+        queue.is_paused()
+        before = dump()
+        assert queue.drain(delayed=True) == 0
+        assert dump() == before
+
+    def test_many_jobs_are_deleted_and_told_with_their_number(self, queue: Queue, redis_client: Any) -> None:
+        lifo = JobOptions(lifo=True)
+        queue.add_many([NewJob("a")] * 150 + [NewJob("a", None, lifo)] * 150)
+        assert queue.drain() == 300
+        assert sum(int(count) for event, count in events(redis_client) if event == "drained") == 300
+        assert set(redis_client.keys(f"{P}*")) <= {f"{P}id", f"{P}events", f"{P}stream"}
+
+    def test_an_ordering_key_goes_on_after_it_was_drained(self, queue: Queue, node: Node) -> None:
+        ordered = JobOptions(ordering=Ordering("k"))
+        queue.add_many([NewJob("o", n, ordered) for n in range(3)])
+        assert queue.drain() == 3
+        node.begin(queue.add("o", options=ordered))
+
+    def test_nodes_of_flows_and_what_workers_hold_stay(
+        self, queue: Queue, node: Node, flows: FlowProducer
+    ) -> None:
+        node.begin(queue.add("a"))
+        queue.add("b")
+        node.take()
+        flows.submit(A_FLOW, flow_id="f")
+        assert queue.drain() == 0
+        assert len(queue.search()) == 4
+
+
+class TestObliterate:
+    def test_nothing_of_the_queue_is_left(
+        self, clients: Clients, queue: Queue, node: Node, dump: Dump, flows: FlowProducer
+    ) -> None:
+        TestDrain().fill(queue, node)
+        flows.submit(A_FLOW, flow_id="f")
+        queue.add_log("1", "x")
+        queue.set_global_concurrency(3)
+        queue.set_dead_letter_queue("dead")
+        mine = clients.queue()
+        before = dump()
+        with pytest.raises(QueueInUse, match="1 jobs of queue etl are active") as told:
+            clients.do(mine.obliterate())
+        assert (told.value.active, dump()) == (1, before)
+        clients.do(mine.obliterate(force=True))
+        assert dump() == {}
+        with pytest.raises(FlowNotFound):
+            flows.get("f")
+
+    def test_other_queues_stay(self, queue: Queue, url: str) -> None:
+        with Queue("etl2", url) as other:
+            other.add("a")
+            queue.add("a")
+            queue.obliterate()
+            assert len(other.search()) == 1
+
+    def test_a_job_of_a_list_counts_as_active(self, queue: Queue, node: Node) -> None:
+        queue.add("a", options=JobOptions(lifo=True))
+        node.begin_listed()
+        with pytest.raises(QueueInUse):
+            queue.obliterate()
+
+    def test_a_repeat_does_nothing(self, queue: Queue) -> None:
+        queue.obliterate()
+        queue.obliterate()
+
+
+class TestRetryFailed:
+    def test_the_oldest_are_retried_and_nodes_of_flows_are_not(
+        self, clients: Clients, queue: Queue, node: Node, flows: FlowProducer, redis_client: Any
+    ) -> None:
+        flows.submit(A_FLOW, flow_id="f").cancel("why")
+        for n in range(3):
+            node.fail(node.begin(queue.add("a", n)))
+        redis_client.zadd(f"{P}failed", {"gone": 0})
+        mine = clients.queue()
+        assert clients.do(mine.retry_failed(1)) == 1
+        assert queue.get_job("1").state == JobState.WAITING
+        assert clients.do(mine.retry_failed()) == 2
+        assert {job.id for job in queue.get_jobs(JobState.FAILED)} == {"f~a", "f~b"}
+        assert ("retried", "2") in events(redis_client)
+
+
+class TestLimits:
+    def test_the_global_concurrency_is_set_and_lifted(self, clients: Clients, redis_client: Any) -> None:
+        queue = clients.queue()
+        assert clients.do(queue.global_concurrency()) is None
+        clients.do(queue.set_global_concurrency(3))
+        assert redis_client.hget(f"{P}meta", "globalConcurrency") == "3"
+        assert clients.do(queue.global_concurrency()) == 3
+        clients.do(queue.set_global_concurrency(None))
+        assert clients.do(queue.global_concurrency()) is None
+        redis_client.hset(f"{P}meta", "globalConcurrency", "0")
+        assert clients.do(queue.global_concurrency()) is None
+
+    def test_the_global_rate_limit_is_set_and_lifted(self, clients: Clients, redis_client: Any) -> None:
+        queue, limit = clients.queue(), RateLimit(10, timedelta(seconds=1))
+        clients.do(queue.set_global_rate_limit(limit))
+        assert redis_client.hgetall(f"{P}meta") == {"rateLimitMax": "10", "rateLimitDuration": "1000"}
+        assert clients.do(queue.global_rate_limit()) == limit
+        clients.do(queue.set_global_rate_limit(None))
+        assert clients.do(queue.global_rate_limit()) is None
+
+    def test_an_ordering_key_is_held_back_and_told(self, clients: Clients, queue: Queue, node: Node) -> None:
+        mine = clients.queue()
+        queue.add_many([NewJob("o", n, JobOptions(ordering=Ordering("k", 1))) for n in range(2)])
+        node.begin("1")
+        node.park("2")
+        until = clients.do(mine.rate_limit_group("k", HOUR))
+        assert timedelta(minutes=59) < until - datetime.now(UTC) <= HOUR
+        (group,) = clients.do(mine.groups())
+        assert (group.key, group.active, group.concurrency, group.parked) == ("k", 1, 1, 1)
+        assert (group.resumes_at, group.last_number) == (until, 2)
+        shorter = clients.do(mine.rate_limit_group("k", HOUR / 2))
+        assert shorter == until
+        assert clients.do(mine.rate_limit_group("k", HOUR / 2, extend=False)) < until
+
+    def test_a_queue_without_ordering_has_no_groups(self, clients: Clients) -> None:
+        assert clients.do(clients.queue().groups()) == []
+
+
+def test_metrics_count_by_the_minute(clients: Clients, queue: Queue, redis_client: Any) -> None:
+    fields = {"m:60000:c": "2", "m:60000:d": "30", "m:0:c": "1"}
+    redis_client.hset(f"{P}metrics:failed", mapping=fields)
+    points = clients.do(clients.queue().metrics(JobState.FAILED))
+    assert [(point.at.timestamp(), point.count) for point in points] == [(0, 1), (60, 2)]
+    assert [point.mean for point in points] == [timedelta(0), timedelta(milliseconds=15)]
+    assert clients.do(clients.queue().metrics()) == []
+
+
+class TestWorkers:
+    def test_our_workers_tell_their_handlers(
+        self, clients: Clients, run_worker: RunWorker, eventually: Eventually
+    ) -> None:
+        assert clients.do(clients.queue().workers()) == []
+        run_worker(["etl"], {"clean": lambda _: None})
+        (worker,) = eventually(lambda: clients.do(clients.queue().workers()))
+        assert worker.handlers == ("clean",)
+        assert worker.pid > 0
+        assert datetime.now(UTC) - worker.started_at < timedelta(minutes=1)
+
+    def test_workers_of_node_are_listed_by_their_registration(self, queue: Queue, redis_client: Any) -> None:
+        redis_client.xgroup_create(f"{P}stream", "workers", "0", mkstream=True)
+        right = {"addr": "h", "pid": 7, "startedAt": 1_700_000_000_000, "activeJobs": 2}
+        lapsed: dict[str, Any] = {}
+        wrong = {name: value for name, value in right.items() if name != "pid"}
+        for name, told in (("worker-1", right), ("worker-2", wrong), ("worker-3", lapsed)):
+            redis_client.xgroup_createconsumer(f"{P}stream", "workers", name)
+            if told:
+                redis_client.set(f"{P}w:{name}", json.dumps(told))
+        broken, worker = queue.workers()
+        assert (broken.id, broken.broken) == ("worker-2", True)
+        assert (worker.id, worker.host, worker.pid, worker.broken) == ("worker-1", "h", 7, False)
+        assert (worker.active_jobs, worker.handlers) == (2, None)
+
+
+class TestDeadLetters:
+    def bury(self, hand: Hand, queue: Queue, node: Node, data: Any = None) -> str:
+        """The letter of a failed job."""
+        queue.set_dead_letter_queue("dead")
+        job_id = queue.add("a", data or {"n": 1})
+        node.fail(node.begin(job_id), "no rows")
+        hand.driver.run(ask(command("HSET", f"{P}gmo:letters", job_id, "1\n", decode=int)))
+        (letter_id,) = hand.run(dead_letters.bury_noted([QueueKeys("glide", "etl")], SystemClock()))
+        return str(letter_id)
+
+    def test_a_letter_has_the_form_that_node_writes(
+        self, clients: Clients, hand: Hand, queue: Queue, node: Node, redis_client: Any
+    ) -> None:
+        letter_id = self.bury(hand, queue, node)
+        stored = redis_client.hgetall(f"glide:{{dead}}:job:{letter_id}")
+        assert (stored["name"], stored["opts"]) == ("a", "{}")
+        assert json.loads(stored["data"]) == {
+            "originalQueue": "etl",
+            "originalJobId": "1",
+            "data": {"n": 1},
+            "failedReason": "no rows",
+            "attemptsMade": 1,
+        }
+        mine = clients.queue()
+        (letter,) = clients.do(mine.dead_letters())
+        assert letter == clients.do(mine.get_dead_letter(letter_id))
+        assert (letter.job_id, letter.name, letter.data) == ("1", "a", {"n": 1})
+        assert (letter.failed_reason, letter.attempts_made) == ("no rows", 1)
+
+    def test_letters_of_other_queues_are_not_shown(
+        self, clients: Clients, hand: Hand, queue: Queue, node: Node
+    ) -> None:
+        letter_id = self.bury(hand, queue, node)
+        other = clients.queue("other")
+        clients.do(other.set_dead_letter_queue("dead"))
+        assert clients.do(other.dead_letters()) == []
+        for call in (other.get_dead_letter, other.remove_dead_letter, other.replay_dead_letter):
+            with pytest.raises(JobNotFound, match="no dead letter of queue other"):
+                clients.do(call(letter_id))
+
+    def test_a_replayed_job_runs_again_itself(
+        self, clients: Clients, hand: Hand, queue: Queue, node: Node
+    ) -> None:
+        letter_id = self.bury(hand, queue, node)
+        mine = clients.queue()
+        assert clients.do(mine.replay_dead_letter(letter_id)) == "1"
+        assert queue.get_job("1").state == JobState.WAITING
+        assert clients.do(mine.dead_letters()) == []
+
+    def test_a_job_that_is_gone_is_added_anew(self, hand: Hand, queue: Queue, node: Node) -> None:
+        letter_id = self.bury(hand, queue, node)
+        queue.remove("1")
+        job_id = queue.replay_dead_letter(letter_id)
+        assert queue.get_job(job_id).data == {"n": 1}
+        assert queue.dead_letters() == []
+
+    def test_a_job_that_was_retried_meanwhile_is_not_run_twice(
+        self, hand: Hand, queue: Queue, node: Node
+    ) -> None:
+        letter_id = self.bury(hand, queue, node)
+        queue.retry("1")
+        with pytest.raises(JobStateConflict):
+            queue.replay_dead_letter(letter_id)
+        assert len(queue.dead_letters()) == 1
+
+    def test_a_letter_is_thrown_away(self, clients: Clients, hand: Hand, queue: Queue, node: Node) -> None:
+        letter_id = self.bury(hand, queue, node)
+        clients.do(clients.queue().remove_dead_letter(letter_id))
+        assert queue.dead_letters() == []
+        assert queue.get_job("1").state == JobState.FAILED
+
+    def test_a_queue_without_dead_letters_has_none(
+        self, clients: Clients, hand: Hand, queue: Queue, node: Node
+    ) -> None:
+        mine = clients.queue()
+        assert clients.do(mine.dead_letter_queue()) is None
+        assert clients.do(mine.dead_letters()) == []
+        with pytest.raises(JobNotFound, match="has no dead-letter queue"):
+            clients.do(mine.get_dead_letter("1"))
+        node.fail(node.begin(queue.add("a")))
+        hand.driver.run(ask(command("HSET", f"{P}gmo:letters", "1", "1\n", decode=int)))
+        assert hand.run(dead_letters.bury_noted([QueueKeys("glide", "etl")], SystemClock())) == []
+        clients.do(mine.set_dead_letter_queue("dead"))
+        assert clients.do(mine.dead_letter_queue()) == "dead"
+        clients.do(mine.set_dead_letter_queue(None))
+        assert clients.do(mine.dead_letter_queue()) is None
+
+    def test_data_that_does_not_fit_is_left_with_the_job(self, hand: Hand, queue: Queue, node: Node) -> None:
+        self.bury(hand, queue, node, "x" * 1_048_570)
+        (letter,) = queue.dead_letters()
+        assert (letter.job_id, letter.data) == ("1", None)

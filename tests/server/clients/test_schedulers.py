@@ -1,0 +1,339 @@
+"""Repeating jobs beside Node workers: one firing a slot, a kept state, a clock that only tests move."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from glidemq_orchestrate import AsyncSchedulers, CatchUp, JobOptions, JobTemplate, Schedule, Schedulers
+from glidemq_orchestrate._ops.queue import schedulers as ops
+from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, SchedulerBusy, SchedulerNotFound
+from glidemq_orchestrate.keys import QueueKeys
+from tests.server.conftest import Hand
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Clients
+
+SECOND = timedelta(seconds=1)
+NODE = "glide:{etl}:schedulers"
+OURS = "glide:{etl}:gmo:schedulers"
+LOCK = "glide:{etl}:schedulers:lock:__tick__"
+ETL = QueueKeys("glide", "etl")
+
+
+class At:
+    """A clock that stands still."""
+
+    def __init__(self, now: int = 1_000_000) -> None:
+        self.now = now
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
+
+class Stage:
+    def __init__(self, url: str, client: Any, hand: Hand) -> None:
+        self.clock, self.client, self.hand = At(), client, hand
+        self.schedulers = Schedulers("etl", url, clock=self.clock)
+
+    def tick(self, now: int | None = None) -> int:
+        self.clock.now = now or self.clock.now
+        return self.hand.run(ops.tick(ETL, self.clock))
+
+    def jobs(self) -> list[dict[str, str]]:
+        entries = self.client.xrange("glide:{etl}:stream")
+        return [self.client.hgetall(f"glide:{{etl}}:job:{fields['jobId']}") for _, fields in entries]
+
+    def entry(self, name: str = "s", key: str = NODE) -> dict[str, Any]:
+        return json.loads(self.client.hget(key, name))  # type: ignore[no-any-return]
+
+    def node_writes(self, text: str, name: str = "s") -> None:
+        self.client.hset(NODE, name, text)
+
+    def end(self, job_id: str, state: str = "completed", at: int = 0) -> None:
+        fields = {"state": state, "finishedOn": str(at)} if at else {"state": state}
+        self.client.hset(f"glide:{{etl}}:job:{job_id}", mapping=fields)
+
+
+@pytest.fixture
+def stage(url: str, redis_client: Any, hand: Hand) -> Any:
+    made = Stage(url, redis_client, hand)
+    yield made
+    made.schedulers.close()
+
+
+class TestFiring:
+    def test_many_workers_fire_a_slot_once(self, stage: Stage, url: str) -> None:  # fact 34
+        stage.node_writes('{"every":1000,"limit":4,"iterationCount":0,"nextRun":1000000}')
+        hands = [Hand(url) for _ in range(6)]
+        with ThreadPoolExecutor(6) as pool:
+            for now in range(1_000_000, 1_006_000, 500):
+                list(pool.map(lambda hand, at=now: hand.run(ops.tick(ETL, At(at))), hands))
+        for hand in hands:
+            hand.driver.close()
+        assert [job["timestamp"] for job in stage.jobs()] == [str(1_000_000 + n * 1000) for n in range(4)]
+        assert not stage.client.exists(NODE), "after the last of its runs it is gone, as with Node"
+
+    def test_nothing_fires_while_a_node_worker_holds_the_lock(self, stage: Stage) -> None:
+        stage.node_writes('{"every":1000,"iterationCount":0,"nextRun":1000000}')
+        assert stage.client.fcall("glidemq_tryLock", 1, LOCK, "0123456789abcdef", 5000) == 1
+        assert stage.tick() == 1_000_050
+        assert stage.jobs() == []
+        stage.client.fcall("glidemq_unlock", 1, LOCK, "0123456789abcdef")
+        assert stage.tick() == 1_001_000
+        assert len(stage.jobs()) == 1
+
+    def test_an_entry_that_node_fired_meanwhile_is_left_alone(self, stage: Stage) -> None:
+        stage.node_writes('{"every":1000,"iterationCount":0,"nextRun":1000000}')
+        op = ops.tick(ETL, stage.clock)
+        first = next(op)
+        request = op.send(stage.hand.answer(first))
+        node = '{"every":1000,"iterationCount":1,"lastRun":1000000,"nextRun":1001000}'
+        stage.node_writes(node)
+        with pytest.raises(StopIteration) as end:
+            op.send(stage.hand.answer(request))
+        assert end.value.value == 1_000_050
+        assert (stage.jobs(), stage.client.hget(NODE, "s")) == ([], node)
+
+    def test_jobs_are_those_that_node_would_add(self, stage: Stage) -> None:
+        template = (
+            '{"name":"n","data":{"x":1},"opts":{"attempts":2,"ttl":50,"ordering":{"key":"k"},"jobId":"own"}}'
+        )
+        stage.node_writes('{"every":1000,"iterationCount":0,"template":' + template + ',"nextRun":1000000}')
+        stage.tick()
+        (job,) = stage.jobs()
+        assert {name: job[name] for name in ("id", "name", "data", "maxAttempts", "expireAt", "state")} == {
+            "id": "1", "name": "n", "data": '{"x":1}', "maxAttempts": "2", "expireAt": "1000050",
+            "state": "waiting",
+        }  # fmt: skip
+        assert json.loads(job["opts"])["attempts"] == 2
+        assert "groupKey" not in job
+        (added,) = stage.client.xrange("glide:{etl}:events")
+        assert added[1] == {"event": "added", "jobId": "1", "name": "n"}
+
+    def test_priority_and_lifo_of_the_template_are_obeyed(self, stage: Stage) -> None:
+        stage.node_writes(
+            '{"every":9,"iterationCount":0,"template":{"opts":{"priority":3}},"nextRun":5}', "p"
+        )
+        stage.node_writes('{"every":9,"iterationCount":0,"template":{"opts":{"lifo":true}},"nextRun":5}', "l")
+        stage.tick()
+        assert stage.client.zcard("glide:{etl}:scheduled") == 1
+        assert stage.client.llen("glide:{etl}:lifo") == 1
+
+    def test_missed_intervals_are_skipped_as_node_does(self, stage: Stage) -> None:
+        stage.node_writes('{"every":1000,"iterationCount":0,"nextRun":1000}')
+        assert stage.tick(3_500) == 4_000
+        assert len(stage.jobs()) == 1
+        assert stage.entry() == {"every": 1000, "iterationCount": 1, "lastRun": 3500, "nextRun": 4000}
+
+    def test_what_cannot_be_read_is_left_for_whoever_wrote_it(self, stage: Stage) -> None:
+        for n, text in enumerate(
+            ("no json", "[]", '{"nextRun":5,"pattern":"* * * * * * *"}', '{"nextRun":5}')
+        ):
+            stage.node_writes(text, f"odd{n}")
+        before = stage.client.hgetall(NODE)
+        stage.tick()
+        assert (stage.client.hgetall(NODE), stage.jobs()) == (before, [])
+
+    def test_an_entry_past_its_end_is_removed(self, stage: Stage) -> None:
+        stage.node_writes('{"every":1000,"endDate":900,"iterationCount":0,"nextRun":1000}')
+        assert stage.tick() == -1
+        assert (stage.client.exists(NODE), stage.jobs()) == (0, [])
+
+    def test_the_functions_of_the_server_may_be_lost(self, stage: Stage) -> None:
+        stage.schedulers.upsert("s", Schedule(every=SECOND))
+        stage.client.function_flush()
+        stage.schedulers.upsert("s", Schedule(every=SECOND, limit=3))
+        assert stage.entry()["limit"] == 3
+
+
+class TestUpsert:
+    def test_the_stored_text_is_nodes(self, stage: Stage) -> None:
+        stage.schedulers.upsert("e", Schedule(every=SECOND))
+        assert stage.client.hget(NODE, "e") == '{"every":1000,"iterationCount":0,"nextRun":1001000}'
+        stage.clock.now = 1_800_000_000_001
+        start = datetime.fromtimestamp(1_900_000_000, UTC)
+        stage.schedulers.upsert(
+            "c",
+            Schedule(cron="*/5 * * * *", time_zone="Europe/Rome", start=start, limit=3),
+            JobTemplate("n", {"x": 1}, JobOptions(attempts=2)),
+        )
+        assert stage.client.hget(NODE, "c") == (
+            '{"pattern":"*/5 * * * *","tz":"Europe/Rome","startDate":1900000000000,"limit":3,'
+            '"iterationCount":0,"template":{"name":"n","data":{"x":1},"opts":{"attempts":2}},'
+            '"nextRun":1900000200000}'
+        )
+
+    def test_an_unchanged_schedule_keeps_its_place(self, stage: Stage) -> None:  # fact 35
+        stage.node_writes('{"every":1000,"iterationCount":7,"lastRun":999500,"nextRun":1000500}')
+        stage.schedulers.upsert("s", Schedule(every=SECOND, limit=9), JobTemplate("other"))
+        assert stage.entry() == {
+            "every": 1000, "limit": 9, "iterationCount": 7, "template": {"name": "other"},
+            "lastRun": 999500, "nextRun": 1000500,
+        }  # fmt: skip
+        stage.schedulers.upsert("s", Schedule(every=2 * SECOND))
+        assert stage.entry() == {"every": 2000, "iterationCount": 0, "nextRun": 1_002_000}
+
+    def test_what_only_python_knows_is_kept_where_node_does_not_look(self, stage: Stage) -> None:
+        stage.schedulers.upsert("s", Schedule(every=SECOND))
+        entry = stage.schedulers.upsert("s", Schedule(every=SECOND, logical_time=True))
+        assert entry.python_only
+        assert not stage.client.exists(NODE)
+        stage.schedulers.upsert("six", Schedule(cron="*/10 * * * * *"))
+        assert set(stage.client.hkeys(OURS)) == {"s", "six"}
+        stage.schedulers.upsert("s", Schedule(every=SECOND))
+        assert set(stage.client.hkeys(NODE)) == {"s"}
+
+    def test_it_waits_for_the_lock_and_gives_up(self, stage: Stage, monkeypatch: Any) -> None:
+        stage.client.set(LOCK, "node", px=60_000)
+        monkeypatch.setattr("glidemq_orchestrate.clients.schedulers.TRIES", 2)
+        with pytest.raises(SchedulerBusy):
+            stage.schedulers.upsert("s", Schedule(every=SECOND))
+        assert not stage.client.exists(NODE)
+        stage.client.delete(LOCK)
+        stage.schedulers.upsert("s", Schedule(every=SECOND))
+        stage.client.set(LOCK, "node", px=60_000)
+        with pytest.raises(SchedulerBusy):
+            stage.schedulers.remove("s")
+        assert stage.client.hexists(NODE, "s")
+
+    def test_both_facades_do_the_same(self, clients: Clients) -> None:
+        kind = Schedulers if clients.runner is None else AsyncSchedulers
+        made: Any = clients.keep(kind("etl", clients.url, clock=At()))
+        entry = clients.do(made.upsert("s", Schedule(every=SECOND)))
+        assert entry.next_run == datetime.fromtimestamp(1001, UTC)
+        assert clients.do(made.get("s")) == entry
+        assert clients.do(made.list()) == [entry]
+        assert clients.do(made.remove("s")) is True
+        assert clients.do(made.remove("s")) is False
+        with pytest.raises(SchedulerNotFound):
+            clients.do(made.get("s"))
+
+    @pytest.mark.parametrize(
+        ("option", "values"),
+        [
+            ("exactly one", {}),
+            ("exactly one", {"every": SECOND, "cron": "* * * * *"}),
+            ("every", {"every": timedelta(0)}),
+            ("repeat_after_complete", {"repeat_after_complete": -SECOND}),
+            ("time_zone", {"every": SECOND, "time_zone": "UTC"}),
+            ("start", {"every": SECOND, "start": datetime(2026, 1, 1)}),  # noqa: DTZ001
+            ("limit", {"every": SECOND, "limit": 0}),
+            ("catch_up", {"every": SECOND, "catch_up": "some"}),
+            ("catch_up_limit", {"every": SECOND, "catch_up": "all", "catch_up_limit": 101}),
+            ("catch_up", {"repeat_after_complete": SECOND, "catch_up": "last"}),
+            ("overlap", {"every": SECOND, "catch_up": "all", "overlap": False}),
+        ],
+    )
+    def test_what_cannot_be_meant_is_named(self, option: str, values: dict[str, Any]) -> None:
+        with pytest.raises(ConfigurationError, match=option):
+            Schedule(**values)
+
+    def test_what_would_never_run_is_refused(self, stage: Stage) -> None:
+        with pytest.raises(ConfigurationError, match="never run"):
+            stage.schedulers.upsert("s", Schedule(every=SECOND, end=datetime.fromtimestamp(1, UTC)))
+        with pytest.raises(InvalidJob, match="delay"):
+            JobTemplate(options=JobOptions(delay=SECOND))
+        with pytest.raises(ConfigurationError, match="logical_time"):
+            stage.schedulers.upsert("s", Schedule(every=SECOND, logical_time=True), JobTemplate(data=[1]))
+        assert stage.client.keys("*schedulers*") == []
+
+
+class TestCatchingUp:
+    @pytest.mark.parametrize(
+        ("policy", "limit", "slots"),
+        [
+            (CatchUp.SKIP, 100, ["01"]),
+            (CatchUp.LAST, 100, ["04"]),
+            (CatchUp.ALL, 100, ["01", "02", "03", "04"]),
+            (CatchUp.ALL, 2, ["03", "04"]),
+        ],
+    )
+    @pytest.mark.parametrize("mode", [{"every": SECOND}, {"cron": "41-59 * * * * *"}])
+    def test_missed_slots_are_run_as_asked(
+        self, stage: Stage, policy: CatchUp, limit: int, slots: list[str], mode: dict[str, Any]
+    ) -> None:
+        schedule = Schedule(**mode, catch_up=policy, catch_up_limit=limit, logical_time=True)
+        stage.schedulers.upsert("s", schedule, JobTemplate(data={"a": 1}))
+        assert stage.tick(1_004_500) == 1_005_000
+        data = [json.loads(job["data"]) for job in stage.jobs()]
+        assert data == [{"a": 1, "logicalTime": f"1970-01-01T00:16:{40 + int(s)}.000Z"} for s in slots]
+        assert stage.schedulers.get("s").iterations == len(slots)
+
+    def test_a_limit_bounds_what_is_caught_up(self, stage: Stage) -> None:
+        stage.schedulers.upsert("s", Schedule(every=SECOND, catch_up=CatchUp.ALL, limit=2))
+        assert stage.tick(1_009_000) == -1
+        assert len(stage.jobs()) == 2
+
+    def test_a_slot_waits_for_the_job_of_the_last_one(self, stage: Stage) -> None:
+        stage.schedulers.upsert("s", Schedule(every=SECOND, overlap=False))
+        stage.tick(1_001_000)
+        assert stage.tick(1_002_000) == -1
+        assert len(stage.jobs()) == 1
+        stage.end("1")
+        assert stage.tick(1_002_300) == 1_003_000
+        assert len(stage.jobs()) == 2
+
+
+class TestRepeatAfterComplete:
+    @pytest.mark.parametrize("state", ["completed", "failed"])
+    def test_the_next_run_follows_the_end_of_the_last(self, stage: Stage, state: str) -> None:
+        stage.schedulers.upsert("s", Schedule(repeat_after_complete=SECOND))
+        assert stage.tick() == -1
+        (job,) = stage.jobs()
+        assert (job["schedulerName"], stage.entry()["nextRun"]) == ("s", 0)
+        assert stage.tick(1_009_000) == -1
+        stage.end("1", state, 1_010_000)
+        assert stage.tick(1_010_100) == 1_011_000
+        assert stage.tick(1_011_000) == -1
+        assert len(stage.jobs()) == 2
+
+    def test_it_goes_on_when_the_job_is_gone(self, stage: Stage) -> None:
+        stage.schedulers.upsert("s", Schedule(repeat_after_complete=SECOND))
+        stage.tick()
+        stage.client.delete("glide:{etl}:job:1")
+        assert stage.tick(1_005_000) == 1_006_000
+
+    def test_it_goes_on_after_a_firing_by_node(self, stage: Stage) -> None:
+        job = {"id": "7", "name": "s", "timestamp": "1000000", "schedulerName": "s", "state": "active"}
+        stage.client.hset("glide:{etl}:job:7", mapping=job)
+        stage.client.set("glide:{etl}:id", 9)
+        text = '{"repeatAfterComplete":1000,"iterationCount":1,"lastRun":1000000,"nextRun":0}'
+        stage.node_writes(text)
+        assert stage.tick(1_004_000) == -1
+        stage.end("7", "failed", 1_004_500)
+        assert stage.tick(1_005_000) == 1_005_500
+        stage.node_writes(text)
+        stage.client.delete("glide:{etl}:job:7")
+        assert stage.tick(1_006_000) == 1_007_000
+
+    def test_an_upsert_during_a_run_starts_no_second_one(self, stage: Stage) -> None:
+        stage.schedulers.upsert("s", Schedule(repeat_after_complete=SECOND))
+        stage.tick()
+        stage.schedulers.upsert("s", Schedule(repeat_after_complete=SECOND))
+        assert stage.tick(1_005_000) == -1
+        assert len(stage.jobs()) == 1
+
+
+class TestCommandLine:
+    def test_schedulers_are_listed_shown_and_removed(self, stage: Stage, url: str) -> None:
+        stage.schedulers.upsert("nightly", Schedule(every=SECOND))
+        run = CliRunner().invoke
+        where = ["--queue", "etl", "--url", url]
+        (row,) = json.loads(run(app, ["scheduler", "list", *where, "--json"]).stdout)
+        assert (row["name"], row["schedule"], row["python_only"]) == ("nightly", {"every": 1000}, False)
+        assert json.loads(run(app, ["scheduler", "show", "nightly", *where, "--json"]).stdout) == row
+        assert "nightly" in run(app, ["scheduler", "list", *where]).stdout
+        assert "iterations: 0" in run(app, ["scheduler", "show", "nightly", *where]).stdout
+        assert run(app, ["scheduler", "remove", "nightly", *where]).exit_code == 0
+        gone = run(app, ["scheduler", "remove", "nightly", *where])
+        assert gone.exit_code == 1

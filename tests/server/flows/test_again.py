@@ -1,0 +1,170 @@
+"""What retries and restarts make of the ends of nodes."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    Dependency,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    Rule,
+)
+from glidemq_orchestrate._ops.flows import staged as ops
+from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.keys import QueueKeys
+from tests.server.policy_work import LONG, Work, node, states
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Hand
+
+
+class TestRetries:
+    def test_what_a_failure_had_decided_is_decided_anew(self, flows: FlowProducer, work: Work) -> None:
+        """Skips and failures because of it are undone; what ran although it had failed stays."""
+        work.ends["a"] = "failed"
+        nodes = [
+            node("a"),
+            node("completed.kept", Dependency("a", "ignore")),
+            node("on-failure", "a", rule=Rule.ONE_FAILED),
+            node("on-success", "a"),
+            node("skip-then-run", Dependency("a", "skip")),
+            node("completed.done", "a", "completed.kept", rule=Rule.ALL_DONE),
+        ]
+        flow = flows.submit(FlowSpec("n", nodes))
+        flow.wait(timeout=LONG)
+        assert states(flow) == {
+            "a": "failed",
+            "completed.kept": "completed",
+            "on-failure": "completed",
+            "on-success": "failed",
+            "skip-then-run": "skipped",
+            "completed.done": "completed",
+        }
+        work.ends["a"] = "completed"
+        work.ran.clear()
+        assert flow.retry_failed() == "running"
+        status = flow.wait(timeout=LONG).status
+        assert sorted(work.ran) == ["a", "on-success", "skip-then-run"]
+        assert set(states(flow).values()) == {"completed"}
+        assert (status.completed, status.failed, status.skipped) == (6, 0, 0)
+
+    def test_a_skip_by_choice_stays(self, flows: FlowProducer, work: Work) -> None:
+        work.ends["a"] = "failed"
+        nodes = [node("a"), node("skipped.1"), node("d", "a", "skipped.1"), node("e", "d")]
+        flow = flows.submit(FlowSpec("n", nodes))
+        flow.wait(timeout=LONG)
+        assert states(flow)["d"] in {"failed", "skipped"}  # whichever came first
+        work.ends["a"] = "completed"
+        flow.retry_failed()
+        status = flow.wait(timeout=LONG).status
+        assert states(flow) == {"a": "completed", "skipped.1": "skipped", "d": "skipped", "e": "skipped"}
+        assert status.state == "completed"
+        assert work.ran.count("skipped.1") == 1
+
+    @pytest.mark.parametrize("width", [3, 120])
+    def test_an_ignored_failure_that_is_run_again_is_waited_for(
+        self, width: int, flows: FlowProducer, work: Work, eventually: Eventually
+    ) -> None:
+        """What dependents were told of the first run must not release them before the second has ended."""
+        work.ends |= {"a": "failed"} | {f"d{n}": "failed" for n in range(width)}
+        nodes = [node("a", on_failure="ignore"), *(node(f"d{n}", "a") for n in range(width))]
+        flow = flows.submit(FlowSpec("n", nodes))
+        assert flow.wait(timeout=LONG).status.failed == width + 1
+        work.ends.clear()
+        work.ends |= dict.fromkeys(["a", *(f"d{n}" for n in range(width))], "completed")
+        work.held["a"] = threading.Event()
+        work.ran.clear()
+        flow.retry_failed()
+        eventually(lambda: work.ran == ["a"])
+        assert set(states(flow).values()) == {"active", "waiting-children"}
+        work.held["a"].set()
+        assert flow.wait(timeout=LONG).status.completed == width + 1
+
+
+class TestRestarts:
+    def test_everything_runs_again(self, flows: FlowProducer, work: Work) -> None:
+        nodes = [node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c", rule="all_done")]
+        flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
+        flow.wait(timeout=LONG)
+        assert flow.restart() == "running"
+        outcome = flow.wait(timeout=LONG)
+        assert sorted(work.ran) == sorted("abcd" * 2)
+        assert work.ran[4] == "a"
+        assert outcome.status.generation == 1
+        assert outcome.status.completed == 4
+        assert work.inputs["d"] == {"b": "b!", "c": "c!"}
+
+    def test_a_flow_that_runs_is_left_alone(
+        self, flows: FlowProducer, work: Work, eventually: Eventually
+    ) -> None:
+        work.held["a"] = threading.Event()
+        flow = flows.submit(FlowSpec("n", [node("a")]))
+        eventually(lambda: work.ran == ["a"])
+        assert flow.restart() == "running"
+        assert flow.status().generation == 0
+        work.held["a"].set()
+        assert flow.wait(timeout=LONG).status.completed == 1
+
+    @pytest.mark.parametrize("end", ["completed", "failed"])
+    def test_a_submission_may_ask_for_it(self, end: str, flows: FlowProducer, work: Work) -> None:
+        work.ends["a"] = end
+        spec = FlowSpec("n", [node("a"), node("b", "a")])
+        flows.submit(spec, flow_id="f").wait(timeout=LONG)
+        work.ends["a"] = "completed"
+        again = flows.submit(spec, flow_id="f", on_existing="restart")
+        assert again.wait(timeout=LONG).status.state == "completed"
+        assert work.ran.count("a") == 2
+
+    def test_what_running_nodes_added_is_added_anew(self, flows: FlowProducer, run_worker: RunWorker) -> None:
+        sizes = [70, 2]
+        ran: list[str] = []
+
+        def grow(ctx: Any) -> None:
+            template = FlowNode("part", "etl", "part")
+            ctx.flow.map_over(template, list(range(sizes[len(ran) > 0])), before=["end"])
+
+        def part(ctx: Any) -> str:
+            ran.append(ctx.node)
+            return str(ctx.node)
+
+        run_worker(["etl"], {"grow": grow, "part": part}, concurrency=4)
+        nodes = [node("grow", job="grow"), node("end", "grow", job="part")]
+        flow = flows.submit(FlowSpec("n", nodes))
+        assert flow.wait(timeout=LONG).status.total == 72
+        ran_before = len(ran)
+        flow.restart()
+        status = flow.wait(timeout=LONG).status
+        assert (status.total, status.completed) == (4, 4)
+        assert sorted(ran[ran_before:]) == ["end", "part[0]", "part[1]"]
+        found = {one.name: one.after for one in flow.nodes()}
+        assert sorted(found) == ["end", "grow", "part[0]", "part[1]"]
+        assert set(found["end"]) == {"grow", "part[0]", "part[1]"}
+
+    def test_a_large_flow_restarts_in_slices(self, flows: FlowProducer, work: Work) -> None:
+        names = [f"n{n}" for n in range(400)]
+        nodes = [*map(node, names), node("end", *names), *(node(f"o{n}", "end") for n in range(400))]
+        flow = flows.submit(FlowSpec("n", nodes))
+        flow.wait(timeout=LONG)
+        flow.restart()
+        assert flow.wait(timeout=LONG).status.completed == 801
+        assert work.ran.index("end", 801) > 801 + 399
+        assert len(work.ran) == 1602
+
+    @pytest.mark.parametrize("calls", [0, 1, 2, 4, 7, 11])
+    def test_a_restart_that_was_cut_off_is_gone_on_with(
+        self, calls: int, flows: FlowProducer, work: Work, hand: Hand
+    ) -> None:
+        names = [f"n{n}" for n in range(120)]
+        nodes = [*map(node, names), node("end", *names), *(node(f"o{n}", "end") for n in range(120))]
+        flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
+        flow.wait(timeout=LONG)
+        hand.run_until(ops.restart(ops.FlowRef(QueueKeys("glide", "etl"), "f"), SystemClock()), calls)
+        status = flow.wait(timeout=LONG).status
+        assert (status.completed, status.generation) == (241, min(calls, 1))
+        assert len(work.ran) == 241 * (1 + min(calls, 1))

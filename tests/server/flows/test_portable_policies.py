@@ -1,0 +1,185 @@
+"""Rules, policies, limits and restarts on the portable path, which decides them in Python."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import Dependency, Flow, FlowNode, FlowProducer, FlowSpec, JobOptions, Rule
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows.backend import Reach
+from glidemq_orchestrate._ops.flows.portable import portable
+from glidemq_orchestrate.clock import SystemClock
+from tests.rule_oracle import ENDS, verdicts
+from tests.server.policy_work import LONG, Work, node, reasons, states
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually
+    from tests.server.conftest import Hand
+
+Submit = Callable[..., Flow]
+
+
+@pytest.fixture
+def submit(hand: Hand, flows: FlowProducer) -> Submit:
+    """Submits by the portable path, although the server could do better."""
+
+    def made(*nodes: FlowNode, **kw: Any) -> Flow:
+        checked = FlowSpec("n", nodes, **kw).check()
+        bare = Reach(has_functions=False)
+        hand.run(backend.submit("glide", checked, "f", "attach", SystemClock(), reach=bare))
+        return flows.get("f")
+
+    return made
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_a_rule_decides_by_the_ends_of_the_dependencies(rule: Rule, submit: Submit, work: Work) -> None:
+    nodes = [node(f"{end}.{n}", queue="spark") for end in ENDS for n in range(2)]
+    expected: dict[str, set[str]] = {}
+    for ends in itertools.chain(*(itertools.combinations_with_replacement(ENDS, size) for size in (1, 2))):
+        name = "completed.by-" + "-".join(ends)
+        nodes.append(node(name, *(f"{end}.{n}" for n, end in enumerate(ends)), rule=rule))
+        expected[name] = {"completed" if word == "run" else word for word in verdicts(rule, ends)}
+    flow = submit(*nodes)
+    status = flow.wait(timeout=LONG).status
+    found = states(flow)
+    assert {name: found[name] for name in expected if found[name] not in expected[name]} == {}
+    assert (status.open, status.skipped) == (0, sum(state == "skipped" for state in found.values()))
+
+
+def test_policies_and_reasons(submit: Submit, work: Work) -> None:
+    flow = submit(
+        node("failed.1", on_failure="ignore"),
+        node("completed.a", "failed.1"),
+        node("b", Dependency("failed.1", "skip")),
+        node("c", Dependency("failed.1", "fail")),
+        node("d", "c"),
+        node("e", "b"),
+        node("completed.f", Dependency("b", "all_done"), "completed.a"),
+    )
+    status = flow.wait(timeout=LONG).status
+    assert reasons(flow) | {"failed.1": ""} == {
+        "failed.1": "",
+        "completed.a": "",
+        "b": "upstream failed: failed.1",
+        "c": "upstream failed: failed.1",
+        "d": "upstream failed: failed.1",
+        "e": "upstream skipped: b",
+        "completed.f": "",
+    }
+    assert (status.state, status.reason) == ("failed", "c: upstream failed: failed.1")
+
+
+def test_an_ignored_failure_alone_fails_no_flow(submit: Submit, work: Work) -> None:
+    flow = submit(node("failed.1", on_failure="ignore"), node("completed.a", "failed.1"))
+    assert flow.wait(timeout=LONG).status.state == "completed"
+
+
+def test_a_skip_in_the_same_queue_releases_nobody(submit: Submit, work: Work) -> None:
+    flow = submit(node("skipped.1"), node("a", "skipped.1"), node("b", "a", queue="spark"))
+    assert flow.wait(timeout=LONG).status.skipped == 3
+    assert work.ran == ["skipped.1"]
+
+
+def test_a_retry_decides_anew(submit: Submit, work: Work) -> None:
+    work.ends["a"] = "failed"
+    flow = submit(
+        node("a"),
+        node("completed.kept", Dependency("a", "ignore")),
+        node("on-success", "a", queue="spark"),
+        node("skip-then-run", Dependency("a", "skip")),
+    )
+    flow.wait(timeout=LONG)
+    work.ends["a"] = "completed"
+    work.ran.clear()
+    flow.retry_failed()
+    assert flow.wait(timeout=LONG).status.state == "completed"
+    assert sorted(work.ran) == ["a", "on-success", "skip-then-run"]
+    assert work.ran[0] == "a"
+
+
+def test_a_restart_runs_everything_again_in_order(submit: Submit, work: Work) -> None:
+    flow = submit(node("a"), node("b", "a", queue="spark"), node("c", "b", rule="all_done"))
+    flow.wait(timeout=LONG)
+    flow.restart()
+    status = flow.wait(timeout=LONG).status
+    assert work.ran == ["a", "b", "c"] * 2
+    assert (status.completed, status.generation) == (3, 1)
+
+
+@pytest.mark.parametrize("calls", [1, 4, 9, 15, 30])
+def test_a_restart_that_was_cut_off_may_be_repeated(
+    calls: int, submit: Submit, work: Work, hand: Hand
+) -> None:
+    flow = submit(node("a"), node("b", "a", queue="spark"), node("c", "b"))
+    flow.wait(timeout=LONG)
+    ref = flow._ref
+    hand.run_until(portable.restart(ref, SystemClock()), calls)
+    if flow.status().generation == 0:
+        flow.restart()
+    assert flow.wait(timeout=LONG).status.completed == 3
+    assert work.ran == ["a", "b", "c"] * 2
+
+
+def test_a_worker_tells_many_dependents_when_nobody_waits(
+    submit: Submit, work: Work, eventually: Eventually, redis_client: Any
+) -> None:
+    many = [node(f"n{n}", "first", queue=("etl", "spark")[n % 2]) for n in range(120)]
+    flow = submit(node("first"), *many, node("last", *(one.name for one in many)))
+    assert redis_client.exists("glide:{etl}:parents:f~first") == 0
+    eventually(lambda: flow.status().completed == 122, timeout=30)
+
+
+def test_limits(submit: Submit, work: Work, eventually: Eventually) -> None:
+    work.held["slow"] = threading.Event()
+    flow = submit(node("slow"), node("d", "slow"), deadline=timedelta(milliseconds=600))
+    status = flow.wait(timeout=LONG).status
+    work.held["slow"].set()
+    assert (status.state, status.reason) == ("failed", "deadline: it has not ended within 0.6 s")
+
+
+def test_fail_fast(submit: Submit, work: Work) -> None:
+    work.held["slow"] = threading.Event()
+    flow = submit(node("slow"), node("failed.1"), fail_fast=True)
+    status = flow.wait(timeout=LONG).status
+    work.held["slow"].set()
+    assert (status.state, status.reason) == ("failed", "failed.1: broken")
+
+
+def test_a_queue_that_nobody_serves(submit: Submit, work: Work) -> None:
+    late = node("a", queue="nobody", queue_timeout=timedelta(milliseconds=300))
+    flow = submit(late, node("b", "a"), node("completed.c", "a", rule="one_failed"))
+    flow.wait(timeout=LONG)
+    assert reasons(flow)["a"] == "queue timeout: no worker of queue nobody began it within 0.3 s"
+    assert states(flow) == {"a": "failed", "b": "failed", "completed.c": "completed"}
+
+
+def test_a_delay_counts_from_the_end_of_the_dependencies(submit: Submit, work: Work) -> None:
+    later = JobOptions(delay=timedelta(milliseconds=700))
+    flow = submit(node("a"), node("b", "a", options=later), node("c", options=later))
+    flow.wait(timeout=LONG)
+    found = {one.name: one for one in flow.nodes()}
+    first, second = found["a"].finished_at, found["b"].started_at
+    assert first is not None
+    assert second is not None
+    assert second - first >= timedelta(milliseconds=700)
+    assert work.ran[0] == "a"
+
+
+def test_counts_that_come_late_do_not_matter(submit: Submit, work: Work, redis_client: Any) -> None:
+    """Two may move a flow on at once, and the one that looked first write last."""
+    flow = submit(node("completed.a"), node("skipped.b"))
+    flow.wait(timeout=LONG)
+    redis_client.hset(
+        f"glide:{{{flow.home}}}:gmo:flow:f", mapping={"completed": 0, "skipped": 0, "failed": 0}
+    )
+    status = flow.status()
+    assert (status.open, status.completed, status.skipped) == (0, 1, 1)
+    flow.restart()
+    assert flow.wait(timeout=LONG).status.completed == 1

@@ -1,0 +1,116 @@
+"""The drivers: what an operation is told when things go wrong below it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate._io import packing
+from glidemq_orchestrate._io.aio import AsyncDriver
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Op, Word, ask, ask_all, ask_each, command
+from glidemq_orchestrate._protocol.worker.exchange import Kind
+from glidemq_orchestrate.errors import OutcomeUnknown, ProtocolError
+from glidemq_orchestrate.settings import ConnectionSettings
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually
+    from tests.server.conftest import Hand
+
+PING = command("PING", decode=replies.text)
+
+
+async def test_a_cancelled_call_is_cancelled_at_whatever_moment(url: str) -> None:
+    driver, dice = AsyncDriver(ConnectionSettings.resolve(url)), random.Random(1)
+    cancelled = 0
+    for _ in range(400):
+        task = asyncio.create_task(driver.run(ask(PING)))
+        for _ in range(dice.randrange(12)):
+            await asyncio.sleep(0)
+        if task.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            cancelled += 1
+    assert cancelled > 100
+    assert await driver.run(ask(PING)) == "PONG"
+    await driver.aclose()
+
+
+async def test_a_reply_is_never_that_of_another_call(url: str) -> None:
+    driver, dice = AsyncDriver(ConnectionSettings.resolve(url)), random.Random(2)
+
+    async def echo(number: int) -> None:
+        said = await driver.run(ask(command("ECHO", number, decode=replies.text)))
+        assert said == str(number)
+
+    tasks = [asyncio.create_task(echo(number)) for number in range(300)]
+    await asyncio.sleep(0.005)
+    for task in dice.sample(tasks, 100):
+        task.cancel()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(one) for one in ended} <= {type(None), asyncio.CancelledError}
+    await driver.aclose()
+
+
+def test_a_refused_call_of_a_batch_stands_in_its_place(hand: Hand) -> None:
+    calls: Any = [PING, command("INCR", "a", "b", decode=replies.anything), PING]
+    found = hand.run(ask_each(calls))
+    assert (found[0], found[2]) == ("PONG", "PONG")
+    assert isinstance(found[1], ProtocolError)
+
+
+def test_a_connection_that_breaks_after_sending_leaves_the_outcome_unknown(
+    hand: Hand, redis_client: Any, eventually: Eventually
+) -> None:
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            hand.run(ask(command("BLPOP", "nothing", 10, decode=replies.anything, blocks_for=10)))
+        except OutcomeUnknown as exc:
+            told.append(exc)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    blocked = eventually(lambda: [c["id"] for c in redis_client.client_list() if c["cmd"] == "blpop"])
+    redis_client.client_kill_filter(_id=blocked[0])
+    waiter.join(20)
+    assert ["broke while waiting for the reply" in str(exc) for exc in told] == [True]
+    assert hand.run(ask(PING)) == "PONG"
+
+
+async def test_a_call_may_wait_longer_than_other_calls_may_take(url: str) -> None:
+    quick = ConnectionSettings(url, socket_timeout=0.2)
+    driver = AsyncDriver(quick)
+    assert await driver.run(ask(command("BLPOP", "nothing", 0.5, decode=bool, blocks_for=0.5))) is False
+    with pytest.raises(OutcomeUnknown):
+        await driver.run(ask(command("BLPOP", "nothing", 5, decode=bool)))
+    await driver.aclose()
+
+
+def test_an_operation_is_told_the_error_and_may_go_on(hand: Hand) -> None:
+    def op() -> Op[str]:
+        try:
+            yield from ask(command("INCR", "a", "b", decode=replies.anything))
+        except ProtocolError:
+            return (yield from ask(PING))
+        return "not refused"
+
+    assert hand.run(op()) == "PONG"
+
+
+@pytest.mark.parametrize("has_hiredis", ["with", "without"])
+async def test_words_of_all_kinds_arrive_as_sent(
+    url: str, monkeypatch: pytest.MonkeyPatch, has_hiredis: str
+) -> None:
+    if has_hiredis == "without":  # it is an extra
+        monkeypatch.setattr(packing, "_fast", None)
+    driver = AsyncDriver(ConnectionSettings.resolve(url))
+    words: list[Word] = ["", "plain", "é \N{SNAKE}", 7, -1, 0.5, Kind.DONE, "x" * 100_000]
+    calls = [command("EVAL", "return ARGV", 0, *words, decode=list), command("ECHO", "end", decode=list)]
+    assert await driver.run(ask_all(calls)) == [[str(word) for word in words], list("end")]
+    await driver.aclose()

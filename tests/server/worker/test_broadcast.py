@@ -1,0 +1,215 @@
+"""Broadcasts: every subscription handles every message, and repeats only its own failures."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import Backoff, EmbeddedServer, JobOptions, Skip
+from glidemq_orchestrate.clients.broadcast import AsyncBroadcast, Broadcast
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.worker.broadcast import BroadcastWorker
+from tests.processes import spawned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conftest import Eventually
+    from tests.server.conftest import Clients
+
+STREAM = "glide:{news}:stream"
+Start = "Callable[..., BroadcastWorker]"
+
+
+@pytest.fixture
+def start(url: str) -> Iterator[Callable[..., BroadcastWorker]]:
+    running: list[tuple[BroadcastWorker, threading.Thread]] = []
+
+    def begin(handler: Any, subscription: str, **options: Any) -> BroadcastWorker:
+        worker = BroadcastWorker("news", handler, url, subscription=subscription, **options)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        running.append((worker, thread))
+        assert worker.ready.wait(60)
+        return worker
+
+    yield begin
+    for worker, _ in running:
+        worker.stop()
+    for _, thread in running:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_every_subscription_gets_what_it_wants(
+    url: str, start: Any, eventually: Eventually, redis_client: Any
+) -> None:
+    all_of_it: list[Any] = []
+    some: list[Any] = []
+    start(lambda ctx: all_of_it.append((ctx.name, ctx.data)), "all")
+    start(lambda ctx: some.append(ctx.name), "some", subjects=["order.*"])
+    with Broadcast("news", url) as news:
+        news.publish("order.paid", 1)
+        redis_client.function_flush()
+        news.publish("user.left", 2)
+    eventually(lambda: len(all_of_it) == 2 and len(some) == 1)
+    assert sorted(all_of_it) == [("order.paid", 1), ("user.left", 2)]
+    eventually(lambda: all(redis_client.xpending(STREAM, g)["pending"] == 0 for g in ("all", "some")))
+    assert (some, redis_client.xlen(STREAM)) == (["order.paid"], 2)
+
+
+def test_only_the_subscription_that_failed_tries_again(  # fact 39
+    url: str, start: Any, eventually: Eventually, redis_client: Any
+) -> None:
+    tries: list[int] = []
+    others: list[str] = []
+
+    def fail_once(ctx: Any) -> None:
+        tries.append(ctx.attempt)
+        if ctx.attempt == 1:
+            raise ValueError("boom")
+
+    start(fail_once, "s1")
+    start(lambda ctx: others.append(ctx.name), "s2")
+    with Broadcast("news", url) as news:
+        backoff = Backoff("fixed", timedelta(milliseconds=200))
+        job_id = news.publish("a", options=JobOptions(attempts=2, backoff=backoff))
+    eventually(lambda: redis_client.zrange("glide:{news}:scheduled", 0, -1) == [f"{job_id}||s1"])
+    eventually(lambda: tries == [1, 2])
+    eventually(lambda: all(redis_client.xpending(STREAM, g)["pending"] == 0 for g in ("s1", "s2")))
+    (_, fields) = redis_client.xrange(STREAM)[-1]
+    assert (fields["retryGroup"], others) == ("s1", ["a"])
+
+
+def test_what_a_dead_worker_held_is_handled(
+    url: str, start: Any, eventually: Eventually, redis_client: Any
+) -> None:
+    seen: list[str] = []
+    with Broadcast("news", url) as news:
+        news.publish("a")
+    redis_client.xgroup_create(STREAM, "s", "0")
+    redis_client.xreadgroup("s", "dead", {STREAM: ">"})
+    start(lambda ctx: seen.append(ctx.name), "s", lock_duration=timedelta(seconds=1))
+    eventually(lambda: seen == ["a"], timeout=20)
+
+
+def test_history_is_read_when_asked_for(url: str, start: Any, eventually: Eventually) -> None:
+    seen: list[str] = []
+    with Broadcast("news", url, max_messages=2) as news:
+        for subject in "abc":
+            news.publish(subject)
+    start(lambda ctx: seen.append(ctx.name), "s", start_from="0-0")
+    eventually(lambda: sorted(seen) == ["b", "c"])
+
+
+def test_both_facades_publish(clients: Clients, redis_client: Any) -> None:
+    kind = Broadcast if clients.runner is None else AsyncBroadcast
+    news: Any = clients.keep(kind("news", clients.url))
+    assert clients.do(news.publish("a", {"x": 1})) == "1"
+    assert redis_client.hget("glide:{news}:job:1", "data") == '{"x":1}'
+
+
+def test_what_cannot_be_meant_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="max_messages"):
+        Broadcast("news", url, max_messages=0)
+    with pytest.raises(ConfigurationError, match="subscription"):
+        BroadcastWorker("news", print, url, subscription=" ")
+    with pytest.raises(ConfigurationError, match="subjects"):
+        BroadcastWorker("news", print, url, subscription="s", subjects="a")
+
+
+SUBSCRIBER = """
+import sys, time
+from pathlib import Path
+from glidemq_orchestrate import BroadcastWorker
+
+def handle(ctx):
+    Path(sys.argv[2], ctx.name).touch()
+    time.sleep(0.5)
+    Path(sys.argv[2], ctx.name + ".done").touch()
+
+worker = BroadcastWorker("news", handle, sys.argv[1], subscription="s", concurrency=1)
+worker.run()
+"""
+
+
+def test_a_terminated_process_ends_what_it_has_begun(
+    url: str, tmp_path: Path, eventually: Eventually, redis_client: Any
+) -> None:
+    command = [sys.executable, "-c", SUBSCRIBER, url, str(tmp_path)]
+    with Broadcast("news", url) as news, spawned(command) as process:
+        eventually(lambda: redis_client.exists(STREAM) and redis_client.xinfo_groups(STREAM), timeout=60)
+        news.publish("a")
+        news.publish("b")
+        eventually((tmp_path / "a").exists, timeout=60)
+        process.terminate()
+        assert process.wait(60) == 0
+    assert (tmp_path / "a.done").exists()
+    assert not (tmp_path / "b").exists(), "nothing is begun after the signal"
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_what_does_not_end_is_left_to_others(url: str, start: Any, eventually: Eventually, kind: str) -> None:
+    begun: list[str] = []
+    seen: list[bool] = []
+    release = threading.Event()
+
+    def in_thread(ctx: Any) -> None:
+        begun.append(ctx.name)
+        seen.append(ctx.cancelled.wait(20))
+        release.wait(20)
+
+    async def on_the_loop(ctx: Any) -> None:
+        begun.append(ctx.name)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            seen.append(ctx.cancelled.is_set())
+
+    short = {"shutdown_timeout": timedelta(milliseconds=300), "lock_duration": timedelta(seconds=1)}
+    first = start(in_thread if kind == "thread" else on_the_loop, "s", **short)
+    with Broadcast("news", url) as news:
+        news.publish("a")
+    eventually(lambda: begun == ["a"])
+    first.stop()
+    eventually(lambda: seen == [True])
+    others: list[str] = []
+    start(lambda ctx: others.append(ctx.name), "s", lock_duration=timedelta(seconds=1))
+    eventually(lambda: others == ["a"], timeout=20)
+    release.set()
+
+
+def test_a_server_that_is_restarted_is_waited_for(tmp_path: Path, eventually: Eventually) -> None:
+    seen: list[str] = []
+    with EmbeddedServer(data_dir=tmp_path) as server:
+        port = int(server.url.rsplit(":", 1)[1])
+        worker = BroadcastWorker("news", lambda ctx: seen.append(ctx.name), server.url, subscription="s")
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        assert worker.ready.wait(20)
+        with Broadcast("news", server.url) as news:
+            news.publish("a")
+        eventually(lambda: seen == ["a"])
+    with EmbeddedServer(data_dir=tmp_path, port=port) as server, Broadcast("news", server.url) as news:
+        news.publish("b")
+        eventually(lambda: seen == ["a", "b"], timeout=20)
+        worker.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_needless_message_is_done(url: str, start: Any, eventually: Eventually, redis_client: Any) -> None:
+    def skip(_: Any) -> None:
+        raise Skip
+
+    start(skip, "s")
+    with Broadcast("news", url) as news:
+        news.publish("a")
+    eventually(lambda: redis_client.xinfo_groups(STREAM)[0]["entries-read"] == 1)
+    eventually(lambda: redis_client.xpending(STREAM, "s")["pending"] == 0)

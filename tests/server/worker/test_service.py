@@ -1,0 +1,91 @@
+"""How a service begins and ends: in a block, in a thread, by a signal; and by nothing else."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import Queue, Worker
+from glidemq_orchestrate.errors import ConnectionFailed
+from glidemq_orchestrate.worker.supervisor import Supervisor
+from tests.processes import spawned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import Eventually
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[Queue]:
+    with Queue("etl", url) as made:
+        yield made
+
+
+class TestRunning:
+    def test_it_serves_until_the_block_ends(self, url: str, queue: Queue) -> None:
+        worker = Worker(url, queues=["etl"])
+        worker.handler("double")(lambda ctx: ctx.data * 2)
+        with worker.running() as served:
+            assert served is worker
+            assert queue.add_and_wait("double", 21) == 42
+        assert not [thread for thread in threading.enumerate() if thread.name == worker.id]
+
+    def test_an_error_in_the_block_ends_it_too(self, url: str) -> None:
+        worker = Worker(url, queues=["etl"])
+        with pytest.raises(ZeroDivisionError), worker.running():
+            raise ZeroDivisionError
+        assert not [thread for thread in threading.enumerate() if thread.name == worker.id]
+
+    def test_what_keeps_it_from_starting_is_raised(self) -> None:
+        with pytest.raises(ConnectionFailed), Worker("valkey://127.0.0.1:1", queues=["etl"]).running():
+            raise AssertionError("it cannot have started")
+
+    def test_one_that_was_stopped_is_not_begun_again(self, url: str) -> None:
+        worker = Worker(url, queues=["etl"])
+        with worker.running():
+            pass
+        with pytest.raises(RuntimeError, match="make another one"), worker.running():
+            pass
+
+    def test_a_supervisor_too(self, url: str) -> None:
+        with Supervisor(url, queues=["etl"]).running() as supervisor:
+            assert supervisor.ready.is_set()
+
+    def test_a_worker_in_a_plain_thread_does_not_outlive_the_main_thread(
+        self, url: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "app.py").write_text(
+            textwrap.dedent("""
+                import sys, threading
+                from glidemq_orchestrate import Worker
+
+                worker = Worker(sys.argv[1], queues=["etl"])
+                threading.Thread(target=worker.run).start()
+                worker.ready.wait(20)
+                raise ValueError("the main thread ends by an error")
+            """)
+        )
+        done = subprocess.run(
+            [sys.executable, tmp_path / "app.py", url], check=False, capture_output=True, timeout=30
+        )
+        assert done.returncode == 1
+        assert b"ValueError" in done.stderr
+
+    def test_a_second_of_its_signals_ends_a_worker_of_the_command_line(
+        self, url: str, tmp_path: Path, redis_client: Any, eventually: Eventually
+    ) -> None:
+        (tmp_path / "app.py").write_text("from glidemq_orchestrate import Handlers\nhandlers = Handlers()\n")
+        command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "app", "--queue", "etl"]
+        with spawned([*command, "--url", url], cwd=tmp_path, stderr=subprocess.DEVNULL) as worker:
+            eventually(lambda: redis_client.zcard("glide:{etl}:gmo:workers") == 1, timeout=60)
+            worker.send_signal(signal.SIGHUP)
+            worker.send_signal(signal.SIGINT)
+            assert worker.wait(20) == 0

@@ -1,0 +1,110 @@
+"""The position of a watched flow: what was told, in a text."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import tracemalloc
+import zlib
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import FlowState, JobState, NodeStatus
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows.change import Told, time_of
+
+WAITING_CHILDREN = JobState.WAITING_CHILDREN
+
+
+def node(name: str, state: JobState, **kw: Any) -> NodeStatus:
+    return NodeStatus(name, "etl", name, "work", (), state, 0, "", None, kw.get("began"), kw.get("ended"))
+
+
+def test_nobody_was_told_of_anything_at_the_start() -> None:
+    assert Told("f").state(5, "a") == WAITING_CHILDREN
+    assert Told("f").state(0.5, "a") == WAITING_CHILDREN
+
+
+def test_every_position_says_what_was_told_up_to_there_and_no_more() -> None:
+    dice, told = random.Random(3), Told("f")
+    ranks = [*range(100), *(rank + 0.000_001 for rank in range(5))]
+    expected: dict[float, str] = {}
+    for _ in range(400):
+        rank, state = dice.choice(ranks), dice.choice(list(JobState))
+        position = told.tell(rank, node(f"n{rank}", state))
+        expected[rank] = state
+        found = Told.at("f", position)
+        assert {rank: found.state(rank, f"n{rank}") for rank in ranks} == {
+            rank: expected.get(rank, WAITING_CHILDREN) for rank in ranks
+        }
+        assert found.end == ""
+
+
+def test_whoever_goes_on_makes_positions_like_the_one_before() -> None:
+    told = Told.at("f", Told("f").tell(0, node("a", JobState.ACTIVE)))
+    again = Told.at("f", told.tell(1, node("b", JobState.COMPLETED)))
+    assert (again.state(0, "a"), again.state(1, "b")) == ("active", "completed")
+
+
+def test_the_end_is_part_of_it_until_a_node_moves_again() -> None:
+    told = Told("f")
+    position = told.tell_end(FlowState.FAILED)
+    assert Told.at("f", position).end == "failed"
+    assert Told.at("f", told.tell(0, node("a", JobState.WAITING))).end == ""
+
+
+def test_a_large_flow_has_a_position_that_can_be_kept() -> None:
+    told = Told("f")
+    positions = [told.tell(rank, node(f"n{rank}", JobState.COMPLETED)) for rank in range(20_000)]
+    assert len(positions[-1]) < 3_000
+    assert Told.at("f", positions[-1]).state(19_999, "x") == "completed"
+
+
+@pytest.mark.parametrize("wrong", ["", "1..", "1.AAAA.", "2.x.", "0-0", "1.eJw.0q", "x" * 10_000])
+def test_what_is_no_position_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match="no position of a watched flow"):
+        Told.at("f", wrong)
+
+
+def packed(wire: object, deltas: str = "") -> str:
+    text = wire if isinstance(wire, str) else json.dumps(wire)
+    return f"1.{base64.urlsafe_b64encode(zlib.compress(text.encode())).decode().rstrip('=')}.{deltas}"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        packed(None), packed(5), packed([]), packed({}), packed("[" * 100_000),
+        packed(["f", "", "cc", {}, 1]), packed(["f", "", 5, {}]), packed(["f", "", "cc", []]),
+        packed(["f", "", "cc", {"a": 1}]), packed(["f", 0, "cc", {}]), packed([["f"], "", "", {}]),
+        packed(["f", "", "c?", {}]), packed(["f", "", "\u00e4", {}]), packed(["f", "over", "", {}]),
+        packed(["f", "", "cc", {}], "0z"), packed(["f", "", "cc", {}], "9999999999a"),
+        packed(["f", "", "cc", {}], "9" * 5000 + "a"), packed(["f", "", "c" * 50_000_000, {}]),
+    ],
+)  # fmt: skip
+def test_a_position_that_was_made_up_is_refused_before_it_costs_much(wrong: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigurationError, match="no position of a watched flow"):
+            Told.at("f", wrong)
+        assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_that_of_another_flow_is_refused() -> None:
+    position = Told("f").tell(0, node("a", JobState.ACTIVE))
+    with pytest.raises(ConfigurationError, match="belongs to flow f, not to g"):
+        Told.at("g", position)
+
+
+def test_a_state_has_the_time_at_which_it_began() -> None:
+    began, ended, now = (datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 2, 3))
+    times = {"began": began, "ended": ended}
+    assert time_of(node("a", JobState.COMPLETED, **times), now) == ended
+    assert time_of(node("a", JobState.ACTIVE, **times), now) == began
+    assert time_of(node("a", JobState.WAITING, **times), now) == now
+    assert time_of(node("a", JobState.FAILED), now) == now

@@ -1,0 +1,342 @@
+"""What a flow is before any server hears of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glidemq_orchestrate import (
+    Backoff,
+    FlowNode,
+    FlowSpec,
+    FlowState,
+    FlowStatus,
+    JobOptions,
+    JobState,
+    NodeStatus,
+)
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    CycleError,
+    DuplicateNode,
+    EncodeError,
+    FlowTooLarge,
+    InvalidFlow,
+    PayloadTooLarge,
+    UnknownDependency,
+)
+from glidemq_orchestrate.flows.checked import MAX_NODES
+from glidemq_orchestrate.flows.spec import FlowId
+from glidemq_orchestrate.jobs.job import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def node(name: str, *after: str, **kw: Any) -> FlowNode:
+    return FlowNode(name, queue=kw.pop("queue", "etl"), job=kw.pop("job", "work"), after=list(after), **kw)
+
+
+def flow(*nodes: FlowNode, name: str = "nightly", **kw: Any) -> FlowSpec:
+    return FlowSpec(name, nodes=nodes, **kw)
+
+
+DIAMOND = (node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"))
+
+
+def order(spec: FlowSpec) -> list[str]:
+    return [checked.name for checked in spec.check().nodes]
+
+
+def test_dependencies_come_before_dependents_and_equals_in_writing_order() -> None:
+    assert order(flow(*reversed(DIAMOND))) == ["a", "c", "b", "d"]
+    assert order(flow(*DIAMOND)) == ["a", "b", "c", "d"]
+
+
+@given(st.permutations(range(8)), st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
+def test_the_order_respects_every_edge_of_any_acyclic_flow(
+    writing: list[int], edges: set[tuple[int, int]]
+) -> None:
+    after: dict[int, list[str]] = {n: [f"n{low}" for low, high in edges if low < high == n] for n in range(8)}
+    found = order(flow(*(node(f"n{n}", *after[n]) for n in writing)))
+    assert sorted(found) == [f"n{n}" for n in range(8)]
+    assert all(found.index(f"n{low}") < found.index(f"n{high}") for low, high in edges if low < high)
+
+
+def test_a_node_knows_its_relations_in_both_directions_each_once() -> None:
+    checked = {n.name: n for n in flow(*DIAMOND[:3], node("d", "b", "c", "b")).check().nodes}
+    assert checked["d"].after == ("b", "c")
+    assert checked["b"].dependents == ("d",)
+    assert checked["a"].dependents == ("b", "c")
+    assert [n.rank for n in checked.values()] == [0, 1, 2, 3]
+
+
+def test_a_cycle_is_refused_and_lists_its_nodes_in_order() -> None:
+    with pytest.raises(CycleError) as refused:
+        flow(node("start"), node("a", "c", "start"), node("b", "a"), node("c", "b")).check()
+    cycle = refused.value.cycle
+    assert sorted(cycle) == ["a", "b", "c"]
+    at = cycle.index("a")
+    assert [*cycle[at:], *cycle[:at]] == ["a", "b", "c"]
+    assert f"the flow has a cycle: {' -> '.join([*cycle, cycle[0]])}" == str(refused.value)
+
+
+def test_a_node_that_waits_for_itself_is_a_cycle_of_one() -> None:
+    with pytest.raises(CycleError, match="a -> a") as refused:
+        flow(node("a", "a")).check()
+    assert refused.value.cycle == ["a"]
+
+
+def test_duplicate_names_are_all_listed() -> None:
+    with pytest.raises(DuplicateNode, match="a, b") as refused:
+        flow(node("a"), node("b"), node("a"), node("b"), node("c")).check()
+    assert refused.value.names == ["a", "b"]
+
+
+def test_unknown_dependencies_are_all_listed() -> None:
+    with pytest.raises(UnknownDependency, match="b waits for x, y") as refused:
+        flow(node("a"), node("b", "a", "x", "y")).check()
+    assert refused.value.missing == {"b": ["x", "y"]}
+
+
+def test_a_hundred_thousand_nodes_are_a_flow_and_one_more_is_too_many() -> None:
+    nodes = [node(f"n{n}") for n in range(MAX_NODES + 1)]
+    assert len(flow(*nodes[:-1]).check().nodes) == 100_000
+    with pytest.raises(FlowTooLarge, match="100,001"):
+        flow(*nodes).check()
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, "a\nb", "a\x7f", "a\x00"])
+def test_a_node_name_that_cannot_be_shown_is_refused(name: str) -> None:
+    with pytest.raises(InvalidFlow, match="node name"):
+        flow(node(name)).check()
+
+
+def test_a_node_name_of_256_odd_characters_is_fine() -> None:
+    assert order(flow(node("ä:{}|" * 51 + "!"))) == ["ä:{}|" * 51 + "!"]
+
+
+def test_a_text_as_list_of_dependencies_is_refused_and_not_taken_apart() -> None:
+    with pytest.raises(InvalidFlow, match="b: after must be a list"):
+        flow(node("a"), FlowNode("b", queue="etl", job="work", after="a")).check()
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (flow(node("a"), name=""), "flow name .. is not usable"),
+        (flow(), "has no nodes"),
+        (flow(node("a", job="")), "node a: job name .. is not usable"),
+        (flow(node("a", options=JobOptions(job_id="own"))), "job_id is set by the flow"),
+    ],
+)
+def test_what_is_missing_is_named(spec: FlowSpec, told: str) -> None:
+    with pytest.raises(InvalidFlow, match=told):
+        spec.check()
+
+
+def test_a_bad_queue_name_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="queue name 'a:b'"):
+        flow(node("a", queue="a:b")).check()
+
+
+def test_a_bad_payload_names_its_node() -> None:
+    with pytest.raises(EncodeError, match="data of node bad"):
+        flow(node("good"), node("bad", data={1, 2})).check()
+    with pytest.raises(PayloadTooLarge, match="data of node big"):
+        flow(node("big", data="x" * 1_048_576)).check()
+
+
+def test_the_digest_is_equal_for_any_writing_order() -> None:
+    digests = {flow(*nodes).check().digest for nodes in itertools.permutations(DIAMOND)}
+    turned = replace(DIAMOND[3], after=["c", "b", "c"])
+    assert digests == {flow(*DIAMOND[:3], turned).check().digest}
+
+
+def test_the_digest_does_not_see_the_order_of_keys_but_that_of_lists() -> None:
+    first = {"x": 1, "y": [1, {"a": 1, "b": 2}]}
+    turned = {"y": [1, {"b": 2, "a": 1}], "x": 1}
+    other = {"x": 1, "y": [{"a": 1, "b": 2}, 1]}
+    digests = [flow(node("a", data=data)).check().digest for data in (first, turned, other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def changes() -> Sequence[FlowSpec]:
+    first = DIAMOND[0]
+    changed = [
+        replace(first, queue="other"),
+        replace(first, job="other"),
+        replace(first, data=0),
+        replace(first, data=False),
+        replace(first, data=""),
+        replace(first, options=JobOptions(attempts=2)),
+        replace(first, options=JobOptions(delay=timedelta(seconds=1))),
+        replace(first, options=JobOptions(timeout=timedelta(seconds=1))),
+        replace(first, options=JobOptions(backoff=Backoff())),
+        replace(first, options=JobOptions(backoff=Backoff(jitter=0.5))),
+    ]
+    return [
+        *(flow(one, *DIAMOND[1:]) for one in changed),
+        flow(*DIAMOND, name="other"),
+        flow(*DIAMOND, node("e")),
+        flow(*DIAMOND[:3]),
+        flow(*DIAMOND[:3], node("d", "b")),
+        flow(*DIAMOND[:3], node("d", "a", "b", "c")),
+        flow(node("A"), node("b", "A"), node("c", "A"), node("d", "b", "c")),
+    ]
+
+
+def test_the_digest_differs_for_any_change() -> None:
+    digests = [spec.check().digest for spec in [flow(*DIAMOND), *changes()]]
+    assert len(set(digests)) == len(digests) == 17
+
+
+def test_labels_do_not_change_what_runs() -> None:
+    assert flow(*DIAMOND, labels={"dag": "x"}).check().digest == flow(*DIAMOND).check().digest
+
+
+def test_the_home_is_the_queue_with_most_nodes_and_the_first_in_doubt() -> None:
+    assert flow(node("a", queue="x"), node("b", queue="y"), node("c", queue="y")).check().home == "y"
+    assert flow(node("a", queue="x"), node("b", queue="y")).check().home == "x"
+    assert flow(node("a", queue="x"), node("b", queue="y")).check().queues == ("x", "y")
+
+
+FILE = {
+    "name": "nightly",
+    "labels": {"dag": "d"},
+    "nodes": [
+        {"name": "a", "queue": "etl", "job": "work", "data": {"month": 1, "deep": [None, True, 1.5, "x"]}},
+        {
+            "name": "b",
+            "queue": "etl",
+            "job": "work",
+            "after": ["a"],
+            "options": {
+                "attempts": 3,
+                "timeout": "PT5M",
+                "delay": 1.5,
+                "backoff": {"kind": "fixed", "delay": 2},
+            },
+        },
+    ],
+}
+
+SPEC = flow(
+    node("a", data={"month": 1, "deep": [None, True, 1.5, "x"]}),
+    node(
+        "b",
+        "a",
+        options=JobOptions(
+            attempts=3,
+            timeout=timedelta(minutes=5),
+            delay=timedelta(seconds=1.5),
+            backoff=Backoff("fixed", timedelta(seconds=2)),
+        ),
+    ),
+    labels={"dag": "d"},
+)
+
+
+def test_a_flow_from_a_dict_equals_the_flow_written_in_python() -> None:
+    found = FlowSpec.from_dict(FILE)
+    assert found.check().digest == SPEC.check().digest
+    assert found.labels == SPEC.labels
+    assert found.nodes[0].data == SPEC.nodes[0].data
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_a_flow_file_may_be_yaml_or_json(tmp_path: Path, suffix: str) -> None:
+    import yaml  # noqa: PLC0415  only here
+
+    path = tmp_path / f"flow.{suffix}"
+    path.write_text(json.dumps(FILE) if suffix == "json" else yaml.safe_dump(FILE))
+    assert FlowSpec.from_file(path).check().digest == SPEC.check().digest
+    assert FlowSpec.from_file(str(path)).name == "nightly"
+
+
+def broken(**changes: Any) -> dict[str, Any]:
+    wire: dict[str, Any] = json.loads(json.dumps(FILE))
+    wire["nodes"][1] |= changes
+    return wire
+
+
+@pytest.mark.parametrize(
+    ("wire", "place"),
+    [
+        ({"nodes": []}, "name"),
+        ({"name": "x"}, "nodes"),
+        ({"name": "x", "nodes": [], "node": []}, "node"),
+        ({"name": "x", "nodes": {}}, "nodes"),
+        (broken(afer=["a"]), r"nodes\.1\.afer"),
+        (broken(after="a"), r"nodes\.1\.after"),
+        (broken(job=None), r"nodes\.1\.job"),
+        (broken(options={"atempts": 3}), r"nodes\.1\.options\.atempts"),
+        (broken(options={"attempts": 0}), r"nodes\.1\.options.*attempts"),
+        (broken(options={"timeout": "soon"}), r"nodes\.1\.options\.timeout"),
+        (broken(options={"backoff": {"dely": 1}}), r"nodes\.1\.options\.backoff\.dely"),
+        (broken(options={"backoff": {"kind": "slow"}}), r"nodes\.1\.options\.backoff"),
+        (broken(options={"backoff": {"jitter": 2}}), r"nodes\.1\.options\.backoff: backoff jitter"),
+        (broken(options={"delay": -1}), r"nodes\.1\.options: delay"),
+    ],
+)
+def test_a_bad_field_is_named_with_its_place(wire: dict[str, Any], place: str) -> None:
+    with pytest.raises(InvalidFlow, match=place):
+        FlowSpec.from_dict(wire)
+
+
+def test_data_that_is_not_json_is_told_by_the_check_which_names_the_node() -> None:
+    with pytest.raises(EncodeError, match="data of node b"):
+        FlowSpec.from_dict(broken(data={"when": timedelta(1)})).check()
+
+
+def test_every_bad_place_is_told_at_once() -> None:
+    wire = broken(job=3)
+    wire["nodes"][0]["queu"] = "x"
+    with pytest.raises(InvalidFlow, match=r"nodes\.0\.queu.*nodes\.1\.job"):
+        FlowSpec.from_dict(wire)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"flow\.yaml: No such file"):
+        FlowSpec.from_file(tmp_path / "flow.yaml")
+
+
+@pytest.mark.parametrize("content", [b"name: [", b"\xff\xfe\x00", b"- 1\n- 2\n", b"", b"just text"])
+def test_a_file_that_is_no_flow_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "flow.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InvalidFlow, match=r"flow\.yaml"):
+        FlowSpec.from_file(path)
+
+
+def test_a_status_counts_what_is_open_and_knows_when_it_has_ended() -> None:
+    status = FlowStatus(FlowId("f"), "n", FlowState.RUNNING, "q", 10, 3, 2, "", {}, None, None)
+    assert status.open == 5
+    assert [state.is_terminal for state in FlowState] == [False, False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("started", "finished", "seconds"),
+    [("1000", "3500", 2.5), ("1000", "", None), ("", "3500", None), ("3500", "1000", None)],
+)
+def test_the_seconds_of_a_node_are_those_of_its_last_run(
+    started: str, finished: str, seconds: float | None
+) -> None:
+    one = NodeStatus(
+        "a", "q", "j", "w", (), JobState.COMPLETED, 1, "", None, moment(started), moment(finished)
+    )
+    assert one.seconds == seconds
+
+
+def test_a_flow_file_says_how_long_the_flow_is_kept() -> None:
+    wire = {"name": "n", "retention": "P7D", "nodes": [{"name": "a", "queue": "etl", "job": "work"}]}
+    assert FlowSpec.from_dict(wire).check().retention_ms == 7 * 86_400_000
+    assert FlowSpec.from_dict(wire | {"retention": 60}).check().retention_ms == 60_000

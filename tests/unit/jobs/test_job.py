@@ -1,0 +1,226 @@
+"""Jobs as users see them, read from and written for glide-mq's hashes."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glidemq_orchestrate import Backoff, Job, JobOptions, JobState
+from glidemq_orchestrate.codec import pack
+from glidemq_orchestrate.errors import DecodeError, InvalidJob
+from glidemq_orchestrate.jobs.job import Attempt, RunOptions, milliseconds, moment, read_progress
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "wire"),
+    [
+        (JobOptions(), {}),
+        (JobOptions(attempts=1, delay=timedelta(0)), {}),
+        (JobOptions(attempts=3), {"attempts": 3}),
+        (JobOptions(delay=1.5 * SECOND), {"delay": 1500}),
+        (JobOptions(timeout=60 * SECOND), {"timeout": 60_000}),
+        (JobOptions(job_id="own"), {"jobId": "own"}),
+        (JobOptions(backoff=Backoff("fixed", SECOND)), {"backoff": {"type": "fixed", "delay": 1000}}),
+        (
+            JobOptions(backoff=Backoff(jitter=0.5)),
+            {"backoff": {"type": "exponential", "delay": 1000, "jitter": 0.5}},
+        ),
+    ],
+)
+def test_options_on_the_wire_are_what_a_node_worker_reads_and_absent_ones_are_left_out(
+    options: JobOptions, wire: dict[str, Any]
+) -> None:
+    assert json.loads(options.to_wire()) == wire
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"attempts": 0}, "attempts"),
+        ({"attempts": True}, "attempts"),
+        ({"attempts": 2.5}, "attempts"),
+        ({"timeout": timedelta(0)}, "timeout"),
+        ({"timeout": -SECOND}, "timeout"),
+        ({"timeout": timedelta(microseconds=400)}, "timeout"),
+        ({"delay": -SECOND}, "delay"),
+        ({"job_id": "a:b"}, "job id"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidJob, match=told):
+        JobOptions(**wrong)
+
+
+@given(
+    st.builds(
+        JobOptions,
+        attempts=st.integers(1, 1000),
+        timeout=st.none() | st.timedeltas(timedelta(milliseconds=1), timedelta(days=30)),
+        backoff=st.none()
+        | st.builds(
+            Backoff,
+            kind=st.sampled_from(["fixed", "exponential"]),
+            delay=st.timedeltas(timedelta(0), timedelta(days=30)),
+            jitter=st.floats(0, 1),
+        ),
+    )
+)
+def test_a_worker_obeys_the_options_that_a_producer_wrote(options: JobOptions) -> None:
+    obeyed = RunOptions.from_wire(options.to_wire())
+    assert obeyed.attempts == options.attempts
+    assert (obeyed.timeout is None) == (options.timeout is None)
+    assert milliseconds(obeyed.timeout or timedelta(0)) == milliseconds(options.timeout or timedelta(0))
+    assert (obeyed.backoff is None) == (options.backoff is None)
+    if obeyed.backoff and options.backoff:
+        assert obeyed.backoff.kind == options.backoff.kind
+        assert obeyed.backoff.jitter == options.backoff.jitter
+        assert milliseconds(obeyed.backoff.delay) == milliseconds(options.backoff.delay)
+
+
+NOTHING = RunOptions(attempts=1, backoff=None, timeout=None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "null",
+        "[]",
+        "{",
+        "[" * 100_000,
+        '{"attempts":null,"timeout":"5","backoff":7}',
+        '{"attempts":-3,"timeout":-1}',
+        '{"attempts":true,"timeout":true}',
+        '{"attempts":NaN,"timeout":NaN}',
+        '{"priority":3,"lifo":true,"removeOnComplete":{"ages":1}}',
+    ],
+    ids=range(11),
+)
+def test_broken_and_unknown_options_are_ignored(text: str) -> None:
+    assert RunOptions.from_wire(text) == NOTHING
+
+
+@pytest.mark.parametrize("number", ["1e999", "Infinity", "1e300", "9" * 400])
+def test_options_beyond_all_measure_do_not_stop_a_worker(number: str) -> None:
+    found = RunOptions.from_wire(f'{{"attempts":{number},"timeout":{number},"backoff":{{"delay":{number}}}}}')
+    assert found.attempts >= 1
+    assert found.backoff is not None
+
+
+def test_a_backoff_as_node_writes_it_is_understood() -> None:
+    found = RunOptions.from_wire('{"attempts":5,"backoff":{"type":"exponential","delay":200,"jitter":7}}')
+    assert found == RunOptions(5, Backoff("exponential", timedelta(milliseconds=200), 1.0), None)
+
+
+FIELDS = {
+    "id": "7",
+    "name": "clean",
+    "state": "completed",
+    "data": '{"month":1}',
+    "opts": "{}",
+    "returnvalue": "[1]",
+    "attemptsMade": "2",
+    "maxAttempts": "3",
+    "timestamp": "1700000000000",
+    "processedOn": "1700000001000",
+    "finishedOn": "1700000002500",
+    "failedReason": "first try",
+    "progress": "50",
+    "gmo:flow": "f",
+    "gmo:node": "n",
+}
+
+
+def test_a_job_is_read_from_its_hash() -> None:
+    job = Job.from_wire("etl", FIELDS)
+    assert (job.id, job.queue, job.name, job.state) == ("7", "etl", "clean", JobState.COMPLETED)
+    assert (job.data, job.result, job.progress) == ({"month": 1}, [1], 50)
+    assert (job.attempts_made, job.max_attempts, job.failed_reason) == (2, 3, "first try")
+    assert (job.flow_id, job.node) == ("f", "n")
+    assert job.created_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert job.finished_at is not None
+    assert job.started_at is not None
+    assert (job.finished_at - job.started_at).total_seconds() == 1.5
+
+
+def test_a_hash_with_unknown_and_without_optional_fields_is_a_job() -> None:
+    job = Job.from_wire("etl", {"id": "7", "state": "waiting", "whatIsThis": "x", "usage": "{"})
+    assert (job.name, job.data, job.result, job.failed_reason, job.progress) == ("", None, None, None, None)
+    assert (job.attempts_made, job.max_attempts) == (0, 1)
+    assert (job.created_at, job.started_at, job.finished_at, job.flow_id) == (None, None, None, None)
+
+
+def test_empty_fields_are_like_absent_ones() -> None:
+    empty = dict.fromkeys(FIELDS, "") | {"id": "7", "state": "waiting"}
+    job = Job.from_wire("etl", {name: value for name, value in empty.items() if not name.startswith("gmo:")})
+    assert job == Job.from_wire("etl", {"id": "7", "state": "waiting"})
+
+
+def test_every_state_of_glide_mq_is_known() -> None:
+    assert {str(state) for state in JobState} == {
+        "waiting", "active", "delayed", "prioritized", "waiting-children", "group-waiting", "suspended",
+        "completed", "failed", "skipped", "unknown",
+    }  # fmt: skip
+    assert {str(state) for state in JobState if state.is_terminal} == {"completed", "failed", "skipped"}
+
+
+def test_packed_data_is_unpacked() -> None:
+    assert Job.from_wire("etl", FIELDS | {"data": pack('{"a":1}')}).data == {"a": 1}
+
+
+def test_stored_data_that_is_not_json_is_an_error_that_names_the_job() -> None:
+    with pytest.raises(DecodeError, match="data of job 7"):
+        Job.from_wire("etl", FIELDS | {"data": "{"})
+
+
+def test_an_attempt_is_read_from_the_activated_hash() -> None:
+    attempt = Attempt.from_wire("etl", "5-1", "token", FIELDS)
+    assert (attempt.queue, attempt.entry_id, attempt.token, attempt.job_id) == ("etl", "5-1", "token", "7")
+    assert (attempt.processed_on, attempt.attempts_made) == ("1700000001000", 2)
+    assert (attempt.flow_id, attempt.node, attempt.options) == ("f", "n", NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [(None, None), ("", None), ("50", 50), ("[1]", [1]), ("half", "half")]
+)
+def test_progress_is_json_or_text(text: str | None, value: object) -> None:
+    assert read_progress(text) == value
+
+
+@pytest.mark.parametrize(("text", "second"), [("1000", 1), ("1000.7", 1), ("1e3", 1)])
+def test_a_moment_may_be_written_like_a_lua_number(text: str, second: int) -> None:
+    assert moment(text) == datetime(1970, 1, 1, 0, 0, second, tzinfo=UTC)
+
+
+def test_milliseconds_are_rounded() -> None:
+    assert [milliseconds(timedelta(microseconds=n)) for n in (0, 400, 600, 1_500_000)] == [0, 0, 1, 1500]
+
+
+@pytest.mark.parametrize(
+    ("wire", "stored"),
+    [
+        ("true", "true 0 0"),
+        ("false", ""),
+        ("0", ""),
+        ("7", "count 7 0"),
+        ('{"age":10,"count":5}', "age_count 5 10"),
+        ('{"age":10}', "age_count 0 10"),
+        ('"x"', ""),
+    ],
+)
+def test_retention_is_read_as_the_server_wants_it(wire: str, stored: str) -> None:
+    assert RunOptions.from_wire(f'{{"removeOnFail":{wire}}}').remove_on_fail == stored
+
+
+def test_a_backoff_of_another_name_is_left_to_the_worker() -> None:
+    found = RunOptions.from_wire('{"backoff":{"type":"mine","delay":5}}')
+    assert found.backoff_name == "mine"
+    assert RunOptions.from_wire('{"backoff":{"type":"fixed","delay":5}}').backoff_name == ""

@@ -1,0 +1,155 @@
+"""Job options: what is refused, by name, and what is written for a Node worker."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    Deduplication,
+    Fallback,
+    JobOptions,
+    JobRef,
+    Keep,
+    Ordering,
+    RateLimit,
+    TokenBucket,
+)
+from glidemq_orchestrate._protocol.queue.glidemq import EncodedJob, job_words
+from glidemq_orchestrate.errors import InvalidJob
+
+SECOND = timedelta(seconds=1)
+BUCKET = TokenBucket(capacity=2.5, refill_per_second=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "wire"),
+    [
+        (JobOptions(priority=3), {"priority": 3}),
+        (JobOptions(lifo=True), {"lifo": True}),
+        (JobOptions(ttl=SECOND), {"ttl": 1000}),
+        (JobOptions(cost=0.5), {"cost": 0.5}),
+        (JobOptions(lock_duration=60 * SECOND), {"lockDuration": 60_000}),
+        (JobOptions(remove_on_complete=True), {"removeOnComplete": True}),
+        (JobOptions(remove_on_fail=100), {"removeOnFail": 100}),
+        (JobOptions(remove_on_complete=Keep(age=60 * SECOND)), {"removeOnComplete": {"age": 60}}),
+        (JobOptions(remove_on_fail=Keep(5, 1.2 * SECOND)), {"removeOnFail": {"age": 2, "count": 5}}),
+        (
+            JobOptions(fallbacks=[Fallback("m"), Fallback("n", "p", {"t": 1})]),
+            {"fallbacks": [{"model": "m"}, {"model": "n", "provider": "p", "metadata": {"t": 1}}]},
+        ),
+        (JobOptions(parent=JobRef("etl", "7")), {"parent": {"queue": "etl", "id": "7"}}),
+        (
+            JobOptions(ordering=Ordering("k", 2, RateLimit(5, SECOND), BUCKET)),
+            {
+                "ordering": {
+                    "key": "k",
+                    "concurrency": 2,
+                    "rateLimit": {"max": 5, "duration": 1000},
+                    "tokenBucket": {"capacity": 2.5, "refillRate": 0.5},
+                }
+            },
+        ),
+        (JobOptions(deduplication=Deduplication("d")), {"deduplication": {"id": "d", "mode": "simple"}}),
+        (
+            JobOptions(deduplication=Deduplication("d", "throttle", SECOND)),
+            {"deduplication": {"id": "d", "mode": "throttle", "ttl": 1000}},
+        ),
+    ],
+)
+def test_the_options_json_is_what_a_node_worker_reads(options: JobOptions, wire: dict[str, Any]) -> None:
+    assert json.loads(options.to_wire()) == wire
+
+
+def test_the_words_of_a_plain_job_are_the_defaults_of_the_wire() -> None:
+    words = job_words(EncodedJob("n", '"d"', JobOptions()), 5)
+    assert words == ("n", '"d"', "{}", 5, 0, 0, "", 1, "", 0, 0, 0, 0, 0, 0, 0, "", 0, "")
+
+
+def test_the_words_of_a_job_with_every_option_stand_in_the_order_of_the_wire() -> None:
+    options = JobOptions(
+        attempts=4,
+        delay=1.5 * SECOND,
+        priority=9,
+        ttl=2 * SECOND,
+        job_id="own",
+        cost=1.2345,
+        ordering=Ordering("k", 2, RateLimit(5, SECOND), BUCKET),
+        parent=JobRef("up", "7"),
+    )
+    words = job_words(EncodedJob("n", "1", options), 5)
+    assert words[:8] == ("n", "1", options.to_wire(), 5, 1500, 9, "7", 4)
+    assert words[8:] == ("k", 2, 5, 1000, 2500, 500, 1235, 2000, "own", 0, "up")
+    assert job_words(EncodedJob("n", "1", JobOptions(lifo=True)), 5)[17] == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"priority": -1}, "priority"),
+        ({"priority": 2049}, "priority"),
+        ({"priority": True}, "priority"),
+        ({"priority": 1.5}, "priority"),
+        ({"attempts": 2**54}, "attempts"),
+        ({"ttl": timedelta(0)}, "ttl"),
+        ({"ttl": 5}, "ttl"),
+        ({"delay": 5}, "delay"),
+        ({"delay": timedelta(days=20_000)}, "delay"),
+        ({"cost": -1}, "cost"),
+        ({"cost": float("nan")}, "cost"),
+        ({"cost": float("inf")}, "cost"),
+        ({"cost": "1"}, "cost"),
+        ({"lifo": True, "ordering": Ordering("k")}, "lifo"),
+        ({"lock_duration": timedelta(milliseconds=999)}, "lock_duration"),
+        ({"lock_duration": timedelta(days=2)}, "lock_duration"),
+        ({"remove_on_complete": 0}, "remove_on_complete"),
+        ({"remove_on_fail": -1}, "remove_on_fail"),
+        ({"remove_on_fail": "all"}, "remove_on_fail"),
+        ({"ordering": Ordering("k", token_bucket=BUCKET), "cost": 3}, "cost 3 is more than"),
+        ({"ordering": Ordering("k", token_bucket=TokenBucket(0.5, 1))}, "cost 1 is more than"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidJob, match=told):
+        JobOptions(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong", "told"),
+    [
+        (Ordering, {"key": ""}, "ordering.key"),
+        (Ordering, {"key": "k" * 257}, "ordering.key"),
+        (Ordering, {"key": "__"}, "ordering.key"),
+        (Ordering, {"key": "k", "concurrency": 0}, "ordering.concurrency"),
+        (RateLimit, {"max": 0, "per": SECOND}, "rate_limit.max"),
+        (RateLimit, {"max": 1, "per": timedelta(0)}, "rate_limit.per"),
+        (TokenBucket, {"capacity": 0, "refill_per_second": 1}, "token_bucket.capacity"),
+        (TokenBucket, {"capacity": 1, "refill_per_second": -1}, "token_bucket.refill_per_second"),
+        (Deduplication, {"id": ""}, "deduplication.id"),
+        (Deduplication, {"id": "d", "mode": "often"}, "deduplication.mode"),
+        (Deduplication, {"id": "d", "mode": "throttle"}, "deduplication.ttl"),
+        (Deduplication, {"id": "d", "ttl": SECOND}, "deduplication.ttl"),
+        (Deduplication, {"id": "d", "mode": "throttle", "ttl": timedelta(0)}, "deduplication.ttl"),
+        (Keep, {}, "keep"),
+        (Keep, {"count": 0}, "keep.count"),
+        (Keep, {"age": timedelta(milliseconds=1)}, "keep.age"),
+        (Fallback, {"model": ""}, "fallbacks.model"),
+        (Fallback, {"model": "m", "metadata": {"a": {1}}}, "fallbacks.metadata"),
+        (JobRef, {"queue": "a:b", "id": "1"}, "no job"),
+        (JobRef, {"queue": "a", "id": "{"}, "no job"),
+    ],
+)
+def test_a_part_of_an_option_that_cannot_be_meant_is_refused_by_name(
+    part: type, wrong: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidJob, match=told):
+        part(**wrong)
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    JobOptions(priority=2048, lock_duration=timedelta(days=1), ttl=timedelta(milliseconds=1), cost=0)
+    JobOptions(lock_duration=SECOND, delay=timedelta(days=10_000))
+    Ordering("k" * 256)

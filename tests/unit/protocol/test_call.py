@@ -1,0 +1,138 @@
+"""Calls: what their replies say, what kept them from being read, and which may be repeated."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glidemq_orchestrate import JobOptions
+from glidemq_orchestrate._protocol.call import Call, ask, ask_all, ask_each, command, function
+from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.queue import glidemq, reads
+from glidemq_orchestrate._protocol.server import server
+from glidemq_orchestrate._protocol.worker import supervision
+from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError
+from glidemq_orchestrate.keys import QueueKeys
+
+ETL = QueueKeys("glide", "etl")
+RAW = [
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+    AttributeError,
+    ZeroDivisionError,
+]
+
+# What a driver could make of a reply, at any depth.
+REPLIES = st.recursive(
+    st.none() | st.integers() | st.text() | st.binary().map(lambda raw: raw.decode(errors="surrogateescape")),
+    lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+def raising(error: type[Exception]) -> Callable[[Any], Any]:
+    def decode(_: Any) -> Any:
+        raise error("a payload")
+
+    return decode
+
+
+def end(op: Any, reply: Any) -> Any:
+    """What an operation of one request answers to a reply."""
+    next(op)
+    with pytest.raises(StopIteration) as stop:
+        op.send(reply)
+    return stop.value.value
+
+
+@pytest.mark.parametrize("error", RAW)
+def test_whatever_a_decoder_raises_is_told_with_its_place_and_without_what_was_read(
+    error: type[Exception],
+) -> None:
+    call = function("gmo_flow_status", [ETL.flow("f")], (), raising(error))
+    (told,) = end(ask_each([call]), ["x"])
+    assert type(told) is ProtocolError
+    assert str(told) == f"the reply to gmo_flow_status of queue etl cannot be read: {error.__name__}"
+    op = ask(call)
+    next(op)
+    with pytest.raises(ProtocolError, match="gmo_flow_status of queue etl"):
+        op.send("x")
+
+
+def test_one_reply_that_cannot_be_read_leaves_the_others() -> None:
+    calls = [command("GET", ETL.key("id"), decode=int) for _ in range(3)]
+    first, broken, last = end(ask_each(calls), ["1", "x", "3"])
+    assert (first, last) == (1, 3)
+    assert "GET of queue etl" in str(broken)
+    op = ask_all(calls)
+    next(op)
+    with pytest.raises(ProtocolError, match="GET of queue etl"):
+        op.send(["1", "x", "3"])
+
+
+def test_a_refusal_that_nobody_understands_names_the_call_once_and_others_stay_as_they_are() -> None:
+    call = command("GET", ETL.key("id"), decode=int)
+    wrong = ProtocolError("WRONGTYPE of some kind")
+    for _ in range(2):
+        op = ask(call)
+        next(op)
+        with pytest.raises(ProtocolError) as told:
+            op.throw(wrong)
+        assert str(told.value) == "WRONGTYPE of some kind (GET of queue etl)"
+    (lost,) = end(ask_each([call]), [LeaseLost("gone")])
+    assert str(lost) == "gone"
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("FCALL", "gmo_sweep", 1, "glide:{a b}:gmo:flows", "{x}:{y}"), "gmo_sweep of queue a b"),
+        (("XREAD", "COUNT", 1, "STREAMS", "p:{q}:events", "0-0"), "XREAD of queue q"),
+        (("GET", "glide:{\udcff}:id"), "GET of queue \\udcff"),
+        (("TIME",), "TIME"),
+    ],
+)
+def test_a_place_says_what_was_called_for_which_queue(words: Any, place: str) -> None:
+    assert Call(words, str).place == place
+
+
+def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
+    assert glidemq.job_fields(ETL, "1").repeatable
+    assert orchestrate.flow_status(ETL, "f").repeatable
+    assert orchestrate.advance_flow(ETL, "f", 1).repeatable
+    assert not glidemq.add_log(ETL, "1", "line").repeatable
+    assert not server.server_time().repeatable
+    assert not orchestrate.retry_flow(ETL, "f", 1).repeatable
+    assert not glidemq.record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable
+
+
+@given(REPLIES)
+def test_no_reply_makes_a_builder_raise_anything_raw(reply: Any) -> None:
+    calls: list[Call[Any]] = [
+        orchestrate.version(),
+        orchestrate.flow_status(ETL, "f"),
+        orchestrate.flow_nodes(ETL, "f", "0"),
+        orchestrate.expire_due(ETL, 1),
+        supervision.check_open(ETL, "f", 0, 1, 1),
+        supervision.delivered(ETL),
+        supervision.stream_page(ETL, ""),
+        reads.pending_page(ETL, "-", 1),
+        reads.score(ETL, "x", "y"),
+        reads.stream_page(ETL, "-", 1),
+        glidemq.consumers(ETL),
+        glidemq.has_lost_events(ETL),
+        glidemq.read_events(ETL, "0", 1, None),
+        glidemq.add_job(ETL, "n", "", JobOptions(), 1),
+    ]
+    for call in calls:
+        with contextlib.suppress(GlideMQError):
+            call.read(reply)

@@ -1,0 +1,157 @@
+"""The registry of user code."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import Handlers, RetryLater, Suspend, Unrecoverable
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.worker.handler import Cancelled
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate import Context
+
+
+def one(ctx: Context) -> int:
+    return 1
+
+
+def two(ctx: Context) -> int:
+    return 2
+
+
+def function_of(handlers: Handlers, name: str) -> Any:
+    found = handlers.get(name)
+    return found and found.function
+
+
+def test_a_handler_is_found_by_its_name_and_stays_callable() -> None:
+    handlers = Handlers()
+    assert handlers.handler("b")(one) is one
+    handlers.handler("a")(two)
+    assert function_of(handlers, "b") is one
+    assert handlers.get("c") is None
+    assert handlers.names == ["a", "b"]
+
+
+def test_a_name_has_one_handler_and_the_same_twice_is_fine() -> None:
+    handlers = Handlers()
+    handlers.handler("a")(one)
+    handlers.handler("a")(one)
+    with pytest.raises(ConfigurationError, match="'a' has a handler already"):
+        handlers.handler("a")(two)
+    assert function_of(handlers, "a") is one
+
+
+def test_a_handler_needs_a_name() -> None:
+    with pytest.raises(ConfigurationError, match="job name"):
+        Handlers().handler("")
+
+
+def test_including_takes_over_handlers_and_hooks_once() -> None:
+    def hook() -> None: ...
+
+    some, all_of_them = Handlers(), Handlers()
+    some.handler("a")(one)
+    assert some.on_start(hook) is hook
+    assert some.on_stop(hook) is hook
+    all_of_them.include(some)
+    all_of_them.include(some)
+    assert function_of(all_of_them, "a") is one
+    assert all_of_them.start_hooks == all_of_them.stop_hooks == [hook]
+
+
+def test_including_another_handler_for_a_name_is_refused() -> None:
+    some, others = Handlers(), Handlers()
+    some.handler("a")(one)
+    others.handler("a")(two)
+    with pytest.raises(ConfigurationError, match="'a'"):
+        some.include(others)
+
+
+def test_the_signals_carry_what_is_to_be_said() -> None:
+    later = RetryLater(timedelta(seconds=5), "busy")
+    assert (later.delay, str(later)) == (timedelta(seconds=5), "busy")
+    assert str(RetryLater(timedelta(0))) == "asked to be retried later"
+    assert str(Unrecoverable("no such table")) == "no such table"
+
+
+@pytest.mark.parametrize("delay", [5, None, "5", timedelta(seconds=-1)])
+def test_a_retry_needs_a_duration(delay: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="delay"):
+        RetryLater(delay)
+
+
+async def three(ctx: Context) -> int:
+    return 3
+
+
+def many(contexts: list[Context]) -> list[int]:
+    return [1 for _ in contexts]
+
+
+def test_a_handler_knows_where_it_runs() -> None:
+    handlers = Handlers()
+    handlers.handler("thread")(one)
+    handlers.handler("process", process=True)(two)
+    handlers.handler("loop")(three)
+    handlers.batch_handler("batch", size=7, wait=timedelta(seconds=2))(many)
+    found = {name: handlers.get(name) for name in handlers.names}
+    assert {name for name, registered in found.items() if registered and registered.is_async} == {"loop"}
+    assert {name for name, registered in found.items() if registered and registered.in_process} == {"process"}
+    assert handlers.has_processes
+    assert handlers.largest_batch == 7
+    batch = found["batch"]
+    assert batch is not None
+    assert batch.batch_wait == 2.0
+
+
+def test_an_async_function_runs_in_no_process() -> None:
+    with pytest.raises(ConfigurationError, match="'a' is async"):
+        Handlers().handler("a", process=True)(three)
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(0, 1), (1_001, 1), (5, -1)])
+def test_a_batch_has_a_size_and_a_wait(size: int, seconds: int) -> None:
+    with pytest.raises(ConfigurationError, match="of a batch"):
+        Handlers().batch_handler("a", size=size, wait=timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize("name", ["", "fixed", "exponential"])
+def test_a_backoff_needs_a_name_of_its_own(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be registered"):
+        Handlers().backoff(name)(lambda failures, error: timedelta(0))
+
+
+def test_including_takes_over_backoffs_and_job_hooks_once() -> None:
+    some, all_of_them = Handlers(), Handlers()
+    strategy = some.backoff("mine")(lambda failures, error: timedelta(0))
+    hook = some.on_job(lambda event: None)
+    all_of_them.include(some)
+    all_of_them.include(some)
+    assert all_of_them.backoffs == {"mine": strategy}
+    assert all_of_them.job_hooks == [hook]
+    other = Handlers()
+    other.backoff("mine")(lambda failures, error: timedelta(1))
+    with pytest.raises(ConfigurationError, match="'mine' is registered twice"):
+        all_of_them.include(other)
+
+
+def test_being_cancelled_is_told_to_who_asks_and_to_who_waits() -> None:
+    cancelled = Cancelled()
+    assert not cancelled.is_set()
+    assert not cancelled.wait(0)
+    cancelled.set()
+    assert cancelled.is_set()
+    assert cancelled.wait(0)
+    late = Cancelled()
+    late.set()
+    assert late.wait(0)
+
+
+def test_a_suspension_cannot_end_before_it_begins() -> None:
+    with pytest.raises(ValueError, match="timeout of Suspend"):
+        Suspend("x", timedelta(0))

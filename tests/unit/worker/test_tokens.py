@@ -1,0 +1,42 @@
+"""The limit by tokens, as it is written."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import TokenLimit
+from glidemq_orchestrate._protocol.flows.staging import traced
+from glidemq_orchestrate.errors import ConfigurationError
+
+FINE: dict[str, Any] = {"max_tokens": 5, "per": timedelta(seconds=1)}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_tokens": 0}, "token_limit.max_tokens must be a whole number of at least 1, got 0"),
+        ({"max_tokens": 1.5}, "token_limit.max_tokens"),
+        ({"per": timedelta(0)}, "token_limit.per must be a timedelta of at least a millisecond"),
+        ({"per": 60}, "token_limit.per"),
+        ({"scope": "all"}, "token_limit.scope must be 'queue', 'worker' or 'both', got 'all'"),
+    ],
+)
+def test_what_limits_nothing_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        TokenLimit(**(FINE | given))
+
+
+@pytest.mark.parametrize(
+    ("options", "trace", "expected"),
+    [
+        ("{}", "", "{}"),
+        ("{}", "00-ab-cd-01", '{"traceparent":"00-ab-cd-01"}'),
+        ('{"attempts":2}', "00-ab-cd-01", '{"traceparent":"00-ab-cd-01","attempts":2}'),
+        ('{"traceparent":"mine"}', "00-ab-cd-01", '{"traceparent":"mine"}'),
+    ],
+)
+def test_options_carry_the_trace_of_the_submission(options: str, trace: str, expected: str) -> None:
+    assert traced(options, trace) == expected
