@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,9 @@ _lasting_threads: set[threading.Thread] = set()
 
 def pytest_sessionstart() -> None:
     """Mark what is started; also in the controller of pytest-xdist, whose processes go on without it."""
+    for each in (signal.SIGINT, signal.SIGQUIT):  # a shell has what it starts in the background ignore them,
+        if signal.getsignal(each) is signal.SIG_IGN:  # and so would all that tests start and interrupt
+            signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
     mark()
 
 

@@ -23,7 +23,7 @@ MARK: Final = "GLIDEMQ_TESTS"
 RUN: Final = uuid.uuid4().hex
 
 # Helpers that last as long as the process that needs them and hold nothing.
-HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "_lifeline_guard.py")
+HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "lifeline/guard.py")
 
 # What a fixture of a wider scope owns, also when a test has it started again.
 lasting: Final[set[int]] = set()

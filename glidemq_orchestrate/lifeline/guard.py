@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 MARK: Final = re.compile(r"GLIDEMQ_OWNER_\d+_[0-9a-f]{16}")
 LOOK_SECONDS: Final = 0.05
+QUIET_SECONDS: Final = 5.0
 GIVE_UP_SECONDS: Final = 60.0
 _PROC: Final = Path("/proc")
 
@@ -63,10 +64,16 @@ def main(mark: str, owner: int) -> None:
 
 
 def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> None:
-    """End all of them; returns when none is left, or none of the rest can be ended."""
+    """End all of them; returns when none has been seen for a while, or none of the rest can be ended.
+
+    For a while: whom the owner was about to start as it died, between fork and exec, has no mark yet.
+    """
     begun, ours, asked = time.monotonic(), dict(watched), False
-    while (found := left(ours, mark, spared)) and (spent := time.monotonic() - begun) < GIVE_UP_SECONDS:
+    last = begun
+    while (now := time.monotonic()) - last < QUIET_SECONDS and (spent := now - begun) < GIVE_UP_SECONDS:
+        found = left(ours, mark, spared)
         for pid, entry in found.items():
+            last = now
             # Once seen it is remembered: when its parent has gone, nothing else may lead to it any more.
             grace = ours.setdefault(pid, Watched(entry.started, 0.0)).grace
             if spent >= grace:

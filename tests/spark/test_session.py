@@ -165,7 +165,7 @@ def test_nothing_of_a_killed_process_is_left(moment: str, eventually: Eventually
         killed = time.monotonic()
         process.communicate()
     eventually(lambda: not [each for each in below if each.is_running()], 30)
-    assert time.monotonic() - killed < 2
+    assert time.monotonic() - killed < 8  # Spark's own processes need ten and more
 
 
 def _below(owner: psutil.Process, name: str) -> list[psutil.Process]:

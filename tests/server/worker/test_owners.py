@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from glidemq_orchestrate import EmbeddedServer, Queue
-from glidemq_orchestrate.lifeline import guard as _lifeline_guard
+from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OWNER = """
 import sys, time
-from glidemq_orchestrate import EmbeddedServer, Queue, _lifeline_guard
+from glidemq_orchestrate import EmbeddedServer, Queue
 with EmbeddedServer(data_dir=sys.argv[1]) as server:
     Queue("etl", server.url).add("a")
     print(server.pid, flush=True)
@@ -86,6 +86,26 @@ def test_the_server_of_a_process_killed_while_it_starts_ends_too(
             time.sleep(chance.random() / 10)  # some have the server's answer by then, some not
             owner.kill()
         eventually(lambda folder=folder: not works_in(folder), 5)  # type: ignore[misc]
+
+
+BETWEEN = """
+import os, signal, sys, time
+from glidemq_orchestrate.lifeline.lifeline import lifeline
+environment = {**os.environ, **lifeline.mark}
+child = os.fork()
+if not child:
+    time.sleep(1)
+    os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)"], environment)
+print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_was_being_started_when_its_owner_was_killed_ends_too(eventually: Eventually) -> None:
+    with start("-c", BETWEEN) as owner:
+        child = int(first_line(owner))
+    assert not is_gone(child)
+    eventually(partial(is_gone, child), 20)
 
 
 def test_a_killed_server_command_leaves_its_port_free(tmp_path: Path, eventually: Eventually) -> None:
@@ -198,14 +218,14 @@ def test_a_guard_with_a_mark_that_strangers_may_have_refuses_to_work(mark: str) 
 def test_processes_are_found_without_proc_too() -> None:
     child = subprocess.Popen(["sleep", "607"])
     try:
-        by_proc, by_ps = _lifeline_guard._from_proc(), _lifeline_guard._from_ps()
+        by_proc, by_ps = guard._from_proc(), guard._from_ps()
         for pid in (os.getpid(), child.pid):
             assert by_ps[pid][:2] == by_proc[pid][:2]
             assert by_ps[pid].started
     finally:
         child.kill()
         child.wait()
-    assert child.pid not in _lifeline_guard._from_ps()
+    assert child.pid not in guard._from_ps()
 
 
 @pytest.mark.parametrize("how", ["frozen", "executable"])
