@@ -16,6 +16,7 @@ from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, say, say
 from glidemq_orchestrate.clients.producer import Flow, FlowProducer
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
 from glidemq_orchestrate.flows.spec import FlowSpec, FlowState
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
@@ -250,7 +251,7 @@ def flow_graph(
     """
     if source.endswith((".yaml", ".yml", ".json")) or _is_file(source):
         spec = FlowSpec.from_file(source)
-        name, nodes = spec.name, list[Any](spec.check().nodes)
+        name, nodes = spec.name, list[Any](check_flow(spec).nodes)
     else:
         with FlowProducer(url, prefix=prefix) as flows:
             flow = flows.get(source)

@@ -19,7 +19,7 @@ from glidemq_orchestrate._ops.worker import workers
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
-from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.jobs.job import milliseconds
 from glidemq_orchestrate.keys import check_flow_id
@@ -62,7 +62,7 @@ class FlowProducer(SyncFacade):
             FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
             TransportError: No server, or it cannot take more. Repeat with the same ``flow_id``.
         """
-        flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
+        flow, name = check_flow(spec), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
             self._run(workers.require(self._prefix, _jobs(flow), self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
@@ -266,7 +266,7 @@ class AsyncFlowProducer(AsyncFacade):
         require_workers: bool = False,
     ) -> AsyncFlow:
         """See ``FlowProducer.submit``."""
-        flow, name = spec.check(), check_flow_id(flow_id or uuid4().hex)
+        flow, name = check_flow(spec), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
             await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from glidemq_orchestrate.codec import encode
 from glidemq_orchestrate.errors import (
@@ -20,13 +20,11 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.order import topological_order
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule, read_policy, read_rule
+from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.jobs.job import DEFAULT_OPTIONS, JobOptions, milliseconds
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, lasting, whole
 from glidemq_orchestrate.keys import check_queue_name
 from glidemq_orchestrate.names import FLOW_NAME, JOB_NAME, LABEL, NODE
-
-if TYPE_CHECKING:
-    from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 
 MAX_NODES: Final = 100_000
 MAX_LABELS: Final = 16
@@ -114,7 +112,20 @@ class CheckedFlow:
 
 
 def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
-    """See ``FlowSpec.check``. A part may wait for nodes that it does not have."""
+    """Check everything that can be checked without a server, and encode the payloads.
+
+    Whoever submits a flow does this first. In a test of your flows it finds what a submission would refuse.
+
+    Args:
+        spec: The flow.
+        is_part: It may wait for nodes that it does not have.
+
+    Raises:
+        InvalidFlow: No nodes, a bad name; its subclasses CycleError, DuplicateNode, UnknownDependency,
+            FlowTooLarge for those.
+        ConfigurationError: A queue name is not usable.
+        EncodeError, PayloadTooLarge: A payload is not JSON or over 1 MiB; the message names the node.
+    """
     _check_spec(spec)
     nodes = {node.name: node for node in spec.nodes}
     inner = {name: [other for other in node.after if other in nodes] for name, node in nodes.items()}

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NewType
 
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.errors import FailedNode, InvalidFlow, InvalidJob
-from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.forms.forms import FlowForms
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.importing import importing
@@ -60,7 +59,7 @@ class FlowNode:
 
 @dataclass(frozen=True, slots=True)
 class FlowSpec(FlowForms):
-    """A DAG of jobs with one fate. Made from any order of nodes; checked by ``check``.
+    """A DAG of jobs with one fate. Made from any order of nodes; ``check_flow`` checks it.
 
     Attributes:
         name: What the flow is called in lists; not its id.
@@ -125,17 +124,6 @@ class FlowSpec(FlowForms):
                 for at, node in enumerate(file.nodes)
             ],
         )
-
-    def check(self) -> CheckedFlow:
-        """Check everything that can be checked without a server, and encode the payloads.
-
-        Raises:
-            InvalidFlow: No nodes, a bad name; its subclasses CycleError, DuplicateNode, UnknownDependency,
-                FlowTooLarge for those.
-            ConfigurationError: A queue name is not usable.
-            EncodeError, PayloadTooLarge: A payload is not JSON or over 1 MiB; the message names the node.
-        """
-        return check_flow(self)
 
 
 class FlowState(StrEnum):

@@ -22,6 +22,7 @@ from glidemq_orchestrate import (
     FlowSpec,
     Queue,
     Worker,
+    check_flow,
 )
 from glidemq_orchestrate.cli import app
 
@@ -93,7 +94,7 @@ def test_the_growing_flow_runs_as_printed() -> None:
 
 
 def test_the_flow_file_is_a_valid_flow() -> None:
-    flow = FlowSpec.from_dict(yaml.safe_load(blocks("yaml")[0])).check()
+    flow = check_flow(FlowSpec.from_dict(yaml.safe_load(blocks("yaml")[0])))
 
     assert [node.name for node in flow.nodes] == ["clean", "report"]
 

@@ -56,7 +56,9 @@ def test_the_core_wheel_works_without_extras(wheels: dict[str, Path], tmp_path: 
         timeout=240,
     )  # fmt: skip
 
-    code = "from glidemq_orchestrate import *; print(FlowSpec('f', [FlowNode('a', 'q', 'j')]).check().home)"
+    code = (
+        "from glidemq_orchestrate import *; print(check_flow(FlowSpec('f', [FlowNode('a', 'q', 'j')])).home)"
+    )
     imported = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     command = subprocess.run(
         [tmp_path / "venv" / "bin" / "glidemq", "server", "--port", "1"],

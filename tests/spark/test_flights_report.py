@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from glidemq_orchestrate.errors import InvalidFlow
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.spark.flights import build
 from glidemq_orchestrate.spark.flights.report import check_totals
 from glidemq_orchestrate.spark.flights.storage import source_directory
@@ -36,7 +37,7 @@ Measures = dict[tuple[str, str], Mapping[str, float]]
 def run_nodes(spec: FlowSpec, make_run: MakeRun, results: Results, *, until: str | None = None) -> Results:
     """Run the nodes without a result in topological order; values pass through JSON, as on the wire."""
     nodes = {node.name: node for node in spec.nodes}
-    for checked in spec.check().nodes:
+    for checked in check_flow(spec).nodes:
         node = nodes[checked.name]
         if node.name not in results:
             run = make_run(node.data, {name: results[name] for name in node.after}, node=node.name)
@@ -132,7 +133,7 @@ def wind(mph: float) -> str:
 def test_the_flow_has_twenty_nodes_in_the_order_of_the_pipeline() -> None:
     spec = build("/data", queue="jvm")
     assert len(spec.nodes) == 20
-    after = {node.name: set(node.after) for node in spec.check().nodes}
+    after = {node.name: set(node.after) for node in check_flow(spec).nodes}
     cleaned = {f"clean-{month:02}" for month in range(1, 13)}
     delays = {f"delay-by-{section}" for section in ("carrier", "route", "hour", "weather")}
     assert after == {

@@ -36,6 +36,7 @@ from glidemq_orchestrate import (
     RetryLater,
     Unrecoverable,
     Worker,
+    check_flow,
 )
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.jobs.job import JobId
@@ -181,5 +182,5 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 
 def test_the_flow_above_is_one() -> None:
-    checked: Any = spec().check()
+    checked: Any = check_flow(spec())
     assert [node.name for node in checked.nodes] == ["clean", "report"]

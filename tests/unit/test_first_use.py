@@ -81,7 +81,7 @@ children = []
 while thread.is_alive() and len(children) < 40:
     pid = os.fork()
     if pid == 0:
-        signal.alarm(15)  # kills a child that hangs
+        signal.alarm(90)  # kills a child that hangs
         try:
             use()
         except BaseException as exc:
@@ -101,7 +101,7 @@ def test_a_fork_while_a_thread_imports_hangs_no_child(way: str, tmp_path: Path) 
     file = tmp_path / "flow.yaml"
     file.write_text("{name: n, nodes: [{name: a, queue: etl, job: work}]}")
     program = [sys.executable, "-W", "ignore", "-c", FORKS, way, str(file)]
-    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "True []", done.stdout
 
 
@@ -110,6 +110,7 @@ import asyncio, sys
 import glidemq_orchestrate as g
 from glidemq_orchestrate.errors import ConnectionFailed
 import glidemq_orchestrate._io.aio, glidemq_orchestrate._io.sync
+from glidemq_orchestrate import AsyncQueue, Queue
 from glidemq_orchestrate._lua import library
 
 def ask(call):

@@ -31,6 +31,7 @@ from glidemq_orchestrate._ops.queue import admin, jobs, schedulers
 from glidemq_orchestrate._ops.queue.adding import NewJob
 from glidemq_orchestrate.clients.producer import Flow
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys, check_flow_id, check_job_id
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.supervisor import Supervisor
@@ -41,7 +42,7 @@ T = 1_700_000_000_000
 
 
 def flow(name: str = "f", node: str = "a", queue: str = "q", job: str = "j", **labels: str) -> Any:
-    return FlowSpec(name, [FlowNode(node, queue, job)], labels=labels).check()
+    return check_flow(FlowSpec(name, [FlowNode(node, queue, job)], labels=labels))
 
 
 def add(name: str) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,25 +18,30 @@ PUBLIC = {
 }  # fmt: skip
 
 
-def test_all_names_are_there_sorted_and_documented() -> None:
-    names = glidemq_orchestrate.__all__
-    assert sorted(names) == list(names)
+def test_all_names_are_there_and_documented() -> None:
+    names = vars(glidemq_orchestrate)["__all__"]
+    assert len(set(names)) == len(names)
     assert set(names) >= PUBLIC
+    assert set(names) <= set(dir(glidemq_orchestrate))
     for name in names:
         assert getattr(glidemq_orchestrate, name).__doc__, name
 
 
-def test_everything_public_is_listed() -> None:
-    bound = {
-        name
-        for name, value in vars(glidemq_orchestrate).items()
-        if not name.startswith("_") and getattr(value, "__module__", "").startswith("glidemq_orchestrate")
+def test_type_checkers_are_told_the_same_names_of_the_same_modules() -> None:
+    stub = Path(glidemq_orchestrate.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    told = {
+        alias.name: node.module
+        for node in ast.parse(stub).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
-    assert bound | set(glidemq_orchestrate._ON_FIRST_USE) == set(glidemq_orchestrate.__all__)
+    homes = glidemq_orchestrate._HOMES  # type: ignore[attr-defined]  # private
+    assert told == {name: f"glidemq_orchestrate.{module}" for name, module in homes.items()}
+    for name, module in told.items():
+        assert getattr(glidemq_orchestrate, name).__module__ in (module, "types"), name
 
 
-def test_what_is_loaded_on_first_use_is_there_like_the_rest() -> None:
-    assert set(glidemq_orchestrate.__all__) <= set(dir(glidemq_orchestrate))
+def test_a_name_is_that_of_its_module() -> None:
     assert glidemq_orchestrate.Worker is worker.Worker
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = glidemq_orchestrate.Nothing  # type: ignore[attr-defined]  # that is the point
@@ -52,6 +59,29 @@ HEAVY = [
     "airflow",
     "dagster",
 ]
+
+
+def modules_after(code: str) -> set[str]:
+    """What a fresh interpreter has imported when it has run this."""
+    program = f"{code}\nimport sys; print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def ours(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.partition(".")[0] == "glidemq_orchestrate"}
+
+
+def test_importing_the_package_imports_one_module_of_ours() -> None:
+    assert len(ours(modules_after("import glidemq_orchestrate"))) == 2
+
+
+def test_writing_down_a_flow_imports_few_of_our_modules() -> None:
+    code = (
+        "from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions\n"
+        "FlowSpec('f', [FlowNode('a', 'q', 'j', options=JobOptions(attempts=3))])"
+    )
+    assert len(ours(modules_after(code))) <= 30
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from glidemq_orchestrate.flows.forms.fold import Group, N, fold
+from glidemq_orchestrate.flows.forms.fold import Group, N, Named, fold, rule_of
 
 FOLD_FROM: Final = 10
 
@@ -67,18 +67,22 @@ def _edges(groups: Sequence[Group[N]]) -> Iterator[tuple[int, int, str]]:
         for dependency in group.after:
             of = {node.name: getattr(node, "on_failure", None) for node in groups[dependency].nodes}
             told = {
-                getattr(node, "policies", {}).get(name, of[name])
-                for node in group.nodes
-                for name in node.after
-                if name in of
+                _policy(node, name) or of[name] for node in group.nodes for name in node.after if name in of
             }
             policy = told.pop() if len(told) == 1 else None
             yield dependency, at, "" if policy in (None, "fail") else f"on failure: {policy}"
 
 
+def _policy(node: Named, dependency: str) -> str | None:
+    """What the failure of a dependency means to a node that says so itself, as it is written or checked."""
+    policies: Mapping[str, str] = getattr(node, "policies", {})
+    written: str | None = getattr(dependency, "on_failure", None)
+    return policies.get(dependency) or written
+
+
 def _lines(group: Group[N]) -> list[str]:
-    rule = getattr(group.nodes[0], "rule", None)
-    rules = [] if rule in (None, "all_success") else [f"rule: {rule}"]
+    rule = rule_of(group.nodes[0])
+    rules = [f"rule: {rule}"] if rule else []
     if not group.is_folded:
         return [group.label, *rules]
     states = Counter(str(state) for node in group.nodes if (state := getattr(node, "state", None)))

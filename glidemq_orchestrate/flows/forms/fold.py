@@ -6,10 +6,12 @@ Pure. Used by everything that shows a flow to people.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from glidemq_orchestrate.errors import DuplicateNode, UnknownDependency
 from glidemq_orchestrate.flows.order import topological_order
 
 _NUMBER: Final = re.compile(r"\d+")
@@ -66,6 +68,31 @@ def dependencies(node: Named) -> list[str]:
     return list(dict.fromkeys(map(str, node.after)))
 
 
+def in_order(nodes: Collection[N]) -> list[N]:
+    """The nodes of a specification, dependencies before dependents.
+
+    Raises:
+        DuplicateNode: Two have one name.
+        UnknownDependency: One waits for a node that is not there.
+        CycleError: They wait for each other.
+    """
+    known = {node.name: node for node in nodes}
+    if len(known) < len(nodes):
+        counts = Counter(node.name for node in nodes)
+        raise DuplicateNode([name for name, count in counts.items() if count > 1])
+    after = {name: dependencies(node) for name, node in known.items()}
+    missing = {name: [other for other in others if other not in known] for name, others in after.items()}
+    if any(missing.values()):
+        raise UnknownDependency({name: others for name, others in missing.items() if others})
+    return [known[name] for name in topological_order(after)]
+
+
+def rule_of(node: Named) -> str | None:
+    """The rule of a node that has a use for one: what waits for nothing runs whatever its rule."""
+    rule = getattr(node, "rule", None)
+    return None if rule is None or rule == "all_success" or not node.after else str(rule)
+
+
 def fold(
     nodes: Collection[N], *, at_least: int | None, alone: Callable[[N], bool] = lambda _: False
 ) -> list[Group[N]]:
@@ -84,8 +111,7 @@ def fold(
     numbers: dict[tuple[Any, ...], int] = {}
     for node in nodes:
         waits_for = frozenset(family_of[name] for name in dependencies(node) if name in family_of)
-        rule = getattr(node, "rule", None)
-        key = (_NUMBER.sub("#", node.name), node.queue, node.job, rule, waits_for)
+        key = (_NUMBER.sub("#", node.name), node.queue, node.job, rule_of(node), waits_for)
         family_of[node.name] = numbers.setdefault(key, len(numbers))
         families.setdefault(key, []).append(node)
     parts: list[list[N]] = []

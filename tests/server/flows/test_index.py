@@ -18,6 +18,7 @@ from glidemq_orchestrate.errors import (
     InvalidFlow,
     ProtocolError,
 )
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ class TestAbandoned:
         self, hand: Hand, timed: FlowProducer, clock: Hours, dump: Dump, calls: int
     ) -> None:
         before = dump(events=False)
-        half = spec(nodes=130, labels={"a": "b"}).check()
+        half = check_flow(spec(nodes=130, labels={"a": "b"}))
         hand.run_until(backend.submit("glide", half, "f", "attach", clock), calls)
         assert ids(timed.list(state="staging")) == ["f"]
         clock.now += 15 * 60_000 - 1
@@ -327,7 +328,7 @@ class TestAbandoned:
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
         for name in ("broken", "fine"):
-            half = backend.submit("glide", spec(nodes=130).check(), name, "attach", clock)
+            half = backend.submit("glide", check_flow(spec(nodes=130)), name, "attach", clock)
             hand.run_until(half, CLAIMED + 1)
             clock.now += 1
         redis_client.set("glide:{etl}:gmo:flow:broken", "odd")
@@ -340,10 +341,10 @@ class TestAbandoned:
     def test_a_submitter_that_is_alive_is_left_alone(
         self, hand: Hand, timed: FlowProducer, clock: Hours
     ) -> None:
-        slow = backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
+        slow = backend.submit("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
         hand.run_until(slow, CLAIMED + 1)
         clock.now += 10 * 60_000
-        other = backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
+        other = backend.submit("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
         hand.run_until(other, CLAIMED + 2)
         clock.now += 10 * 60_000
         sweep(hand, clock)
@@ -354,7 +355,7 @@ class TestAbandoned:
     def test_a_submitter_that_wakes_up_amid_the_sweep_succeeds(  # noqa: PLR0917  fixtures
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any, calls: int, slices: int
     ) -> None:
-        half = spec(nodes=130).check()
+        half = check_flow(spec(nodes=130))
         hand.run_until(backend.submit("glide", half, "f", "attach", clock), calls)
         clock.now += 15 * 60_000
         hand.run_until(index.sweep([ETL], clock), slices)
@@ -367,7 +368,7 @@ class TestAbandoned:
     def test_a_sweep_between_the_chunks_of_a_submission_is_healed(
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
-        first = backend.submit("glide", spec(nodes=130).check(), "f", "attach", clock)
+        first = backend.submit("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
         claiming: Any = next(first)
         trip = first.send([hand.answer(call) for call in claiming.calls])
         said = [hand.answer(call) for call in trip.calls[:4]]  # type: ignore[union-attr]  # a batch

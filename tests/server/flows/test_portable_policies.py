@@ -15,6 +15,7 @@ from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.portable import portable
 from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.flows.checked import check_flow
 from tests.rule_oracle import ENDS, verdicts
 from tests.server.policy_work import LONG, Work, node, reasons, states
 
@@ -30,7 +31,7 @@ def submit(hand: Hand, flows: FlowProducer) -> Submit:
     """Submits by the portable path, although the server could do better."""
 
     def made(*nodes: FlowNode, **kw: Any) -> Flow:
-        checked = FlowSpec("n", nodes, **kw).check()
+        checked = check_flow(FlowSpec("n", nodes, **kw))
         bare = Reach(has_functions=False)
         hand.run(backend.submit("glide", checked, "f", "attach", SystemClock(), reach=bare))
         return flows.get("f")

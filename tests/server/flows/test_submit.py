@@ -39,6 +39,7 @@ from glidemq_orchestrate.errors import (
     ServerTooOld,
     UnknownDependency,
 )
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 from tests.processes import spawned
 
@@ -65,7 +66,7 @@ def chain(count: int, queues: tuple[str, ...] = ("etl",)) -> FlowSpec:
 
 
 def submission(spec: FlowSpec, flow_id: str = "f") -> Any:
-    return backend.submit("glide", spec.check(), flow_id, "attach", CLOCK)
+    return backend.submit("glide", check_flow(spec), flow_id, "attach", CLOCK)
 
 
 def waiting(redis_client: Any) -> list[str]:
@@ -93,7 +94,7 @@ def test_nothing_can_be_taken_before_the_flow_starts(hand: Hand, redis_client: A
     for request in hand.steps(submission(chain(130))):
         if any(call.words[1] == "gmo_start_flow" for call in getattr(request, "calls", ())):
             break
-    spec = chain(130).check()
+    spec = check_flow(chain(130))
     for stage in orchestrate.stage_flow("glide", "g", spec, staging.chunks(spec.nodes), 0):
         hand.answer(stage)
     assert {job for job in waiting(redis_client) if job.startswith("g~")} == set()
@@ -152,7 +153,7 @@ def test_two_submitters_of_one_flow_interleaved_make_one_flow(
 
 def one_by_one(hand: Hand, spec: FlowSpec) -> Iterator[str]:
     """A submission whose calls travel alone, so that another can come between any two."""
-    checked = spec.check()
+    checked = check_flow(spec)
     chunks = [checked.nodes[first : first + 40] for first in range(0, len(checked.nodes), 40)]
     calls = [
         *(
@@ -258,7 +259,7 @@ def test_a_half_submitted_flow_that_was_cancelled_can_be_repaired(
 ) -> None:
     hand.run_until(submission(chain(130)), CLAIMED + 2)
     flows.get("f").cancel("killed")
-    repair = backend.submit("glide", chain(130).check(), "f", "retry_failed", CLOCK)
+    repair = backend.submit("glide", check_flow(chain(130)), "f", "retry_failed", CLOCK)
     hand.run_until(repair, died_after)  # also when the repair dies after any call
     run_worker(["etl"], {"work": lambda ctx: 1})
     outcome = flows.submit(chain(130), flow_id="f", on_existing="retry_failed").wait(timeout=LONG)

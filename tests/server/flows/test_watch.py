@@ -29,6 +29,7 @@ from glidemq_orchestrate._ops.flows import watch as flow_watch
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, NodeNotFound, WaitTimeout
+from glidemq_orchestrate.flows.checked import check_flow
 from tests.processes import spawned
 
 if TYPE_CHECKING:
@@ -431,7 +432,9 @@ def test_a_portable_flow_is_watched_and_moved_on(
 ) -> None:
     spec = flow(node("a"), node("b", "a", queue="bi"), node("c", "b"))
     ref = hand.run(
-        backend.submit("glide", spec.check(), "p1", "attach", SystemClock(), reach=Reach(has_functions=False))
+        backend.submit(
+            "glide", check_flow(spec), "p1", "attach", SystemClock(), reach=Reach(has_functions=False)
+        )
     )
     assert ref.path == "portable"
     run_worker(["etl", "bi"], {"work": lambda ctx: ctx.node})

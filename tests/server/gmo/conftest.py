@@ -15,6 +15,7 @@ from glidemq_orchestrate._protocol.flows import orchestrate, staging
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:
@@ -76,15 +77,15 @@ class Bench:
         return answer
 
     def submit(self, *nodes: FlowNode) -> None:
-        self.hand.run(backend.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
+        self.hand.run(backend.submit("glide", check_flow(FlowSpec("n", nodes)), "f", "attach", self))
 
     def stage(self, *nodes: FlowNode) -> Any:
-        checked = FlowSpec("n", nodes).check()
+        checked = check_flow(FlowSpec("n", nodes))
         pieces = [piece for node in checked.nodes for piece in staging.pieces(node)]
         return next(orchestrate.stage_flow("glide", "f", checked, [pieces], self.now))
 
     def digest(self, *nodes: FlowNode) -> str:
-        return FlowSpec("n", nodes).check().digest
+        return check_flow(FlowSpec("n", nodes)).digest
 
     def take(self, consumer: str = "node") -> str:
         """A Node worker reads the next entry and does nothing with it yet; answers the entry's id."""

@@ -27,6 +27,7 @@ from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 from tests.rule_oracle import counts_as, verdicts
 
@@ -138,7 +139,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.world = World(self.hand, self.client)
         self.spec = {node.name: node for node in spec.nodes}
         self.hand.run(attempt_ops.open_queues(QUEUES))
-        checked = spec.check()
+        checked = check_flow(spec)
         self.hand.run(backend.submit("glide", checked, FLOW, "attach", self.world.clock))
         self.home = QueueKeys("glide", checked.home)
         self.completed: set[str] = set()

@@ -11,6 +11,7 @@ from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.jobs.job import Attempt
 from glidemq_orchestrate.jobs.options import JobOptions, Ordering
 
@@ -323,7 +324,7 @@ class TestManyNodesOfAFlow:
         self, bench: Bench, worker: Worker, node: Any
     ) -> None:
         nodes = [node(name) for name in ("a", "b", "c")]
-        flow = FlowSpec("n", nodes, fail_fast=True).check()
+        flow = check_flow(FlowSpec("n", nodes, fail_fast=True))
         bench.hand.run(backend.submit("glide", flow, "f", "attach", bench))
         a, b, c = sorted(worker(wanted=3).begun, key=lambda attempt: str(attempt.node))
         assert worker(done(a), fail(b), done(c)).verdicts[:2] == ["ok", "failed"]

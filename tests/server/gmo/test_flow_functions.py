@@ -13,6 +13,7 @@ from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate._protocol.flows import orchestrate, staging
 from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate.errors import FlowConflict
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.jobs.job import JobOptions
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -98,7 +99,7 @@ class TestStaging:
     def test_edges_that_come_late_still_hold_a_node_back(self, bench: Bench, node: Any) -> None:
         """The server was full for the first piece of a node, and took the last."""
         many = [node(f"n{n}") for n in range(1_100)]
-        checked = FlowSpec("n", [*many, node("all", *(one.name for one in many))]).check()
+        checked = check_flow(FlowSpec("n", [*many, node("all", *(one.name for one in many))]))
         chunks = list(staging.chunks(checked.nodes))
         calls = list(orchestrate.stage_flow("glide", "f", checked, chunks, bench.now))
         late = next(n for n, chunk in enumerate(chunks) if any(not piece.is_last for piece in chunk))

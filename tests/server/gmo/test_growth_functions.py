@@ -24,6 +24,7 @@ from glidemq_orchestrate.errors import (
     NodeExists,
     UnknownDependency,
 )
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 from tests.server.gmo.flow_runs import ETL, REF, SPARK, finish, leftovers, run_all, status
 
@@ -334,7 +335,7 @@ def test_queues_of_any_name_grow_and_are_swept(hand: Hand, redis_client: Any, qu
     clock = SystemClock()
     place, ref = QueueKeys("glide", queue), flow_ops.FlowRef(QueueKeys("glide", queue), "f")
     spec = FlowSpec("n", [FlowNode("a", queue, "work")], retention=timedelta(0))
-    hand.run(backend.submit("glide", spec.check(), "f", "attach", clock))
+    hand.run(backend.submit("glide", check_flow(spec), "f", "attach", clock))
     hand.run(ops.extend(ref, [FlowNode("b", queue, "work", after=["a"])], clock))
     assert [node.name for node in hand.run(flow_ops.nodes(ref))] == ["a", "b"]
     hand.run(flow_ops.cancel(ref, "why", clock))

@@ -14,6 +14,7 @@ from glidemq_orchestrate._ops.worker.supervise import Watch
 from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate._protocol.worker import supervision
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def test_what_is_still_to_be_done_is_done_by_advancing(bench: Bench, node: Any) 
 
 
 def test_a_flow_of_the_portable_path_is_not_touched(bench: Bench) -> None:
-    checked = FlowSpec("n", [FlowNode("a", "etl", "work")]).check()
+    checked = check_flow(FlowSpec("n", [FlowNode("a", "etl", "work")]))
     bench.hand.run(portable.submit(FlowRef(ETL, "f", "portable"), checked, "attach", bench))
     assert bench.record()["state"] == "running"
     bench.unchanged(supervision.check_open(ETL, "f", 0, 60_000, bench.now))

@@ -16,6 +16,7 @@ from glidemq_orchestrate._ops.flows.portable import portable as ops
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._protocol.call import Batch, Call, Op
 from glidemq_orchestrate._protocol.replies import error_from
+from glidemq_orchestrate.flows.checked import check_flow
 from tests.server.lua.servers import owner_of
 from tests.server.node_worker import NodeWorker
 
@@ -110,7 +111,7 @@ class Slots:
     def submission(
         self, spec: FlowSpec = FLOW, flow_id: str = "f", on_existing: OnExisting = "attach"
     ) -> Op[FlowRef]:
-        return backend.submit("glide", spec.check(), flow_id, on_existing, self, reach=self.reach)
+        return backend.submit("glide", check_flow(spec), flow_id, on_existing, self, reach=self.reach)
 
     def ref(self) -> FlowRef:
         ref, _ = self.run(backend.find("glide", "f"))

@@ -17,6 +17,7 @@ from glidemq_orchestrate._ops.flows.portable import portable as ops
 from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.flows import portable_record as records
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExpired, FlowNotFound
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, node
 from tests.server.node_worker import NodeWorker
@@ -88,7 +89,7 @@ def test_a_sweep_of_what_seems_abandoned_at_any_place_of_a_submission(slots: Slo
         for _ in range(place):
             is_over = is_over or next(slow, "over") == "over"
         slots.now += portable_advance.ABANDONED_MS + 1
-        slots.run(portable_advance.sweep(QueueKeys("glide", TWO.check().home), slots))
+        slots.run(portable_advance.sweep(QueueKeys("glide", check_flow(TWO).home), slots))
         for _ in slow:
             pass
         assert Counter(slots.run_jobs()) == {"a": 1, "m": 1}, place
@@ -170,7 +171,7 @@ def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
     for _ in range(4):
         for worker in workers:
             worker.run_all()
-        slots.run(portable_advance.sweep(QueueKeys("glide", rules.check().home), slots))
+        slots.run(portable_advance.sweep(QueueKeys("glide", check_flow(rules).home), slots))
     for flow_id in ids:
         ref, _ = slots.run(backend.find("glide", flow_id))
         assert slots.run(ops.status(ref))[0].state is FlowState.COMPLETED, flow_id
@@ -179,7 +180,7 @@ def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
 def test_a_flow_that_cannot_be_read_keeps_no_other_waiting(slots: Slots) -> None:
     for flow_id in ("f1", "f2", "f3"):
         slots.submit(TWO, flow_id)
-    home = QueueKeys("glide", TWO.check().home)
+    home = QueueKeys("glide", check_flow(TWO).home)
     broken = slots.client(home.base)
     broken.delete(f"{home.flow('f1')}:nodes")
     broken.set(f"{home.flow('f1')}:nodes", "odd")

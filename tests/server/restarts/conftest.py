@@ -17,6 +17,7 @@ from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._protocol.call import Call, Op, ask
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.settings import ConnectionSettings
 
@@ -74,7 +75,7 @@ class Keeper:
         return self.run(ask(call))
 
     def submit(self, *nodes: FlowNode) -> None:
-        self.run(backend.submit("glide", FlowSpec("n", nodes).check(), "f", "attach", self))
+        self.run(backend.submit("glide", check_flow(FlowSpec("n", nodes)), "f", "attach", self))
 
     def begin(self, wanted: int = 100) -> list[Attempt]:
         self.tokens += 1

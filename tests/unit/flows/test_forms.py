@@ -29,6 +29,7 @@ from glidemq_orchestrate import (
     Rule,
 )
 from glidemq_orchestrate.errors import ConfigurationError, CycleError, DuplicateNode, InvalidFlow
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.forms.drawing import dot, mermaid
 from glidemq_orchestrate.flows.forms.file import make_schema, schema_text, write_schema
 from glidemq_orchestrate.flows.forms.fold import fold, range_name
@@ -85,13 +86,13 @@ def fan(count: int) -> list[FlowNode]:
 
 
 def labels(nodes: Iterable[FlowNode], **kw: Any) -> list[str]:
-    return [group.label for group in fold(FlowSpec("f", list(nodes)).check().nodes, **kw)]
+    return [group.label for group in fold(check_flow(FlowSpec("f", list(nodes))).nodes, **kw)]
 
 
 class TestDicts:
     def test_a_dict_made_of_a_flow_makes_an_equal_flow(self) -> None:
         again = FlowSpec.from_dict(SPEC.to_dict())
-        assert again.check() == SPEC.check()
+        assert check_flow(again) == check_flow(SPEC)
         assert again.nodes[1].options == EVERYTHING
 
     def test_it_is_json_and_says_only_what_is_not_the_default(self) -> None:
@@ -101,12 +102,12 @@ class TestDicts:
             "name": "extract", "queue": "etl", "job": "extract", "data": {"day": "2026-01-01"}
         }  # fmt: skip
         assert wire["nodes"][1]["options"]["timeout"] == "PT5M"
-        assert FlowSpec.from_dict(wire).check() == SPEC.check()
+        assert check_flow(FlowSpec.from_dict(wire)) == check_flow(SPEC)
 
     def test_yaml_carries_it_too(self, tmp_path: Path) -> None:
         path = tmp_path / "flow.yaml"
         path.write_text(yaml.safe_dump(SPEC.to_dict()))
-        assert FlowSpec.from_file(path).check() == SPEC.check()
+        assert check_flow(FlowSpec.from_file(path)) == check_flow(SPEC)
 
 
 class TestGraphs:
@@ -119,7 +120,7 @@ class TestGraphs:
         assert nx.is_directed_acyclic_graph(graph)
         about = {key: value for key, value in graph.graph.items() if key != "name"}
         again = FlowSpec.from_graph(graph, name=graph.name, **about)
-        assert again.check().digest == SPEC.check().digest
+        assert check_flow(again).digest == check_flow(SPEC).digest
         for part in fields(SPEC):
             if part.name != "nodes":
                 assert getattr(again, part.name) == getattr(SPEC, part.name)
@@ -191,9 +192,11 @@ class TestSchema:
         assert examples
         for example in map(yaml.safe_load, examples):
             jsonschema.validate(example, schema)
-            assert FlowSpec.from_dict(example).check()
+            assert check_flow(FlowSpec.from_dict(example))
         jsonschema.validate({"$schema": "flow.schema.json", **SPEC.to_dict()}, schema)
-        assert FlowSpec.from_dict({"$schema": "flow.schema.json", **SPEC.to_dict()}).check() == SPEC.check()
+        assert check_flow(
+            FlowSpec.from_dict({"$schema": "flow.schema.json", **SPEC.to_dict()})
+        ) == check_flow(SPEC)
         seconds = SPEC.to_dict() | {"retention": 3600}
         jsonschema.validate(seconds, schema)
 
@@ -208,7 +211,7 @@ class TestSchema:
 
 class TestFolding:
     def test_a_chain_of_fan_outs_is_folded_step_by_step(self) -> None:
-        groups = fold(FlowSpec("f", fan(1000)).check().nodes, at_least=10)
+        groups = fold(check_flow(FlowSpec("f", fan(1000))).nodes, at_least=10)
         assert [(group.label, len(group.nodes), group.after) for group in groups] == [
             ("split", 1, []),
             ("clean[0..999]", 1000, [0]),

@@ -8,6 +8,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, chain, chord, group, map_over, nested
 from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
+from glidemq_orchestrate.flows.checked import check_flow
 
 
 def node(name: str, *after: str, data: Any = None) -> FlowNode:
@@ -15,7 +16,7 @@ def node(name: str, *after: str, data: Any = None) -> FlowNode:
 
 
 def edges(nodes: list[FlowNode]) -> dict[str, list[str]]:
-    FlowSpec("n", nodes).check()
+    check_flow(FlowSpec("n", nodes))
     return {node.name: list(node.after) for node in nodes}
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, GlideMQError, InvalidFlow
+from glidemq_orchestrate.flows.checked import check_flow
 
 HEAD = "name: x\n"
 NODE = "nodes: [{name: a, queue: q, job: j, data: %s}]\n"
@@ -39,7 +40,7 @@ MERGE_BOMB = (
 
 
 def submitted(path: Path) -> None:
-    FlowSpec.from_file(path).check()
+    check_flow(FlowSpec.from_file(path))
 
 
 def written(directory: Path, content: str | bytes, name: str = "flow.yaml") -> Path:

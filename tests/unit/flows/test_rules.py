@@ -25,7 +25,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate._protocol.flows.staging import JobNames, more_fields
 from glidemq_orchestrate.errors import InvalidFlow
-from glidemq_orchestrate.flows.checked import CheckedNode
+from glidemq_orchestrate.flows.checked import CheckedNode, check_flow
 from glidemq_orchestrate.flows.growth import check_growth
 from glidemq_orchestrate.flows.rules import verdict
 from tests.rule_oracle import ENDS, verdicts
@@ -36,7 +36,7 @@ def node(name: str, *after: str, **kw: Any) -> FlowNode:
 
 
 def checked(*nodes: FlowNode, **kw: Any) -> dict[str, CheckedNode]:
-    return {one.name: one for one in FlowSpec("n", nodes, **kw).check().nodes}
+    return {one.name: one for one in check_flow(FlowSpec("n", nodes, **kw)).nodes}
 
 
 def fields(nodes: dict[str, CheckedNode], name: str) -> Any:
@@ -126,7 +126,7 @@ class TestDigests:
     def test_another_policy_is_another_flow(self, one: dict[str, Any], other: dict[str, Any]) -> None:
         def digest(given: dict[str, Any]) -> str:
             nodes = [node("a"), FlowNode("b", "etl", "work", **{"after": ["a"]} | given)]
-            return FlowSpec("n", nodes).check().digest
+            return check_flow(FlowSpec("n", nodes)).digest
 
         assert digest(one) != digest(other)
 
@@ -136,12 +136,12 @@ class TestDigests:
             FlowSpec("n", [node("a")], deadline=timedelta(hours=1)),
             FlowSpec("n", [node("a")], fail_fast=True),
         ]
-        assert len({spec.check().digest for spec in specs}) == 3
+        assert len({check_flow(spec).digest for spec in specs}) == 3
 
     def test_defaults_written_out_are_the_same(self) -> None:
         plain = FlowSpec("n", [node("a"), node("b", "a")])
         nodes = [node("a", on_failure="fail"), node("b", Dependency("a"), rule="all_success")]
-        assert plain.check().digest == FlowSpec("n", nodes, priority=0).check().digest
+        assert check_flow(plain).digest == check_flow(FlowSpec("n", nodes, priority=0)).digest
 
 
 class TestBadInput:
@@ -202,9 +202,9 @@ def test_a_file_has_them_all() -> None:
     )
     wire = spec.to_dict()
     assert wire["nodes"][1]["after"] == [{"name": "a", "on_failure": "ignore"}]
-    assert FlowSpec.from_dict(wire).check().digest == spec.check().digest
+    assert check_flow(FlowSpec.from_dict(wire)).digest == check_flow(spec).digest
     graph = spec.to_graph()
-    assert FlowSpec.from_graph(graph, **graph.graph).check().digest == spec.check().digest
+    assert check_flow(FlowSpec.from_graph(graph, **graph.graph)).digest == check_flow(spec).digest
 
 
 @pytest.mark.parametrize("rule", Rule)

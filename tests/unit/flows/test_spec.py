@@ -32,7 +32,7 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
     UnknownDependency,
 )
-from glidemq_orchestrate.flows.checked import MAX_NODES
+from glidemq_orchestrate.flows.checked import MAX_NODES, check_flow
 from glidemq_orchestrate.flows.spec import FlowId
 from glidemq_orchestrate.jobs.job import moment
 
@@ -53,7 +53,7 @@ DIAMOND = (node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"))
 
 
 def order(spec: FlowSpec) -> list[str]:
-    return [checked.name for checked in spec.check().nodes]
+    return [checked.name for checked in check_flow(spec).nodes]
 
 
 def test_dependencies_come_before_dependents_and_equals_in_writing_order() -> None:
@@ -72,7 +72,7 @@ def test_the_order_respects_every_edge_of_any_acyclic_flow(
 
 
 def test_a_node_knows_its_relations_in_both_directions_each_once() -> None:
-    checked = {n.name: n for n in flow(*DIAMOND[:3], node("d", "b", "c", "b")).check().nodes}
+    checked = {n.name: n for n in check_flow(flow(*DIAMOND[:3], node("d", "b", "c", "b"))).nodes}
     assert checked["d"].after == ("b", "c")
     assert checked["b"].dependents == ("d",)
     assert checked["a"].dependents == ("b", "c")
@@ -81,7 +81,7 @@ def test_a_node_knows_its_relations_in_both_directions_each_once() -> None:
 
 def test_a_cycle_is_refused_and_lists_its_nodes_in_order() -> None:
     with pytest.raises(CycleError) as refused:
-        flow(node("start"), node("a", "c", "start"), node("b", "a"), node("c", "b")).check()
+        check_flow(flow(node("start"), node("a", "c", "start"), node("b", "a"), node("c", "b")))
     cycle = refused.value.cycle
     assert sorted(cycle) == ["a", "b", "c"]
     at = cycle.index("a")
@@ -91,33 +91,33 @@ def test_a_cycle_is_refused_and_lists_its_nodes_in_order() -> None:
 
 def test_a_node_that_waits_for_itself_is_a_cycle_of_one() -> None:
     with pytest.raises(CycleError, match="a -> a") as refused:
-        flow(node("a", "a")).check()
+        check_flow(flow(node("a", "a")))
     assert refused.value.cycle == ["a"]
 
 
 def test_duplicate_names_are_all_listed() -> None:
     with pytest.raises(DuplicateNode, match="a, b") as refused:
-        flow(node("a"), node("b"), node("a"), node("b"), node("c")).check()
+        check_flow(flow(node("a"), node("b"), node("a"), node("b"), node("c")))
     assert refused.value.names == ["a", "b"]
 
 
 def test_unknown_dependencies_are_all_listed() -> None:
     with pytest.raises(UnknownDependency, match="b waits for x, y") as refused:
-        flow(node("a"), node("b", "a", "x", "y")).check()
+        check_flow(flow(node("a"), node("b", "a", "x", "y")))
     assert refused.value.missing == {"b": ["x", "y"]}
 
 
 def test_a_hundred_thousand_nodes_are_a_flow_and_one_more_is_too_many() -> None:
     nodes = [node(f"n{n}") for n in range(MAX_NODES + 1)]
-    assert len(flow(*nodes[:-1]).check().nodes) == 100_000
+    assert len(check_flow(flow(*nodes[:-1])).nodes) == 100_000
     with pytest.raises(FlowTooLarge, match="100,001"):
-        flow(*nodes).check()
+        check_flow(flow(*nodes))
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257, "a\nb", "a\x7f", "a\x00"])
 def test_a_node_name_that_cannot_be_shown_is_refused(name: str) -> None:
     with pytest.raises(InvalidFlow, match="node name"):
-        flow(node(name)).check()
+        check_flow(flow(node(name)))
 
 
 def test_a_node_name_of_256_odd_characters_is_fine() -> None:
@@ -126,7 +126,7 @@ def test_a_node_name_of_256_odd_characters_is_fine() -> None:
 
 def test_a_text_as_list_of_dependencies_is_refused_and_not_taken_apart() -> None:
     with pytest.raises(InvalidFlow, match="b: after must be a list"):
-        flow(node("a"), FlowNode("b", queue="etl", job="work", after="a")).check()
+        check_flow(flow(node("a"), FlowNode("b", queue="etl", job="work", after="a")))
 
 
 @pytest.mark.parametrize(
@@ -140,32 +140,32 @@ def test_a_text_as_list_of_dependencies_is_refused_and_not_taken_apart() -> None
 )
 def test_what_is_missing_is_named(spec: FlowSpec, told: str) -> None:
     with pytest.raises(InvalidFlow, match=told):
-        spec.check()
+        check_flow(spec)
 
 
 def test_a_bad_queue_name_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="queue name 'a:b'"):
-        flow(node("a", queue="a:b")).check()
+        check_flow(flow(node("a", queue="a:b")))
 
 
 def test_a_bad_payload_names_its_node() -> None:
     with pytest.raises(EncodeError, match="data of node bad"):
-        flow(node("good"), node("bad", data={1, 2})).check()
+        check_flow(flow(node("good"), node("bad", data={1, 2})))
     with pytest.raises(PayloadTooLarge, match="data of node big"):
-        flow(node("big", data="x" * 1_048_576)).check()
+        check_flow(flow(node("big", data="x" * 1_048_576)))
 
 
 def test_the_digest_is_equal_for_any_writing_order() -> None:
-    digests = {flow(*nodes).check().digest for nodes in itertools.permutations(DIAMOND)}
+    digests = {check_flow(flow(*nodes)).digest for nodes in itertools.permutations(DIAMOND)}
     turned = replace(DIAMOND[3], after=["c", "b", "c"])
-    assert digests == {flow(*DIAMOND[:3], turned).check().digest}
+    assert digests == {check_flow(flow(*DIAMOND[:3], turned)).digest}
 
 
 def test_the_digest_does_not_see_the_order_of_keys_but_that_of_lists() -> None:
     first = {"x": 1, "y": [1, {"a": 1, "b": 2}]}
     turned = {"y": [1, {"b": 2, "a": 1}], "x": 1}
     other = {"x": 1, "y": [{"a": 1, "b": 2}, 1]}
-    digests = [flow(node("a", data=data)).check().digest for data in (first, turned, other)]
+    digests = [check_flow(flow(node("a", data=data))).digest for data in (first, turned, other)]
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -195,18 +195,18 @@ def changes() -> Sequence[FlowSpec]:
 
 
 def test_the_digest_differs_for_any_change() -> None:
-    digests = [spec.check().digest for spec in [flow(*DIAMOND), *changes()]]
+    digests = [check_flow(spec).digest for spec in [flow(*DIAMOND), *changes()]]
     assert len(set(digests)) == len(digests) == 17
 
 
 def test_labels_do_not_change_what_runs() -> None:
-    assert flow(*DIAMOND, labels={"dag": "x"}).check().digest == flow(*DIAMOND).check().digest
+    assert check_flow(flow(*DIAMOND, labels={"dag": "x"})).digest == check_flow(flow(*DIAMOND)).digest
 
 
 def test_the_home_is_the_queue_with_most_nodes_and_the_first_in_doubt() -> None:
-    assert flow(node("a", queue="x"), node("b", queue="y"), node("c", queue="y")).check().home == "y"
-    assert flow(node("a", queue="x"), node("b", queue="y")).check().home == "x"
-    assert flow(node("a", queue="x"), node("b", queue="y")).check().queues == ("x", "y")
+    assert check_flow(flow(node("a", queue="x"), node("b", queue="y"), node("c", queue="y"))).home == "y"
+    assert check_flow(flow(node("a", queue="x"), node("b", queue="y"))).home == "x"
+    assert check_flow(flow(node("a", queue="x"), node("b", queue="y"))).queues == ("x", "y")
 
 
 FILE = {
@@ -247,7 +247,7 @@ SPEC = flow(
 
 def test_a_flow_from_a_dict_equals_the_flow_written_in_python() -> None:
     found = FlowSpec.from_dict(FILE)
-    assert found.check().digest == SPEC.check().digest
+    assert check_flow(found).digest == check_flow(SPEC).digest
     assert found.labels == SPEC.labels
     assert found.nodes[0].data == SPEC.nodes[0].data
 
@@ -258,7 +258,7 @@ def test_a_flow_file_may_be_yaml_or_json(tmp_path: Path, suffix: str) -> None:
 
     path = tmp_path / f"flow.{suffix}"
     path.write_text(json.dumps(FILE) if suffix == "json" else yaml.safe_dump(FILE))
-    assert FlowSpec.from_file(path).check().digest == SPEC.check().digest
+    assert check_flow(FlowSpec.from_file(path)).digest == check_flow(SPEC).digest
     assert FlowSpec.from_file(str(path)).name == "nightly"
 
 
@@ -294,7 +294,7 @@ def test_a_bad_field_is_named_with_its_place(wire: dict[str, Any], place: str) -
 
 def test_data_that_is_not_json_is_told_by_the_check_which_names_the_node() -> None:
     with pytest.raises(EncodeError, match="data of node b"):
-        FlowSpec.from_dict(broken(data={"when": timedelta(1)})).check()
+        check_flow(FlowSpec.from_dict(broken(data={"when": timedelta(1)})))
 
 
 def test_every_bad_place_is_told_at_once() -> None:
@@ -338,5 +338,5 @@ def test_the_seconds_of_a_node_are_those_of_its_last_run(
 
 def test_a_flow_file_says_how_long_the_flow_is_kept() -> None:
     wire = {"name": "n", "retention": "P7D", "nodes": [{"name": "a", "queue": "etl", "job": "work"}]}
-    assert FlowSpec.from_dict(wire).check().retention_ms == 7 * 86_400_000
-    assert FlowSpec.from_dict(wire | {"retention": 60}).check().retention_ms == 60_000
+    assert check_flow(FlowSpec.from_dict(wire)).retention_ms == 7 * 86_400_000
+    assert check_flow(FlowSpec.from_dict(wire | {"retention": 60})).retention_ms == 60_000

@@ -25,6 +25,7 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     WaitTimeout,
 )
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ CLAIMED = [True, "etl", [None, None]]
 
 class TestSubmitting:
     def submit(self, clock: ManualClock, count: int = 3, size: int = 1, **kw: Any) -> Op[None]:
-        return flow.submit(REF, spec(count, size).check(), kw.get("on_existing", "attach"), clock)
+        return flow.submit(REF, check_flow(spec(count, size)), kw.get("on_existing", "attach"), clock)
 
     def test_a_small_flow_is_one_trip_and_its_release(self, scripted: Scripted, clock: ManualClock) -> None:
         told = scripted(self.submit(clock), [[1, 1, "staging", "running", 0]])
@@ -102,7 +103,7 @@ class TestSubmitting:
     def test_a_node_with_many_edges_travels_in_pieces(self, scripted: Scripted, clock: ManualClock) -> None:
         nodes = [FlowNode(f"n{n}", "etl", "work") for n in range(2500)]
         nodes.append(FlowNode("all", "etl", "work", after=[node.name for node in nodes]))
-        checked = FlowSpec("n", nodes).check()
+        checked = check_flow(FlowSpec("n", nodes))
         script = [[1, 1, *["staging"] * 53], ["running", *[0] * 20]]
         told = scripted(flow.submit(REF, checked, "attach", clock), script)
         assert told.names.count("gmo_stage_flow") == 53
@@ -158,7 +159,7 @@ class TestSubmitting:
     ) -> None:
         wish: Any = "replace"
         with pytest.raises(ConfigurationError, match="on_existing"):
-            scripted(backend.submit("glide", spec(1).check(), "f", wish, clock), [])
+            scripted(backend.submit("glide", check_flow(spec(1)), "f", wish, clock), [])
 
 
 def record(state: str, **fields: Any) -> list[str]:

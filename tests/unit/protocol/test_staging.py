@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate._protocol.flows.staging import CHUNK_EDGES, CHUNK_NODES, chunks
-from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 
 
 def layers(count: int, width: int) -> CheckedFlow:
@@ -22,7 +22,7 @@ def layers(count: int, width: int) -> CheckedFlow:
         for layer in range(count)
         for n in range(width)
     ]
-    return FlowSpec("n", nodes).check()
+    return check_flow(FlowSpec("n", nodes))
 
 
 @settings(max_examples=20)
@@ -43,13 +43,15 @@ def test_every_edge_travels_once_in_each_direction(count: int, width: int) -> No
 
 
 def test_a_node_with_more_edges_than_a_call_carries_is_cut_and_complete_at_last() -> None:
-    flow = FlowSpec(
-        "n",
-        [
-            *(FlowNode(f"n{n}", "etl", "work") for n in range(3_000)),
-            FlowNode("all", "etl", "work", after=[f"n{n}" for n in range(3_000)]),
-        ],
-    ).check()
+    flow = check_flow(
+        FlowSpec(
+            "n",
+            [
+                *(FlowNode(f"n{n}", "etl", "work") for n in range(3_000)),
+                FlowNode("all", "etl", "work", after=[f"n{n}" for n in range(3_000)]),
+            ],
+        )
+    )
     parts = [piece for chunk in chunks(flow.nodes) for piece in chunk if piece.node.name == "all"]
     assert [piece.is_last for piece in parts] == [False, False, True]
     assert [len(piece.after) for piece in parts] == [1000, 1000, 1000]

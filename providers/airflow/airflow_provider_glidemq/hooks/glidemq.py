@@ -7,13 +7,15 @@ from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseHook
 
-from glidemq_orchestrate import AsyncFlowProducer, FlowProducer
+import glidemq_orchestrate
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, GlideMQError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+    from glidemq_orchestrate import AsyncFlowProducer, FlowProducer
 
 DEFAULT_CONN_ID: Final = "glidemq_default"
 DEFAULT_PORT: Final = 6379
@@ -61,12 +63,12 @@ class GlideMQHook(BaseHook):
     def get_producer(self) -> FlowProducer:
         """A client; opens its connections on first use. Use it in a ``with`` statement, or call ``close``."""
         settings = self.get_settings()
-        return FlowProducer(settings)
+        return glidemq_orchestrate.FlowProducer(settings)
 
     async def aget_producer(self) -> AsyncFlowProducer:
         """``get_producer`` for triggers; for one event loop."""
         settings = await self.aget_settings()
-        return AsyncFlowProducer(settings)
+        return glidemq_orchestrate.AsyncFlowProducer(settings)
 
     def get_conn(self) -> FlowProducer:
         """``get_producer`` under the name that Airflow's hooks share."""

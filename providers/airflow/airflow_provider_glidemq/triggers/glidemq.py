@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
-from airflow_provider_glidemq.triggers.shared import shared_client
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, TransportError
 
 if TYPE_CHECKING:
@@ -114,10 +114,12 @@ class GlideMQFlowTrigger(BaseTrigger):
             return self._event("timeout", "the deadline has passed")
 
     async def _watch_for_ever(self) -> dict[str, Any]:
+        # The task imports this module too, and at each parse of its DAG; only the triggerer needs the client.
+        shared = await asyncio.to_thread(importlib.import_module, "airflow_provider_glidemq.triggers.shared")
         pauses = reconnect_pauses()
         while True:
             try:
-                async with shared_client(self.glidemq_conn_id) as client:
+                async with shared.shared_client(self.glidemq_conn_id) as client:
                     return await self._watch(client)
             except TransportError as exc:
                 if not exc.retryable:
