@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

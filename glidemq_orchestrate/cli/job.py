@@ -24,7 +24,8 @@ from glidemq_orchestrate.cli.shell import (
 )
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import EncodeError
-from glidemq_orchestrate.jobs.job import Job, JobOptions
+from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 job_app = typer.Typer(name="job", help="Look at single jobs and steer them.", no_args_is_help=True)

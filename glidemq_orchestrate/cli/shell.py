@@ -23,7 +23,7 @@ from glidemq_orchestrate.errors import (
     InvalidFlow,
     InvalidJob,
 )
-from glidemq_orchestrate.jobs.options import MAX_DURATION
+from glidemq_orchestrate.jobs.bounds import MAX_DURATION
 
 P = ParamSpec("P")
 T = TypeVar("T")

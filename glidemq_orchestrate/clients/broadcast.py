@@ -7,7 +7,8 @@ from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.jobs.job import DEFAULT_OPTIONS, JobId, JobOptions
+from glidemq_orchestrate.jobs.job import JobId
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
 

@@ -11,7 +11,7 @@ from glidemq_orchestrate._ops import events as ops
 from glidemq_orchestrate._ops.events import Event, EventFilter, EventKind
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.jobs.job import milliseconds
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
 

@@ -21,7 +21,7 @@ from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
-from glidemq_orchestrate.jobs.job import milliseconds
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import check_flow_id
 from glidemq_orchestrate.names import short_reason
 

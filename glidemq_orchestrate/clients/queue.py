@@ -21,7 +21,9 @@ from glidemq_orchestrate.clients.parts.jobs import AsyncJobCalls, JobCalls
 from glidemq_orchestrate.clients.parts.listing import AsyncListingCalls, ListingCalls
 from glidemq_orchestrate.clients.parts.usage import AsyncUsageCalls, UsageCalls
 from glidemq_orchestrate.codec import Json, JsonLike
-from glidemq_orchestrate.jobs.job import DEFAULT_OPTIONS, Job, JobId, JobOptions, milliseconds
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.job import Job, JobId
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
 from glidemq_orchestrate.jobs.usage import Usage
 
 __all__ = [

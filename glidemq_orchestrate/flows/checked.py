@@ -21,8 +21,8 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows.order import topological_order
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule, read_policy, read_rule
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
-from glidemq_orchestrate.jobs.job import DEFAULT_OPTIONS, JobOptions, milliseconds
-from glidemq_orchestrate.jobs.options import MAX_PRIORITY, lasting, whole
+from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions
 from glidemq_orchestrate.keys import check_queue_name
 from glidemq_orchestrate.names import FLOW_NAME, JOB_NAME, LABEL, NODE
 

@@ -1,65 +1,21 @@
-"""A job as users see it, and the only place that knows the field names of glide-mq's job hash."""
+"""A job as users see it: read from its hash, never written back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, NewType, Self
+from typing import NewType, Self
 
-from glidemq_orchestrate.codec import Json, decode, is_utf8, readable
+from glidemq_orchestrate.codec import Json, decode, readable
 from glidemq_orchestrate.errors import DecodeError, InvalidJob
-from glidemq_orchestrate.jobs.options import (
-    DEFAULT_OPTIONS,
-    Deduplication,
-    Fallback,
-    JobOptions,
-    JobRef,
-    Keep,
-    Ordering,
-    RateLimit,
-    Retention,
-    TokenBucket,
-    milliseconds,
-)
+from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
+from glidemq_orchestrate.jobs.options import Fallback, JobRef
 from glidemq_orchestrate.jobs.run_options import RunOptions
-from glidemq_orchestrate.stored import exact, moment, number, read_progress, span
-
-__all__ = [
-    "DEFAULT_OPTIONS",
-    "Attempt",
-    "Deduplication",
-    "Fallback",
-    "Job",
-    "JobId",
-    "JobOptions",
-    "JobRef",
-    "JobState",
-    "Keep",
-    "Ordering",
-    "RateLimit",
-    "Retention",
-    "RunOptions",
-    "TokenBucket",
-    "milliseconds",
-    "moment",
-    "read_progress",
-]
+from glidemq_orchestrate.stored import moment, number, read_progress, span
 
 JobId = NewType("JobId", str)
-
-FIELD_FLOW: Final = "gmo:flow"
-FIELD_HOME: Final = "gmo:home"
-FIELD_NODE: Final = "gmo:node"
-# Named one by one: other fields of a job hash may hold bytes that are no text.
-JOB_FIELDS_WITHOUT_PAYLOAD: Final = (
-    *("id", "name", "opts", "timestamp", "attemptsMade", "state", "delay", "priority", "maxAttempts"),
-    *("processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey"),
-    *("cost", "expireAt", "lifo", "progress", "revoked", "stalledCount", "schedulerName", "tpmTokens"),
-    *("fallbackIndex", FIELD_FLOW, FIELD_HOME, FIELD_NODE),
-)
-JOB_FIELDS: Final = (*JOB_FIELDS_WITHOUT_PAYLOAD, "data", "returnvalue")
 
 
 class JobState(StrEnum):
@@ -202,104 +158,6 @@ class Job:
             fallback_index=number(fields.get("fallbackIndex")),
             broken=broken,
         )
-
-
-@dataclass(slots=True)
-class Attempt:
-    """An activated job in the hands of a worker, with what proves that the attempt is the worker's.
-
-    ``inputs``: the stored results of the dependencies by node name; None when they have to be read in pages.
-    ``unreadable``: why no handler can run it; then it fails for good with that reason.
-    ``is_mute``: what its handler still says is not heard any more.
-    """
-
-    queue: str
-    job_id: str
-    entry_id: str
-    token: str
-    processed_on: str
-    name: str
-    data: str
-    options: RunOptions
-    attempts_made: int
-    flow_id: str | None
-    node: str | None
-    signals: str = ""
-    fallback_index: int = 0
-    budget_key: str = ""
-    inputs: Mapping[str, str] | None = field(default_factory=dict)
-    unreadable: str = ""
-    is_mute: bool = False
-
-    @classmethod
-    def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
-        """Build from the fields of an active job hash, whatever they hold."""
-        name, opts, made = fields.get("name", ""), fields.get("opts", ""), fields.get("attemptsMade")
-        return cls(
-            queue=queue,
-            job_id=fields.get("id", ""),
-            entry_id=entry_id,
-            token=token,
-            processed_on=fields.get("processedOn", ""),
-            name=name,
-            data=fields.get("data", ""),
-            options=RunOptions.from_wire(opts),
-            attempts_made=exact(made) or 0,
-            flow_id=fields.get(FIELD_FLOW),
-            node=fields.get(FIELD_NODE),
-            unreadable=_flaw(("name", name), ("opts", opts)) or _odd(("attemptsMade", made)),
-        )
-
-    @classmethod
-    def from_row(cls, queue: str, token: str, row: list[Any]) -> Attempt:
-        """Build from a row of ``gmo_finish_and_fetch``, whatever it holds."""
-        job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
-        signals, fallback, budget, inputs = row[9:]
-        options = RunOptions.from_wire(opts or "")
-        if not flow_id and options.portable:
-            flow_id, node = options.portable
-        results: dict[str, str] | None = None if flow_id else {}
-        if inputs is not None:
-            results = dict(zip(inputs[::2], inputs[1::2], strict=False))
-        unreadable = ""
-        if not f"{job_id}{name}{opts}{flow_id}{node}".isascii():  # most are: one look at all of them
-            unreadable = _flaw(
-                ("id", job_id), ("name", name), ("opts", opts), ("flow", flow_id), ("node", node)
-            )
-        if (made and made != "0") or fallback:
-            unreadable = unreadable or _odd(("attemptsMade", made), ("fallbackIndex", fallback))
-        return cls(
-            queue,
-            job_id,
-            entry_id,
-            token,
-            processed_on or "",
-            name or "",
-            data or "",
-            options,
-            exact(made) or 0,
-            flow_id,
-            node,
-            signals or "",
-            exact(fallback) or 0 if fallback else 0,
-            budget or "",
-            results,
-            unreadable,
-        )
-
-
-def _flaw(*texts: tuple[str, str | None]) -> str:
-    for name, text in texts:
-        if text and not text.isascii() and not is_utf8(text):
-            return f"its {name} is not UTF-8"
-    return ""
-
-
-def _odd(*counts: tuple[str, str | None]) -> str:
-    for name, text in counts:
-        if text and exact(text) is None:
-            return f"its {name} is not a whole number"
-    return ""
 
 
 def _single_parent(fields: Mapping[str, str]) -> JobRef | None:

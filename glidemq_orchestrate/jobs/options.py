@@ -7,114 +7,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidJob
 from glidemq_orchestrate.jobs.backoff import Backoff
+from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named, whole
+from glidemq_orchestrate.jobs.deduplication import Deduplication, deduplication_wire
+from glidemq_orchestrate.jobs.ordering import Ordering, ordering_wire
+from glidemq_orchestrate.jobs.retention import Keep, Retention, check_retention
 from glidemq_orchestrate.keys import check_job_id, check_queue_name
-from glidemq_orchestrate.names import NameRule
 
 MAX_PRIORITY: Final = 2048
-MAX_DURATION: Final = timedelta(days=10_000)  # scores of waiting jobs have 42 bits for a time in ms
+
+
 MIN_LOCK: Final = timedelta(seconds=1)
+
+
 MAX_LOCK: Final = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True)
-class RateLimit:
-    """At most ``max`` starts in each window of ``per``; the window begins with its first start."""
-
-    max: int
-    per: timedelta
-
-    def __post_init__(self) -> None:
-        """Refuse what limits nothing."""
-        whole("rate_limit.max", self.max, 1)
-        lasting("rate_limit.per", self.per, least=timedelta(milliseconds=1))
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBucket:
-    """A bucket of ``capacity`` tokens that fills by ``refill_per_second``; a start takes its cost."""
-
-    capacity: float
-    refill_per_second: float
-
-    def __post_init__(self) -> None:
-        """Refuse a bucket that stays empty."""
-        amount("token_bucket.capacity", self.capacity, least=0.001)
-        amount("token_bucket.refill_per_second", self.refill_per_second, least=0.001)
-
-
-@dataclass(frozen=True, slots=True)
-class Ordering:
-    """Jobs of one key start in the order of adding.
-
-    Attributes:
-        key: 1 to 256 characters, not ``__``.
-        concurrency: How many jobs of the key run at once; 1 keeps them strictly in order.
-        rate_limit: Starts per window for the key.
-        token_bucket: Starts by cost for the key.
-    """
-
-    key: str
-    concurrency: int = 1
-    rate_limit: RateLimit | None = None
-    token_bucket: TokenBucket | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what no server could keep."""
-        named("ordering.key", self.key)
-        if self.key == "__":
-            raise InvalidJob("ordering.key must not be '__', which glide-mq uses itself")
-        whole("ordering.concurrency", self.concurrency, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Deduplication:
-    """When to add a job although one with the same deduplication id was added before.
-
-    Attributes:
-        id: 1 to 256 characters; what is the same job.
-        mode: ``simple``: not while the earlier job has not ended. ``throttle``: not within ``ttl`` of the
-            earlier one. ``debounce``: replace the earlier one while it is delayed or waits by priority; not
-            while it is anything else that has not ended.
-        ttl: The window of ``throttle``.
-    """
-
-    id: str
-    mode: Literal["simple", "throttle", "debounce"] = "simple"
-    ttl: timedelta | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a mode nobody knows and a window that is missing or without use."""
-        named("deduplication.id", self.id)
-        if self.mode not in ("simple", "throttle", "debounce"):
-            raise InvalidJob(
-                f"deduplication.mode {self.mode!r} is unknown; use 'simple', 'throttle' or 'debounce'"
-            )
-        if self.ttl is not None:
-            lasting("deduplication.ttl", self.ttl, least=timedelta(milliseconds=1))
-        if (self.ttl is None) == (self.mode == "throttle"):
-            raise InvalidJob("deduplication.ttl belongs to mode 'throttle', and to no other")
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """How many ended jobs stay, for how long; whatever is given applies, at least one of the two."""
-
-    count: int | None = None
-    age: timedelta | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what keeps everything or nothing."""
-        if self.count is None and self.age is None:
-            raise InvalidJob("keep needs a count, an age or both")
-        if self.count is not None:
-            whole("keep.count", self.count, 1)
-        if self.age is not None:
-            lasting("keep.age", self.age, least=timedelta(seconds=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +67,6 @@ class JobRef:
             check_job_id(self.id)
         except (ConfigurationError, InvalidJob) as exc:
             raise InvalidJob(f"no job: {exc}") from exc
-
-
-Retention: TypeAlias = "bool | int | Keep"
-"""``False``: stay until cleaned. ``True``: removed at once. A number: the last so many stay. Or ``Keep``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +125,8 @@ class JobOptions:
             amount("cost", self.cost)
         if self.lifo and self.ordering is not None:
             raise InvalidJob("lifo and ordering exclude each other")
-        _check_retention("remove_on_complete", self.remove_on_complete)
-        _check_retention("remove_on_fail", self.remove_on_fail)
+        check_retention("remove_on_complete", self.remove_on_complete)
+        check_retention("remove_on_fail", self.remove_on_fail)
         self._check_cost()
 
     def to_wire(self) -> str:
@@ -276,11 +182,11 @@ class JobOptions:
         if self.ttl is not None:
             wire["ttl"] = milliseconds(self.ttl)
         if self.ordering is not None:
-            wire["ordering"] = _ordering_wire(self.ordering)
+            wire["ordering"] = ordering_wire(self.ordering)
         if self.cost is not None:
             wire["cost"] = self.cost
         if self.deduplication is not None:
-            wire["deduplication"] = _deduplication_wire(self.deduplication)
+            wire["deduplication"] = deduplication_wire(self.deduplication)
         if self.parent is not None:
             wire["parent"] = {"queue": self.parent.queue, "id": self.parent.id}
         return wire
@@ -297,93 +203,6 @@ class JobOptions:
             elif value:
                 wire[name] = value
         return wire
-
-
-def whole(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Refuse what is no whole number within the bounds; the message names the option.
-
-    Raises:
-        InvalidJob: It is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidJob(f"{name} must be a whole number of at least {least}, got {value!r}")
-    if value > (2**53 if most is None else most):
-        raise InvalidJob(f"{name} must be at most {2**53 if most is None else most}, got {value!r}")
-
-
-def amount(name: str, value: object, *, least: float = 0.0) -> None:
-    """Refuse what is no finite number of at least ``least``.
-
-    Raises:
-        InvalidJob: It is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 2**40:
-        raise InvalidJob(f"{name} must be a number from {least:g} to {2**40}, got {value!r}")
-
-
-def lasting(
-    name: str, value: object, *, least: timedelta = timedelta(0), most: timedelta = MAX_DURATION
-) -> None:
-    """Refuse what is no duration within the bounds.
-
-    Raises:
-        InvalidJob: It is none.
-    """
-    if not isinstance(value, timedelta):
-        raise InvalidJob(f"{name} must be a timedelta, got {type(value).__name__}")
-    if value < timedelta(0):
-        raise InvalidJob(f"{name} must not be negative, got {value}")
-    # Compared as it is sent: in whole milliseconds.
-    if milliseconds(value) < milliseconds(least):
-        raise InvalidJob(f"{name} must be at least {_told(least)}, got {value}")
-    if value > most:
-        raise InvalidJob(f"{name} must be at most {most}, got {value}")
-
-
-def named(name: str, value: object) -> None:
-    """Refuse what is no text of 1 to 256 characters.
-
-    Raises:
-        InvalidJob: It is none.
-    """
-    NameRule(name, InvalidJob).check(value)
-
-
-def milliseconds(duration: timedelta) -> int:
-    """Whole milliseconds of a duration, rounded."""
-    return round(duration / timedelta(milliseconds=1))
-
-
-def milli(value: float) -> int:
-    """Thousandths, as the wire has tokens and costs; halves are rounded up as glide-mq does."""
-    return math.floor(value * 1000 + 0.5)
-
-
-def _told(least: timedelta) -> str:
-    return "a millisecond" if least == timedelta(milliseconds=1) else str(least)
-
-
-def _check_retention(name: str, value: object) -> None:
-    if isinstance(value, bool | Keep):
-        return
-    if not isinstance(value, int) or value < 1:
-        raise InvalidJob(f"{name} must be True, False, a count of at least 1 or a Keep, got {value!r}")
-
-
-def _ordering_wire(ordering: Ordering) -> dict[str, Any]:
-    wire: dict[str, Any] = {"key": ordering.key, "concurrency": ordering.concurrency}
-    if limit := ordering.rate_limit:
-        wire["rateLimit"] = {"max": limit.max, "duration": milliseconds(limit.per)}
-    if bucket := ordering.token_bucket:
-        wire["tokenBucket"] = {"capacity": bucket.capacity, "refillRate": bucket.refill_per_second}
-    return wire
-
-
-def _deduplication_wire(deduplication: Deduplication) -> dict[str, Any]:
-    wire: dict[str, Any] = {"id": deduplication.id, "mode": deduplication.mode}
-    if deduplication.ttl is not None:
-        wire["ttl"] = milliseconds(deduplication.ttl)
-    return wire
 
 
 DEFAULT_OPTIONS: Final = JobOptions()

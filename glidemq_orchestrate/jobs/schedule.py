@@ -11,9 +11,11 @@ from typing import Any, Final, Literal
 
 from glidemq_orchestrate.codec import Json, JsonLike, encode, is_utf8
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidJob
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.cron import Cron
-from glidemq_orchestrate.jobs.job import DEFAULT_OPTIONS, JobOptions, milliseconds, moment
+from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
 from glidemq_orchestrate.names import JOB_NAME
+from glidemq_orchestrate.stored import moment
 
 LOGICAL_TIME: Final = "logicalTime"
 MOST_CAUGHT_UP: Final = 100

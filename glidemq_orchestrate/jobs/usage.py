@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from glidemq_orchestrate.jobs.options import amount, lasting, milliseconds, named
+from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named
 
 
 @dataclass(frozen=True, slots=True)

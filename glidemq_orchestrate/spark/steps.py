@@ -24,7 +24,9 @@ from glidemq_orchestrate.errors import EncodeError
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, follow, import_allowed
-from glidemq_orchestrate.worker.handler import Context, Handlers, Unrecoverable
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handler import Handlers
+from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.worker.handler import Context
+from glidemq_orchestrate.worker.context import Context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, JsonLike, encode
 from glidemq_orchestrate.errors import PayloadTooLarge
-from glidemq_orchestrate.worker.handler import Cancelled, Context, Unheard
+from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
 
 HEAD: Final = struct.Struct(">cI")
 TASK: Final = b"T"

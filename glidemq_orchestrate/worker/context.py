@@ -1,68 +1,177 @@
-"""From an attempt to the context of its handler."""
+"""What a handler gets: its input, and ways to talk about its run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
-from glidemq_orchestrate._protocol.flows import orchestrate
-from glidemq_orchestrate.codec import decode
-from glidemq_orchestrate.errors import DecodeError
-from glidemq_orchestrate.jobs.job import Attempt
-from glidemq_orchestrate.worker.handler import Context, FlowOfNode
-from glidemq_orchestrate.worker.messages import Voice
+from glidemq_orchestrate.codec import Json, JsonLike
+from glidemq_orchestrate.flows.spec import FlowNode
+from glidemq_orchestrate.jobs.options import Fallback
+from glidemq_orchestrate.jobs.usage import Usage
 
 
-def make_context(
-    attempt: Attempt, voice: Voice, flow: FlowOfNode | None, allow_import: Sequence[str] = ()
-) -> Context:
-    """What the handler of an attempt gets.
+class Cancelled:
+    """Whether a handler should stop; usable from any thread. Cheap until somebody asks."""
 
-    Raises:
-        DecodeError: The stored data, inputs or signals are not JSON.
+    __slots__ = ("_event", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._event: threading.Event | None = None
+
+    def is_set(self) -> bool:
+        """Whether the handler should stop."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Ask the handler to stop."""
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until the handler should stop, at most ``timeout`` seconds; answers whether it should."""
+        if self._event is None:
+            self._event = threading.Event()
+        if self._is_set:  # set in the meantime
+            self._event.set()
+        return self._event.wait(timeout)
+
+
+class FlowOfNode(Protocol):
+    """The flow of a running node: what its handler may add to it. See ``running_flow.RunningFlow``."""
+
+    def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        """Add nodes, from a plain handler; they join the flow when the handler has returned."""
+
+    async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        """Add nodes, from an async handler."""
+
+    def map_over(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """Add a node an item, and one that collects them."""
+
+    async def map_over_async(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """See ``map_over``, from an async handler."""
+
+
+class Speaker(Protocol):
+    """Takes what a handler says of its run, from any thread: what ``Context`` passes on."""
+
+    def progress(self, value: JsonLike) -> None:
+        """See ``Context.progress``."""
+
+    def log(self, line: str) -> None:
+        """See ``Context.log``."""
+
+    def output(self, fields: Mapping[str, str]) -> None:
+        """See ``Context.output``."""
+
+    def report_usage(self, usage: Usage) -> None:
+        """See ``Context.report_usage``."""
+
+
+class Unheard:
+    """A speaker where some things can be said to nobody: a base for those that take the others."""
+
+    __slots__ = ()
+
+    def progress(self, _value: JsonLike) -> None:
+        """Raise: nobody is here."""
+        raise RuntimeError(_UNHEARD)
+
+    def log(self, _line: str) -> None:
+        """Raise: nobody is here."""
+        raise RuntimeError(_UNHEARD)
+
+    def output(self, _fields: Mapping[str, str]) -> None:
+        """Raise: nobody is here."""
+        raise RuntimeError(_UNHEARD)
+
+    def report_usage(self, _usage: Usage) -> None:
+        """Raise: nobody is here."""
+        raise RuntimeError(_UNHEARD)
+
+
+_UNHEARD: Final = "there is no worker here to say it to"
+
+
+_NOBODY: Final = Unheard()
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """What a handler gets: its input, and ways to talk about the run. Usable from any thread.
+
+    Attributes:
+        queue: The queue the job came from.
+        job_id: The job.
+        name: The handler's name.
+        attempt: 1 for the first run.
+        data: The job's payload; shared by nobody, change it freely.
+        inputs: Results of the dependencies by node name; empty outside a flow.
+        cancelled: Set when the job was cancelled, timed out, or its lease went to another worker. Stop then:
+            whatever is returned afterwards is thrown away. A handler in a process is killed instead.
+        flow_id, node: The flow and the position in it; None outside a flow.
+        speaker: Takes what the handler says by the methods below.
+        signals: What a suspended job was sent: ``{"name", "data", "receivedAt"}`` each, oldest first.
+        flow: Adds nodes to the flow; None outside a flow, and for handlers in processes.
+        fallback: The entry of the job's ``fallbacks`` that this attempt should use; None for the first
+            attempt.
+        allow_import: The packages from which this worker may import what a job names (``Worker``).
     """
-    options, index = attempt.options, attempt.fallback_index
-    signals = decode(attempt.signals, where=f"signals of job {attempt.job_id}") if attempt.signals else ()
-    return Context(
-        attempt.queue,
-        attempt.job_id,
-        attempt.name,
-        attempt.attempts_made + 1,
-        decode(attempt.data, where=f"data of job {attempt.name}"),
-        orchestrate.read_results(attempt.inputs) if attempt.inputs else {},
-        attempt.flow_id,
-        attempt.node,
-        voice.of(attempt),
-        signals=_read_signals(signals),
-        flow=flow,
-        fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
-        allow_import=allow_import,
-    )
 
+    queue: str
+    job_id: str
+    name: str
+    attempt: int
+    data: Json
+    inputs: Mapping[str, Json]
+    flow_id: str | None
+    node: str | None
+    speaker: Speaker = _NOBODY
+    cancelled: Cancelled = field(default_factory=Cancelled)
+    signals: Sequence[Json] = ()
+    fallback: Fallback | None = None
+    flow: FlowOfNode | None = None
+    allow_import: Sequence[str] = ()
 
-def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
-    """Raise for an attempt that no handler can run.
+    def progress(self, value: JsonLike) -> None:
+        """Tell how far the run is, by any JSON value; readers see the newest.
 
-    Raises:
-        DecodeError: Fields of the job hold what cannot be meant; the message says which.
-    """
-    for attempt in attempts:
-        if attempt.unreadable:
-            raise DecodeError(attempt.unreadable)
+        Raises:
+            EncodeError: The value is not JSON, or too large.
+        """
+        self.speaker.progress(value)
 
+    def log(self, line: str) -> None:
+        """Keep a line of text with the job."""
+        self.speaker.log(line)
 
-def portable(context: Context) -> dict[str, Any]:
-    """What a context in another process is made of."""
-    names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
-    return {name: getattr(context, name) for name in (*names, "allow_import")}
+    def output(self, fields: Mapping[str, str]) -> None:
+        """Append texts by name to the job's output stream (``queue.read_output``).
 
+        Raises:
+            ServerBusy: Too much of what the job said is still to be sent.
+        """
+        self.speaker.output(fields)
 
-def _read_signals(stored: Any) -> Sequence[Any]:
-    """Signals with their data decoded: glide-mq stores that as a JSON text of its own."""
-    if not isinstance(stored, list):
-        return ()
-    return [
-        {**signal, "data": decode(signal.get("data"), where="data of a signal")}
-        for signal in stored
-        if isinstance(signal, dict)
-    ]
+    def report_usage(self, usage: Usage) -> None:
+        """Tell what the job used; it replaces what it told before, and is charged to its budget."""
+        self.speaker.report_usage(usage)

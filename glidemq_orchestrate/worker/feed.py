@@ -33,7 +33,7 @@ from glidemq_orchestrate._protocol.worker.exchange import (
 from glidemq_orchestrate.clients.facade import AsyncFacade
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import EncodeError, TransportError
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.complaints import Complaints
 from glidemq_orchestrate.worker.core import Slots, reconnect_delays, refuse

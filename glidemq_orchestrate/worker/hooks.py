@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.handler import Handlers, JobEvent
 
 logger = logging.getLogger("glidemq_orchestrate.worker")

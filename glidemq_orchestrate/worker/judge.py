@@ -17,16 +17,18 @@ from glidemq_orchestrate._ops.worker import workers as ops
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.worker.attempt import make_context, portable, refuse_unreadable
 from glidemq_orchestrate.worker.calls import Ended, Threads, ThreadsGone, call_async
-from glidemq_orchestrate.worker.context import make_context, portable, refuse_unreadable
+from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.core import judge_error, judge_result, refuse, unknown_handler
-from glidemq_orchestrate.worker.handler import BatchError, Context, Handlers, Registered
+from glidemq_orchestrate.worker.handler import Handlers, Registered
 from glidemq_orchestrate.worker.hooks import about
 from glidemq_orchestrate.worker.messages import Run, Voice
 from glidemq_orchestrate.worker.processes import Processes
 from glidemq_orchestrate.worker.running_flow import RunningFlow
+from glidemq_orchestrate.worker.signals import BatchError
 from glidemq_orchestrate.worker.tokens import TokenGate
 
 logger = logging.getLogger("glidemq_orchestrate.worker")

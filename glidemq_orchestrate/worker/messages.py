@@ -21,7 +21,7 @@ from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import GlideMQError, ServerBusy, TransportError
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.keys import QueueKeys
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.calls import ThreadsGone
 from glidemq_orchestrate.worker.core import Slots, refuse
 from glidemq_orchestrate.worker.handler import Registered

@@ -13,7 +13,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.flows.pattern import map_over
 from glidemq_orchestrate.flows.spec import FlowNode
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 
 T = TypeVar("T")
 

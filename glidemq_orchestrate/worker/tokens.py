@@ -11,7 +11,7 @@ from typing import Literal
 from glidemq_orchestrate._ops.queue import token_limit as ops
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
-from glidemq_orchestrate.jobs.job import milliseconds
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.messages import Run
 

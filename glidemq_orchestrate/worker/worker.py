@@ -28,7 +28,7 @@ from glidemq_orchestrate._ops.worker.workers import OURS
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
-from glidemq_orchestrate.jobs.job import milliseconds
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.worker.allowed_imports import check_packages

@@ -15,7 +15,7 @@ from glidemq_orchestrate.clock import ServerClock
 from glidemq_orchestrate.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.worker.handler import Context
+    from glidemq_orchestrate.worker.context import Context
     from tests.conftest import Eventually, RunWorker
 
 SECOND = timedelta(seconds=1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE, require_java, warm_session
-from glidemq_orchestrate.worker.handler import Cancelled, Context, Unheard
+from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
 from tests.guard import nothing_is_left
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from glidemq_orchestrate.spark.flights import steps, storage
-from glidemq_orchestrate.worker.handler import Unrecoverable
+from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from tests.spark.conftest import MakeRun

@@ -12,7 +12,7 @@ import pytest
 from glidemq_orchestrate.spark import handlers
 from glidemq_orchestrate.spark.steps import InvalidStep, StepCancelled, run_python_step
 from glidemq_orchestrate.spark.watch import PoolNames
-from glidemq_orchestrate.worker.handler import Unrecoverable
+from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

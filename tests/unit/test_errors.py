@@ -16,7 +16,7 @@ from glidemq_orchestrate.errors import (
     HandlerNotFound,
     QueueNotServed,
 )
-from glidemq_orchestrate.worker.handler import HandlerSignal
+from glidemq_orchestrate.worker.signals import HandlerSignal
 
 CLASSES: dict[str, type[GlideMQError]] = {
     name: kind

@@ -19,7 +19,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowIncomplete, GlideMQError, InvalidFlow, TransportError
 from glidemq_orchestrate.flows.growth import CheckedGrowth, KnownNode, check_growth, check_place
 from glidemq_orchestrate.flows.spec import FlowNode, FlowState
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 
 T = TypeVar("T")

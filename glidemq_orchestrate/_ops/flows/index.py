@@ -13,7 +13,7 @@ from glidemq_orchestrate._protocol.flows.index import Filter, Position, Swept
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
-from glidemq_orchestrate.jobs.job import milliseconds
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 
 ABANDONED_AFTER: Final = timedelta(minutes=15)

@@ -19,8 +19,9 @@ from glidemq_orchestrate.errors import (
     JobStateConflict,
     PayloadTooLarge,
 )
+from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
 from glidemq_orchestrate.jobs.job import JobState
-from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobRef, lasting, milliseconds, named, whole
+from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobRef
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 

@@ -15,7 +15,7 @@ from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.queue import changes, glidemq
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ServerBusy
-from glidemq_orchestrate.jobs.options import milliseconds
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.keys import QueueKeys, queues_with_usage
 from glidemq_orchestrate.stored import parsed_object, span

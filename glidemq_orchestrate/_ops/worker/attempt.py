@@ -21,7 +21,7 @@ from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowNotFound, ProtocolError
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 TODO_PER_TICK: Final = 10

@@ -14,7 +14,9 @@ from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import InvalidJob, ProtocolError
-from glidemq_orchestrate.jobs.job import Attempt, JobId, JobOptions
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.job import JobId
+from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.jobs.subjects import matches
 from glidemq_orchestrate.keys import QueueKeys
 

@@ -12,7 +12,7 @@ from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import parsed_object
 

@@ -12,7 +12,7 @@ from glidemq_orchestrate._protocol.flows.orchestrate import read_row
 from glidemq_orchestrate._protocol.flows.staging import GROWTH_NODES, JobNames, Piece, chunks, staged
 from glidemq_orchestrate.flows.growth import CheckedGrowth, KnownNode
 from glidemq_orchestrate.flows.spec import FlowState
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 T = TypeVar("T")

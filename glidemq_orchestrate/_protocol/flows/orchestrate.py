@@ -15,7 +15,8 @@ from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.errors import FailedNode, ProtocolError
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.spec import FlowId, FlowState, FlowStatus, NodeStatus
-from glidemq_orchestrate.jobs.job import Attempt, JobState
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.job import JobState
 from glidemq_orchestrate.keys import GROUP, QueueKeys, flow_home
 from glidemq_orchestrate.stored import exact, moment, number, parsed, parsed_object, read_progress
 

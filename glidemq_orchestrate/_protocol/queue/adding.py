@@ -10,7 +10,8 @@ from glidemq_orchestrate._protocol.call import Call, Word, function
 from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate._protocol.queue.glidemq import EncodedJob
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.jobs.options import JobOptions, milli, milliseconds
+from glidemq_orchestrate.jobs.bounds import milli, milliseconds
+from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import QueueKeys
 
 CHUNK_JOBS: Final = 100

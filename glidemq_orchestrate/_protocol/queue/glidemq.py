@@ -8,8 +8,10 @@ from typing import Any, Final
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.jobs.job import JOB_FIELDS, JOB_FIELDS_WITHOUT_PAYLOAD
-from glidemq_orchestrate.jobs.options import Deduplication, JobOptions, milli, milliseconds
+from glidemq_orchestrate.jobs.bounds import milli, milliseconds
+from glidemq_orchestrate.jobs.deduplication import Deduplication
+from glidemq_orchestrate.jobs.fields import JOB_FIELDS, JOB_FIELDS_WITHOUT_PAYLOAD
+from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 SUPPORTED_VERSION: Final = "93"

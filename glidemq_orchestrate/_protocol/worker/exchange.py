@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, function
 from glidemq_orchestrate.codec import readable
-from glidemq_orchestrate.jobs.job import Attempt
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 # The server takes 100 of each, but a call must not keep it busy for 5 ms, and shorter ones overlap better

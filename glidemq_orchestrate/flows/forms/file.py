@@ -17,7 +17,8 @@ from pydantic_core.core_schema import TimedeltaSchema
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.jobs.backoff import Backoff
-from glidemq_orchestrate.jobs.options import Keep, Ordering
+from glidemq_orchestrate.jobs.ordering import Ordering
+from glidemq_orchestrate.jobs.retention import Keep
 
 _NAME: Final[dict[str, Any]] = {"minLength": 1, "maxLength": 256}
 FAULTS_SHOWN: Final = 10

@@ -9,7 +9,7 @@ from typing import Final
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
-from glidemq_orchestrate.jobs.job import JobOptions
+from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.spark.steps import JOB_NAME
 
 MODULE: Final = "glidemq_orchestrate.spark.flights.steps"

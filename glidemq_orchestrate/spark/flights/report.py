@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.worker.handler import Unrecoverable
+from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.flights import report as reporting
 from glidemq_orchestrate.spark.flights import schemas, storage, transforms
-from glidemq_orchestrate.worker.handler import Context, Unrecoverable
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from glidemq_orchestrate.worker.handler import Context, Unrecoverable
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.signals import Unrecoverable
 
 _GLOB = set("{}[]*?\\")
 

@@ -21,7 +21,7 @@ from glidemq_orchestrate.keys import GROUP, QueueKeys
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from glidemq_orchestrate.jobs.job import Attempt
+    from glidemq_orchestrate.jobs.attempt import Attempt
     from tests.server.conftest import Dump, Hand
 
 QUEUE = r"glide:\{(etl|spark)\}:"

@@ -9,7 +9,7 @@ from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.jobs.job import Attempt
+    from glidemq_orchestrate.jobs.attempt import Attempt
     from tests.server.gmo.conftest import Bench
 
 ETL, SPARK = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")

@@ -34,7 +34,7 @@ from tests.rule_oracle import counts_as, verdicts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from glidemq_orchestrate.jobs.job import Attempt
+    from glidemq_orchestrate.jobs.attempt import Attempt
     from tests.server.conftest import Hand
 
 QUEUES = [QueueKeys("glide", name) for name in ("etl", "spark")]

@@ -9,7 +9,7 @@ import pytest
 from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate.jobs.job import JobOptions
+from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.jobs.job import Attempt
-from glidemq_orchestrate.jobs.options import JobOptions, Ordering
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.options import JobOptions
+from glidemq_orchestrate.jobs.ordering import Ordering
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench

@@ -14,7 +14,7 @@ from glidemq_orchestrate._protocol.flows import orchestrate, staging
 from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.jobs.job import JobOptions
+from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:

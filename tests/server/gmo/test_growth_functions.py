@@ -29,7 +29,7 @@ from glidemq_orchestrate.keys import QueueKeys
 from tests.server.gmo.flow_runs import ETL, REF, SPARK, finish, leftovers, run_all, status
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate.jobs.job import Attempt
+    from glidemq_orchestrate.jobs.attempt import Attempt
     from tests.server.conftest import Hand
     from tests.server.gmo.conftest import Bench
 

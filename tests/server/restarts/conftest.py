@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from glidemq_orchestrate.jobs.job import Attempt
+    from glidemq_orchestrate.jobs.attempt import Attempt
 
 T = TypeVar("T")
 

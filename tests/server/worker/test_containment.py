@@ -30,7 +30,7 @@ from glidemq_orchestrate.worker import calls, messages
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.jobs.job import JobId
-    from glidemq_orchestrate.worker.handler import Context
+    from glidemq_orchestrate.worker.context import Context
     from tests.conftest import Eventually, RunWorker
 
 SECOND = timedelta(seconds=1)

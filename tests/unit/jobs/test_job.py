@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from glidemq_orchestrate import Backoff, Job, JobOptions, JobState
 from glidemq_orchestrate.codec import pack
 from glidemq_orchestrate.errors import DecodeError, InvalidJob
-from glidemq_orchestrate.jobs.job import Attempt, RunOptions, milliseconds, moment, read_progress
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.stored import moment, read_progress
 
 SECOND = timedelta(seconds=1)
 

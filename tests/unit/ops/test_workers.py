@@ -26,7 +26,7 @@ from glidemq_orchestrate.errors import (
     QueueNotServed,
     ServerBusy,
 )
-from glidemq_orchestrate.jobs.job import JOB_FIELDS
+from glidemq_orchestrate.jobs.fields import JOB_FIELDS
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import pytest
 
 from glidemq_orchestrate import Backoff, RetryLater, Suspend, Unrecoverable, WaitForChildren
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate.jobs.job import Attempt, RunOptions
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.names import MAX_REASON
 from glidemq_orchestrate.worker.core import (
     MOST_AHEAD,

@@ -34,7 +34,7 @@ from glidemq_orchestrate._protocol.flows.portable_record import Record
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.flows.spec import FlowState
-from glidemq_orchestrate.jobs.job import milliseconds
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 
 ABANDONED_MS: Final = 15 * 60_000

@@ -1,0 +1,76 @@
+"""Numbers, durations and names within their bounds; errors name the option."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Final
+
+from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.names import NameRule
+
+MAX_DURATION: Final = timedelta(days=10_000)  # scores of waiting jobs have 42 bits for a time in ms
+
+
+def whole(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is no whole number within the bounds; the message names the option.
+
+    Raises:
+        InvalidJob: It is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidJob(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if value > (2**53 if most is None else most):
+        raise InvalidJob(f"{name} must be at most {2**53 if most is None else most}, got {value!r}")
+
+
+def amount(name: str, value: object, *, least: float = 0.0) -> None:
+    """Refuse what is no finite number of at least ``least``.
+
+    Raises:
+        InvalidJob: It is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 2**40:
+        raise InvalidJob(f"{name} must be a number from {least:g} to {2**40}, got {value!r}")
+
+
+def lasting(
+    name: str, value: object, *, least: timedelta = timedelta(0), most: timedelta = MAX_DURATION
+) -> None:
+    """Refuse what is no duration within the bounds.
+
+    Raises:
+        InvalidJob: It is none.
+    """
+    if not isinstance(value, timedelta):
+        raise InvalidJob(f"{name} must be a timedelta, got {type(value).__name__}")
+    if value < timedelta(0):
+        raise InvalidJob(f"{name} must not be negative, got {value}")
+    # Compared as it is sent: in whole milliseconds.
+    if milliseconds(value) < milliseconds(least):
+        raise InvalidJob(f"{name} must be at least {_told(least)}, got {value}")
+    if value > most:
+        raise InvalidJob(f"{name} must be at most {most}, got {value}")
+
+
+def named(name: str, value: object) -> None:
+    """Refuse what is no text of 1 to 256 characters.
+
+    Raises:
+        InvalidJob: It is none.
+    """
+    NameRule(name, InvalidJob).check(value)
+
+
+def milliseconds(duration: timedelta) -> int:
+    """Whole milliseconds of a duration, rounded."""
+    return round(duration / timedelta(milliseconds=1))
+
+
+def milli(value: float) -> int:
+    """Thousandths, as the wire has tokens and costs; halves are rounded up as glide-mq does."""
+    return math.floor(value * 1000 + 0.5)
+
+
+def _told(least: timedelta) -> str:
+    return "a millisecond" if least == timedelta(milliseconds=1) else str(least)

@@ -1,0 +1,38 @@
+"""How many ended jobs stay, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias
+
+from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.jobs.bounds import lasting, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How many ended jobs stay, for how long; whatever is given applies, at least one of the two."""
+
+    count: int | None = None
+    age: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what keeps everything or nothing."""
+        if self.count is None and self.age is None:
+            raise InvalidJob("keep needs a count, an age or both")
+        if self.count is not None:
+            whole("keep.count", self.count, 1)
+        if self.age is not None:
+            lasting("keep.age", self.age, least=timedelta(seconds=1))
+
+
+Retention: TypeAlias = "bool | int | Keep"
+"""``False``: stay until cleaned. ``True``: removed at once. A number: the last so many stay. Or ``Keep``."""
+
+
+def check_retention(name: str, value: object) -> None:
+    if isinstance(value, bool | Keep):
+        return
+    if not isinstance(value, int) or value < 1:
+        raise InvalidJob(f"{name} must be True, False, a count of at least 1 or a Keep, got {value!r}")

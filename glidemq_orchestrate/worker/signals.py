@@ -1,0 +1,72 @@
+"""What a handler may raise to steer its job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from glidemq_orchestrate.codec import JsonLike
+
+
+class HandlerSignal(Exception):
+    """Base of what a handler raises on purpose. Outside GlideMQError, so that no ``except`` swallows it."""
+
+
+class Unrecoverable(HandlerSignal):
+    """The job failed for good: no further attempt, whatever the options say."""
+
+
+class Skip(HandlerSignal):
+    """This job is not needed: it ends as completed without a result, as a node of a flow as skipped.
+
+    What waits for the node is then skipped too, unless its rule says otherwise.
+    """
+
+    def __init__(self, reason: str = "its handler says that it is not needed") -> None:
+        super().__init__(reason)
+
+
+class RetryLater(HandlerSignal):
+    """Not now: the handler runs again after ``delay``.
+
+    This attempt failed and counts, so the job's attempts are the limit; with ``counts=False`` it costs none.
+    """
+
+    def __init__(
+        self, delay: timedelta, reason: str = "asked to be retried later", *, counts: bool = True
+    ) -> None:
+        if not isinstance(delay, timedelta):
+            raise TypeError(f"the delay of RetryLater must be a timedelta, got {delay!r}")
+        if delay < timedelta(0):
+            raise ValueError(f"the delay of RetryLater must not be negative, got {delay}")
+        self.delay, self.counts = delay, counts
+        super().__init__(reason)
+
+
+class WaitForChildren(HandlerSignal):
+    """Park this job until every child it has added is done; then the handler runs again. Costs no attempt."""
+
+
+class Suspend(HandlerSignal):
+    """Park this job until somebody signals it; then the handler runs again with ``ctx.signals``.
+
+    Costs no attempt. After ``timeout`` (None: never) the job fails.
+    """
+
+    def __init__(self, reason: str = "", timeout: timedelta | None = None) -> None:
+        if timeout is not None and timeout < timedelta(milliseconds=1):
+            raise ValueError(f"the timeout of Suspend must be at least a millisecond, got {timeout}")
+        self.timeout = timeout
+        super().__init__(reason)
+
+
+class BatchError(HandlerSignal):
+    """Raised by a batch handler of which only some jobs failed.
+
+    ``results`` has one item per job, in order: an exception for a job that failed, anything else is its
+    result.
+    """
+
+    def __init__(self, results: Sequence[JsonLike | BaseException]) -> None:
+        self.results = list(results)
+        super().__init__(f"{sum(isinstance(item, BaseException) for item in results)} of the batch failed")
