@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from glidemq_orchestrate._protocol import events as event_calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
-from glidemq_orchestrate._protocol.queue import glidemq
 from glidemq_orchestrate.codec import Json, decode, readable
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import QueueKeys
@@ -146,7 +146,7 @@ class EventFilter:
 
 def tail(queue: QueueKeys) -> Op[str]:
     """The position after the newest event."""
-    return (yield from ask(glidemq.last_event(queue)))
+    return (yield from ask(event_calls.last_event(queue)))
 
 
 def read(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:
@@ -158,11 +158,11 @@ def read_with_gap(queue: QueueKeys, position: str, block_ms: int | None) -> Op[l
     """``read``; where events after the position were trimmed away, the first one told is a gap."""
     # What is trimmed between the two calls may be told as lost though it was read; never the other way round.
     check_position(position)
-    streams, first = yield from ask_all([_reading(queue, position, block_ms), glidemq.first_event(queue)])
+    streams, first = yield from ask_all([_reading(queue, position, block_ms), event_calls.first_event(queue)])
     events = _events(streams)
     is_gap = bool(events) and _order(first or "0-0") > _order(position)
     if is_gap and _order(position) == (0, 0):  # no entry has this position: the server's count tells
-        is_gap = yield from ask(glidemq.has_lost_events(queue))
+        is_gap = yield from ask(event_calls.has_lost_events(queue))
     return [Event(position, EventKind.EVENTS_LOST, "", "", {}), *events] if is_gap else events
 
 
@@ -179,7 +179,7 @@ def check_position(position: str) -> str:
 
 def _reading(queue: QueueKeys, position: str, block_ms: int | None) -> Call[Any]:
     wait = None if block_ms is None else max(block_ms, 1)  # BLOCK 0 would wait for ever
-    return glidemq.read_events(queue, position, READ_COUNT, wait)
+    return event_calls.read_events(queue, position, READ_COUNT, wait)
 
 
 def _events(streams: Mapping[str, list[tuple[str, dict[str, str]]]]) -> list[Event]:

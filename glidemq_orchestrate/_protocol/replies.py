@@ -108,3 +108,8 @@ def stream_entries(reply: Any) -> dict[str, list[tuple[str, dict[str, str]]]]:
         return {}
     streams: Iterable[tuple[str, Any]] = reply.items() if isinstance(reply, dict) else reply
     return {key: [(entry[0], pairs(entry[1] or [])) for entry in entries] for key, entries in streams}
+
+
+def mapping(reply: Any) -> dict[str, Any]:
+    """A reply that is a map on some servers and a flat list on others."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import nodes
 from glidemq_orchestrate.codec import decode
 from glidemq_orchestrate.errors import DecodeError
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -29,7 +29,7 @@ def make_context(
         attempt.name,
         attempt.attempts_made + 1,
         decode(attempt.data, where=f"data of job {attempt.name}"),
-        orchestrate.read_results(attempt.inputs) if attempt.inputs else {},
+        nodes.read_results(attempt.inputs) if attempt.inputs else {},
         attempt.flow_id,
         attempt.node,
         voice.of(attempt),

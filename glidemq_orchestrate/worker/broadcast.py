@@ -16,7 +16,7 @@ from glidemq_orchestrate._ops.worker import broadcast as ops
 from glidemq_orchestrate._ops.worker.broadcast import Subscription
 from glidemq_orchestrate._protocol.call import Call, ask
 from glidemq_orchestrate._protocol.queue import broadcast as broadcasting
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.queue import jobs
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, decode, encode
@@ -289,7 +289,7 @@ class _Voice(Unheard):
         self._say(broadcasting.progress(self._queue, self._job_id, encode(value, where="progress")))
 
     def log(self, line: str) -> None:
-        self._say(glidemq.add_log(self._queue, self._job_id, line))
+        self._say(jobs.add_log(self._queue, self._job_id, line))
 
 
 async def _awaited(made: Any) -> Any:

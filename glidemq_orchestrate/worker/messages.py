@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from glidemq_orchestrate._ops.queue import jobs, usage
 from glidemq_orchestrate._protocol.call import Call, Op, ask_each
-from glidemq_orchestrate._protocol.flows import orchestrate
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.queue import jobs as job_calls
+from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import GlideMQError, ServerBusy, TransportError
@@ -119,9 +119,9 @@ class Voice:
         """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
         queue = self._queues[attempt.queue]
         call: Call[Any] = (
-            glidemq.add_log(queue, attempt.job_id, text)
+            job_calls.add_log(queue, attempt.job_id, text)
             if kind == "log"
-            else orchestrate.progress(attempt, queue, text, self._clock.now_ms())
+            else attempt_calls.progress(attempt, queue, text, self._clock.now_ms())
         )
         self._post(attempt, Message(call, kind="" if kind == "log" else "progress"))
 

@@ -9,7 +9,8 @@ from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.portable.table import GONE
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
-from glidemq_orchestrate._protocol.flows import orchestrate, portable
+from glidemq_orchestrate._protocol.flows import nodes as node_calls
+from glidemq_orchestrate._protocol.flows import portable
 from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
 from glidemq_orchestrate.flows.spec import NodeStatus
@@ -46,7 +47,7 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
         for node, (state, _, text, *_) in zip(part, (yield from ask_all(told)), strict=True):
             if state == "completed":
                 texts[node.name] = text
-    return orchestrate.read_results(texts)
+    return node_calls.read_results(texts)
 
 
 def _parts(names: Iterable[str]) -> Iterator[Sequence[str]]:

@@ -15,7 +15,9 @@ from typing import Any, Final, Literal
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flows.claim import take
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
-from glidemq_orchestrate._protocol.flows import claim, orchestrate, staging
+from glidemq_orchestrate._protocol.flows import claim, staging
+from glidemq_orchestrate._protocol.flows import flow as flow_calls
+from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -104,7 +106,7 @@ def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged | Gl
     """Answers the state; or the first refusal, with whatever else was sent in place."""
     now_ms = clock.now_ms()
     chunks = staging.chunks(flow.nodes)
-    stage = orchestrate.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms)
+    stage = flow_calls.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms)
     trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
     # What one call writes is there or not, so the start may follow at its heels. Otherwise it waits until
     # every call was accepted: a node whose edges came in several of them must not start with some of them
@@ -133,19 +135,19 @@ def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged | Gl
 def _starting(ref: FlowRef, flow: CheckedFlow, now_ms: int) -> list[Call[Any]]:
     roots = sum(1 for node in flow.nodes if not node.after)
     slices = min(max(roots - 1, 0) // SLICE + 1, MAX_SLICES)
-    start = orchestrate.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
-    return [start, *[orchestrate.advance_flow(ref.home, ref.flow_id, now_ms)] * slices]
+    start = flow_calls.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
+    return [start, *[flow_calls.advance_flow(ref.home, ref.flow_id, now_ms)] * slices]
 
 
 def _discard(ref: FlowRef, digest: str) -> Op[None]:
     """Remove what a submission has staged; only a flow with our digest that never started is touched."""
-    while (yield from ask(orchestrate.discard_flow(ref.home, ref.flow_id, digest))):
+    while (yield from ask(flow_calls.discard_flow(ref.home, ref.flow_id, digest))):
         pass
 
 
 def find(prefix: str, flow_id: str) -> Op[FlowRef]:
     """Find a flow by its id."""
-    home = yield from ask(orchestrate.flow_home_queue(prefix, flow_id))
+    home = yield from ask(flow_calls.flow_home_queue(prefix, flow_id))
     if home is None:
         raise FlowNotFound(f"no flow {flow_id} on this server")
     return FlowRef(QueueKeys(prefix, home), flow_id)
@@ -153,7 +155,7 @@ def find(prefix: str, flow_id: str) -> Op[FlowRef]:
 
 def status(ref: FlowRef) -> Op[FlowStatus]:
     """Read the record."""
-    return (yield from ask(orchestrate.flow_status(ref.home, ref.flow_id)))
+    return (yield from ask(flow_calls.flow_status(ref.home, ref.flow_id)))
 
 
 def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
@@ -161,7 +163,7 @@ def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
     found: dict[str, tuple[float, NodeStatus]] = {}
     cursor = "0"
     while True:
-        cursor, page = yield from ask(orchestrate.flow_nodes(ref.home, ref.flow_id, cursor))
+        cursor, page = yield from ask(node_calls.flow_nodes(ref.home, ref.flow_id, cursor))
         found.update((node.name, (rank, node)) for rank, node in page)
         if cursor == "0":
             return [node for _, node in sorted(found.values(), key=lambda item: item[0])]
@@ -172,10 +174,10 @@ def results(ref: FlowRef) -> Op[dict[str, Any]]:
     texts: dict[str, str] = {}
     cursor = "0"
     while True:
-        cursor, page = yield from ask(orchestrate.flow_results(ref.home, ref.flow_id, cursor))
+        cursor, page = yield from ask(node_calls.flow_results(ref.home, ref.flow_id, cursor))
         texts.update(page)
         if cursor == "0":
-            return orchestrate.read_results(texts)
+            return node_calls.read_results(texts)
 
 
 def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
@@ -185,7 +187,7 @@ def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
     if ended.failed:
         broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
         broken.sort(key=lambda node: node.reason.startswith("upstream failed: "))
-        failed = [orchestrate.failed_node(node) for node in broken]
+        failed = [node_calls.failed_node(node) for node in broken]
     return FlowOutcome(status=ended, results=values, failed=failed)
 
 
@@ -198,7 +200,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
         if current.state.is_terminal:
             return (yield from outcome(ref, current))
         # Also where no worker and no supervisor looks after the home queue, its deadlines hold.
-        expired, due = yield from ask(orchestrate.expire_due(ref.home, clock.now_ms()))
+        expired, due = yield from ask(flow_calls.expire_due(ref.home, clock.now_ms()))
         reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
         if due >= 0:
             reread = min(reread, clock.monotonic_ms() + due + 1 - clock.now_ms())
@@ -232,7 +234,7 @@ def raise_unless_completed(ended: FlowOutcome) -> None:
 
 def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
     """End every node that has not ended. Answers the state before."""
-    before = yield from ask(orchestrate.cancel_flow(ref.home, ref.flow_id, reason, clock.now_ms()))
+    before = yield from ask(flow_calls.cancel_flow(ref.home, ref.flow_id, reason, clock.now_ms()))
     if not before.is_terminal:
         yield from advance(ref, clock)
     return before
@@ -240,14 +242,14 @@ def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
 
 def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     """Run again what did not complete. Answers the state afterwards."""
-    state = yield from ask(orchestrate.retry_flow(ref.home, ref.flow_id, clock.now_ms()))
+    state = yield from ask(flow_calls.retry_flow(ref.home, ref.flow_id, clock.now_ms()))
     yield from advance(ref, clock)
     return state
 
 
 def restart(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     """Run every node of an ended flow again. Answers the state afterwards."""
-    state = yield from ask(orchestrate.restart_flow(ref.home, ref.flow_id, clock.now_ms()))
+    state = yield from ask(flow_calls.restart_flow(ref.home, ref.flow_id, clock.now_ms()))
     yield from advance(ref, clock)
     return state
 
@@ -257,5 +259,5 @@ def advance(ref: FlowRef, clock: Clock) -> Op[None]:
     left = 1
     while left:
         slices = min(max(left // SLICE, 1), MAX_SLICES)
-        call = orchestrate.advance_flow(ref.home, ref.flow_id, clock.now_ms())
+        call = flow_calls.advance_flow(ref.home, ref.flow_id, clock.now_ms())
         left = (yield from ask_all([call] * slices))[-1] if slices > 1 else (yield from ask(call))

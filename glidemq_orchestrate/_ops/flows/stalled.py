@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
-from glidemq_orchestrate._protocol.worker import supervision as calls
-from glidemq_orchestrate._protocol.worker.supervision import Suspect
+from glidemq_orchestrate._protocol.flows import stalled as calls
+from glidemq_orchestrate._protocol.flows.stalled import Suspect
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.keys import QueueKeys

@@ -17,11 +17,12 @@ from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate._ops.flows.portable.table import GONE
 from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol import events as event_calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import flow
+from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.flows import watch as calls
-from glidemq_orchestrate._protocol.queue import glidemq
-from glidemq_orchestrate._protocol.worker.supervision import entry_order
+from glidemq_orchestrate._protocol.flows.stalled import entry_order
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import WaitTimeout
 from glidemq_orchestrate.flows.change import UNTOLD, FlowChange, NodeChange, Told, time_of
@@ -119,7 +120,7 @@ def _everything(ref: FlowRef) -> Op[Found]:
     found: Found = {}
     cursor = "0"
     while True:
-        cursor, page = yield from ask(orchestrate.flow_nodes(ref.home, ref.flow_id, cursor))
+        cursor, page = yield from ask(node_calls.flow_nodes(ref.home, ref.flow_id, cursor))
         found.update((node.name, (rank, node)) for rank, node in page)
         if cursor == "0":
             return found
@@ -144,9 +145,9 @@ def _wait(watch: Watch) -> Op[list[str] | None]:
         raise WaitTimeout(f"flow {watch.ref.flow_id} has not ended in time; go on after the last position")
     # In one trip: what follows the reading is asked when that has ended.
     todo: list[Call[Any]] = [calls.read_streams(watch.streams, until - now_ms)]
-    todo += map(glidemq.first_event, watch.streams)
+    todo += map(event_calls.first_event, watch.streams)
     if not watch.is_portable:
-        todo.append(orchestrate.flow_status(watch.ref.home, watch.ref.flow_id))
+        todo.append(flow.flow_status(watch.ref.home, watch.ref.flow_id))
     read, *told = yield from ask_all(todo)
     is_lost = _move(watch, read, told[: len(watch.streams)])
     if watch.is_portable:

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue.adding import add_calls
-from glidemq_orchestrate._protocol.queue.glidemq import EncodedJob
+from glidemq_orchestrate._protocol.queue.jobs import EncodedJob
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import Json, JsonLike, decode, encode, pack
 from glidemq_orchestrate.errors import InvalidJob, JobFailed, JobNotFound, JobSkipped, WaitTimeout
@@ -45,11 +45,11 @@ def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False)
     job = _encoded(new, packed=packed)
     options, mark = job.options, job.options.deduplication
     if mark is None:
-        told = yield from ask(glidemq.add_job(queue, job.name, job.data, options, now_ms))
+        told = yield from ask(job_calls.add_job(queue, job.name, job.data, options, now_ms))
     else:
-        told = yield from ask(glidemq.dedup(queue, mark, job, now_ms))
+        told = yield from ask(job_calls.dedup(queue, mark, job, now_ms))
     if mark and told == "skipped":
-        existing = yield from ask(glidemq.deduplicated_job(queue, mark.id))
+        existing = yield from ask(job_calls.deduplicated_job(queue, mark.id))
         raise JobSkipped(queue.queue, mark.id, existing)
     if told == "duplicate":
         raise InvalidJob(
@@ -84,7 +84,7 @@ def add_and_wait(
     while True:
         reread = min(clock.monotonic_ms() + REREAD_MS, deadline)
         position = yield from _until_told(queue, job_id, position, reread, clock)
-        state, result, reason = yield from ask(glidemq.job_outcome(queue, job_id))
+        state, result, reason = yield from ask(job_calls.job_outcome(queue, job_id))
         if state == JobState.COMPLETED:
             return decode(result, where=f"result of job {job_id}")
         if state == JobState.FAILED:
@@ -97,7 +97,7 @@ def add_and_wait(
 
 def get_job(queue: QueueKeys, job_id: str) -> Op[Job]:
     """Read one job."""
-    fields = yield from ask(glidemq.job_fields(queue, job_id))
+    fields = yield from ask(job_calls.job_fields(queue, job_id))
     if "state" not in fields:
         raise JobNotFound(f"no job {job_id} in queue {queue.queue}")
     return Job.from_wire(queue.queue, fields)

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from glidemq_orchestrate._ops.queue.usage import usage_of
 from glidemq_orchestrate._protocol.call import Op, ask
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.queue import budget
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import parsed_object
 
@@ -17,9 +17,9 @@ PAUSE_MS: Final = 86_400_000
 
 def check(budget_key: str) -> Op[Literal["go", "fail", "pause"]]:
     """Whether a job of this budget may run; else what its producer wants done with it."""
-    if (yield from ask(glidemq.check_budget(budget_key))) != "exceeded":
+    if (yield from ask(budget.check_budget(budget_key))) != "exceeded":
         return "go"
-    (wish,) = yield from ask(glidemq.budget_fields(budget_key, "onExceeded"))
+    (wish,) = yield from ask(budget.budget_fields(budget_key, "onExceeded"))
     return "pause" if wish == "pause" else "fail"
 
 
@@ -30,11 +30,11 @@ def charge(queue: QueueKeys, job_id: str, budget_key: str) -> Op[None]:
         return
     wire = usage.to_wire()
     tokens, costs = wire.get("tokens", {}), wire.get("costs", {})
-    fields = yield from ask(glidemq.budget_fields(budget_key, "tokenWeights", "maxTokens", "maxCosts"))
+    fields = yield from ask(budget.budget_fields(budget_key, "tokenWeights", "maxTokens", "maxCosts"))
     weights, max_tokens, max_costs = (text or "{}" for text in fields)
     weighted = _weighted(tokens, weights) or wire.get("totalTokens", 0)
     yield from ask(
-        glidemq.record_usage(
+        budget.record_usage(
             budget_key,
             json.dumps(tokens),
             json.dumps(costs),

@@ -12,8 +12,9 @@ from glidemq_orchestrate._ops.queue import jobs, listing
 from glidemq_orchestrate._ops.queue.adding import NewJob, add_job, get_job
 from glidemq_orchestrate._ops.queue.listing import Wanted
 from glidemq_orchestrate._protocol.call import Op, ask
-from glidemq_orchestrate._protocol.queue import admin, glidemq, reads
+from glidemq_orchestrate._protocol.queue import admin, reads
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
+from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue.dead_letters import Note
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import Json, decode, encode, readable
@@ -118,7 +119,7 @@ def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[l
 def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
     """What the letter tells: from the job, from the note where the job is gone; None: it gets none (yet)."""
     try:
-        fields = yield from ask(glidemq.job_fields(queue, note.job_id))
+        fields = yield from ask(job_calls.job_fields(queue, note.job_id))
     except ProtocolError as exc:
         return replace(note, name="unnamed", reason=f"the job cannot be read: {exc}")
     state = fields.get("state")

@@ -9,7 +9,8 @@ from typing import Final, Literal
 
 from glidemq_orchestrate._ops.flows import staged as flow_ops
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
-from glidemq_orchestrate._protocol.queue import admin, changes, glidemq, reads
+from glidemq_orchestrate._protocol.queue import admin, changes, reads
+from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, decode, encode, readable
 from glidemq_orchestrate.errors import (
@@ -135,7 +136,7 @@ def add_log(queue: QueueKeys, job_id: str, line: str) -> Op[None]:
     _check_text("log line", line)
     if not (yield from ask(changes.job_exists(queue, job_id))):
         raise _missing(queue, job_id)
-    yield from ask(glidemq.add_log(queue, job_id, line))
+    yield from ask(job_calls.add_log(queue, job_id, line))
 
 
 def logs(queue: QueueKeys, job_id: str, first: int, limit: int) -> Op[JobLogs]:

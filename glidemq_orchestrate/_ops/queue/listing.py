@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
-from glidemq_orchestrate._protocol.queue import glidemq, reads
+from glidemq_orchestrate._protocol.queue import jobs as job_calls
+from glidemq_orchestrate._protocol.queue import reads
 from glidemq_orchestrate.codec import JsonLike, decode
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, ProtocolError
 from glidemq_orchestrate.jobs.job import Job, JobState
@@ -211,7 +212,7 @@ def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[lis
     jobs: list[Job] = []
     for some in _slices(ids, READ):
         rows = yield from _each(
-            [glidemq.job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some]
+            [job_calls.job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some]
         )
         for job_id, fields in zip(some, rows, strict=True):
             if isinstance(fields, ProtocolError):  # its key is no hash

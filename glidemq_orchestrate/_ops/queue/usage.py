@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from glidemq_orchestrate import stored
+from glidemq_orchestrate._protocol import events
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all, ask_each
-from glidemq_orchestrate._protocol.queue import changes, glidemq
+from glidemq_orchestrate._protocol.queue import changes
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ServerBusy
 from glidemq_orchestrate.jobs.bounds import milliseconds
@@ -76,7 +77,7 @@ def report(queue: QueueKeys, job_id: str, usage: Usage, clock: Clock) -> Op[None
             # In a cluster that set is elsewhere; the report itself is written.
             yield from ask_each([changes.remember_usage(queue)])
             return
-        yield from ask(glidemq.read_events(queue, "$", 1, PAUSE_MS))  # a pause that the server keeps
+        yield from ask(events.read_events(queue, "$", 1, PAUSE_MS))  # a pause that the server keeps
     raise ServerBusy(f"the usage of job {job_id} is locked by another client")
 
 

@@ -10,9 +10,7 @@ from typing import Final
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate._ops.server.library import LibraryStatus, library_status, numbers
 from glidemq_orchestrate._protocol.call import Op, ask, ask_each
-from glidemq_orchestrate._protocol.flows import orchestrate
-from glidemq_orchestrate._protocol.queue import glidemq
-from glidemq_orchestrate._protocol.server import acl, server
+from glidemq_orchestrate._protocol.server import acl, libraries, server
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -174,12 +172,12 @@ def _by_version() -> Op[list[LibraryStatus]]:
         version, sha256 = None, None
         try:
             if name == GLIDEMQ:
-                version = yield from ask(glidemq.version())
+                version = yield from ask(libraries.glidemq_version())
             else:
-                version, sha256 = yield from ask(orchestrate.version())
+                version, sha256 = yield from ask(libraries.orchestrate_version())
         except (LibraryMissing, ConfigurationError):
             pass
-        ours = sha256 == library(name).sha256 if sha256 else version == glidemq.SUPPORTED_VERSION
+        ours = sha256 == library(name).sha256 if sha256 else version == libraries.SUPPORTED_VERSION
         found.append(
             LibraryStatus(name, loaded=version is not None, ours=ours, version=version, sha256=sha256)
         )
@@ -193,14 +191,14 @@ def _library(status: LibraryStatus) -> Finding:
             check, Verdict.WARNING, "not loaded", f"{LOAD} (a client with the right to does it too)"
         )
     if status.name == GLIDEMQ:
-        if status.version == glidemq.SUPPORTED_VERSION:
+        if status.version == libraries.SUPPORTED_VERSION:
             return Finding(
                 check, Verdict.OK, f"version {version}{'' if status.ours else ', of somebody else'}"
             )
         return Finding(
             check,
             Verdict.FAILED,
-            f"version {version}, {glidemq.SUPPORTED_VERSION} is needed",
+            f"version {version}, {libraries.SUPPORTED_VERSION} is needed",
             f"{LOAD} --replace",
         )
     if status.ours:

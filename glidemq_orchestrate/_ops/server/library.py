@@ -10,8 +10,7 @@ from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, Library, library
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request, ask
-from glidemq_orchestrate._protocol.flows import orchestrate
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.server import libraries
 from glidemq_orchestrate._protocol.server.server import (
     cluster_primaries,
     library_code,
@@ -59,15 +58,15 @@ def ensure_libraries() -> Op[None]:
     """
     yield from ask(server_info())
     try:
-        found = yield from ask(glidemq.version())
+        found = yield from ask(libraries.glidemq_version())
     except LibraryMissing:
         yield from _load(library(GLIDEMQ))
     else:
-        if found != glidemq.SUPPORTED_VERSION:
-            raise LibraryVersionMismatch(GLIDEMQ, found, glidemq.SUPPORTED_VERSION)
+        if found != libraries.SUPPORTED_VERSION:
+            raise LibraryVersionMismatch(GLIDEMQ, found, libraries.SUPPORTED_VERSION)
     ours = library(ORCHESTRATE)
     try:
-        version, sha256 = yield from ask(orchestrate.version())
+        version, sha256 = yield from ask(libraries.orchestrate_version())
     except LibraryMissing:
         yield from _load(ours)
         return
@@ -178,9 +177,9 @@ def _status_of(shipped: Library) -> Op[LibraryStatus]:
     version: str | None = None
     try:
         if shipped.name == GLIDEMQ:
-            version = yield from ask(glidemq.version())
+            version = yield from ask(libraries.glidemq_version())
         else:
-            version, _ = yield from ask(orchestrate.version())
+            version, _ = yield from ask(libraries.orchestrate_version())
     except (LibraryMissing, ProtocolError):
         pass  # a library of this name that does not tell its version
     digest = hashlib.sha256(code.encode()).hexdigest()

@@ -14,9 +14,10 @@ from glidemq_orchestrate._ops.flows.portable import node
 from glidemq_orchestrate._ops.queue.dead_letters import bury_noted
 from glidemq_orchestrate._ops.worker.workers import SILENT_MS
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import flow, nodes
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.queue import due as due_calls
+from glidemq_orchestrate._protocol.worker import consumers, workers
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.clock import Clock
@@ -76,7 +77,7 @@ def _place(entry_id: str) -> tuple[int, int]:
 
 def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
     """Make the workers' group of each queue where it is missing."""
-    for reply in (yield from ask_each([glidemq.create_group(queue) for queue in queues])):
+    for reply in (yield from ask_each([consumers.create_group(queue) for queue in queues])):
         if isinstance(reply, Exception) and "BUSYGROUP" not in str(reply):
             raise reply
 
@@ -88,8 +89,8 @@ def announce(
     text = json.dumps(description, separators=(",", ":"))
     calls: list[Call[None]] = []
     for queue in queues:
-        calls.append(glidemq.register_worker(queue, worker_id, text, ttl_ms))
-        calls.append(orchestrate.announce_worker(queue, worker_id, now_ms + ttl_ms))
+        calls.append(consumers.register_worker(queue, worker_id, text, ttl_ms))
+        calls.append(workers.announce_worker(queue, worker_id, now_ms + ttl_ms))
     yield from ask_all(calls)
 
 
@@ -101,12 +102,12 @@ def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
     """
     calls: list[Call[Any]] = []
     for queue in queues:
-        calls.append(glidemq.forget_worker(queue, worker_id))
-        calls.append(orchestrate.withdraw_worker(queue, worker_id))
-        calls.append(glidemq.has_pending(queue, worker_id))
+        calls.append(consumers.forget_worker(queue, worker_id))
+        calls.append(workers.withdraw_worker(queue, worker_id))
+        calls.append(consumers.has_pending(queue, worker_id))
     replies = yield from ask_each(calls)
     free = [queue for queue, pending in zip(queues, replies[2::3], strict=True) if pending is False]
-    yield from ask_each([glidemq.drop_consumer(queue, worker_id) for queue in free])
+    yield from ask_each([consumers.drop_consumer(queue, worker_id) for queue in free])
 
 
 def exchange(queue: QueueKeys, consumer: str, request: Request, clock: Clock) -> Op[Answer]:
@@ -141,7 +142,7 @@ def _inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:
     texts: dict[str, str] = {}
     cursor = "0"
     while True:
-        cursor, page = yield from ask(orchestrate.node_inputs(queue, job_id, cursor))
+        cursor, page = yield from ask(nodes.node_inputs(queue, job_id, cursor))
         texts.update(page)
         if cursor == "0":
             return texts
@@ -195,16 +196,16 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
     now_ms = clock.now_ms()
     names = ", ".join(queue.queue for queue in queues)
     yield from apart(index.sweep(queues, clock), f"what is to be removed from {names}")
-    yield from ask_all([glidemq.promote_rate_limited(queue, now_ms) for queue in queues])
-    todo = yield from ask_all([orchestrate.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
+    yield from ask_all([due_calls.promote_rate_limited(queue, now_ms) for queue in queues])
+    todo = yield from ask_all([flow.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
         for flow_id in flow_ids:
             ref = staged.FlowRef(queue, flow_id)
             yield from apart(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
     late = yield from _expire(queues, clock)
     # After that call, which notes for a dead letter whose time is over.
-    steps = (glidemq.sweep_suspended(queue, now_ms) for queue in queues)
-    due = (yield from ask_all([*steps, *(glidemq.next_due(queue) for queue in queues)]))[len(queues) :]
+    steps = (due_calls.sweep_suspended(queue, now_ms) for queue in queues)
+    due = (yield from ask_all([*steps, *(due_calls.next_due(queue) for queue in queues)]))[len(queues) :]
     return min((at for at in (*due, *late) if at >= 0), default=-1)
 
 
@@ -212,7 +213,7 @@ def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
     """Release due jobs, end what is over its time. Answers when the next end in each queue is, or -1."""
     answers: list[tuple[int, int]] = []
     for _ in range(EXPIRING_SLICES):
-        answers = yield from ask_all([orchestrate.expire_due(queue, clock.now_ms()) for queue in queues])
+        answers = yield from ask_all([flow.expire_due(queue, clock.now_ms()) for queue in queues])
         if not any(count for count, _ in answers):
             break
     return [at for _, at in answers]
@@ -228,8 +229,8 @@ def reclaim(
     now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
     calls: list[Call[Any]] = []
     for queue in queues:
-        calls.append(orchestrate.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=now_ms))
-        calls.append(orchestrate.forget_workers(queue, GROUP, silent_ms, now_ms))
+        calls.append(workers.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=now_ms))
+        calls.append(workers.forget_workers(queue, GROUP, silent_ms, now_ms))
         calls.append(letters.count(queue))
     replies = yield from ask_each(calls)
     for reply in replies:

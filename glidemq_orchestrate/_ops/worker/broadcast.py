@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from glidemq_orchestrate._ops.queue import adding as queue_ops
 from glidemq_orchestrate._ops.worker.workers import SILENT_MS
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
-from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate._protocol.queue import broadcast as calls
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.queue import due
+from glidemq_orchestrate._protocol.worker import workers
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import InvalidJob, ProtocolError
@@ -108,8 +108,8 @@ def _begin(subscription: Subscription, entry_id: str, job_id: str, clock: Clock)
 def upkeep(subscription: Subscription, consumer: str, lock_ms: int, max_lost: int, clock: Clock) -> Op[int]:
     """Release due messages and retries, take over what dead consumers hold. Answers how many were taken."""
     queue, group = subscription.queue, subscription.group
-    yield from ask(glidemq.promote(queue, clock.now_ms()))
-    yield from ask(orchestrate.forget_workers(queue, group, max(SILENT_MS, 2 * lock_ms), clock.now_ms()))
+    yield from ask(due.promote(queue, clock.now_ms()))
+    yield from ask(workers.forget_workers(queue, group, max(SILENT_MS, 2 * lock_ms), clock.now_ms()))
     with suppress(ProtocolError):  # no group: the next read makes it
         return (
             yield from ask(

@@ -20,8 +20,10 @@ from glidemq_orchestrate._ops.flows.stalled import bring_back
 from glidemq_orchestrate._ops.worker import attempt
 from glidemq_orchestrate._ops.worker.workers import FOREIGN_IDLE_MS, OURS
 from glidemq_orchestrate._protocol.call import Op, ask, ask_each
-from glidemq_orchestrate._protocol.queue import glidemq
-from glidemq_orchestrate._protocol.worker import supervision as calls
+from glidemq_orchestrate._protocol.flows import stalled
+from glidemq_orchestrate._protocol.queue import due
+from glidemq_orchestrate._protocol.worker import consumers as consumer_calls
+from glidemq_orchestrate._protocol.worker import supervision
 from glidemq_orchestrate._protocol.worker.supervision import Ended, Place
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
@@ -92,13 +94,16 @@ def tick(watch: Watch, clock: Clock) -> Op[Tick]:
     if refused is not None:
         raise refused
     foreign = yield from has_foreign_workers(watch.queue)
-    return Tick(leading=True, foreign=foreign, due_ms=(yield from ask(glidemq.next_due(watch.queue))))
+    return Tick(leading=True, foreign=foreign, due_ms=(yield from ask(due.next_due(watch.queue))))
 
 
 def lead(watch: Watch) -> Op[bool]:
     """Take or keep the lead of the queue for some seconds."""
     queue, token = watch.queue, watch.token
-    locks = [calls.renew_lock(queue, token, LOCK_TTL_MS), calls.try_lock(queue, token, LOCK_TTL_MS)]
+    locks = [
+        supervision.renew_lock(queue, token, LOCK_TTL_MS),
+        supervision.try_lock(queue, token, LOCK_TTL_MS),
+    ]
     answers = yield from ask_each(locks)
     for answer in answers:
         if isinstance(answer, GlideMQError):
@@ -108,7 +113,7 @@ def lead(watch: Watch) -> Op[bool]:
 
 def resign(watch: Watch) -> Op[None]:
     """Let another supervisor lead at once."""
-    yield from ask(calls.unlock(watch.queue, watch.token))
+    yield from ask(supervision.unlock(watch.queue, watch.token))
 
 
 def rest(queue: QueueKeys, position: str, until_ms: int, clock: Clock) -> Op[None]:
@@ -123,7 +128,7 @@ def rest(queue: QueueKeys, position: str, until_ms: int, clock: Clock) -> Op[Non
 def has_foreign_workers(queue: QueueKeys) -> Op[bool]:
     """Whether a worker that is not ours is alive, or holds jobs."""
     try:
-        consumers = yield from ask(glidemq.consumers(queue))
+        consumers = yield from ask(consumer_calls.consumers(queue))
     except ProtocolError:
         return False  # the queue has no group: it never had a worker
     return any(
@@ -140,7 +145,7 @@ def settle_ended(watch: Watch, clock: Clock) -> Op[None]:
     """
     if not (yield from has_foreign_workers(watch.queue)):
         return
-    known = yield from ask(calls.progress(watch.queue))
+    known = yield from ask(supervision.progress(watch.queue))
     kinds: tuple[Ended, ...] = ("completed", "failed")
     for kind in kinds:
         reached = yield from _settle(watch.queue, kind, known, clock)
@@ -153,7 +158,7 @@ def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Cloc
     start = max(number(known.get(kind)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
     place = Place(str(start))
     for _ in range(SLICES):
-        place, more, _ = yield from ask(calls.settle_foreign(queue, kind, place, clock.now_ms()))
+        place, more, _ = yield from ask(supervision.settle_foreign(queue, kind, place, clock.now_ms()))
         if not more:
             break
     return min(number(place.score), now_ms)
@@ -174,7 +179,7 @@ def reclaim(watch: Watch, clock: Clock) -> Op[None]:
 def look_after_open(watch: Watch, clock: Clock) -> Op[None]:
     """Go on with the walk over the open nodes of every running flow: a lap in 15 s, or as fast as may be."""
     home = watch.queue
-    known = yield from ask(calls.progress(home))
+    known = yield from ask(supervision.progress(home))
     lap, (offset, _, place) = number(known.get("lap")), known.get("walk", "").partition(" ")
     first, position, now_ms = max(number(offset), 0), max(number(place), 0), clock.now_ms()
     if (first, position) == (0, 0):
@@ -188,13 +193,13 @@ def look_after_open(watch: Watch, clock: Clock) -> Op[None]:
 def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
     """Store how far it came; a server that is full does not keep it from going on."""
     with suppress(ServerBusy):
-        yield from ask(calls.note_progress(queue, fields))
+        yield from ask(supervision.note_progress(queue, fields))
 
 
 def _walk(watch: Watch, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
     """Look at some pages; answers where to go on: number of the flow and position in it."""
     home, pages = watch.queue, 0
-    while flow_ids := (yield from ask(calls.running_flows(home, first, FLOWS))):
+    while flow_ids := (yield from ask(stalled.running_flows(home, first, FLOWS))):
         for flow_id in flow_ids:
             while True:
                 if pages == PAGES:
@@ -211,7 +216,9 @@ def _walk(watch: Watch, first: int, position: int, clock: Clock) -> Op[tuple[int
 def _look_at(watch: Watch, flow_id: str, position: int, clock: Clock) -> Op[int]:
     """Look at a page of a flow; answers where to go on in it, 0 at its end."""
     home, silent_ms = watch.queue, SILENT_LOCKS * watch.lock_ms
-    position, suspects = yield from ask(calls.check_open(home, flow_id, position, silent_ms, clock.now_ms()))
+    position, suspects = yield from ask(
+        stalled.check_open(home, flow_id, position, silent_ms, clock.now_ms())
+    )
     yield from bring_back(home, flow_id, suspects, clock)
     return position
 

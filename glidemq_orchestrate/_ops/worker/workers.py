@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from glidemq_orchestrate._protocol.call import Op, ask
-from glidemq_orchestrate._protocol.flows import orchestrate
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
+from glidemq_orchestrate._protocol.worker import consumers as consumer_calls
+from glidemq_orchestrate._protocol.worker import workers
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import HandlerNotFound, ProtocolError, QueueNotServed
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -63,17 +64,17 @@ class WorkerInfo:
 
 def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
     """The live workers of a queue and of its broadcast subscriptions, the oldest first."""
-    names = dict.fromkeys((yield from ask(orchestrate.live_workers(queue, now_ms))))
+    names = dict.fromkeys((yield from ask(workers.live_workers(queue, now_ms))))
     try:
-        groups = yield from ask(glidemq.groups(queue))
+        groups = yield from ask(consumer_calls.groups(queue))
     except ProtocolError:
         groups = []  # the queue never had a worker
     for group in groups:
-        for consumer in (yield from ask(glidemq.consumers(queue, group))):
+        for consumer in (yield from ask(consumer_calls.consumers(queue, group))):
             names[str(consumer["name"])] = None
     if not names:
         return []
-    texts = yield from ask(glidemq.worker_descriptions(queue, list(names)))
+    texts = yield from ask(consumer_calls.worker_descriptions(queue, list(names)))
     found = [_worker(name, text) for name, text in zip(names, texts, strict=True) if text is not None]
     return sorted(found, key=lambda worker: worker.started_at)
 
@@ -104,19 +105,19 @@ def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str,
     handlers = yield from _handlers(queue, clock.now_ms(), without=worker_id)
     if handlers is None or attempt.name in handlers:
         return True
-    if not attempt.flow_id or not (yield from ask(orchestrate.has_queue_timeout(queue, attempt.job_id))):
+    if not attempt.flow_id or not (yield from ask(attempt_calls.has_queue_timeout(queue, attempt.job_id))):
         return False
-    yield from ask(orchestrate.note_unhandled(queue, attempt.job_id, why))
+    yield from ask(attempt_calls.note_unhandled(queue, attempt.job_id, why))
     return True
 
 
 def _handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str] | None]:
     """Job names that live workers can run (with '' for a worker); None when a foreign worker is alive."""
-    ours = [name for name in (yield from ask(orchestrate.live_workers(queue, now_ms))) if name != without]
-    described = (yield from ask(glidemq.worker_descriptions(queue, ours))) if ours else []
+    ours = [name for name in (yield from ask(workers.live_workers(queue, now_ms))) if name != without]
+    described = (yield from ask(consumer_calls.worker_descriptions(queue, ours))) if ours else []
     names = {name for text in described if text for name in ("", *_told_handlers(text))}
     try:
-        consumers = yield from ask(glidemq.consumers(queue))
+        consumers = yield from ask(consumer_calls.consumers(queue))
     except ProtocolError:
         return names  # the queue has no group: it never had a worker
     # A worker of ours that died a moment ago is not foreign: its name tells.

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
-from glidemq_orchestrate._protocol.flows.orchestrate import read_row
+from glidemq_orchestrate._protocol.flows.nodes import read_row
 from glidemq_orchestrate._protocol.flows.staging import GROWTH_NODES, JobNames, Piece, chunks, staged
 from glidemq_orchestrate.flows.growth import CheckedGrowth, KnownNode
 from glidemq_orchestrate.flows.spec import FlowState

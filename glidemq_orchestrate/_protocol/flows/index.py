@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate._protocol.flows.orchestrate import read_status
+from glidemq_orchestrate._protocol.flows.flow import read_status
 from glidemq_orchestrate.flows.spec import FlowStatus
 from glidemq_orchestrate.keys import QueueKeys, flow_homes
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate._protocol.flows.orchestrate import read_node
+from glidemq_orchestrate._protocol.flows.nodes import read_node
 from glidemq_orchestrate._protocol.flows.portable_record import policies_key, waiting_key
 from glidemq_orchestrate._protocol.flows.staging import traced
 from glidemq_orchestrate.errors import ProtocolError

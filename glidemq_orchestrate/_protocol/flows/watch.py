@@ -9,7 +9,7 @@ from typing import Any, Final
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command
 from glidemq_orchestrate._protocol.flows import portable
-from glidemq_orchestrate._protocol.flows.orchestrate import read_row
+from glidemq_orchestrate._protocol.flows.nodes import read_row
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.keys import QueueKeys
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol.call import Call, Word, function
-from glidemq_orchestrate._protocol.queue import glidemq
-from glidemq_orchestrate._protocol.queue.glidemq import EncodedJob
+from glidemq_orchestrate._protocol.queue import jobs as job_calls
+from glidemq_orchestrate._protocol.queue.jobs import EncodedJob
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.bounds import milli, milliseconds
 from glidemq_orchestrate.jobs.options import JobOptions
@@ -62,9 +62,9 @@ def _is_plain(options: JobOptions) -> bool:
 
 def _add_one(queue: QueueKeys, job: EncodedJob, now_ms: int) -> Call[list[str | None]]:
     if job.options.deduplication:
-        call = glidemq.dedup(queue, job.options.deduplication, job, now_ms)
+        call = job_calls.dedup(queue, job.options.deduplication, job, now_ms)
     else:
-        call = glidemq.add_job(queue, job.name, job.data, job.options, now_ms)
+        call = job_calls.add_job(queue, job.name, job.data, job.options, now_ms)
 
     def decode(reply: Any) -> list[str | None]:
         told = call.decode(reply)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate._protocol.queue.glidemq import EncodedJob, job_words
+from glidemq_orchestrate._protocol.queue.jobs import EncodedJob, job_words
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS
 from glidemq_orchestrate.keys import QueueKeys

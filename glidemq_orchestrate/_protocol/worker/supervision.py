@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
-from glidemq_orchestrate._protocol.flows.orchestrate import read_row
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate.keys import QueueKeys
 
 LOOK: Final = 200
-PAGE: Final = 100
-STREAM_PAGE: Final = 500
+
 
 Ended = Literal["completed", "failed"]
 
@@ -25,20 +22,6 @@ class Place:
 
     score: str = "-inf"
     passed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """An open node that may be lost: its queue and job, and what the job looked like; '' = it is gone."""
-
-    queue: QueueKeys
-    job_id: str
-    trace: str
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether it waits for dependencies of which none may be to come."""
-        return self.trace.startswith("waiting-children|")
 
 
 def renew_lock(queue: QueueKeys, token: str, ttl_ms: int) -> Call[int]:
@@ -79,128 +62,3 @@ def settle_foreign(
 
     args = (now_ms, place.score, place.passed, LOOK)
     return function("gmo_settle_foreign", [queue.key(ended)], args, decode)
-
-
-def running_flows(home: QueueKeys, first: int, count: int) -> Call[list[str]]:
-    """The ids of some running flows of a home queue."""
-    return command("ZRANGE", f"{home.flows()}:state:running", first, first + count - 1, decode=list)
-
-
-def check_open(
-    home: QueueKeys, flow_id: str, position: int, silent_ms: int, now_ms: int
-) -> Call[tuple[int, list[Suspect]]]:
-    """Look after a page of a flow's open nodes: the next position (0 at the end), and who may be lost.
-
-    Positions are those in the order in which the nodes joined: another server process knows them too.
-    """
-
-    def decode(reply: Any) -> tuple[int, list[Suspect]]:
-        suspects = [_suspect(ref, trace) for ref, trace in replies.rows(2)(reply[1:])]
-        return int(reply[0]), suspects
-
-    args = (now_ms, flow_id, position, PAGE, silent_ms)
-    return function("gmo_check_open", [home.flow(flow_id)], args, decode)
-
-
-def _suspect(ref: str, trace: str) -> Suspect:
-    base, _, job_id = ref.rpartition(":")
-    prefix, _, queue = base.rpartition(":")
-    return Suspect(QueueKeys(prefix, queue[1:-1]), job_id, trace)
-
-
-def dependencies(suspect: Suspect, cursor: str) -> Call[tuple[str, list[str]]]:
-    """A page of the refs that a node waits for: the next cursor (``0`` at the end); one may come twice."""
-    key = suspect.queue.key(f"deps:{suspect.job_id}")
-    return command("SSCAN", key, cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1])))
-
-
-def tell_again(
-    home: QueueKeys, flow_id: str, suspect: Suspect, refs: Sequence[str], now_ms: int
-) -> Call[int]:
-    """Tell a blocked node how these dependencies have ended; none: it knows of all, and is to go on.
-
-    Answers 0 when one of them has not ended, or the node does not wait any more. Repeatable.
-    """
-    keys = [home.flow(flow_id), suspect.queue.job(suspect.job_id)]
-    return function("gmo_tell_again", keys, (now_ms, flow_id, suspect.job_id, *refs), replies.integer)
-
-
-def stream_page(queue: QueueKeys, after: str) -> Call[list[tuple[str, str]]]:
-    """Entry id and job id of the entries after a position, ``""`` for the start; none at the end."""
-    start = f"({after}" if after else "-"
-
-    def decode(reply: Any) -> list[tuple[str, str]]:
-        return [(entry_id, replies.pairs(fields or []).get("jobId", "")) for entry_id, fields in reply]
-
-    return command("XRANGE", queue.key("stream"), start, "+", "COUNT", STREAM_PAGE, decode=decode)
-
-
-def is_held(queue: QueueKeys, entry_id: str) -> Call[bool]:
-    """Whether a worker holds the entry."""
-    return command("XPENDING", queue.key("stream"), GROUP, entry_id, entry_id, 1, decode=bool)
-
-
-def delivered(queue: QueueKeys) -> Call[tuple[int, int]]:
-    """The entry up to which the workers' group has been delivered."""
-
-    def decode(reply: Any) -> tuple[int, int]:
-        for group in reply:
-            fields = replies.pairs(group)
-            if fields["name"] == GROUP:
-                return entry_order(str(fields["last-delivered-id"]))
-        return (0, 0)
-
-    return command("XINFO", "GROUPS", queue.key("stream"), decode=decode)
-
-
-def entry_order(entry_id: str) -> tuple[int, int]:
-    """What entries are ordered by."""
-    ms, _, number = entry_id.partition("-")
-    return int(ms), int(number)
-
-
-def put_back(suspect: Suspect, dead_entry: str, now_ms: int) -> Call[int]:
-    """Bring a lost job back to the stream unless it has moved; 1 if it was brought back. Repeatable."""
-    keys = [suspect.queue.job(suspect.job_id), suspect.queue.key("stream")]
-    return function(
-        "gmo_put_back", keys, (now_ms, suspect.job_id, suspect.trace, dead_entry), replies.integer
-    )
-
-
-def recent_events(queue: QueueKeys, before: str) -> Call[list[tuple[str, dict[str, str]]]]:
-    """A page of events from new to old, from before a position; ``""`` for the end."""
-    start = f"({before}" if before else "+"
-    return command(
-        "XREVRANGE",
-        queue.key("events"),
-        start,
-        "-",
-        "COUNT",
-        PAGE,
-        decode=lambda reply: [(entry_id, replies.pairs(fields or [])) for entry_id, fields in reply],
-    )
-
-
-def node_table(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, list[Any]]]]:
-    """A page of a flow's node table: the next cursor (``0`` at the end), and the row of each node."""
-
-    def decode(reply: Any) -> tuple[str, dict[str, list[Any]]]:
-        rows = {name: read_row(row) for name, row in replies.pairs(reply[1]).items()}
-        return reply[0], {name: [*row[:4], *row[4]] for name, row in rows.items() if row}
-
-    return command("HSCAN", f"{home.flow(flow_id)}:nodes", cursor, "COUNT", LOOK, decode=decode)
-
-
-def settle_vanished(  # noqa: PLR0913  what is known of a node
-    home: QueueKeys,
-    flow_id: str,
-    lost: Suspect,
-    *,
-    told: Mapping[str, Any],
-    dependents: Iterable[str],
-    now_ms: int,
-) -> Call[int]:
-    """End a node whose job was removed; 1 if this call has ended it. Repeatable."""
-    keys = [home.flow(flow_id), lost.queue.job(lost.job_id), lost.queue.key(f"parents:{lost.job_id}")]
-    args: list[Word] = [now_ms, flow_id, lost.job_id, json.dumps(told), *dependents]
-    return function("gmo_settle_vanished", keys, args, replies.integer)

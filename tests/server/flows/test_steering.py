@@ -20,7 +20,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._protocol.call import ask
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate._protocol.worker import exchange
 from glidemq_orchestrate.errors import FlowCancelled, LeaseLost
 from glidemq_orchestrate.keys import QueueKeys
@@ -204,7 +204,7 @@ class TestCancelling:
         verdicts = hand.run(ask(exchange.finish_and_fetch(queue, "me", late, 6))).verdicts
         assert {verdict.split()[0] for verdict in verdicts} == {"stale"}
         assert hand.run(ask(exchange.heartbeat(queue, [attempt], 6))) == [-1]
-        assert isinstance(hand.answer(orchestrate.progress(attempt, queue, "1", 6)), LeaseLost)
+        assert isinstance(hand.answer(attempt_calls.progress(attempt, queue, "1", 6)), LeaseLost)
         assert redis_client.hgetall("glide:{etl}:job:f~a") == before
 
     def test_a_large_flow_is_cancelled_as_a_whole(self, flows: FlowProducer, redis_client: Any) -> None:

@@ -24,7 +24,8 @@ from glidemq_orchestrate import (
     Queue,
 )
 from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._protocol.flows import orchestrate, staging
+from glidemq_orchestrate._protocol.flows import flow as flow_calls
+from glidemq_orchestrate._protocol.flows import staging
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -95,7 +96,7 @@ def test_nothing_can_be_taken_before_the_flow_starts(hand: Hand, redis_client: A
         if any(call.words[1] == "gmo_start_flow" for call in getattr(request, "calls", ())):
             break
     spec = check_flow(chain(130))
-    for stage in orchestrate.stage_flow("glide", "g", spec, staging.chunks(spec.nodes), 0):
+    for stage in flow_calls.stage_flow("glide", "g", spec, staging.chunks(spec.nodes), 0):
         hand.answer(stage)
     assert {job for job in waiting(redis_client) if job.startswith("g~")} == set()
     assert {state for job, state in states(redis_client).items() if job.startswith("g~")} == {
@@ -159,9 +160,9 @@ def one_by_one(hand: Hand, spec: FlowSpec) -> Iterator[str]:
         *(
             call
             for chunk in chunks
-            for call in orchestrate.stage_flow("glide", "f", checked, staging.chunks(chunk), 1)
+            for call in flow_calls.stage_flow("glide", "f", checked, staging.chunks(chunk), 1)
         ),
-        orchestrate.start_flow(QueueKeys("glide", checked.home), "f", checked.digest, 1),
+        flow_calls.start_flow(QueueKeys("glide", checked.home), "f", checked.digest, 1),
     ]
     for call in calls:
         reply = hand.answer(call)

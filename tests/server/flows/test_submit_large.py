@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions, Queue
 from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import FlowConflict, FlowIncomplete
 from glidemq_orchestrate.flows.checked import check_flow
@@ -52,9 +52,7 @@ def test_a_wide_node_whose_submission_died_between_its_pieces_waits_for_all(
     hand.run_until(submission(WIDE), calls)
     assert waiting(redis_client) == []
     if calls < 53:  # it is no node before its last edge
-        refused = hand.answer(
-            orchestrate.start_flow(QueueKeys("glide", "etl"), "f", check_flow(WIDE).digest, 1)
-        )
+        refused = hand.answer(flow.start_flow(QueueKeys("glide", "etl"), "f", check_flow(WIDE).digest, 1))
         assert isinstance(refused, FlowIncomplete)
     hand.run(submission(WIDE))
     assert redis_client.scard("glide:{etl}:deps:f~all") == 2_500

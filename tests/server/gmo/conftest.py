@@ -11,7 +11,7 @@ from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._protocol.call import Call, ask, function
-from glidemq_orchestrate._protocol.flows import orchestrate, staging
+from glidemq_orchestrate._protocol.flows import flow, staging
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
@@ -82,7 +82,7 @@ class Bench:
     def stage(self, *nodes: FlowNode) -> Any:
         checked = check_flow(FlowSpec("n", nodes))
         pieces = [piece for node in checked.nodes for piece in staging.pieces(node)]
-        return next(orchestrate.stage_flow("glide", "f", checked, [pieces], self.now))
+        return next(flow.stage_flow("glide", "f", checked, [pieces], self.now))
 
     def digest(self, *nodes: FlowNode) -> str:
         return check_flow(FlowSpec("n", nodes)).digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glidemq_orchestrate._ops.flows import staged as flow_ops
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def run_all(bench: Bench, limit: int = 10_000) -> list[str]:
 
 
 def status(bench: Bench) -> tuple[str, int, int, int]:
-    found = bench.call(orchestrate.flow_status(ETL, "f"))
+    found = bench.call(flow.flow_status(ETL, "f"))
     return str(found.state), found.total, found.completed, found.failed
 
 

@@ -22,8 +22,9 @@ from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFa
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
 from glidemq_orchestrate._protocol.call import Call, ask, function
-from glidemq_orchestrate._protocol.flows import orchestrate
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.flows import flow
+from glidemq_orchestrate._protocol.queue import due
+from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
@@ -228,7 +229,7 @@ class AnyOrder(RuleBasedStateMachine):
         job = self.client.hgetall(queue.job(attempt.job_id))
         if how == "progress":
             with pytest.raises(LeaseLost):
-                self.world.call(orchestrate.progress(attempt, queue, "2", now))
+                self.world.call(attempt_calls.progress(attempt, queue, "2", now))
         elif how == "heartbeat":
             assert self.world.call(wire.heartbeat(queue, [attempt], now)) == [-1]
         else:
@@ -244,26 +245,26 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(queue=st.sampled_from(QUEUES))
     def time_passes(self, queue: QueueKeys) -> None:
         self.world.clock.now += 50
-        self.world.call(glidemq.promote(queue, self.world.clock.now))
+        self.world.call(due.promote(queue, self.world.clock.now))
 
     @rule()
     def somebody_cancels(self) -> None:
         self.is_steered = True
-        self.world.call(orchestrate.cancel_flow(self.home, FLOW, "enough", self.world.clock.now))
+        self.world.call(flow.cancel_flow(self.home, FLOW, "enough", self.world.clock.now))
 
     @rule()
     def somebody_restarts(self) -> None:
         self.is_steered = self.is_restarted = True
-        self.world.call(orchestrate.restart_flow(self.home, FLOW, self.world.clock.now))
+        self.world.call(flow.restart_flow(self.home, FLOW, self.world.clock.now))
 
     @rule()
     def somebody_retries(self) -> None:
         self.is_steered = True
-        self.world.call(orchestrate.retry_flow(self.home, FLOW, self.world.clock.now))
+        self.world.call(flow.retry_flow(self.home, FLOW, self.world.clock.now))
 
     @rule()
     def somebody_advances(self) -> None:
-        self.world.call(orchestrate.advance_flow(self.home, FLOW, self.world.clock.now))
+        self.world.call(flow.advance_flow(self.home, FLOW, self.world.clock.now))
 
     def jobs(self) -> dict[str, dict[str, str]]:
         return {
@@ -336,7 +337,7 @@ class AnyOrder(RuleBasedStateMachine):
         world.held.clear()  # every worker dies; a new one does all there is to do
         for _ in range(60):
             world.clock.now += 2 * LOCK_MS
-            world.call(orchestrate.advance_flow(self.home, FLOW, world.clock.now))
+            world.call(flow.advance_flow(self.home, FLOW, world.clock.now))
             for queue in QUEUES:
                 world.reclaim(queue)
                 world.exchange(queue, wanted=100)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol.flows import orchestrate
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.flows import flow as flow_calls
+from glidemq_orchestrate._protocol.queue import jobs
+from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
+from glidemq_orchestrate._protocol.worker import workers
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import GROUP, QueueKeys
@@ -21,7 +23,7 @@ STREAM = "glide:{etl}:stream"
 
 def a_job(bench: Bench, job_id: str = "j", **options: Any) -> str:
     options_ = JobOptions(job_id=job_id, **options)
-    return str(bench.call(glidemq.add_job(ETL, "work", "1", options_, bench.now)))
+    return str(bench.call(jobs.add_job(ETL, "work", "1", options_, bench.now)))
 
 
 class TestBeginning:
@@ -162,7 +164,7 @@ class TestFinishing:
         before = bench.dump()
         assert bench.heartbeat(attempt) == -1
         assert bench.dump() == before
-        assert bench.refused(orchestrate.progress(attempt, ETL, "1", bench.now)) == "GMO_STALE"
+        assert bench.refused(attempt_calls.progress(attempt, ETL, "1", bench.now)) == "GMO_STALE"
 
     def test_a_job_that_is_gone_is_refused(self, bench: Bench) -> None:
         a_job(bench)
@@ -191,7 +193,7 @@ class TestFailing:
         word, unsettled = bench.fail(bench.begin())
         assert word == "failed"
         for flow in unsettled:
-            while bench.call(orchestrate.advance_flow(ETL, flow, bench.now)):
+            while bench.call(flow_calls.advance_flow(ETL, flow, bench.now)):
                 pass
         assert (
             bench.job("f~b")["failedReason"]
@@ -225,12 +227,12 @@ class TestFailing:
     ) -> None:
         bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(250)))
         bench.finish(bench.begin())
-        bench.call(orchestrate.advance_flow(ETL, "f", bench.now))
-        bench.call(orchestrate.cancel_flow(ETL, "f", "stop", bench.now))
+        bench.call(flow_calls.advance_flow(ETL, "f", bench.now))
+        bench.call(flow_calls.cancel_flow(ETL, "f", "stop", bench.now))
         self.rounds(bench)
         assert (bench.record()["state"], bench.client.xlen(STREAM)) == ("cancelled", 0)
 
-        bench.call(orchestrate.retry_flow(ETL, "f", bench.now))
+        bench.call(flow_calls.retry_flow(ETL, "f", bench.now))
         self.rounds(bench)
         assert {bench.job(f"f~n{n}")["state"] for n in range(250)} == {"waiting"}
         assert bench.client.xlen(STREAM) == 250
@@ -238,9 +240,9 @@ class TestFailing:
     def test_a_failure_that_was_undone_blocks_nobody_later(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(250)))
         bench.fail(bench.begin())
-        bench.call(orchestrate.cancel_flow(ETL, "f", "stop", bench.now))
+        bench.call(flow_calls.cancel_flow(ETL, "f", "stop", bench.now))
         self.rounds(bench)
-        bench.call(orchestrate.retry_flow(ETL, "f", bench.now))
+        bench.call(flow_calls.retry_flow(ETL, "f", bench.now))
         self.rounds(bench)
         bench.finish(bench.begin())
         self.rounds(bench)
@@ -250,7 +252,7 @@ class TestFailing:
     def rounds(bench: Bench) -> int:
         """Advance until nothing is left; how many calls that took."""
         count = 1
-        while bench.call(orchestrate.advance_flow(ETL, "f", bench.now)):
+        while bench.call(flow_calls.advance_flow(ETL, "f", bench.now)):
             count += 1
         return count
 
@@ -267,7 +269,7 @@ class TestHolding:
     def test_progress_is_kept_and_told(self, bench: Bench) -> None:
         a_job(bench)
         attempt = bench.begin()
-        assert bench.call(orchestrate.progress(attempt, ETL, "[1]", bench.now + 7)) == 1
+        assert bench.call(attempt_calls.progress(attempt, ETL, "[1]", bench.now + 7)) == 1
         job = bench.job("j")
         assert (job["progress"], job["lastActive"]) == ("[1]", "1000007")
         assert bench.events()[-1] == ("progress", "j")
@@ -344,5 +346,5 @@ class TestReclaiming:
 
     def test_it_needs_a_group(self, bench: Bench) -> None:
         bench.client.delete(STREAM)
-        call: Any = orchestrate.reclaim(ETL, "w", lock_ms=1, max_lost=1, now_ms=bench.now)
+        call: Any = workers.reclaim(ETL, "w", lock_ms=1, max_lost=1, now_ms=bench.now)
         assert "NOGROUP" in str(bench.hand.answer(call))

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate._ops.queue.adding import NewJob, add_job
 from glidemq_orchestrate._ops.worker import attempt as attempt_ops
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.worker import workers
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ SILENT_MS = 60_000
 
 
 @pytest.fixture(autouse=True)
-def workers(bench: Bench) -> None:
+def _workers(bench: Bench) -> None:
     """One is alive, one was killed idle, one with a job; a Node worker is silent."""
     for name in ("gmo-worker-1-alive", "gmo-worker-2-idle", "gmo-worker-3-busy", "node-1"):
         bench.client.xgroup_createconsumer(ETL.key("stream"), GROUP, name)
@@ -34,7 +34,7 @@ def workers(bench: Bench) -> None:
 
 def forget(bench: Bench, silent_ms: int) -> set[str]:
     """The consumers that are left."""
-    call = orchestrate.forget_workers(ETL, GROUP, silent_ms, bench.now)
+    call = workers.forget_workers(ETL, GROUP, silent_ms, bench.now)
     bench.call(call)
     assert bench.unchanged(call) == 0
     return {consumer["name"] for consumer in bench.client.xinfo_consumers(ETL.key("stream"), GROUP)}
@@ -57,7 +57,7 @@ def test_one_that_was_heard_of_a_moment_ago_stays(bench: Bench) -> None:
 
 def test_a_queue_without_a_group_is_no_error(bench: Bench) -> None:
     bench.client.delete(ETL.key("stream"))
-    assert bench.call(orchestrate.forget_workers(ETL, GROUP, 0, bench.now)) == 0
+    assert bench.call(workers.forget_workers(ETL, GROUP, 0, bench.now)) == 0
 
 
 def test_reclaiming_forgets_them(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.queue import jobs
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.flows.checked import check_flow
@@ -122,7 +122,7 @@ class TestOneCall:
         self, bench: Bench, worker: Worker
     ) -> None:
         options = JobOptions(ordering=Ordering("k", concurrency=2))
-        ids = [bench.call(glidemq.add_job(bench.etl, "work", "1", options, bench.now)) for _ in range(4)]
+        ids = [bench.call(jobs.add_job(bench.etl, "work", "1", options, bench.now)) for _ in range(4)]
         first, second = worker(wanted=9).begun
         assert bench.pending() == 2
         (third,) = worker(done(first), wanted=9).begun

@@ -9,8 +9,8 @@ import pytest
 from glidemq_orchestrate._ops.flows import growth as ops
 from glidemq_orchestrate._ops.flows import index
 from glidemq_orchestrate._ops.flows import staged as flow_ops
+from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate._protocol.flows import growth as calls
-from glidemq_orchestrate._protocol.flows import orchestrate
 from glidemq_orchestrate.errors import CycleError, FlowEnded, FlowNotFound, NodeExists, UnknownDependency
 from glidemq_orchestrate.flows.growth import check_growth
 from tests.server.gmo.flow_runs import ETL, REF, finish, leftovers, run_all, status
@@ -39,7 +39,7 @@ class TestExtending:
         assert status(bench)[0] == "completed"
         assert extend(bench, node("b", "a")) == "running"
         assert status(bench) == ("running", 2, 1, 0)
-        assert bench.call(orchestrate.flow_status(ETL, "f")).finished_at is None
+        assert bench.call(flow.flow_status(ETL, "f")).finished_at is None
         assert run_all(bench) == ["b"]
         assert status(bench) == ("completed", 2, 2, 0)
         assert ("flow.extended", "f") in bench.events()
@@ -93,7 +93,7 @@ class TestExtending:
             with pytest.raises(error):
                 extend(bench, *nodes)
             assert bench.dump(events=False) == before
-        bench.call(orchestrate.cancel_flow(ETL, "f", "why", bench.now))
+        bench.call(flow.cancel_flow(ETL, "f", "why", bench.now))
         before = bench.dump()
         with pytest.raises(FlowEnded, match="cancelled"):
             extend(bench, node("x"))

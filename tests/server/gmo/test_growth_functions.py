@@ -12,7 +12,8 @@ from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows import growth as ops
 from glidemq_orchestrate._ops.flows import index as flow_index
 from glidemq_orchestrate._ops.flows import staged as flow_ops
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import flow
+from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import (
     CycleError,
@@ -77,7 +78,7 @@ class TestStaged:
         nodes = {found.name: found for found in bench.hand.run(flow_ops.nodes(REF))}
         assert nodes["a"].after == ("split",)
         assert set(nodes["join"].after) == {"split", "b", "c"}
-        inputs = bench.call(orchestrate.node_inputs(ETL, "f~join", "0"))[1]
+        inputs = bench.call(node_calls.node_inputs(ETL, "f~join", "0"))[1]
         assert inputs == {name: f'"{name}!"' for name in ("split", "b", "c")}
 
     def test_the_last_node_of_a_flow_can_add_more(self, bench: Bench, node: Any) -> None:
@@ -165,7 +166,7 @@ class TestRefused:
     def test_a_lost_attempt_adds_nothing(self, bench: Bench, node: Any) -> None:
         bench.submit(node("split"))
         attempt = bench.begin()
-        bench.call(orchestrate.cancel_flow(ETL, "f", "why", bench.now))
+        bench.call(flow.cancel_flow(ETL, "f", "why", bench.now))
         with pytest.raises(LeaseLost):
             grow(bench, attempt, node("a"))
 
@@ -287,14 +288,14 @@ class TestMany:
         grow(bench, attempt, *(node(f"a{n}") for n in range(130)), before=("join",))
         finish(bench, attempt)
         run_all(bench)
-        bench.call(orchestrate.restart_flow(ETL, "f", bench.now))
+        bench.call(flow.restart_flow(ETL, "f", bench.now))
         for _ in range(slices - 1):
-            bench.call(orchestrate.advance_flow(ETL, "f", bench.now))
+            bench.call(flow.advance_flow(ETL, "f", bench.now))
         assert bench.record()["doomed"] == "1"
         bench.hand.run(flow_ops.cancel(REF, "why", bench))
         assert "doomed" in bench.record()
 
-        bench.call(orchestrate.retry_flow(ETL, "f", bench.now))
+        bench.call(flow.retry_flow(ETL, "f", bench.now))
         bench.hand.run(flow_ops.advance(REF, bench))
         assert "doomed" not in bench.record()
         jobs = bench.client.keys("*:job:*")
@@ -313,7 +314,7 @@ class TestMany:
         bench.fail(bench.begin())
         finish(bench, bench.begin())
         assert status(bench) == ("failed", 4, 2, 2)
-        bench.call(orchestrate.retry_flow(ETL, "f", bench.now))
+        bench.call(flow.retry_flow(ETL, "f", bench.now))
         bench.hand.run(flow_ops.advance(REF, bench))
         assert "doomed" not in bench.record()
         assert run_all(bench) == ["a", "join"]

@@ -8,7 +8,7 @@ import pytest
 
 from glidemq_orchestrate import JobOptions
 from glidemq_orchestrate._protocol.call import function
-from glidemq_orchestrate._protocol.queue import changes, glidemq
+from glidemq_orchestrate._protocol.queue import changes, jobs
 
 if TYPE_CHECKING:
     from tests.server.gmo.conftest import Bench
@@ -45,12 +45,12 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
 def test_a_call_that_cannot_be_meant_changes_nothing(
     bench: Bench, name: str, key: str, args: list[Any], code: str
 ) -> None:
-    bench.call(glidemq.add_job(bench.etl, "work", "1", JobOptions(), bench.now))
+    bench.call(jobs.add_job(bench.etl, "work", "1", JobOptions(), bench.now))
     assert bench.refused(function(name, [key], args, lambda reply: reply)) == code
 
 
 def test_a_hundred_removals_tell_each_job(bench: Bench) -> None:
-    ids = [bench.call(glidemq.add_job(bench.etl, "work", "1", JobOptions(), bench.now)) for _ in range(100)]
+    ids = [bench.call(jobs.add_job(bench.etl, "work", "1", JobOptions(), bench.now)) for _ in range(100)]
     entries = bench.client.xrange("glide:{etl}:stream")
     pairs = [(fields["jobId"], entry_id) for entry_id, fields in entries[:98]]
     unknown = [(ids[98], ""), ("nobody", "")]
@@ -68,7 +68,7 @@ def test_the_traces_of_a_missing_job_go(bench: Bench) -> None:
 
 
 def test_an_attempt_of_a_job_that_was_retried_is_stale(bench: Bench) -> None:
-    job_id = bench.call(glidemq.add_job(bench.etl, "work", "1", JobOptions(), bench.now))
+    job_id = bench.call(jobs.add_job(bench.etl, "work", "1", JobOptions(), bench.now))
     bench.begin()
     bench.client.hset(f"glide:{{etl}}:job:{job_id}", "state", "failed")
     assert bench.call(changes.retry_jobs(bench.etl, [job_id], bench.now)) == ["retried"]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate._protocol.flows import portable as calls
-from glidemq_orchestrate._protocol.queue import glidemq
+from glidemq_orchestrate._protocol.queue import jobs
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import QueueKeys
@@ -73,7 +73,7 @@ class TestEnding:
 
     def test_one_that_waits_for_its_time_is_cancelled(self, bench: Bench) -> None:
         later = JobOptions(job_id="j", delay=timedelta(seconds=60))
-        bench.call(glidemq.add_job(ETL, "work", "1", later, bench.now))
+        bench.call(jobs.add_job(ETL, "work", "1", later, bench.now))
         assert end(bench, "cancelled") == 1
         assert bench.client.zcard("glide:{etl}:scheduled") == 0
 
@@ -113,4 +113,4 @@ def test_a_client_that_still_names_the_claim_is_refused(bench: Bench, node: Any)
         bench.raw("gmo_stage_flow", keys, *call.words[5:])
     assert bench.dump() == before
     assert bench.call(call) == "staging"
-    assert bench.call(orchestrate.flow_status(ETL, "f")).state == "staging"
+    assert bench.call(flow.flow_status(ETL, "f")).state == "staging"

@@ -11,8 +11,7 @@ from glidemq_orchestrate._ops.flows.portable import portable
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.worker import supervise
 from glidemq_orchestrate._ops.worker.supervise import Watch
-from glidemq_orchestrate._protocol.flows import orchestrate
-from glidemq_orchestrate._protocol.worker import supervision
+from glidemq_orchestrate._protocol.flows import flow, stalled
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
@@ -90,7 +89,7 @@ def test_a_node_that_was_told_all_and_not_released_runs(bench: Bench, node: Any)
 def test_a_root_that_was_forgotten_runs(bench: Bench, node: Any) -> None:
     nodes = [node(f"n{n}") for n in range(MANY)]
     bench.call(bench.stage(*nodes))
-    bench.call(orchestrate.start_flow(ETL, "f", bench.digest(*nodes), bench.now))
+    bench.call(flow.start_flow(ETL, "f", bench.digest(*nodes), bench.now))
     lose(bench, "ready")
     lap(bench)
     assert bench.client.xlen(STREAM) == MANY
@@ -164,7 +163,7 @@ def test_what_is_still_to_be_done_is_done_by_advancing(bench: Bench, node: Any) 
     bench.finish(bench.begin())
     bench.client.srem("glide:{etl}:gmo:todo", "f")
     lap(bench)
-    while bench.call(orchestrate.advance_flow(ETL, "f", bench.now)):
+    while bench.call(flow.advance_flow(ETL, "f", bench.now)):
         pass
     assert bench.client.xlen(STREAM) == MANY
 
@@ -173,4 +172,4 @@ def test_a_flow_of_the_portable_path_is_not_touched(bench: Bench) -> None:
     checked = check_flow(FlowSpec("n", [FlowNode("a", "etl", "work")]))
     bench.hand.run(portable.submit(FlowRef(ETL, "f", "portable"), checked, "attach", bench))
     assert bench.record()["state"] == "running"
-    bench.unchanged(supervision.check_open(ETL, "f", 0, 60_000, bench.now))
+    bench.unchanged(stalled.check_open(ETL, "f", 0, 60_000, bench.now))

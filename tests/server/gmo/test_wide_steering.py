@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -32,13 +32,13 @@ def steer(bench: Bench, chance: random.Random) -> None:
     step = chance.choice(["advance"] * 4 + ["work", "work", "fail", "cancel", "retry", "restart"])
     bench.now += 1
     if step == "advance":
-        bench.call(orchestrate.advance_flow(ETL, "f", bench.now))
+        bench.call(flow.advance_flow(ETL, "f", bench.now))
     elif step == "cancel":
-        bench.call(orchestrate.cancel_flow(ETL, "f", "why", bench.now))
+        bench.call(flow.cancel_flow(ETL, "f", "why", bench.now))
     elif step == "retry":
-        bench.call(orchestrate.retry_flow(ETL, "f", bench.now))
+        bench.call(flow.retry_flow(ETL, "f", bench.now))
     elif step == "restart":
-        bench.call(orchestrate.restart_flow(ETL, "f", bench.now))
+        bench.call(flow.restart_flow(ETL, "f", bench.now))
     else:
         kind = Kind.DONE if step == "work" else Kind.FAIL
         work(bench, kind)
@@ -47,14 +47,14 @@ def steer(bench: Bench, chance: random.Random) -> None:
 def finish(bench: Bench) -> None:
     """All that is left is done, without a failure."""
     for _ in range(200):
-        while bench.call(orchestrate.advance_flow(ETL, "f", bench.now)):
+        while bench.call(flow.advance_flow(ETL, "f", bench.now)):
             pass
         work(bench, Kind.DONE)
         state = bench.record()["state"]
         if state == "completed":
             return
         if state != "running":
-            bench.call(orchestrate.retry_flow(ETL, "f", bench.now))
+            bench.call(flow.retry_flow(ETL, "f", bench.now))
     raise AssertionError(bench.record())
 
 

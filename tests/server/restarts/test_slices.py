@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate._ops.flows import staged as flow_ops
-from glidemq_orchestrate._protocol.flows import orchestrate
+from glidemq_orchestrate._protocol.flows import flow, nodes
 from glidemq_orchestrate._protocol.worker.exchange import Kind
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -34,7 +34,7 @@ def fan_out() -> list[FlowNode]:
 def advance(keeper: Keeper, *, kill: bool, every: int = 12) -> None:
     """Do all that the flow needs; every so many slices another server process begins."""
     slices = 0
-    while keeper.call(orchestrate.advance_flow(ETL, "f", keeper.now)):
+    while keeper.call(flow.advance_flow(ETL, "f", keeper.now)):
         slices += 1
         if slices % every == 0:
             keeper.again(kill=kill)
@@ -46,7 +46,7 @@ def run_all(keeper: Keeper, result: str) -> int:
     while begun := keeper.begin():
         assert set(keeper.tell(Kind.DONE, result, begun)) <= {"ok"}
         ran += len(begun)
-        while keeper.call(orchestrate.advance_flow(ETL, "f", keeper.now)):
+        while keeper.call(flow.advance_flow(ETL, "f", keeper.now)):
             pass
     return ran
 
@@ -73,7 +73,7 @@ def test_a_restart_of_the_flow_runs_every_node_again(keeper: Keeper) -> None:
     keeper.submit(*fan_out())
     assert run_all(keeper, '"old"') == WIDE + 1
     assert keeper.record()["state"] == "completed"
-    keeper.call(orchestrate.restart_flow(ETL, "f", keeper.now))
+    keeper.call(flow.restart_flow(ETL, "f", keeper.now))
     advance(keeper, kill=True)
     assert run_all(keeper, '"new"') == WIDE + 1
     record = keeper.record()
@@ -103,21 +103,21 @@ def every_page(keeper: Keeper, page: Callable[[str], Call[tuple[str, Any]]]) -> 
 
 def test_reading_in_pages_misses_nothing(keeper: Keeper) -> None:
     keeper.submit(*wide_join())
-    keeper.call(orchestrate.advance_flow(ETL, "f", keeper.now))
+    keeper.call(flow.advance_flow(ETL, "f", keeper.now))
     assert run_all(keeper, '"1"') == WIDE + 1
-    assert len(every_page(keeper, lambda at: orchestrate.flow_results(ETL, "f", at))) == WIDE + 1
-    assert len(every_page(keeper, lambda at: orchestrate.node_inputs(ETL, "f~end", at))) == WIDE
+    assert len(every_page(keeper, lambda at: nodes.flow_results(ETL, "f", at))) == WIDE + 1
+    assert len(every_page(keeper, lambda at: nodes.node_inputs(ETL, "f~end", at))) == WIDE
 
 
 def test_results_of_the_generation_before_are_shown_at_no_moment(keeper: Keeper) -> None:
     keeper.submit(*fan_out())
     run_all(keeper, '"old"')
-    keeper.call(orchestrate.restart_flow(ETL, "f", keeper.now))
+    keeper.call(flow.restart_flow(ETL, "f", keeper.now))
     ref = flow_ops.FlowRef(ETL, "f")
     for slices in itertools.count():
         if slices % 9 == 0:
             assert keeper.run(flow_ops.results(ref)) == {}
-        if not keeper.call(orchestrate.advance_flow(ETL, "f", keeper.now)):
+        if not keeper.call(flow.advance_flow(ETL, "f", keeper.now)):
             break
     states = {node.state for node in keeper.run(flow_ops.nodes(ref))}
     assert states == {"waiting", "waiting-children"}

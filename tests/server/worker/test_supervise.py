@@ -11,7 +11,8 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate._ops.worker import attempt, supervise
 from glidemq_orchestrate._ops.worker.supervise import Tick, Watch
-from glidemq_orchestrate._protocol.flows import orchestrate, staging
+from glidemq_orchestrate._protocol.flows import flow as flow_calls
+from glidemq_orchestrate._protocol.flows import staging
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
@@ -390,7 +391,7 @@ def test_our_own_workers_cost_a_supervisor_a_few_calls_only(scene: Scene) -> Non
 def test_a_flow_in_staging_is_left_alone(scene: Scene) -> None:
     checked = check_flow(DIAMOND)
     scene.client.set("glide:gmo:home:{f}", checked.home)
-    (stage,) = orchestrate.stage_flow("glide", "f", checked, staging.chunks(checked.nodes), scene.now)
+    (stage,) = flow_calls.stage_flow("glide", "f", checked, staging.chunks(checked.nodes), scene.now)
     scene.hand.answer(stage)
     scene.lap()
     assert scene.flows.get("f").status().state is FlowState.STAGING

@@ -18,7 +18,7 @@ from glidemq_orchestrate import (
     RateLimit,
     TokenBucket,
 )
-from glidemq_orchestrate._protocol.queue.glidemq import EncodedJob, job_words
+from glidemq_orchestrate._protocol.queue.jobs import EncodedJob, job_words
 from glidemq_orchestrate.errors import InvalidJob
 
 SECOND = timedelta(seconds=1)

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import JobOptions
+from glidemq_orchestrate._protocol import events
 from glidemq_orchestrate._protocol.call import Call, ask, ask_all, ask_each, command, function
-from glidemq_orchestrate._protocol.flows import orchestrate
-from glidemq_orchestrate._protocol.queue import glidemq, reads
-from glidemq_orchestrate._protocol.server import server
-from glidemq_orchestrate._protocol.worker import supervision
+from glidemq_orchestrate._protocol.flows import flow, nodes, stalled
+from glidemq_orchestrate._protocol.queue import budget, jobs, reads
+from glidemq_orchestrate._protocol.server import libraries, server
+from glidemq_orchestrate._protocol.worker import consumers
 from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ProtocolError
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -106,32 +107,32 @@ def test_a_place_says_what_was_called_for_which_queue(words: Any, place: str) ->
 
 
 def test_what_only_reads_is_repeatable_and_what_counts_is_not() -> None:
-    assert glidemq.job_fields(ETL, "1").repeatable
-    assert orchestrate.flow_status(ETL, "f").repeatable
-    assert orchestrate.advance_flow(ETL, "f", 1).repeatable
-    assert not glidemq.add_log(ETL, "1", "line").repeatable
+    assert jobs.job_fields(ETL, "1").repeatable
+    assert flow.flow_status(ETL, "f").repeatable
+    assert flow.advance_flow(ETL, "f", 1).repeatable
+    assert not jobs.add_log(ETL, "1", "line").repeatable
     assert not server.server_time().repeatable
-    assert not orchestrate.retry_flow(ETL, "f", 1).repeatable
-    assert not glidemq.record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable
+    assert not flow.retry_flow(ETL, "f", 1).repeatable
+    assert not budget.record_usage("b", "{}", "{}", 1, 1, "{}", "{}").repeatable
 
 
 @given(REPLIES)
 def test_no_reply_makes_a_builder_raise_anything_raw(reply: Any) -> None:
     calls: list[Call[Any]] = [
-        orchestrate.version(),
-        orchestrate.flow_status(ETL, "f"),
-        orchestrate.flow_nodes(ETL, "f", "0"),
-        orchestrate.expire_due(ETL, 1),
-        supervision.check_open(ETL, "f", 0, 1, 1),
-        supervision.delivered(ETL),
-        supervision.stream_page(ETL, ""),
+        libraries.orchestrate_version(),
+        flow.flow_status(ETL, "f"),
+        nodes.flow_nodes(ETL, "f", "0"),
+        flow.expire_due(ETL, 1),
+        stalled.check_open(ETL, "f", 0, 1, 1),
+        stalled.delivered(ETL),
+        stalled.stream_page(ETL, ""),
         reads.pending_page(ETL, "-", 1),
         reads.score(ETL, "x", "y"),
         reads.stream_page(ETL, "-", 1),
-        glidemq.consumers(ETL),
-        glidemq.has_lost_events(ETL),
-        glidemq.read_events(ETL, "0", 1, None),
-        glidemq.add_job(ETL, "n", "", JobOptions(), 1),
+        consumers.consumers(ETL),
+        events.has_lost_events(ETL),
+        events.read_events(ETL, "0", 1, None),
+        jobs.add_job(ETL, "n", "", JobOptions(), 1),
     ]
     for call in calls:
         with contextlib.suppress(GlideMQError):

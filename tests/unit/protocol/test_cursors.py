@@ -11,7 +11,7 @@ SCAN = re.compile(r"""['"][HSZ]?SCAN['"]""")
 # Reads that begin again when another process answers, and one that ends in the call that begins it.
 IN_FUNCTIONS = {"glidemq_orchestrate/read.lua", "glidemq/list_jobs.lua"}
 # Read to the end by the operation that begins: the keys of a server, the nodes of a flow, dependencies.
-BY_CLIENTS = {"reads.py", "supervision.py", "portable.py", "acl.py"}
+BY_CLIENTS = {"reads.py", "stalled.py", "portable.py", "acl.py"}
 
 
 def test_functions_scan_only_to_read() -> None:

@@ -19,7 +19,8 @@ from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import portable as calls
 from glidemq_orchestrate._protocol.flows import portable_record as records
-from glidemq_orchestrate._protocol.flows.orchestrate import failed_node, read_results, read_status
+from glidemq_orchestrate._protocol.flows.flow import read_status
+from glidemq_orchestrate._protocol.flows.nodes import failed_node, read_results
 from glidemq_orchestrate._protocol.flows.portable_record import Record
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import Json

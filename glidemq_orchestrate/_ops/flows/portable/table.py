@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import portable as calls
-from glidemq_orchestrate._protocol.worker.supervision import node_table
+from glidemq_orchestrate._protocol.flows.stalled import node_table
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing
 from glidemq_orchestrate.flows.checked import CheckedNode
 from glidemq_orchestrate.flows.rules import OnFailure, Rule, counts_as, verdict

@@ -1,0 +1,135 @@
+"""Calls about whole flows; the contracts head the functions in ``lua/glidemq_orchestrate``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.flows.portable_record import plain
+from glidemq_orchestrate._protocol.flows.staging import JobNames, Piece, staged
+from glidemq_orchestrate.codec import readable
+from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.spec import FlowId, FlowState, FlowStatus
+from glidemq_orchestrate.keys import QueueKeys, flow_home
+from glidemq_orchestrate.stored import exact, moment, parsed_object
+
+
+def stage_flow(
+    prefix: str, flow_id: str, flow: CheckedFlow, chunks: Iterable[Sequence[Piece]], now_ms: int
+) -> Iterator[Call[FlowState]]:
+    """Write a flow's nodes, a call a chunk; nothing runs yet. Repeatable. Each answers the flow's state."""
+    header: dict[str, Any] = {
+        "id": flow_id,
+        "name": flow.name,
+        "digest": flow.digest,
+        "total": len(flow.nodes),
+        "home": flow.home,
+        "labels": json.dumps(dict(flow.labels)),
+    }
+    if flow.retention_ms is not None:
+        header["retention"] = flow.retention_ms
+    if flow.deadline_ms is not None:
+        header["deadline"] = flow.deadline_ms
+    if flow.fail_fast:
+        header["fail_fast"] = 1
+    head, names = json.dumps(header), JobNames(prefix, flow_id, flow.queue_of, flow.trace)
+    places = [QueueKeys(prefix, queue) for queue in flow.queues]
+    numbers = {place.queue: number for number, place in enumerate(places, start=1)}
+    home = QueueKeys(prefix, flow.home)
+    keys = [home.flow(flow_id), *(place.key("id") for place in places)]
+    for chunk in chunks:
+        args: list[Word] = [now_ms, head]
+        for piece in chunk:
+            args.append(numbers[piece.node.queue])
+            args.extend(staged(piece, names))
+        yield function("gmo_stage_flow", keys, args, FlowState, repeatable=True)
+
+
+def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call[FlowState]:
+    """Let a completely staged flow run. Repeatable. Answers its state."""
+    args = (now_ms, flow_id, digest)
+    return function("gmo_start_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
+
+
+def discard_flow(queue: QueueKeys, flow_id: str, digest: str) -> Call[int]:
+    """Delete a slice of a flow that never started; answers how many nodes are left. Repeatable."""
+    args = (0, flow_id, digest)
+    return function("gmo_discard_flow", [queue.flow(flow_id)], args, replies.integer, repeatable=True)
+
+
+def advance_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[int]:
+    """Do the next slice of what a flow still needs; answers 0 when that is nothing. Repeatable."""
+    keys = [queue.flow(flow_id)]
+    return function("gmo_advance_flow", keys, (now_ms, flow_id), replies.integer, repeatable=True)
+
+
+def unsettled_flows(queue: QueueKeys, count: int) -> Call[list[str]]:
+    """Some flows of this home that need ``advance_flow``."""
+    return command("SRANDMEMBER", queue.key("gmo:todo"), count, decode=list)
+
+
+def cancel_flow(queue: QueueKeys, flow_id: str, reason: str, now_ms: int) -> Call[FlowState]:
+    """Mark a running flow as being cancelled; ``advance_flow`` does the work. Repeatable."""
+    args = (now_ms, flow_id, reason)
+    return function("gmo_cancel_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
+
+
+def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
+    """Mark an ended flow for another go at what did not complete; ``advance_flow`` does it. Repeatable."""
+    return function("gmo_retry_flow", [queue.flow(flow_id)], (now_ms, flow_id), FlowState)
+
+
+def restart_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
+    """Mark an ended flow for another go of all nodes; ``advance_flow`` does it. Repeatable until it ends."""
+    return function("gmo_restart_flow", [queue.flow(flow_id)], (now_ms, flow_id), FlowState)
+
+
+def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:
+    """End what is over its time in a home queue: how many were due, and when the next ones are, or -1."""
+    return function("gmo_expire_due", [queue.key("gmo:due")], (now_ms,), lambda reply: (reply[0], reply[1]))
+
+
+def flow_home_queue(prefix: str, flow_id: str) -> Call[str | None]:
+    """The home queue of a flow, or None."""
+    return command("GET", flow_home(prefix, flow_id), decode=lambda reply: reply)
+
+
+def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
+    """The record of a flow, in constant time."""
+
+    def decode(reply: Any) -> FlowStatus:
+        return read_status(queue, flow_id, replies.pairs(reply))
+
+    return function("gmo_flow_status", [queue.flow(flow_id)], (0, flow_id), decode)
+
+
+def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
+    """A status from the fields of the record, whatever they hold."""
+    fields = plain(fields)
+    state = _flow_state(fields.get("state"))
+    counts = {
+        name: exact(fields.get(name)) for name in ("total", "completed", "failed", "skipped", "generation")
+    }
+    return FlowStatus(
+        id=FlowId(flow_id),
+        name=fields.get("name", ""),
+        state=state,
+        home=queue.queue,
+        total=counts["total"] or 0,
+        completed=counts["completed"] or 0,
+        failed=counts["failed"] or 0,
+        reason=readable(fields.get("reason", "")),
+        labels={key: str(value) for key, value in parsed_object(fields.get("labels")).items()},
+        created_at=moment(fields.get("created_at")),
+        finished_at=moment(fields.get("finished_at")),
+        skipped=counts["skipped"] or 0,
+        generation=counts["generation"] or 0,
+        broken=state is FlowState.UNKNOWN or "name" not in fields or None in counts.values(),
+    )
+
+
+def _flow_state(text: str | None) -> FlowState:
+    return FlowState(text) if text in tuple(FlowState) else FlowState.UNKNOWN

@@ -1,0 +1,98 @@
+"""Calls about the nodes of a flow: what they are, their inputs and results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, function
+from glidemq_orchestrate.codec import decode as decode_json
+from glidemq_orchestrate.codec import readable
+from glidemq_orchestrate.errors import FailedNode
+from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.jobs.job import JobState
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import moment, number, parsed, read_progress
+
+PAGE: Final = 200
+
+
+LAST_RANK: Final = 1e9  # of nodes that cannot be read: no flow has so many
+
+
+_NODE_COLUMNS: Final = 8
+
+
+def flow_nodes(
+    queue: QueueKeys, flow_id: str, cursor: str
+) -> Call[tuple[str, list[tuple[float, NodeStatus]]]]:
+    """A page of nodes: the next cursor (``0`` at the end) and rank and status of each node."""
+
+    def decode(reply: Any) -> tuple[str, list[tuple[float, NodeStatus]]]:
+        return reply[0], [read_node(row) for row in replies.rows(_NODE_COLUMNS)(reply[1:])]
+
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE), decode)
+
+
+def read_node(row: tuple[str, ...]) -> tuple[float, NodeStatus]:
+    """Rank and status of a node from the columns that ``gmo_flow_nodes`` answers."""
+    name, table, state, attempts, started, finished, reason, progress = row
+    place = read_row(table)
+    # A job that retention removed has no state; only completed jobs are removed.
+    now = JobState.read(state or JobState.COMPLETED)
+    rank, queue, job_id, job, after = place or (LAST_RANK, "", "", "", ())
+    return rank, NodeStatus(
+        name=name,
+        queue=queue,
+        job_id=job_id,
+        job=job,
+        after=after,
+        state=now if place else JobState.UNKNOWN,
+        attempts=number(attempts) + (now in (JobState.ACTIVE, JobState.COMPLETED)),
+        reason=readable(reason),
+        progress=read_progress(progress),
+        started_at=moment(started),
+        finished_at=moment(finished),
+        broken=place is None or now is JobState.UNKNOWN,
+    )
+
+
+def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
+    """Rank, queue, job id, handler and dependencies from a row of the node table; None for what is no row."""
+    row = parsed(text)
+    if not isinstance(row, list) or len(row) < 4 or not all(isinstance(part, str) for part in row[1:]):
+        return None
+    rank, queue, job_id, job, *after = row
+    is_rank = isinstance(rank, int | float) and not isinstance(rank, bool) and 0 <= rank < LAST_RANK
+    return (rank, queue, job_id, job, tuple(after)) if is_rank else None
+
+
+def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
+    """A page of results: the next cursor (``0`` at the end) and the stored text by node name."""
+    return function(
+        "gmo_flow_results",
+        [queue.flow(flow_id)],
+        (0, flow_id, cursor, PAGE),
+        lambda reply: (reply[0], replies.pairs(reply[1])),
+    )
+
+
+def failed_node(node: NodeStatus) -> FailedNode:
+    """The failed node as errors and outcomes show it."""
+    return FailedNode(name=node.name, job_id=node.job_id, reason=node.reason, attempts=node.attempts)
+
+
+def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
+    """The stored results of a node's dependencies by node name."""
+    return function(
+        "gmo_node_inputs",
+        [queue.job(job_id)],
+        (0, job_id, cursor, PAGE),
+        lambda reply: (reply[0], replies.pairs(reply[1])),
+    )
+
+
+def read_results(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Stored results, decoded."""
+    return {name: decode_json(text, where=f"result of node {name}") for name, text in texts.items()}

@@ -1,0 +1,27 @@
+"""Which function libraries are loaded, and the version of glidemq that we speak."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, function
+from glidemq_orchestrate.errors import ProtocolError
+
+SUPPORTED_VERSION: Final = "93"
+
+
+def glidemq_version() -> Call[str]:
+    """Which ``glidemq`` library is loaded."""
+    return function("glidemq_version", (), (), replies.text)
+
+
+def orchestrate_version() -> Call[tuple[str, str]]:
+    """Version and sha256 of the loaded ``glidemq_orchestrate`` library."""
+
+    def decode(reply: Any) -> tuple[str, str]:
+        if not isinstance(reply, list) or len(reply) != 2:
+            raise ProtocolError("gmo_version answered something else than version and sha256")
+        return reply[0], reply[1]
+
+    return function("gmo_version", (), (), decode)

@@ -1,0 +1,31 @@
+"""Calls about a job in the hands of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.keys import GROUP, QueueKeys
+
+
+def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Call[int]:
+    """Store progress and tell the readers of events."""
+    return function(
+        "gmo_progress", [queue.job(attempt.job_id)], (now_ms, *_proof(attempt), value), replies.integer
+    )
+
+
+def has_queue_timeout(queue: QueueKeys, job_id: str) -> Call[bool]:
+    """Whether a node fails when no worker has begun it in time."""
+    return command("HGET", queue.job(job_id), "gmo:queue_timeout", decode=bool)
+
+
+def note_unhandled(queue: QueueKeys, job_id: str, why: str) -> Call[None]:
+    """Note on a node why nobody runs it; its queue timeout tells that. Repeatable."""
+    return command("HSET", queue.job(job_id), "gmo:unhandled", why, decode=replies.anything)
+
+
+def _proof(attempt: Attempt) -> Iterable[Word]:
+    return (attempt.job_id, attempt.entry_id, GROUP, attempt.token, attempt.processed_on)

@@ -1,0 +1,62 @@
+"""Calls about consumer groups, and the registrations that glide-mq's clients list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate.keys import GROUP, QueueKeys
+
+
+def create_group(queue: QueueKeys) -> Call[None]:
+    """Make the consumer group of the workers; refused with BUSYGROUP when it is there."""
+    return command("XGROUP", "CREATE", queue.key("stream"), GROUP, "0", "MKSTREAM", decode=replies.anything)
+
+
+def register_worker(queue: QueueKeys, worker_id: str, description: str, ttl_ms: int) -> Call[None]:
+    """Say that a worker is alive. Repeatable."""
+    words = ("SET", queue.worker(worker_id), description, "PX", ttl_ms)
+    return command(*words, decode=replies.anything, repeatable=True)
+
+
+def forget_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
+    """Take back a registration. Repeatable."""
+    return command("UNLINK", queue.worker(worker_id), decode=replies.anything, repeatable=True)
+
+
+def worker_descriptions(queue: QueueKeys, worker_ids: list[str]) -> Call[list[str | None]]:
+    """The registrations of these workers; None where one has lapsed."""
+    return command("MGET", *(queue.worker(worker) for worker in worker_ids), decode=list)
+
+
+def consumers(queue: QueueKeys, group: str = GROUP) -> Call[list[dict[str, Any]]]:
+    """The consumers of a group with their idle times; refused when there is no group."""
+    return command(
+        "XINFO",
+        "CONSUMERS",
+        queue.key("stream"),
+        group,
+        decode=lambda reply: [replies.mapping(c) for c in reply],
+    )
+
+
+def groups(queue: QueueKeys) -> Call[list[str]]:
+    """The consumer groups of the stream; refused when there is no stream."""
+    return command(
+        "XINFO",
+        "GROUPS",
+        queue.key("stream"),
+        decode=lambda reply: [str(replies.mapping(g)["name"]) for g in reply],
+    )
+
+
+def has_pending(queue: QueueKeys, consumer: str) -> Call[bool]:
+    """Whether entries are still assigned to a consumer."""
+    words = ("XPENDING", queue.key("stream"), GROUP, "-", "+", 1, consumer)
+    return command(*words, decode=bool)
+
+
+def drop_consumer(queue: QueueKeys, consumer: str) -> Call[None]:
+    """Remove a consumer that holds nothing any more."""
+    return command("XGROUP", "DELCONSUMER", queue.key("stream"), GROUP, consumer, decode=replies.anything)

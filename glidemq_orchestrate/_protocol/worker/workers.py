@@ -1,0 +1,34 @@
+"""Calls about the workers of a queue: who lives, and what dead ones have left."""
+
+from __future__ import annotations
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate.keys import GROUP, QueueKeys
+
+
+def reclaim(queue: QueueKeys, consumer: str, *, lock_ms: int, max_lost: int, now_ms: int) -> Call[list[str]]:
+    """Take back the jobs of dead workers. Answers the flows that need ``advance_flow``."""
+    args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_lost)
+    return function("gmo_reclaim", [queue.key("stream")], args, list)
+
+
+def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) -> Call[int]:
+    """Remove what killed workers have left, but no entry. Answers how many consumers. Repeatable."""
+    return function("gmo_forget_workers", [queue.key("stream")], (now_ms, group, silent_ms), replies.integer)
+
+
+def announce_worker(queue: QueueKeys, worker_id: str, until_ms: int) -> Call[None]:
+    """List a worker among the live ones until then. Repeatable."""
+    words = ("ZADD", queue.workers(), until_ms, worker_id)
+    return command(*words, decode=replies.anything, repeatable=True)
+
+
+def withdraw_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
+    """Take a worker off the list. Repeatable."""
+    return command("ZREM", queue.workers(), worker_id, decode=replies.anything, repeatable=True)
+
+
+def live_workers(queue: QueueKeys, now_ms: int) -> Call[list[str]]:
+    """The workers of ours that are alive."""
+    return command("ZRANGEBYSCORE", queue.workers(), now_ms, "+inf", decode=list)
