@@ -1,9 +1,9 @@
 """The guard of a process: started by ``lifeline`` as a program of its own, it ends what a dead owner left.
 
 It reads from its standard input, which only the owner holds open: ``+ PID SECONDS`` (watch it; at the end
-it has so long to end by SIGTERM), ``- PID`` (forget it). When the input ends, the owner has gone, however it
-died, and so goes all that is watched: the process, its group and session, whatever descends from them, and
-every process with the mark in its environment. It never ends what
+it has so long to end by SIGTERM), ``- PID`` (forget it), ``.`` (the owner ends in order). When the input
+ends, the owner has gone, however it died, and so goes all that is watched: the process, its group and
+session, whatever descends from them, and every process with the mark in its environment. It never ends what
 the owner itself descends from. Imports nothing of this package: it must start at once.
 """
 
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 MARK: Final = re.compile(r"GLIDEMQ_OWNER_\d+_[0-9a-f]{16}")
 LOOK_SECONDS: Final = 0.05
-QUIET_SECONDS: Final = 5.0
+QUIET_SECONDS: Final = 2.0
 GIVE_UP_SECONDS: Final = 60.0
 _PROC: Final = Path("/proc")
 
@@ -52,7 +52,11 @@ def main(mark: str, owner: int) -> None:
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)  # meant for the owner, which then says what to forget
     watched: dict[int, Watched] = {}
+    quiet = QUIET_SECONDS
     for line in sys.stdin.buffer:
+        if line == b".\n":
+            quiet = 0.0
+            continue
         what, number, *rest = line.split()
         if what == b"+":
             entry = processes().get(int(number))
@@ -60,18 +64,20 @@ def main(mark: str, owner: int) -> None:
                 watched[int(number)] = Watched(entry.started, float(rest[0]))
         else:
             watched.pop(int(number), None)
-    end(watched, f"{mark}=1".encode(), spared)
+    end(watched, f"{mark}=1".encode(), spared, quiet)
 
 
-def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> None:
-    """End all of them; returns when none has been seen for a while, or none of the rest can be ended.
+def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int], quiet: float) -> None:
+    """End all of them; returns when none has been seen for ``quiet`` seconds, or none can be ended.
 
-    For a while: whom the owner was about to start as it died, between fork and exec, has no mark yet.
+    A process that a killed owner was about to start, between fork and exec, has no mark yet.
     """
     begun, ours, asked = time.monotonic(), dict(watched), False
     last = begun
-    while (now := time.monotonic()) - last < QUIET_SECONDS and (spent := now - begun) < GIVE_UP_SECONDS:
-        found = left(ours, mark, spared)
+    while (now := time.monotonic()) - begun < GIVE_UP_SECONDS:
+        found, spent = left(ours, mark, spared), now - begun
+        if not found and now - last >= quiet:
+            return
         for pid, entry in found.items():
             last = now
             # Once seen it is remembered: when its parent has gone, nothing else may lead to it any more.

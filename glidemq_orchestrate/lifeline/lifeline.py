@@ -6,6 +6,7 @@ reaches no grandchildren. The guard is started when the first process is watched
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import secrets
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -77,6 +78,12 @@ class Lifeline:
         with self._lock:
             if self._watched.pop(pid, None) is not None:
                 self._tell(f"- {pid}\n")
+
+    def say_goodbye(self) -> None:
+        """This process ends in order: the guard need not wait for what a killed one was about to start."""
+        with suppress(OSError):
+            if self._guard is not None:
+                self._guard.tell(".\n")
 
     @contextmanager
     def marking(self) -> Iterator[None]:
@@ -154,6 +161,7 @@ class _Guard:
 
 
 lifeline: Final = Lifeline()
+atexit.register(lifeline.say_goodbye)
 os.register_at_fork(
     before=lifeline.before_fork,
     after_in_parent=lifeline.after_fork_in_parent,
