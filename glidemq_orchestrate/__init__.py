@@ -37,9 +37,11 @@ _PUBLIC: Final = {
     "settings": ("ConnectionSettings",),
     "worker.broadcast": ("BroadcastWorker",),
     "worker.context": ("Context",),
+    "worker.execution": ("Execution",),
     "worker.handler": ("Handlers", "JobEvent"),
+    "worker.middleware.middleware": ("Middleware",),
+    "worker.middleware.tokens": ("TokenLimit",),
     "worker.signals": ("BatchError", "RetryLater", "Skip", "Suspend", "Unrecoverable", "WaitForChildren"),
-    "worker.tokens": ("TokenLimit",),
     "worker.worker": ("Worker",),
 }
 _HOMES: Final = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -53,15 +53,17 @@ from glidemq_orchestrate.jobs.usage import Usage as Usage
 from glidemq_orchestrate.settings import ConnectionSettings as ConnectionSettings
 from glidemq_orchestrate.worker.broadcast import BroadcastWorker as BroadcastWorker
 from glidemq_orchestrate.worker.context import Context as Context
+from glidemq_orchestrate.worker.execution import Execution as Execution
 from glidemq_orchestrate.worker.handler import Handlers as Handlers
 from glidemq_orchestrate.worker.handler import JobEvent as JobEvent
+from glidemq_orchestrate.worker.middleware.middleware import Middleware as Middleware
+from glidemq_orchestrate.worker.middleware.tokens import TokenLimit as TokenLimit
 from glidemq_orchestrate.worker.signals import BatchError as BatchError
 from glidemq_orchestrate.worker.signals import RetryLater as RetryLater
 from glidemq_orchestrate.worker.signals import Skip as Skip
 from glidemq_orchestrate.worker.signals import Suspend as Suspend
 from glidemq_orchestrate.worker.signals import Unrecoverable as Unrecoverable
 from glidemq_orchestrate.worker.signals import WaitForChildren as WaitForChildren
-from glidemq_orchestrate.worker.tokens import TokenLimit as TokenLimit
 from glidemq_orchestrate.worker.worker import Worker as Worker
 
 __version__: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError
 
@@ -102,6 +102,13 @@ class Batch:
 
 Request: TypeAlias = "Call[Any] | Batch"
 Op: TypeAlias = Generator[Request, Any, T]
+
+
+class Run(Protocol):
+    """Drives an operation to its end: what the parts of a worker are given instead of a connection."""
+
+    async def __call__(self, op: Op[T]) -> T:
+        """The operation's value; raises what it raises."""
 
 
 def ask(call: Call[T]) -> Op[T]:

@@ -27,9 +27,9 @@ from glidemq_orchestrate.jobs.subjects import check_pattern
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.names import SUBSCRIPTION
 from glidemq_orchestrate.settings import Address
-from glidemq_orchestrate.worker.attempt import refuse_unreadable
 from glidemq_orchestrate.worker.calls import Ended, Threads, call_async
 from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
+from glidemq_orchestrate.worker.contexts import refuse_unreadable
 from glidemq_orchestrate.worker.core import judge_error, judge_result, reconnect_delays, refuse
 from glidemq_orchestrate.worker.handler import Handler
 from glidemq_orchestrate.worker.service import Service

@@ -12,10 +12,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from glidemq_orchestrate._ops.queue import jobs, usage
-from glidemq_orchestrate._protocol.call import Call, Op, ask_each
+from glidemq_orchestrate._protocol.call import Call, Op, Run, ask_each
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate.clock import Clock
@@ -33,13 +33,6 @@ MOST_UNSAID: Final = 1_000
 WAIT_SECONDS: Final = 1.0
 LAST_WORDS_SECONDS: Final = 5.0
 logger = logging.getLogger("glidemq_orchestrate.worker")
-
-
-class Run(Protocol):
-    """Drives an operation."""
-
-    async def __call__(self, op: Op[T]) -> T:
-        """Run it to its end."""
 
 
 class Message(NamedTuple):

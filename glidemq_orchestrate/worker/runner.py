@@ -13,11 +13,15 @@ from collections.abc import Callable
 
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.worker.caller import process_token
 from glidemq_orchestrate.worker.calls import ThreadsGone
 from glidemq_orchestrate.worker.core import Slots, refuse
+from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.handler import Registered
-from glidemq_orchestrate.worker.hooks import Hooks
-from glidemq_orchestrate.worker.judge import Judge, Running, process_token
+from glidemq_orchestrate.worker.judge import Judge
+from glidemq_orchestrate.worker.log import Log, about
+from glidemq_orchestrate.worker.middleware.events import Events
+from glidemq_orchestrate.worker.middleware.middleware import about_completed
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -44,14 +48,16 @@ class JobRunner:
     ) -> None:
         self._judge, self._slots, self._handlers = judge, slots, judge.handlers
         self._say, self._nudge, self._stop = say, nudge, stop
-        self._running: dict[tuple[str, str], Running] = {}
-        self._tasks: dict[asyncio.Task[None], Running] = {}
+        self._running: dict[tuple[str, str], Execution] = {}
+        self._tasks: dict[asyncio.Task[None], Execution] = {}
         self._collected: dict[str, list[Attempt]] = {}
         self._full: deque[list[Attempt]] = deque()
         self._seconds: dict[tuple[str, str], float] = {}
-        self._hooks = Hooks(judge.handlers)
+        self._voice, self._threads = judge.contexts.voice, judge.caller.threads
+        self._log, self._events = Log(), Events(judge.middleware)
+        self._about_completed = about_completed(judge.middleware)
         self._loop = asyncio.get_running_loop()
-        judge.threads.when_one_returns = self._thread_returned
+        self._threads.when_one_returns = self._thread_returned
 
     # --- taking jobs ---
 
@@ -72,7 +78,7 @@ class JobRunner:
     def fill(self) -> None:
         """Start what waits while there are free places, and threads that do not overstay."""
         slots = self._slots
-        slots.is_blocked = self._judge.threads.is_crowded
+        slots.is_blocked = self._threads.is_crowded
         while slots.running < slots.concurrency and not slots.stopping and not slots.is_blocked:
             if self._full:
                 if batch := self._full.popleft():  # all of it may have been cancelled
@@ -103,75 +109,82 @@ class JobRunner:
 
     def _start(self, attempts: list[Attempt]) -> None:
         self._slots.running += 1
-        running = Running(attempts, self._loop.time())
+        execution = Execution(attempts, self._loop.time())
         for attempt in attempts:
-            self._running[attempt.queue, attempt.job_id] = running
-            self._hooks.tell("active", attempt)
-        running.task = self._loop.create_task(self._work(running))
-        self._tasks[running.task] = running
-        running.task.add_done_callback(self._left)
+            self._running[attempt.queue, attempt.job_id] = execution
+            self._events.tell("active", attempt)
+        execution.task = self._loop.create_task(self._work(execution))
+        self._tasks[execution.task] = execution
+        execution.task.add_done_callback(self._left)
 
     # --- running them ---
 
-    async def _work(self, running: Running) -> None:
+    async def _work(self, execution: Execution) -> None:
         try:
-            outcomes = await self._judge.judge(running)
+            outcomes = await self._judge.judge(execution)
         except ThreadsGone:
-            self._free(running)
+            self._free(execution)
             self._stop()  # which gives back what is held
             return
-        seconds = self._free(running)
+        seconds = self._free(execution)
         self.fill()
-        voice = self._judge.voice
         # Progress is refused once the outcome is taken.
-        if unsaid := [attempt for attempt in running.attempts if voice.has_unsaid(attempt)]:
-            await asyncio.gather(*map(voice.all_said, unsaid))
-        for attempt, outcome in zip(running.attempts, outcomes, strict=True):
-            if outcome is not None and self._judge.is_charged(attempt, outcome):
-                await self._judge.charge(attempt)
+        if unsaid := [attempt for attempt in execution.attempts if self._voice.has_unsaid(attempt)]:
+            await asyncio.gather(*map(self._voice.all_said, unsaid))
+        for attempt, outcome in zip(execution.attempts, outcomes, strict=True):
+            if self._about_completed and outcome is not None and outcome.kind is Kind.DONE:
+                await self._completed(execution, attempt)
             self._end(attempt, outcome, seconds)
-        running.is_over = True
+        execution.is_over = True
 
-    def _free(self, running: Running) -> float:
+    async def _completed(self, execution: Execution, attempt: Attempt) -> None:
+        for one in self._about_completed:
+            try:
+                if one.applies_to(execution):
+                    await one.completed(attempt)
+            except Exception:  # the job is done, whatever that was
+                logger.exception("%s raised", type(one).__name__, extra=about("hook_raised", attempt))
+
+    def _free(self, execution: Execution) -> float:
         """Free the place; answers how long it was taken."""
-        running.has_ended, running.contexts = True, ()
+        execution.has_ended, execution.contexts = True, ()
         self._slots.running -= 1
-        seconds = self._loop.time() - running.started
+        seconds = self._loop.time() - execution.started
         self._slots.ran(seconds)
-        for attempt in running.attempts:
-            if self._running.get((attempt.queue, attempt.job_id)) is running:
+        for attempt in execution.attempts:
+            if self._running.get((attempt.queue, attempt.job_id)) is execution:
                 del self._running[attempt.queue, attempt.job_id]
         return seconds
 
     def _left(self, task: asyncio.Task[None]) -> None:
         """A task has ended, by whatever: nothing of it may stay behind."""
-        running = self._tasks.pop(task)
-        if running.is_over:
+        execution = self._tasks.pop(task)
+        if execution.is_over:
             return
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error(
                 "the worker's own code failed around a job", exc_info=error, extra={"action": "survived"}
             )
-        seconds = 0.0 if running.has_ended else self._free(running)
-        for attempt in running.attempts:
+        seconds = 0.0 if execution.has_ended else self._free(execution)
+        for attempt in execution.attempts:
             held = self._slots.held.get((attempt.queue, attempt.job_id))
             if held is not attempt or self._judge.is_abandoned:
                 continue  # it was handed in, or is given back at the end of the worker
             if error is not None:
                 self._end(attempt, self._judge.judge_error(attempt, error), seconds)
             elif task.cancelled():
-                self._end(attempt, self._judge.judge_cancelled(running, attempt), seconds)
+                self._end(attempt, self._judge.judge_cancelled(execution, attempt), seconds)
         self.fill()
 
     def _end(self, attempt: Attempt, outcome: Outcome | None, seconds: float) -> None:
-        self._judge.voice.hush(attempt)
+        self._voice.hush(attempt)
         self._slots.free(attempt)
         if outcome is None:
-            self._hooks.tell("lost", attempt, seconds)
+            self._events.tell("lost", attempt, seconds)
             self._nudge()
         else:
-            if self._hooks.are_there:
+            if self._events.are_heard:
                 self._seconds[attempt.token, attempt.job_id] = seconds
             self._say(outcome)
 
@@ -179,18 +192,18 @@ class JobRunner:
 
     def cancel(self, attempt: Attempt, *, revoked: bool) -> None:
         """Tell the handler to stop: it was revoked, or its lease is gone. Async ones are interrupted."""
-        running = self._running.get((attempt.queue, attempt.job_id))
-        if running is None or not any(held is attempt for held in running.attempts):
+        execution = self._running.get((attempt.queue, attempt.job_id))
+        if execution is None or not any(held is attempt for held in execution.attempts):
             self._drop(attempt, revoked=revoked)
             return
-        told = running.told = {**(running.told or {}), attempt.job_id: revoked}
-        for held, context in zip(running.attempts, running.contexts, strict=False):
+        told = execution.told = {**(execution.told or {}), attempt.job_id: revoked}
+        for held, context in zip(execution.attempts, execution.contexts, strict=False):
             if held is attempt:
                 context.cancelled.set()
         registered = self._handlers.get(attempt.name)
         is_stoppable = registered is not None and (registered.is_async or registered.in_process)
-        if is_stoppable and running.task and all(held.job_id in told for held in running.attempts):
-            running.task.cancel()
+        if is_stoppable and execution.task and all(held.job_id in told for held in execution.attempts):
+            execution.task.cancel()
 
     def _drop(self, attempt: Attempt, *, revoked: bool) -> None:
         """Forget a job that has not begun."""
@@ -208,28 +221,28 @@ class JobRunner:
     async def abandon(self, seconds: float = 5.0) -> None:
         """Stop every handler; afterwards nothing more is said. One that will not stop is left behind."""
         self._judge.is_abandoned = True
-        for running in list(self._running.values()):
-            for context in running.contexts:
+        for execution in list(self._running.values()):
+            for context in execution.contexts:
                 context.cancelled.set()
-            if running.task is not None:
-                running.task.cancel()
+            if execution.task is not None:
+                execution.task.cancel()
         await self.drain(seconds)
         held = list(self._slots.held.values())
-        await asyncio.gather(*map(self._judge.voice.all_said, held))
+        await asyncio.gather(*map(self._voice.all_said, held))
 
     # --- what is told ---
 
     def said_by_process(self, token: str, kind: str, text: str) -> None:
         """A handler in a process has said something."""
-        for running in self._running.values():
-            for attempt in running.attempts:
+        for execution in self._running.values():
+            for attempt in execution.attempts:
                 if process_token(attempt) == token:
-                    self._judge.voice.tell(kind, attempt, text)
+                    self._voice.tell(kind, attempt, text)
                     return
 
     def taken(self, outcome: Outcome, verdict: str) -> None:
         """The server has taken or refused an outcome."""
-        self._hooks.log_verdict(outcome, verdict)
-        if self._hooks.are_there:
+        self._log.verdict(outcome, verdict)
+        if self._events.are_heard:
             seconds = self._seconds.pop((outcome.attempt.token, outcome.attempt.job_id), 0.0)
-            self._hooks.tell_verdict(outcome, verdict, seconds)
+            self._events.tell_verdict(outcome, verdict, seconds)

@@ -5,24 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
 
 from glidemq_orchestrate._ops.flows import growth
-from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate._protocol.call import Run
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.flows.pattern import map_over
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.attempt import Attempt
-
-T = TypeVar("T")
-
-
-class Run(Protocol):
-    """Drives an operation."""
-
-    async def __call__(self, op: Op[T]) -> T:
-        """Run it to its end."""
 
 
 class RunningFlow:

@@ -32,16 +32,24 @@ from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.worker.allowed_imports import check_packages
+from glidemq_orchestrate.worker.caller import Caller
 from glidemq_orchestrate.worker.calls import Threads
+from glidemq_orchestrate.worker.contexts import Contexts
 from glidemq_orchestrate.worker.core import Slots
 from glidemq_orchestrate.worker.feed import Feed
 from glidemq_orchestrate.worker.handler import H, Handlers
 from glidemq_orchestrate.worker.judge import Judge
 from glidemq_orchestrate.worker.messages import Voice
+from glidemq_orchestrate.worker.middleware.budget import Budget
+from glidemq_orchestrate.worker.middleware.hooks import Hooks
+from glidemq_orchestrate.worker.middleware.middleware import Middleware, check_middleware
+from glidemq_orchestrate.worker.middleware.time_limit import TimeLimit
+from glidemq_orchestrate.worker.middleware.tokens import TokenLimit, Tokens
+from glidemq_orchestrate.worker.middleware.tracing import Tracing
 from glidemq_orchestrate.worker.processes import Processes
 from glidemq_orchestrate.worker.runner import JobRunner
 from glidemq_orchestrate.worker.service import Service
-from glidemq_orchestrate.worker.tokens import TokenGate, TokenLimit
+from glidemq_orchestrate.worker.unhandled import Unhandled
 
 __all__ = ["Worker"]
 
@@ -73,6 +81,7 @@ class Worker(Service):
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
         allow_import: The packages from which handlers import what a job names (``spark.python``), by whole
             parts: ``mypackage`` allows ``mypackage.steps``, not ``mypackage2``. Anything else is refused.
+        middleware: What happens around the call of each handler, the outermost first; see ``Middleware``.
         clock: For tests.
 
     Raises:
@@ -94,6 +103,7 @@ class Worker(Service):
         max_lost: int = 3,
         shutdown_timeout: timedelta = timedelta(seconds=10),
         allow_import: Sequence[str] = (),
+        middleware: Sequence[Middleware] = (),
         clock: Clock | None = None,
     ) -> None:
         name = f"{OURS}{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
@@ -116,6 +126,7 @@ class Worker(Service):
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._slots = Slots(concurrency, prefetch)
         self._token_limit = token_limit
+        self._middleware = check_middleware(middleware)
         self._allow_import = check_packages(allow_import)
         self._limit = (rate_limit[0], milliseconds(rate_limit[1])) if rate_limit else (0, 0)
         self._feeds: dict[str, Feed] = {}
@@ -176,12 +187,24 @@ class Worker(Service):
         self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)
         if self.handlers.has_processes:
             self._processes = Processes(self._said_by_process)
-        tokens = TokenGate(self._run, self._token_limit, self._clock) if self._token_limit else None
+        run, queues, clock = self._run, self._queues, self._clock
+        voice = Voice(run, queues, clock)
         judge = Judge(
-            self._run, self._queues, self.handlers, self._threads, self._processes, self._clock,
-            Voice(self._run, self._queues, self._clock), tokens, self.id, self._allow_import,
-        )  # fmt: skip
+            self.handlers,
+            Contexts(run, queues, voice, clock, self._allow_import),
+            Caller(self._threads, self._processes),
+            self._all_middleware(),
+            Unhandled(run, queues, self.handlers, self.id, clock),
+            clock,
+        )
         return JobRunner(judge, self._slots, say=self._say, nudge=self._nudge, stop=self.stop)
+
+    def _all_middleware(self) -> Sequence[Middleware]:
+        """What happens around each call of a handler, the outermost first."""
+        ours: list[Middleware] = [Hooks(self.handlers), Budget(self._run, self._queues), Tracing()]
+        if self._token_limit:
+            ours.insert(0, Tokens(self._run, self._queues, self._token_limit, self._clock))
+        return (*ours, *self._middleware, TimeLimit())
 
     async def _drain(self) -> None:
         self._slots.stopping = True

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from typer.main import get_command
 
 from glidemq_orchestrate import (
     ConnectionSettings,
+    Context,
     EmbeddedServer,
     FlowNode,
     FlowProducer,
     FlowSpec,
+    JobState,
     Queue,
     Worker,
     check_flow,
@@ -55,6 +58,25 @@ def test_the_calls_of_a_queue_run_as_printed() -> None:
         exec(block_with("add_many"), {"server": server})
         with Queue("etl", server.url) as queue:
             assert sum(queue.counts().values()) == 14
+
+
+def test_the_middleware_runs_as_printed() -> None:
+    with EmbeddedServer() as server:
+        names: dict[str, Any] = {"server": server, "Worker": Worker, "timedelta": timedelta}
+        exec(block_with("Middleware"), names)
+        worker: Worker = names["worker"]
+
+        @worker.handler("load")
+        def load(_: Context) -> None:
+            raise ConnectionRefusedError
+
+        with worker.running(), Queue("etl", server.url) as queue:
+            job_id = queue.add("load")
+            end = time.monotonic() + 60
+            while queue.get_job(job_id).state is not JobState.DELAYED:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            assert queue.get_job(job_id).attempts_made == 0
 
 
 def test_every_call_that_is_listed_exists() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from glidemq_orchestrate._ops.queue import token_limit as ops
+from glidemq_orchestrate._protocol.call import Run
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.worker.messages import Run
+from glidemq_orchestrate.worker.execution import Execution
+from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +56,34 @@ class TokenLimit:
             )
 
 
-class TokenGate:
-    """What a worker has spent, and whether it may go on."""
+class Tokens(Middleware):
+    """Holds runs back while too many tokens are spent, and counts what completed jobs took.
 
-    def __init__(self, run: Run, limit: TokenLimit, clock: Clock) -> None:
-        self._run, self._limit, self._clock = run, limit, clock
+    Args:
+        run: Drives operations.
+        queues: Keys by queue name.
+        limit: The limit.
+        clock: The present.
+    """
+
+    def __init__(self, run: Run, queues: Mapping[str, QueueKeys], limit: TokenLimit, clock: Clock) -> None:
+        self._run, self._queues, self._limit, self._clock = run, queues, limit, clock
         self._length = milliseconds(limit.per)
         self._window, self._own = 0, 0
 
-    async def wait(self, queue: QueueKeys) -> None:
-        """Wait until a window has tokens left."""
+    async def around(self, execution: Execution, proceed: Proceed) -> Any:
+        """Run the handler when a window has tokens left."""
+        queue = self._queues[execution.attempts[0].queue]
         while await self._is_spent(queue, self._now()):
             left = self._length - self._clock.now_ms() % self._length
             await asyncio.sleep((left + 1) / 1000)
+        return await proceed()
 
-    async def charge(self, queue: QueueKeys, job_id: str) -> None:
-        """Count what a completed job took."""
+    async def completed(self, attempt: Attempt) -> None:
+        """Count what the job took."""
+        queue = self._queues[attempt.queue]
         with contextlib.suppress(GlideMQError):  # the job is done: nothing is left to refuse
-            tokens = await self._run(ops.used(queue, job_id))
+            tokens = await self._run(ops.used(queue, attempt.job_id))
             if tokens > 0:
                 window = self._now()
                 self._own += tokens

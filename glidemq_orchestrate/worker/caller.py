@@ -1,0 +1,64 @@
+"""Calls handlers where they run: on the loop, in a thread, or in a process of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.worker.calls import Ended, Threads, call_async
+from glidemq_orchestrate.worker.contexts import portable
+from glidemq_orchestrate.worker.execution import Execution
+from glidemq_orchestrate.worker.handler import Registered
+from glidemq_orchestrate.worker.processes import Processes
+
+
+class Exited(Exception):
+    """A handler raised what no coroutine may raise."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        super().__init__()
+
+
+class Caller:
+    """Calls handlers.
+
+    Args:
+        threads: Where plain functions run.
+        processes: Where handlers with ``process=True`` run; None when there are none.
+    """
+
+    def __init__(self, threads: Threads, processes: Processes | None) -> None:
+        self.threads, self._processes = threads, processes
+
+    def call(self, registered: Registered, execution: Execution) -> Awaitable[Any]:
+        """The call of a handler, to be awaited; it raises what the handler raises.
+
+        Raises:
+            ThreadsGone: The interpreter goes down.
+            Exited: In place of what no coroutine may raise.
+        """
+        given: Any = execution.contexts if registered.batch_size else execution.contexts[0]
+        if registered.is_async:
+            awaited: Awaitable[Any] = registered.function(given)
+            return awaited
+        if registered.in_process and self._processes is not None:
+            token, job = process_token(execution.attempts[0]), portable(execution.contexts[0])
+            return _value(call_async(self._processes.run, registered.function, token, job))
+        return _value(self.threads.run(registered.function, given))
+
+
+def process_token(attempt: Attempt) -> str:
+    """By what a handler in a process says whose words they are."""
+    return f"{attempt.token}:{attempt.job_id}"
+
+
+async def _value(call: Awaitable[Ended]) -> Any:
+    """The value, or raise what was raised, in a form that passes through coroutines."""
+    ended = await call
+    if ended.error is None:
+        return ended.value
+    if isinstance(ended.error, StopIteration):
+        raise Exited(ended.error) from ended.error
+    raise ended.error

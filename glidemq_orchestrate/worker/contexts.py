@@ -1,0 +1,96 @@
+"""From an attempt to the context of its handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glidemq_orchestrate._protocol.call import Run
+from glidemq_orchestrate._protocol.flows import nodes
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.codec import decode
+from glidemq_orchestrate.errors import DecodeError
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.messages import Voice
+from glidemq_orchestrate.worker.running_flow import RunningFlow
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """Makes what handlers get.
+
+    Attributes:
+        run: Drives operations.
+        queues: Keys by queue name.
+        voice: Sends what handlers say.
+        clock: The present.
+        allow_import: From which packages handlers import what a job names.
+    """
+
+    run: Run
+    queues: Mapping[str, QueueKeys]
+    voice: Voice
+    clock: Clock
+    allow_import: Sequence[str] = ()
+
+    def make(self, attempt: Attempt) -> Context:
+        """What the handler of an attempt gets.
+
+        Raises:
+            DecodeError: The stored data, inputs or signals are not JSON.
+        """
+        options, index, signals = attempt.options, attempt.fallback_index, attempt.signals
+        sent = decode(signals, where=f"signals of job {attempt.job_id}") if signals else ()
+        return Context(
+            attempt.queue,
+            attempt.job_id,
+            attempt.name,
+            attempt.attempts_made + 1,
+            decode(attempt.data, where=f"data of job {attempt.name}"),
+            nodes.read_results(attempt.inputs) if attempt.inputs else {},
+            attempt.flow_id,
+            attempt.node,
+            self.voice.of(attempt),
+            signals=_read_signals(sent),
+            flow=self._flow_of(attempt),
+            fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
+            allow_import=self.allow_import,
+        )
+
+    def _flow_of(self, attempt: Attempt) -> RunningFlow | None:
+        if attempt.flow_id is None or attempt.options.portable:
+            return None
+        prefix = self.queues[attempt.queue].prefix
+        return RunningFlow(self.run, asyncio.get_running_loop(), prefix, attempt, self.clock)
+
+
+def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
+    """Raise for an attempt that no handler can run.
+
+    Raises:
+        DecodeError: Fields of the job hold what cannot be meant; the message says which.
+    """
+    for attempt in attempts:
+        if attempt.unreadable:
+            raise DecodeError(attempt.unreadable)
+
+
+def portable(context: Context) -> dict[str, Any]:
+    """What a context in another process is made of."""
+    names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
+    return {name: getattr(context, name) for name in (*names, "allow_import")}
+
+
+def _read_signals(stored: Any) -> Sequence[Any]:
+    """Signals with their data decoded: glide-mq stores that as a JSON text of its own."""
+    if not isinstance(stored, list):
+        return ()
+    return [
+        {**signal, "data": decode(signal.get("data"), where="data of a signal")}
+        for signal in stored
+        if isinstance(signal, dict)
+    ]

@@ -1,0 +1,34 @@
+"""A handler at work: what the parts of a worker and its middleware know of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.worker.context import Context
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """A handler at work on one job or, for a batch, on several.
+
+    Attributes:
+        attempts: The jobs, each with ``queue``, ``job_id``, ``name``, ``attempts_made`` (before this one),
+            ``flow_id``, ``node`` and ``options``. Read them only.
+        started: When it began, by the clock of the worker's loop.
+        contexts: What the handler gets: one for each job.
+        told: The attempts that shall stop, by job: whether the job was revoked; else their lease is gone.
+        task: The task in which it runs.
+        has_ended: Its place is free.
+        is_over: What came of all its attempts is said.
+    """
+
+    attempts: Sequence[Attempt]
+    started: float
+    contexts: Sequence[Context] = ()
+    told: dict[str, bool] | None = None
+    task: asyncio.Task[None] | None = None
+    has_ended: bool = False
+    is_over: bool = False

@@ -1,0 +1,65 @@
+"""Budgets that a Node flow producer gave its jobs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from glidemq_orchestrate._ops.queue import budget
+from glidemq_orchestrate._protocol.call import Run
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.worker.execution import Execution
+from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
+from glidemq_orchestrate.worker.signals import RetryLater
+
+
+class BudgetExceeded(Exception):
+    """The budget of a job's flow is spent."""
+
+
+class Budget(Middleware):
+    """Asks before a run whether the budget allows it, and charges what a completed job took.
+
+    Args:
+        run: Drives operations.
+        queues: Keys by queue name.
+    """
+
+    def __init__(self, run: Run, queues: Mapping[str, QueueKeys]) -> None:
+        self._run, self._queues = run, queues
+
+    def applies_to(self, execution: Execution) -> bool:
+        """Whether a job has a budget."""
+        attempts = execution.attempts
+        if len(attempts) == 1:
+            return bool(attempts[0].budget_key)
+        return any(attempt.budget_key for attempt in attempts)
+
+    async def around(self, execution: Execution, proceed: Proceed) -> Any:
+        """Run the handler while the budget lasts.
+
+        Raises:
+            RetryLater: It is spent, and its producer wants to wait. Costs no attempt.
+            BudgetExceeded: It is spent.
+        """
+        key, verdict = execution.attempts[0].budget_key, "go"  # of a batch, the first one's decides
+        if not key:
+            return await proceed()
+        with contextlib.suppress(GlideMQError):  # no reason to fail a job
+            verdict = await self._run(budget.check(key))
+        if verdict == "pause":
+            raise RetryLater(timedelta(milliseconds=budget.PAUSE_MS), "Budget exceeded", counts=False)
+        if verdict == "fail":
+            raise BudgetExceeded("Budget exceeded")
+        return await proceed()
+
+    async def completed(self, attempt: Attempt) -> None:
+        """Charge what the job took; it is too late to refuse it."""
+        if attempt.budget_key:
+            queue = self._queues[attempt.queue]
+            with contextlib.suppress(GlideMQError):
+                await self._run(budget.charge(queue, attempt.job_id, attempt.budget_key))

@@ -1,0 +1,38 @@
+"""The job hooks of a registry: what ``Handlers.on_job`` has registered."""
+
+from __future__ import annotations
+
+import logging
+
+from glidemq_orchestrate.worker.handler import Handlers, JobEvent
+from glidemq_orchestrate.worker.middleware.middleware import Middleware
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+
+class Hooks(Middleware):
+    """Tells the hooks what becomes of jobs; one that raises keeps none of the others from hearing it."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._hooks = handlers.job_hooks
+
+    @property
+    def hears_events(self) -> bool:
+        """Whether there are any."""
+        return bool(self._hooks)
+
+    def on_event(self, event: JobEvent) -> None:
+        """Tell each of them."""
+        for hook in self._hooks:
+            try:
+                hook(event)
+            except BaseException:  # whatever it raises
+                logger.exception(
+                    "a hook raised",
+                    extra={
+                        "action": "hook_raised",
+                        "queue": event.queue,
+                        "job_id": event.job_id,
+                        "flow_id": event.flow_id,
+                    },
+                )

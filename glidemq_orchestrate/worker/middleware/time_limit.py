@@ -1,0 +1,35 @@
+"""The longest time of one run: ``JobOptions.timeout``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from glidemq_orchestrate.worker.execution import Execution
+from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
+
+
+class TimeLimit(Middleware):
+    """Ends a run whose time is over; that of a batch is the longest of its jobs."""
+
+    def applies_to(self, execution: Execution) -> bool:
+        """Whether a job has a limit."""
+        return any(attempt.options.timeout for attempt in execution.attempts)
+
+    async def around(self, execution: Execution, proceed: Proceed) -> Any:
+        """Wait for the handler, as long as its jobs allow.
+
+        Raises:
+            TimeoutError: The time was over. A plain function runs on in its thread: its context says that it
+                should stop.
+        """
+        limit = max(attempt.options.timeout for attempt in execution.attempts if attempt.options.timeout)
+        try:
+            async with asyncio.timeout(limit.total_seconds()) as timer:
+                return await proceed()
+        except TimeoutError:
+            if not timer.expired():
+                raise  # the handler's own
+            for context in execution.contexts:
+                context.cancelled.set()
+            raise TimeoutError(f"still running after {limit}") from None

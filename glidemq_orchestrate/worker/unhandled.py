@@ -1,0 +1,71 @@
+"""Jobs that have no handler here: given back while another live worker of the queue can run them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from glidemq_orchestrate._ops.worker import workers as ops
+from glidemq_orchestrate._protocol.call import Run
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.worker.core import unknown_handler
+from glidemq_orchestrate.worker.handler import Handlers
+from glidemq_orchestrate.worker.log import about
+
+logger = logging.getLogger("glidemq_orchestrate.worker")
+
+FIRST_PAUSE_MS: Final = 50
+LONGEST_PAUSE_MS: Final = 1_000
+MOST_REMEMBERED: Final = 10_000
+
+
+@dataclass(slots=True)
+class Unhandled:
+    """Decides about jobs that this worker has no handler for.
+
+    Attributes:
+        run: Drives operations.
+        queues: Keys by queue name.
+        handlers: What this worker can run.
+        worker_id: This worker.
+        clock: The present.
+        pauses: For how long a job is given back the next time, by queue and job.
+    """
+
+    run: Run
+    queues: Mapping[str, QueueKeys]
+    handlers: Handlers
+    worker_id: str
+    clock: Clock
+    pauses: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    async def judge(self, attempt: Attempt) -> Outcome:
+        """Give a job back that another live worker of the queue can run; without one it fails.
+
+        It comes back after a pause that doubles: whoever takes it next may be us again.
+        """
+        queue, key = self.queues[attempt.queue], (attempt.queue, attempt.job_id)
+        failure = unknown_handler(attempt, self.handlers.names)
+        try:
+            may = await self.run(ops.may_be_handled(queue, attempt, self.worker_id, failure.text, self.clock))
+        except GlideMQError:
+            may = True  # nobody knows, and that is no reason to fail a job
+        pause = self.pauses.pop(key, FIRST_PAUSE_MS)
+        if not may:
+            return failure
+        self.pauses[key] = min(pause * 2, LONGEST_PAUSE_MS)
+        if len(self.pauses) > MOST_REMEMBERED:
+            del self.pauses[next(iter(self.pauses))]
+        logger.info(
+            "job %s: no handler for %r here, but another worker may have one: handed back",
+            attempt.job_id,
+            attempt.name,
+            extra=about("handed_back", attempt),
+        )
+        return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + pause)

@@ -1,0 +1,220 @@
+"""Middleware of users: what it sees of calls of handlers, and what it can do about them."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    Context,
+    Execution,
+    Handlers,
+    JobEvent,
+    JobOptions,
+    JobState,
+    Middleware,
+    Queue,
+    RetryLater,
+    Worker,
+)
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.worker.middleware.middleware import Proceed
+from tests.server import process_handlers
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
+
+SOON = timedelta(seconds=20)
+tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
+
+
+class Noting(Middleware):
+    """Writes down what it hears."""
+
+    def __init__(self, name: str, told: list[str]) -> None:
+        self.name, self.told = name, told
+
+    async def around(self, execution: Execution, proceed: Proceed) -> Any:
+        self.told.append(f"{self.name} before {execution.contexts[0].name}")
+        try:
+            return await proceed()
+        except BaseException as exc:
+            self.told.append(f"{self.name} saw {type(exc).__name__}")
+            raise
+        finally:
+            self.told.append(f"{self.name} after")
+
+    async def completed(self, attempt: Attempt) -> None:
+        self.told.append(f"{self.name} completed {attempt.name}")
+
+    def on_event(self, event: JobEvent) -> None:
+        self.told.append(f"{self.name} heard {event.kind}")
+
+
+@pytest.fixture
+def queue(url: str) -> Queue:
+    return Queue("etl", url)
+
+
+async def double(ctx: Context) -> int:
+    return int(ctx.data) * 2  # type: ignore[arg-type]
+
+
+def test_the_first_is_the_outermost(queue: Queue, run_worker: RunWorker, eventually: Eventually) -> None:
+    told: list[str] = []
+    run_worker(["etl"], {"double": double}, middleware=[Noting("a", told), Noting("b", told)])
+    with queue:
+        assert queue.add_and_wait("double", 4, timeout=SOON) == 8
+    eventually(lambda: "b heard completed" in told)
+    assert told == [
+        "a heard active", "b heard active",
+        "a before double", "b before double", "b after", "a after",
+        "a completed double", "b completed double",
+        "a heard completed", "b heard completed",
+    ]  # fmt: skip
+
+
+def plain(ctx: Context) -> str:
+    return f"{tenant.get()} in {threading.current_thread() is threading.main_thread()}"
+
+
+def batch(contexts: list[Context]) -> Sequence[str]:
+    return [f"{tenant.get()}, {len(contexts)}" for _ in contexts]
+
+
+class OfTenant(Middleware):
+    async def around(self, execution: Execution, proceed: Proceed) -> Any:
+        token = tenant.set(str(execution.contexts[0].data))
+        try:
+            return await proceed()
+        finally:
+            tenant.reset(token)
+
+
+def test_context_variables_reach_handlers_of_every_kind(
+    queue: Queue, url: str, run_worker: RunWorker
+) -> None:
+    handlers = Handlers()
+    handlers.handler("plain")(plain)
+    handlers.batch_handler("batch", size=2)(batch)
+    handlers.handler("apart", process=True)(process_handlers.measure)
+    run_worker(["etl"], handlers, middleware=[OfTenant()])
+    with queue:
+        assert queue.add_and_wait("plain", "acme", timeout=SOON) == "acme in False"
+        assert queue.add_and_wait("batch", "acme", timeout=SOON) == "acme, 1"
+        assert queue.add_and_wait("apart", timeout=SOON)
+
+
+class Steering(Middleware):
+    """Decides by the data of the job what is to become of it."""
+
+    def applies_to(self, execution: Execution) -> bool:
+        return execution.contexts[0].data != "leave alone"
+
+    async def around(self, execution: Execution, proceed: Proceed) -> Any:
+        context = execution.contexts[0]
+        match context.data:
+            case "answer":
+                return "from the cache"
+            case "later" if context.attempt == 1:
+                raise RetryLater(timedelta(milliseconds=10))
+            case "wrong":
+                raise ValueError("not today")
+        return f"changed {await proceed()}"
+
+
+async def echo(ctx: Context) -> Any:
+    return ctx.data
+
+
+@pytest.mark.parametrize(
+    ("data", "result"),
+    [
+        ("answer", "from the cache"),
+        ("later", "changed later"),
+        ("as it is", "changed as it is"),
+        ("leave alone", "leave alone"),
+    ],
+)
+def test_it_answers_itself_retries_or_changes_results(
+    queue: Queue, run_worker: RunWorker, data: str, result: str
+) -> None:
+    run_worker(["etl"], {"echo": echo}, middleware=[Steering()])
+    with queue:
+        options = JobOptions(attempts=2)
+        assert queue.add_and_wait("echo", data, options=options, timeout=SOON) == result
+
+
+def test_what_it_raises_fails_the_attempt(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    run_worker(["etl"], {"echo": echo}, middleware=[Steering()])
+    with queue:
+        job_id = queue.add("echo", "wrong")
+        eventually(lambda: queue.get_job(job_id).state is JobState.FAILED)
+        assert queue.get_job(job_id).failed_reason == "ValueError: not today"
+
+
+def test_it_sees_that_a_time_limit_ended_the_handler(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    told: list[str] = []
+
+    def hang(ctx: Context) -> None:
+        ctx.cancelled.wait(20)
+
+    run_worker(["etl"], {"hang": hang}, middleware=[Noting("a", told)])
+    with queue:
+        queue.add("hang", options=JobOptions(timeout=timedelta(milliseconds=50)))
+        eventually(lambda: "a heard failed" in told)
+    assert "a saw TimeoutError" in told
+    assert "a completed hang" not in told
+
+
+class Raising(Middleware):
+    """Breaks wherever it is asked something that cannot change what becomes of a job."""
+
+    async def completed(self, attempt: Attempt) -> None:
+        raise SystemError(f"about {attempt.name}")
+
+    def on_event(self, event: JobEvent) -> None:
+        raise SystemExit(event.kind)
+
+
+def test_one_that_raises_about_the_end_changes_nothing(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    told: list[str] = []
+    run_worker(["etl"], {"double": double}, middleware=[Raising(), Noting("b", told)])
+    with queue:
+        for _ in range(3):
+            assert queue.add_and_wait("double", 1, timeout=SOON) == 2
+    eventually(lambda: told.count("b heard completed") == 3)
+    assert told.count("b completed double") == 3
+
+
+class Exiting(Middleware):
+    async def around(self, execution: Execution, proceed: Proceed) -> Any:
+        await proceed()
+        raise SystemExit(3)
+
+
+def test_one_that_exits_fails_its_job_and_nothing_else(
+    queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    run_worker(["etl"], {"double": double}, middleware=[Exiting()])
+    with queue:
+        ids = [queue.add("double", 1) for _ in range(20)]
+        eventually(lambda: all(queue.get_job(job_id).state is JobState.FAILED for job_id in ids))
+        assert queue.get_job(ids[0]).failed_reason == "SystemExit: 3"
+
+
+def test_a_class_is_no_middleware() -> None:
+    with pytest.raises(ConfigurationError, match="middleware must be instances of Middleware, got <class"):
+        Worker("valkey://h", queues=["etl"], middleware=[Noting])  # type: ignore[list-item]
