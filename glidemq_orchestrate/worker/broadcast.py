@@ -37,6 +37,7 @@ from glidemq_orchestrate.worker.service import Service
 __all__ = ["BroadcastWorker"]
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
+_jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the shared one
 BLOCK_MS: Final = 200
 UPKEEP_SECONDS: Final = 0.5
 MOST_SAYINGS: Final = 1_000
@@ -191,7 +192,7 @@ class BroadcastWorker(Service):
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as exc:  # noqa: BLE001  a message that cannot even be judged fails
-            verdict = judge_error(attempt, exc, random.random())  # noqa: S311  jitter
+            verdict = judge_error(attempt, exc, _jitter.random())
         await self._hand_in(attempt, self._call_for(attempt, verdict))
 
     async def _judge(self, attempt: Attempt) -> Outcome:

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from glidemq_orchestrate._ops.queue.dead_letters import bury_noted
 from glidemq_orchestrate._ops.worker import attempt as ops
+from glidemq_orchestrate._protocol.call import Run
 from glidemq_orchestrate._protocol.worker.exchange import (
     MOST_NODES,
     MOST_OUTCOMES,
@@ -30,7 +31,6 @@ from glidemq_orchestrate._protocol.worker.exchange import (
     Outcome,
     Request,
 )
-from glidemq_orchestrate.clients.facade import AsyncFacade
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import EncodeError, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -87,7 +87,8 @@ class Feed:
     """One queue of a worker.
 
     Args:
-        worker: Drives operations, and is the consumer.
+        run: Drives operations.
+        worker_id: The consumer.
         keys: The queue.
         slots: Shared by all feeds of the worker.
         crew: Told what came.
@@ -99,7 +100,7 @@ class Feed:
 
     def __init__(  # noqa: PLR0913, PLR0917  the parts of a worker that a queue needs
         self,
-        worker: AsyncFacade,
+        run: Run,
         worker_id: str,
         keys: QueueKeys,
         slots: Slots,
@@ -109,13 +110,7 @@ class Feed:
         share: int,
         complaints: Complaints,
     ) -> None:
-        self._worker, self._worker_id, self.keys, self._slots, self._crew = (
-            worker,
-            worker_id,
-            keys,
-            slots,
-            crew,
-        )
+        self._run, self._worker_id, self.keys, self._slots, self._crew = run, worker_id, keys, slots, crew
         self._clock, self._limit, self._share, self._complaints = clock, limit, share, complaints
         self._outbox: list[Outcome] = []
         self._news = asyncio.Event()
@@ -276,7 +271,7 @@ class Feed:
         what = f"queue {self.keys.queue}"
         while True:
             try:
-                answer = await self._worker._run(  # noqa: SLF001
+                answer = await self._run(
                     ops.exchange(self.keys, self._worker_id, flight.request, self._clock)
                 )
             except TransportError as exc:
@@ -321,13 +316,13 @@ class Feed:
 
     async def _bury(self) -> None:
         try:
-            await self._worker._run(bury_noted([self.keys], self._clock))  # noqa: SLF001
+            await self._run(bury_noted([self.keys], self._clock))
         except Exception as exc:  # noqa: BLE001  they are noted: whoever reclaims tries again
             logger.warning("dead letters to be written later: %s", exc, extra={"action": "dead_letter"})
 
     async def _carry(self, outcomes: Sequence[Outcome], verdicts: list[str]) -> None:
         try:
-            await self._worker._run(ops.carry(self.keys, outcomes, verdicts, self._clock))  # noqa: SLF001
+            await self._run(ops.carry(self.keys, outcomes, verdicts, self._clock))
         except Exception as exc:  # noqa: BLE001  the supervisor of the flow's home does it
             logger.info(
                 "dependents in other queues are told later: %s", exc, extra={"action": "flow_advance"}
@@ -335,7 +330,7 @@ class Feed:
 
     async def _advance(self, flow_id: str) -> None:
         try:
-            await self._worker._run(ops.advance(self.keys, flow_id, self._clock))  # noqa: SLF001
+            await self._run(ops.advance(self.keys, flow_id, self._clock))
         except Exception as exc:  # noqa: BLE001  it stands in the record: the upkeep of any worker goes on with it
             logger.info("flow %s: to be continued: %s", flow_id, exc, extra={"action": "flow_advance"})
 
@@ -373,8 +368,7 @@ class Feed:
                 raise
 
     async def _is_news(self) -> bool:
-        run = self._worker._run  # noqa: SLF001
-        news = await run(ops.listen(self.keys, self._positions, BLOCK_MS, self._held))
+        news = await self._run(ops.listen(self.keys, self._positions, BLOCK_MS, self._held))
         await self._answered.wait()  # what an answer under way tells is no news
         known, self._positions = self._positions, news.beyond(self._positions)
         if news.matters(known):
@@ -386,4 +380,4 @@ class Feed:
                 await self._at_rest.wait()
         except TimeoutError:
             return False
-        return await run(ops.settle(self.keys, self._positions[0], SETTLE_MS))
+        return await self._run(ops.settle(self.keys, self._positions[0], SETTLE_MS))

@@ -8,7 +8,7 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from glidemq_orchestrate._protocol.worker.exchange import Outcome
 from glidemq_orchestrate.clock import Clock
@@ -26,6 +26,7 @@ from glidemq_orchestrate.worker.signals import BatchError
 from glidemq_orchestrate.worker.unhandled import Unhandled
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
+_jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the shared one
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class Judge:
 
     def judge_error(self, attempt: Attempt, exc: BaseException) -> Outcome:
         """What to say about an attempt that raised."""
-        chance = random.random()  # noqa: S311  jitter
+        chance = _jitter.random()
         return judge_error(attempt, exc, chance, now_ms=self.clock.now_ms(), backoffs=self.handlers.backoffs)
 
     def _judge_raised(self, attempts: Sequence[Attempt], exc: BaseException) -> Sequence[Outcome]:
@@ -137,6 +138,6 @@ class Judge:
         if isinstance(result, BaseException):
             return self.judge_error(attempt, result)
         try:
-            return judge_result(attempt, result, random.random())  # noqa: S311  jitter
+            return judge_result(attempt, result, _jitter.random())
         except BaseException as exc:  # noqa: BLE001  a result whose own code raises while it is encoded
             return self.judge_error(attempt, exc)

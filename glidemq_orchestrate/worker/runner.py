@@ -19,9 +19,8 @@ from glidemq_orchestrate.worker.core import Slots, refuse
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.handler import Registered
 from glidemq_orchestrate.worker.judge import Judge
-from glidemq_orchestrate.worker.log import Log, about
+from glidemq_orchestrate.worker.log import Log
 from glidemq_orchestrate.worker.middleware.events import Events
-from glidemq_orchestrate.worker.middleware.middleware import about_completed
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -55,7 +54,6 @@ class JobRunner:
         self._seconds: dict[tuple[str, str], float] = {}
         self._voice, self._threads = judge.contexts.voice, judge.caller.threads
         self._log, self._events = Log(), Events(judge.middleware)
-        self._about_completed = about_completed(judge.middleware)
         self._loop = asyncio.get_running_loop()
         self._threads.when_one_returns = self._thread_returned
 
@@ -132,18 +130,8 @@ class JobRunner:
         if unsaid := [attempt for attempt in execution.attempts if self._voice.has_unsaid(attempt)]:
             await asyncio.gather(*map(self._voice.all_said, unsaid))
         for attempt, outcome in zip(execution.attempts, outcomes, strict=True):
-            if self._about_completed and outcome is not None and outcome.kind is Kind.DONE:
-                await self._completed(execution, attempt)
             self._end(attempt, outcome, seconds)
         execution.is_over = True
-
-    async def _completed(self, execution: Execution, attempt: Attempt) -> None:
-        for one in self._about_completed:
-            try:
-                if one.applies_to(execution):
-                    await one.completed(attempt)
-            except Exception:  # the job is done, whatever that was
-                logger.exception("%s raised", type(one).__name__, extra=about("hook_raised", attempt))
 
     def _free(self, execution: Execution) -> float:
         """Free the place; answers how long it was taken."""

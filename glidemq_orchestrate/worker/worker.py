@@ -162,7 +162,7 @@ class Worker(Service):
         self._jobs = jobs = self._job_runner()
         for name, keys in self._queues.items():
             self._feeds[name] = Feed(
-                self, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues),
+                self._run, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues),
                 self._complaints,
             )  # fmt: skip
         for name, keys in self._queues.items():
@@ -193,17 +193,17 @@ class Worker(Service):
             self.handlers,
             Contexts(run, queues, voice, clock, self._allow_import),
             Caller(self._threads, self._processes),
-            self._all_middleware(),
+            self._all_middleware(voice),
             Unhandled(run, queues, self.handlers, self.id, clock),
             clock,
         )
         return JobRunner(judge, self._slots, say=self._say, nudge=self._nudge, stop=self.stop)
 
-    def _all_middleware(self) -> Sequence[Middleware]:
+    def _all_middleware(self, voice: Voice) -> Sequence[Middleware]:
         """What happens around each call of a handler, the outermost first."""
-        ours: list[Middleware] = [Hooks(self.handlers), Budget(self._run, self._queues), Tracing()]
+        ours: list[Middleware] = [Hooks(self.handlers), Budget(self._run, self._queues, voice), Tracing()]
         if self._token_limit:
-            ours.insert(0, Tokens(self._run, self._queues, self._token_limit, self._clock))
+            ours.insert(0, Tokens(self._run, self._queues, self._token_limit, voice, self._clock))
         return (*ours, *self._middleware, TimeLimit())
 
     async def _drain(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ def _read_text(path: str | Path) -> str:
             f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB: put data into files, and their names here"
         )
     try:
-        return raw.decode("utf-8-sig")
+        return raw.removeprefix(codecs.BOM_UTF8).decode()  # the codec utf-8-sig would be imported here
     except UnicodeDecodeError as exc:
         line = raw.count(b"\n", 0, exc.start) + 1
         raise InvalidFlow(f"{path}, line {line}: not UTF-8 text; save it as UTF-8") from exc

@@ -13,6 +13,7 @@ from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.execution import Execution
+from glidemq_orchestrate.worker.messages import Voice
 from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 from glidemq_orchestrate.worker.signals import RetryLater
 
@@ -22,15 +23,16 @@ class BudgetExceeded(Exception):
 
 
 class Budget(Middleware):
-    """Asks before a run whether the budget allows it, and charges what a completed job took.
+    """Asks before a run whether the budget allows it, and charges what a job took whose handler has returned.
 
     Args:
         run: Drives operations.
         queues: Keys by queue name.
+        voice: Sends what handlers say: what a job has used must have arrived before it is charged.
     """
 
-    def __init__(self, run: Run, queues: Mapping[str, QueueKeys]) -> None:
-        self._run, self._queues = run, queues
+    def __init__(self, run: Run, queues: Mapping[str, QueueKeys], voice: Voice) -> None:
+        self._run, self._queues, self._voice = run, queues, voice
 
     def applies_to(self, execution: Execution) -> bool:
         """Whether a job has a budget."""
@@ -47,19 +49,21 @@ class Budget(Middleware):
             BudgetExceeded: It is spent.
         """
         key, verdict = execution.attempts[0].budget_key, "go"  # of a batch, the first one's decides
-        if not key:
-            return await proceed()
         with contextlib.suppress(GlideMQError):  # no reason to fail a job
-            verdict = await self._run(budget.check(key))
+            verdict = await self._run(budget.check(key)) if key else "go"
         if verdict == "pause":
             raise RetryLater(timedelta(milliseconds=budget.PAUSE_MS), "Budget exceeded", counts=False)
         if verdict == "fail":
             raise BudgetExceeded("Budget exceeded")
-        return await proceed()
+        value = await proceed()
+        for attempt in execution.attempts:
+            if attempt.budget_key:
+                await self._charge(attempt)
+        return value
 
-    async def completed(self, attempt: Attempt) -> None:
+    async def _charge(self, attempt: Attempt) -> None:
         """Charge what the job took; it is too late to refuse it."""
-        if attempt.budget_key:
-            queue = self._queues[attempt.queue]
-            with contextlib.suppress(GlideMQError):
-                await self._run(budget.charge(queue, attempt.job_id, attempt.budget_key))
+        await self._voice.all_said(attempt)
+        queue = self._queues[attempt.queue]
+        with contextlib.suppress(GlideMQError):
+            await self._run(budget.charge(queue, attempt.job_id, attempt.budget_key))

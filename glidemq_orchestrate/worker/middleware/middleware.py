@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.handler import JobEvent
 
@@ -35,7 +34,7 @@ class Middleware:
     """
 
     def applies_to(self, execution: Execution) -> bool:  # noqa: ARG002  for subclasses
-        """Whether ``around`` and ``completed`` are called for an execution; asked before each."""
+        """Whether ``around`` is called for an execution; asked before each."""
         return True
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:  # noqa: ARG002  for subclasses
@@ -51,14 +50,6 @@ class Middleware:
             proceed: Calls the handler. Await it once at most.
         """
         return await proceed()
-
-    async def completed(self, attempt: Attempt) -> None:
-        """Do something about a job whose handler has returned a result, before the server is told.
-
-        Called where ``applies_to`` holds. The job's place in the worker is free by then, and all it said has
-        been sent. The server may still refuse the result; ``on_event`` tells. What this raises is logged and
-        changes nothing.
-        """
 
     def on_event(self, event: JobEvent) -> None:
         """Hear what became of a job: see ``JobEvent``. What this raises is logged and changes nothing."""
@@ -80,11 +71,6 @@ def wrap(around: Sequence[Middleware], execution: Execution, call: Proceed) -> P
         if one.applies_to(execution):
             call = functools.partial(one.around, execution, call)
     return call
-
-
-def about_completed(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
-    """Those that do something about completed jobs."""
-    return tuple(one for one in middleware if type(one).completed is not Middleware.completed)
 
 
 def check_middleware(given: Sequence[object]) -> tuple[Middleware, ...]:

@@ -23,7 +23,6 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.middleware.middleware import Proceed
 from tests.server import process_handlers
 
@@ -50,9 +49,6 @@ class Noting(Middleware):
         finally:
             self.told.append(f"{self.name} after")
 
-    async def completed(self, attempt: Attempt) -> None:
-        self.told.append(f"{self.name} completed {attempt.name}")
-
     def on_event(self, event: JobEvent) -> None:
         self.told.append(f"{self.name} heard {event.kind}")
 
@@ -75,7 +71,6 @@ def test_the_first_is_the_outermost(queue: Queue, run_worker: RunWorker, eventua
     assert told == [
         "a heard active", "b heard active",
         "a before double", "b before double", "b after", "a after",
-        "a completed double", "b completed double",
         "a heard completed", "b heard completed",
     ]  # fmt: skip
 
@@ -174,14 +169,10 @@ def test_it_sees_that_a_time_limit_ended_the_handler(
         queue.add("hang", options=JobOptions(timeout=timedelta(milliseconds=50)))
         eventually(lambda: "a heard failed" in told)
     assert "a saw TimeoutError" in told
-    assert "a completed hang" not in told
 
 
 class Raising(Middleware):
-    """Breaks wherever it is asked something that cannot change what becomes of a job."""
-
-    async def completed(self, attempt: Attempt) -> None:
-        raise SystemError(f"about {attempt.name}")
+    """Breaks where nothing can change what becomes of a job any more."""
 
     def on_event(self, event: JobEvent) -> None:
         raise SystemExit(event.kind)
@@ -196,7 +187,6 @@ def test_one_that_raises_about_the_end_changes_nothing(
         for _ in range(3):
             assert queue.add_and_wait("double", 1, timeout=SOON) == 2
     eventually(lambda: told.count("b heard completed") == 3)
-    assert told.count("b completed double") == 3
 
 
 class Exiting(Middleware):
