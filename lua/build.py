@@ -25,6 +25,7 @@ PLACEHOLDER = "@SHA256@"
 MAX_FUNCTION = 60
 MAX_PART = 200
 
+_REGISTERED = re.compile(r"register_function\W+(?:function_name\W+)?(\w+)")
 _FUNCTION = re.compile(r"(?:local )?function ([\w.:]+)")
 
 
@@ -82,6 +83,16 @@ def size_problems(path: Path) -> Iterator[str]:
             name = ""
 
 
+def name_problems(path: Path) -> Iterator[str]:
+    """Say where a file of a command does not register that command alone, or a part registers one."""
+    registered = _REGISTERED.findall(path.read_text(encoding="utf-8"))
+    place = path.relative_to(LUA)
+    if path.parent.name == "functions" and registered != [path.stem]:
+        yield f"{place}: must register {path.stem} and nothing else, not {', '.join(registered) or 'nothing'}"
+    if path.parent.name == "parts" and registered:
+        yield f"{place}: registers {', '.join(registered)}; a command has a file of its own in functions/"
+
+
 def stale(artefacts: dict[str, str], directory: Path) -> Iterator[str]:
     """Say which artefacts differ from what the sources give."""
     for name, content in artefacts.items():
@@ -98,6 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     libraries = tomllib.loads((LUA / "manifest.toml").read_text(encoding="utf-8"))["libraries"]
     problems = list(manifest_problems(libraries))
     problems += [problem for path in sorted(LUA.rglob("*.lua")) for problem in size_problems(path)]
+    problems += [problem for path in sorted(LUA.rglob("*.lua")) for problem in name_problems(path)]
     artefacts = build(libraries)
     if check:
         problems += stale(artefacts, ARTEFACTS)

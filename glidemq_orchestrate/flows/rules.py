@@ -1,6 +1,6 @@
 """When a node runs: trigger rules, and what the failure of a dependency means. Knows no server.
 
-The server decides; see ``lua/glidemq_orchestrate/rules.lua``. ``verdict`` is for where our functions are not.
+The server decides; see ``rules.lua``. ``verdict`` is for where our functions are not.
 """
 
 from __future__ import annotations

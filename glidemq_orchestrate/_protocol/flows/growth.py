@@ -1,4 +1,4 @@
-"""Builders of the calls that add nodes to a flow; contracts in ``lua/glidemq_orchestrate/extend.lua``."""
+"""Calls that add nodes to a flow; the contracts head ``gmo_grow.lua`` and ``gmo_extend.lua``."""
 
 from __future__ import annotations
 

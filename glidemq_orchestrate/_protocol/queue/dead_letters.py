@@ -1,4 +1,4 @@
-"""Builders of the calls that write dead letters; the contracts head ``dead.lua``."""
+"""Calls that write dead letters; see ``lua/glidemq_orchestrate/parts/dead_letters.lua``."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are pa
 
 
 class Outcome(NamedTuple):
-    """One thing to say: see ``lua/glidemq_orchestrate/outcome.lua`` for the columns of each kind."""
+    """One thing to say: see ``lua/glidemq_orchestrate/parts/outcome.lua`` for the columns of each kind."""
 
     attempt: Attempt
     kind: Kind

@@ -1,4 +1,4 @@
-"""Builders of a supervisor's calls; the contracts head ``foreign.lua``, ``lost.lua``, ``vanished.lua``."""
+"""Calls of a supervisor: its lock, how far it has come, and what Node workers have ended."""
 
 from __future__ import annotations
 

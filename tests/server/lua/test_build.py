@@ -59,6 +59,35 @@ def test_long_functions_and_parts_are_named(
     ]
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        (
+            "functions/gmo_a.lua",
+            "redis.register_function('gmo_b', b)",
+            "must register gmo_a and nothing else, not gmo_b",
+        ),
+        ("functions/gmo_a.lua", "local a = 1", "must register gmo_a and nothing else, not nothing"),
+        (
+            "parts/a.lua",
+            "redis.register_function { function_name = 'gmo_a' }",
+            "registers gmo_a; a command has",
+        ),
+        ("functions/gmo_a.lua", "redis.register_function { function_name = 'gmo_a' }", ""),
+    ],
+)
+def test_the_file_is_the_command(
+    build: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: tuple[str, str, str]
+) -> None:
+    place, text, told = case
+    monkeypatch.setattr(build, "LUA", tmp_path)
+    (tmp_path / place).parent.mkdir()
+    (tmp_path / place).write_text(text)
+    problems = list(build.name_problems(tmp_path / place))
+    assert len(problems) == bool(told)
+    assert told in "".join(problems)
+
+
 def test_sum_is_that_of_the_source_without_the_sum(build: Any) -> None:
     manifest = json.loads((ARTEFACTS / "MANIFEST.json").read_text(encoding="utf-8"))
     for name, entry in manifest.items():

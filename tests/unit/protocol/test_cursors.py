@@ -9,7 +9,12 @@ ROOT = Path(__file__).resolve().parents[3]
 SCAN = re.compile(r"""['"][HSZ]?SCAN['"]""")
 
 # Reads that begin again when another process answers, and one that ends in the call that begins it.
-IN_FUNCTIONS = {"glidemq_orchestrate/read.lua", "glidemq/list_jobs.lua"}
+IN_FUNCTIONS = {
+    "glidemq/list_jobs.lua",
+    "glidemq_orchestrate/functions/gmo_node_inputs.lua",
+    "glidemq_orchestrate/parts/read.lua",
+}
+READERS = ("gmo_flow_nodes", "gmo_flow_results", "gmo_node_inputs")
 # Read to the end by the operation that begins: the keys of a server, the nodes of a flow, dependencies.
 BY_CLIENTS = {"reads.py", "stalled.py", "portable.py", "acl.py"}
 
@@ -20,11 +25,12 @@ def test_functions_scan_only_to_read() -> None:
         str(path.relative_to(lua)) for path in lua.rglob("*.lua") if SCAN.search(path.read_text("utf-8"))
     }
     assert found == IN_FUNCTIONS
-    reading = (lua / "glidemq_orchestrate/read.lua").read_text("utf-8")
-    registered = re.findall(r"redis\.register_function.*", reading)
-    assert registered
-    assert all("flags = { 'no-writes' }" in line for line in registered)
+    readers = [(lua / f"glidemq_orchestrate/functions/{name}.lua").read_text("utf-8") for name in READERS]
+    assert all("flags = { 'no-writes' }" in text for text in readers)
+    reading = "".join([(lua / "glidemq_orchestrate/parts/read.lua").read_text("utf-8"), *readers])
     assert len(SCAN.findall(reading)) == reading.count("resume(args[3])")
+    users = {path.stem for path in lua.rglob("*.lua") if "L.read.each_node" in path.read_text("utf-8")}
+    assert users <= {"read", *READERS}
 
 
 def test_clients_scan_only_where_it_is_known() -> None:

@@ -1,0 +1,49 @@
+-- gmo_end_node: end the job of a node of a portable flow.
+-- KEYS  1 job hash
+-- ARGS  1 now_ms   2 job id   3 round   4 failed or skipped: one that waits for others; cancelled: whatever has not ended   5 reason
+-- REPLY 1, or 0 when it is not like that (any more); then nothing was changed
+-- EFFECTS it has ended; a cancelled one is taken out of wherever it could start from, and its lease is gone
+-- EVENT failed {failedReason} | completed {returnvalue, skipped} | revoked, then failed
+local ENDED = { completed = true, failed = true }
+
+local function fail(prefix, job_id, reason, now)
+  L.jobs.set_failed(prefix, job_id, reason, now)
+  L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', reason)
+end
+
+local function skip(prefix, job_id, reason, now)
+  redis.call('ZADD', prefix .. 'completed', now, job_id)
+  redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'completed', 'returnvalue', 'null', 'gmo:skipped', reason,
+    'finishedOn', L.numbers.text(now))
+  L.events.emit(prefix .. 'events', 'completed', job_id, 'returnvalue', 'null', 'skipped', reason)
+end
+
+local function cancel(prefix, job_id, job, reason, now)
+  local job_key = prefix .. 'job:' .. job_id
+  redis.call('HSET', job_key, 'revoked', '1')
+  L.events.emit(prefix .. 'events', 'revoked', job_id)
+  L.remove.take_out(prefix, job_id, job, redis.call('HGET', job_key, 'gmo:entry') or nil, 0)
+  redis.call('ZREM', prefix .. 'gmo:list-held', job_id)
+  L.ordering.mark_done(prefix, job.orderingKey, job.orderingSeq)
+  L.groups.leave(prefix, job, now)
+  fail(prefix, job_id, reason, now)
+end
+
+local function end_node(keys, args)
+  local now, job_id, how, reason = tonumber(args[1]), args[2], args[4], args[5]
+  local prefix = L.hashes.prefix(keys[1], 'job:' .. job_id)
+  local job = L.jobs.read(prefix, job_id)
+  if not job or not job.state or ENDED[job.state] or L.portable.is_later(keys[1], tonumber(args[3])) then
+    return 0
+  elseif how == 'cancelled' then
+    cancel(prefix, job_id, job, reason, now)
+  elseif job.state ~= 'waiting-children' then
+    return 0
+  else
+    local act = how == 'skipped' and skip or fail
+    act(prefix, job_id, reason, now)
+  end
+  return 1
+end
+
+redis.register_function { function_name = 'gmo_end_node', callback = end_node, flags = { 'allow-oom' } }

@@ -1,0 +1,133 @@
+-- gmo_finish_and_fetch: accept the outcomes of attempts, then begin new ones: one call for many jobs.
+-- KEYS  1 stream
+-- ARGS  1 now_ms  2 group  3 consumer  4 jobs wanted (at most 100)  5 token of the attempts that begin
+--       6 mode: '' | again (instead of new jobs, those that this consumer began with this token)
+--       7 most starts per window (0 = what the queue says)  8 window in ms, then the outcomes (see outcome.lua)
+-- REPLY {verdict per outcome, ids of flows that need gmo_advance_flow, rows of jobs that began, last stream entry,
+--       last event, next due time or -1, what holds jobs back: '' | paused | concurrency | rate, troubles}
+--       row: job id, entry id, processedOn, name, data, opts, attemptsMade, flow, node, signals, fallbackIndex, budgetKey,
+--       flat array of the dependencies' results by name (nil: outside flows, or gmo_node_inputs has them)
+--       The two positions and the due time are given when fewer jobs than wanted began, else '' and -1: whoever
+--       reads both streams from there on misses nothing that makes a job ready.
+-- EFFECTS those of glidemq_complete, glidemq_fail and so on; of glidemq_promote; of glidemq_moveToActive. Outcomes are
+--       taken or refused one by one. A repeat refuses the outcomes that were taken (stale) and begins further jobs;
+--       mode `again` gives those that a lost reply announced.
+local BUDGET, PROMOTED, MOST_WANTED = 200, 100, 100
+
+local function last_id(stream_key)
+  local newest = redis.call('XREVRANGE', stream_key, '+', '-', 'COUNT', 1)[1]
+  return newest and newest[1] or '0-0'
+end
+
+-- How many may still start in this window, the window's start and its count; nil without a limit.
+local function rate_room(x, max, duration)
+  if max <= 0 or duration <= 0 then
+    return nil
+  end
+  local window = redis.call('HMGET', x.prefix .. 'rate', 'windowStart', 'count')
+  local start, count = L.numbers.int(window[1], 0), L.numbers.int(window[2], 0)
+  if x.now - start >= duration then
+    start, count = x.now, 0
+  end
+  return math.max(max - count, 0), start, count
+end
+
+local function concurrency_room(x, limit)
+  if limit <= 0 then
+    return nil
+  end
+  local pending = redis.pcall('XPENDING', x.stream, x.group)
+  local listed = L.numbers.int(redis.call('GET', x.prefix .. 'list-active'), 0)
+  return math.max(limit - (pending.err and 0 or L.numbers.int(pending[1], 0)) - listed, 0)
+end
+
+-- Begins up to `wanted` jobs as far as the queue allows; returns whether it had that many, what held jobs back,
+-- and when that is over.
+local function fetch(x, wanted, max, duration)
+  local int = L.numbers.int
+  local meta = redis.call('HMGET', x.prefix .. 'meta', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration')
+  if meta[1] == '1' then
+    return false, 'paused', -1
+  end
+  if int(meta[3], 0) > 0 then
+    max, duration = int(meta[3], 0), int(meta[4], 0)
+  end
+  local held, until_ms, count = '', -1, wanted
+  local room = concurrency_room(x, int(meta[2], 0))
+  if room and room < count then
+    held, count = 'concurrency', room
+  end
+  local starts, start, used = rate_room(x, max, duration)
+  if starts and starts < count then
+    held, count, until_ms = 'rate', starts, start + duration
+  end
+  L.scheduled.promote(x.prefix, x.now, PROMOTED, function(job_id)
+    L.dead_letters.note(x.prefix, job_id, x.now)
+    x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, job_id, 'expired', x.now)
+  end)
+  local is_full = count > 0 and L.fetch.jobs(x, count)
+  if starts and #x.jobs > 0 then
+    redis.call('HSET', x.prefix .. 'rate', 'windowStart', L.numbers.text(start), 'count', used + #x.jobs)
+  end
+  return is_full and held == '', (is_full or count == 0) and held or '', until_ms
+end
+
+local function accept(x, args)
+  local verdicts = {}
+  for at = 9, #args, L.outcome.WORDS do
+    local outcome = L.outcome.read(args, at)
+    local is_fine, verdict = pcall(L.outcome.accept, x, outcome)
+    if not is_fine then
+      verdict = 'error ' .. (type(verdict) == 'table' and verdict.err or tostring(verdict))
+    end
+    verdicts[#verdicts + 1] = verdict
+  end
+  L.settle.flush(x.ended, x.now)
+  if #x.entries > 0 then
+    redis.call('XACK', x.stream, x.group, unpack(x.entries))
+    redis.call('XDEL', x.stream, unpack(x.entries))
+  end
+  if x.completed > 0 then
+    L.metrics.record(x.prefix .. 'metrics:completed', x.now, x.took, x.completed)
+  end
+  return verdicts
+end
+
+local function needing(flows)
+  local seen, ids = { [''] = true }, {}
+  for _, id in ipairs(flows) do
+    if not seen[id] then
+      seen[id], ids[#ids + 1] = true, id
+    end
+  end
+  return ids
+end
+
+local function finish_and_fetch(keys, args)
+  local now, wanted = tonumber(args[1]), math.min(tonumber(args[4]) or 0, MOST_WANTED)
+  if not now or (#args - 8) % L.outcome.WORDS ~= 0 then
+    return redis.error_reply('GMO_BAD_CALL gmo_finish_and_fetch got ' .. #args .. ' arguments')
+  end
+  local x = { prefix = L.hashes.prefix(keys[1], 'stream'), stream = keys[1], now = now, now_text = L.numbers.text(now),
+    group = args[2], consumer = args[3], token = args[5], jobs = {}, flows = {}, entries = {}, troubles = {},
+    completed = 0, took = 0, spent = 0, budget = BUDGET, ended = {} }
+  local verdicts = accept(x, args)
+  local is_full, held, until_ms = true, '', -1
+  if args[6] == 'again' then
+    L.fetch.again(x)
+  elseif wanted > 0 then
+    is_full, held, until_ms = fetch(x, wanted, tonumber(args[7]) or 0, tonumber(args[8]) or 0)
+  end
+  if is_full then
+    return { verdicts, needing(x.flows), x.jobs, '', '', -1, held, x.troubles }
+  end
+  local due = L.scheduled.next_due(x.prefix .. 'scheduled', x.prefix .. 'ratelimited')
+  if until_ms >= 0 and (due < 0 or until_ms < due) then
+    due = until_ms
+  end
+  return { verdicts, needing(x.flows), x.jobs, last_id(x.stream), last_id(x.prefix .. 'events'), due, held, x.troubles }
+end
+
+redis.register_function {
+  function_name = 'gmo_finish_and_fetch', callback = finish_and_fetch, flags = { 'allow-oom' },
+}

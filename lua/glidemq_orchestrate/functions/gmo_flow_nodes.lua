@@ -1,0 +1,27 @@
+-- gmo_flow_nodes: a page of nodes.
+-- KEYS  1 flow hash          ARGS  1 now_ms (unused)  2 flow id  3 cursor ('0' first)  4 page size
+-- REPLY {next cursor ('0' = done), then per node: name, table JSON, state (or skipped), attempts, started, finished,
+--       reason, progress}
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED (only its tombstone is left)
+local function flow_nodes(keys, args)
+  local gone = L.retain.refusal(keys[1], args[2])
+  if gone then
+    return gone
+  end
+  local reply = { '0' }
+  reply[1] = L.read.each_node(keys, args, function(name, row, job_key, is_left)
+    local job = is_left and { 'waiting-children', '0' } or L.read.fields_of(job_key, 'state', 'attemptsMade', 'processedOn',
+      'finishedOn', 'failedReason', 'progress', 'gmo:skipped')
+    if job[7] then
+      job[1], job[5] = 'skipped', job[7]
+    end
+    reply[#reply + 1] = name
+    reply[#reply + 1] = row
+    for i = 1, 6 do
+      reply[#reply + 1] = job[i] or ''
+    end
+  end)
+  return reply
+end
+
+redis.register_function { function_name = 'gmo_flow_nodes', callback = flow_nodes, flags = { 'no-writes' } }

@@ -1,0 +1,20 @@
+-- gmo_flow_results: a page of the results of completed nodes.
+-- KEYS and ARGS as gmo_flow_nodes
+-- REPLY {next cursor, flat array of node name, stored result}      ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED
+local function flow_results(keys, args)
+  local gone = L.retain.refusal(keys[1], args[2])
+  if gone then
+    return gone
+  end
+  local results = {}
+  local cursor = L.read.each_node(keys, args, function(name, _, job_key, is_left)
+    local job = L.read.fields_of(job_key, 'state', 'returnvalue', 'gmo:skipped')
+    if job[1] == 'completed' and not job[3] and not is_left then
+      results[#results + 1] = name
+      results[#results + 1] = job[2] or 'null'
+    end
+  end)
+  return { cursor, results }
+end
+
+redis.register_function { function_name = 'gmo_flow_results', callback = flow_results, flags = { 'no-writes' } }

@@ -1,0 +1,19 @@
+-- gmo_heartbeats: keep the leases of many attempts of one queue.
+-- KEYS  1 stream            ARGS  1 now_ms, then per attempt (at most 500): job id, token, processedOn
+-- REPLY per attempt: 1 kept, 0 kept but the job was revoked and should stop, -1 not the worker's any more
+local function heartbeats(keys, args)
+  local prefix, kept = L.hashes.prefix(keys[1], 'stream'), {}
+  for at = 2, math.min(#args, 1501) - 2, 3 do
+    local key = prefix .. 'job:' .. args[at]
+    local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'revoked')
+    if v[1] == 'active' and v[2] == args[at + 1] and v[3] == args[at + 2] then
+      redis.call('HSET', key, 'lastActive', args[1])
+      kept[#kept + 1] = v[4] == '1' and 0 or 1
+    else
+      kept[#kept + 1] = -1
+    end
+  end
+  return kept
+end
+
+redis.register_function { function_name = 'gmo_heartbeats', callback = heartbeats, flags = { 'allow-oom' } }

@@ -1,0 +1,94 @@
+-- gmo_remove_jobs: delete jobs with everything that belongs to them.
+-- KEYS  1 id counter
+-- ARGS  1 now_ms  2 event: removed (one for each job), or a name for one event with the count as its job id
+--       then for each job, at most 200: job id, id of its stream entry ('' = not known)
+-- REPLY {{a word for each job}, {member, parent, ...}}; the words: removed; left = removed, but its stream entry is
+--       not known and, for a single job, not where it should be; missing; flow = it is a node of a flow that has not ended, and was not removed. The
+--       members are unfinished jobs that were removed, each with a job of another queue that waits for it.
+-- ERROR GMO_BAD_CALL. Nothing was changed.
+-- EFFECTS the traces of a missing job in the sorted sets go too. A job of this queue that waited for a removed one
+--   waits no longer: the removed one counts as done.
+-- EVENT removed, or the one named, with the count; active for a parent that becomes ready
+local MAX_JOBS = 200
+
+local ENDED = { completed = true, failed = true }
+
+local function is_in_open_flow(prefix, job_id)
+  local flow = L.record.of_job(prefix, job_id)
+  if not flow then
+    return false
+  end
+  local state = redis.call('HGET', L.record.key(flow.home, flow.id), 'state')
+  return state == 'running' or state == 'staging'
+end
+
+-- The refs of the jobs that wait for this one: the single parent of a tree and the parents of a graph.
+local function parents_of(prefix, job_id)
+  local single = redis.call('HMGET', prefix .. 'job:' .. job_id, 'parentId', 'parentQueue')
+  local refs = redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)
+  if single[1] and single[2] and single[1] ~= '' and single[2] ~= '' then
+    refs[#refs + 1] = prefix:match('^(.*){[^{}]*}:$') .. '{' .. single[2] .. '}:' .. single[1]
+  end
+  return refs
+end
+
+-- Tells the parents in this queue; those elsewhere may be in another slot, and are for the caller to tell.
+local function tell(prefix, job_id, refs, elsewhere)
+  local member = prefix .. job_id
+  for _, ref in ipairs(refs) do
+    local queue, parent_id = L.record.split(ref)
+    if queue == prefix then
+      L.parents.notify { prefix = prefix, parent_id = parent_id, member = member }
+    elseif queue then
+      elsewhere[#elsewhere + 1] = member
+      elsewhere[#elsewhere + 1] = ref
+    end
+  end
+end
+
+local function remove(prefix, job_id, entry_id, limit, now, elsewhere)
+  local is_broken = L.jobs.is_broken(prefix, job_id)
+  if is_broken then
+    L.jobs.unlink(prefix, job_id)
+  end
+  local job = L.jobs.read(prefix, job_id)
+  if not job then
+    for _, name in ipairs({ 'completed', 'failed', 'scheduled', 'suspended' }) do
+      redis.call('ZREM', prefix .. name, job_id)
+    end
+    return is_broken and 'removed' or 'missing'
+  elseif is_in_open_flow(prefix, job_id) then
+    return 'flow'
+  end
+  if job.state == 'active' then
+    entry_id = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:entry') or ''
+  end
+  local refs = ENDED[job.state] and {} or parents_of(prefix, job_id)
+  local is_clean = L.remove.job(prefix, job_id, job, entry_id ~= '' and entry_id or nil, limit, now)
+  tell(prefix, job_id, refs, elsewhere)
+  return is_clean and 'removed' or 'left'
+end
+
+local function remove_jobs(keys, args)
+  local prefix, now = L.hashes.prefix(keys[1], 'id'), tonumber(args[1])
+  if not now or #args % 2 == 1 or #args > 2 + 2 * MAX_JOBS then
+    return redis.error_reply('GMO_BAD_CALL gmo_remove_jobs: these arguments are no jobs')
+  end
+  local words, elsewhere, count, limit = {}, {}, 0, #args == 4 and 0 or -1
+  for i = 3, #args, 2 do
+    local word = remove(prefix, args[i], args[i + 1], limit, now, elsewhere)
+    words[#words + 1] = word
+    if word == 'removed' or word == 'left' then
+      count = count + 1
+      if args[2] == 'removed' then
+        L.events.emit(prefix .. 'events', 'removed', args[i])
+      end
+    end
+  end
+  if count > 0 and args[2] ~= 'removed' then
+    L.events.emit(prefix .. 'events', args[2], L.numbers.text(count))
+  end
+  return { words, elsewhere }
+end
+
+redis.register_function { function_name = 'gmo_remove_jobs', callback = remove_jobs, flags = { 'allow-oom' } }

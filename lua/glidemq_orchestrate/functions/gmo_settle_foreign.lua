@@ -1,0 +1,27 @@
+-- gmo_settle_foreign: tell flows what others have ended, from a position in one of the sets of ended jobs.
+-- KEYS  1 <prefix>completed or <prefix>failed
+-- ARGS  1 now_ms  2 score to begin at  3 how many entries of that score to pass over  4 limit
+-- REPLY {score and number to go on with, 1 if more is there, how many were settled}
+-- EFFECTS at most `limit` jobs are looked at, or fewer with more dependents: the EFFECTS of gmo_finish_and_fetch
+--   that concern the flow. Flows that need gmo_advance_flow stand in gmo:todo.
+local function settle_foreign(keys, args)
+  local now, from, passed, limit = tonumber(args[1]), args[2], tonumber(args[3]), tonumber(args[4])
+  local prefix = keys[1]:match('^(.*:)[^:]+$')
+  local page = redis.call('ZRANGEBYSCORE', keys[1], from, '+inf', 'WITHSCORES', 'LIMIT', passed, limit)
+  local spent, settled = 0, 0
+  for i = 1, #page, 2 do
+    if spent >= limit then
+      return { from, passed, 1, settled }
+    end
+    local cost = L.foreign.settle(prefix, page[i], now)
+    spent, settled = spent + 1 + cost, settled + (cost > 0 and 1 or 0)
+    if page[i + 1] == from then
+      passed = passed + 1
+    else
+      from, passed = page[i + 1], 1
+    end
+  end
+  return { from, passed, #page == 2 * limit and 1 or 0, settled }
+end
+
+redis.register_function { function_name = 'gmo_settle_foreign', callback = settle_foreign, flags = { 'allow-oom' } }

@@ -1,0 +1,103 @@
+-- gmo_stage_flow: write a chunk of the nodes of a flow. Nothing runs before gmo_start_flow.
+-- KEYS  1 flow hash   2.. id key of each queue of the flow. The id of the flow is claimed before, in its own slot.
+-- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention, deadline, fail_fast}; for each node:
+--       queue number, job id, node name, job name, data, opts, max attempts, delay_ms, table JSON,
+--       dependents' ids JSON, dependents' queues JSON, more job fields JSON ('' = none; see rules.lua), n, n dependency refs, m, m dependent refs
+--       A node with more edges than a call should carry comes in pieces: all but the last have an empty table JSON
+--       and bring edges only. The last makes it a node, so that nothing starts without all edges.
+-- REPLY state of the flow: staging; or what it is already, and then nothing was changed
+-- ERROR GMO_FLOW_CONFLICT: another flow has the id, or a job of a node exists outside this flow. Nothing was changed.
+-- EFFECTS first chunk: record, index. Each node once: job hash (waiting-children), deps and parents sets,
+--   table, order, open set, ready set (without dependencies). Repeatable: nodes that are there already are passed over.
+-- EVENT added {name} for each new node, in its queue
+local function conflict(told)
+  return redis.error_reply('GMO_FLOW_CONFLICT ' .. told)
+end
+
+-- Says why the flow cannot be staged here: an error, or the state of an equal flow that is past staging. The second
+-- result says whether it has a record already.
+local function refusal(keys, header)
+  assert(keys[1]:sub(-9 - #header.id) == 'gmo:flow:' .. header.id, 'gmo_stage_flow: the client is older than this library')
+  local found = redis.call('HMGET', keys[1], 'digest', 'state', 'path')
+  if found[1] and (found[1] ~= header.digest or found[3]) then
+    return conflict('flow id ' .. header.id .. ' belongs to another flow')
+  end
+  if found[2] and found[2] ~= 'staging' then
+    return found[2]
+  end
+  return nil, found[2] and true or false
+end
+
+-- Writes nodes that are new; what all of them have in common in few calls.
+local function write_nodes(nodes, key, home, flow_id, now)
+  local refs, rows, ready = {}, {}, {}
+  for i, node in ipairs(nodes) do
+    refs[i] = node.ref
+    if node.row == '' then
+      L.stage.write_edges(node)
+      if #node.after > 0 then redis.call('SREM', key .. ':ready', node.ref) end -- where it was brought before
+    else
+      L.stage.write_job(node, home, flow_id, now)
+      rows[#rows + 1], rows[#rows + 2] = node.name, node.row
+      if L.stage.is_root(node.prefix, node.id, node.rule, #node.after > 0) then
+        ready[#ready + 1] = node.ref
+      end
+    end
+  end
+  L.stage.add_all(key .. ':open', refs)
+  L.stage.add_all(key .. ':ready', ready)
+  for first = 1, #rows, 1000 do
+    redis.call('HSET', key .. ':nodes', unpack(rows, first, math.min(first + 999, #rows)))
+  end
+  L.order.add(key, nodes)
+end
+
+local function write_record(keys, header, home, now)
+  redis.call('HSET', keys[1], 'id', header.id, 'name', header.name, 'digest', header.digest, 'total', header.total,
+    'home', header.home, 'labels', header.labels, 'state', 'staging', 'created_at', now)
+  for _, field in ipairs { 'retention', 'deadline', 'fail_fast' } do
+    if header[field] then
+      redis.call('HSET', keys[1], field, L.numbers.text(header[field]))
+    end
+  end
+  L.index.added(home, header.id, header.labels, now)
+end
+
+-- The nodes that the table does not have. The second result is one whose job exists all the same, outside the flow.
+local function missing_nodes(table_key, nodes)
+  local names, fresh = {}, {}
+  for i, node in ipairs(nodes) do
+    names[i] = node.name
+  end
+  local known = #names > 0 and redis.call('HMGET', table_key, unpack(names)) or {}
+  for i, node in ipairs(nodes) do
+    if not known[i] and redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
+      return nil, node
+    end
+    if not known[i] or node.row == '' then
+      fresh[#fresh + 1] = node
+    end
+  end
+  return fresh
+end
+
+local function stage_flow(keys, args)
+  local header, now = cjson.decode(args[2]), args[1]
+  local refused, is_known = refusal(keys, header)
+  if refused then
+    return refused
+  end
+  local fresh, strange = missing_nodes(keys[1] .. ':nodes', L.stage.read_nodes(keys, 2, args, 3))
+  if strange then
+    return conflict('job ' .. strange.id .. ' of node ' .. strange.name .. ' exists already outside this flow')
+  end
+  local home = L.record.home(keys[1], header.id)
+  if not is_known then
+    write_record(keys, header, home, now)
+  end
+  redis.call('ZADD', home .. 'gmo:staging', now, header.id)
+  write_nodes(fresh, keys[1], home, header.id, now)
+  return 'staging'
+end
+
+redis.register_function('gmo_stage_flow', stage_flow)

@@ -1,0 +1,8 @@
+-- gmo_version: which library is loaded.
+-- KEYS  any, ignored          ARGS  any, ignored
+-- REPLY array {version, sha256 of the source}
+local function version()
+  return { L.version, L.sha256 }
+end
+
+redis.register_function({ function_name = 'gmo_version', callback = version, flags = { 'no-writes' } })

@@ -1,0 +1,77 @@
+-- advance: the work of a flow, a slice at a time: nodes to be ended, reset or released. All that is to be done stands in
+-- the record, so whoever dies leaves nothing behind but the rest of the work.
+L.advance = {}
+local SLICE, EDGES = 50, 500
+
+-- Cancelling: every open node ends now; the lease of a running one is gone with its state.
+local function abort_open(flow, key, now)
+  local reason = 'cancelled: ' .. (redis.call('HGET', key, 'reason') or '')
+  for _, ref in ipairs(redis.call('SRANDMEMBER', key .. ':open', SLICE)) do
+    local prefix, job_id = L.record.split(ref)
+    redis.call('HSET', prefix .. 'job:' .. job_id, 'revoked', '1')
+    L.settle.fail_node(flow, ref, reason, now)
+  end
+  L.settle.end_if_over(flow, key, now) -- also one that was about to run again, with no node open yet
+  return redis.call('SCARD', key .. ':open')
+end
+
+-- An outcome travels: blocked nodes end, and their own dependents are told.
+local function end_blocked(home, flow_id, key, now)
+  local edges = 0
+  for _ = 1, SLICE do
+    local item = edges < EDGES and redis.call('SPOP', key .. ':blocked')
+    if not item then
+      break
+    end
+    -- names of queues may hold a line break, names of nodes not
+    local ref, ends_as, outcome, cause = item:match('^(.+)\n(%a+)\n(%a+)\n([^\n]*)$')
+    if redis.call('SISMEMBER', key .. ':open', ref) == 1 then
+      local prefix, job_id = L.record.split(ref)
+      local flow = L.record.of_job(prefix, job_id) or { home = home, id = flow_id, node = job_id }
+      local is_skipped = ends_as == 'skipped'
+      edges = edges + math.min(redis.call('SCARD', prefix .. 'parents:' .. job_id), SLICE)
+      L.dependents.dependents(flow, prefix, job_id, now,
+        { outcome = ends_as, cause = is_skipped and flow.node or cause, on_failure = flow.on_failure })
+      local finish = is_skipped and L.settle.skip_node or L.settle.fail_node
+      finish(flow, ref, 'upstream ' .. outcome .. ': ' .. cause, now)
+    end
+  end
+  return redis.call('SCARD', key .. ':blocked')
+end
+local function release_ready(flow, key, now)
+  for _, ref in ipairs(redis.call('SPOP', key .. ':ready', SLICE)) do
+    if L.rules.begin(key, ref) then
+      L.release.node(flow, ref, now)
+    end
+  end
+  return redis.call('SCARD', key .. ':ready')
+end
+local function work(flow, key, now)
+  local growing = L.grow.go_on(flow, key, now)
+  if growing > 0 then
+    return growing
+  end
+  local marks = redis.call('HMGET', key, 'cancel', 'retry', 'restart')
+  if marks[1] then
+    return abort_open(flow, key, now)
+  elseif marks[3] then
+    return L.rerun.note_all(key, marks[3])
+  elseif marks[2] then
+    return L.rerun.slice(flow, key, now)
+  end
+  local untold, unready = L.dependents.go_on(flow, key, now), release_ready(flow, key, now)
+  return untold + unready + end_blocked(flow.home, flow.id, key, now)
+end
+
+-- Returns how many pieces of work are left.
+function L.advance.slice(home, flow_id, now)
+  local key = L.record.key(home, flow_id)
+  if redis.call('HGET', key, 'state') ~= 'running' then
+    return 0
+  end
+  local left = work({ home = home, id = flow_id, node = 'flow' }, key, now)
+  if left == 0 then
+    redis.call('SREM', home .. 'gmo:todo', flow_id)
+  end
+  return left
+end

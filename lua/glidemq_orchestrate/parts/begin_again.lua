@@ -1,0 +1,37 @@
+-- begin_again: an ended flow is to run again, in part or as a whole.
+L.begin_again = {}
+
+-- An ended flow begins to run again. Returns nil, or its state where nothing is to be done, or an error.
+local function refusal(keys, args, allowed)
+  local state = redis.call('HGET', keys[1], 'state')
+  if not state then
+    return L.record.not_found(args[2])
+  end
+  if not allowed[state] then
+    return state
+  end
+  local gone = L.retain.refusal(keys[1], args[2])
+  if gone then
+    return gone
+  end
+  -- Cancelled while it was being staged: what is missing cannot be run again, and the rest is not the flow.
+  if redis.call('HLEN', keys[1] .. ':nodes') < L.numbers.int(redis.call('HGET', keys[1], 'total'), 0) then
+    return state
+  end
+  return nil
+end
+local function begin_again(keys, args, mark, value, event)
+  local home, now = L.record.home(keys[1], args[2]), tonumber(args[1])
+  local state = redis.call('HGET', keys[1], 'state')
+  redis.call('HDEL', keys[1], 'cancel', 'reason', 'finished_at')
+  redis.call('HSET', keys[1], 'state', 'running', mark, value)
+  L.index.moved(home, args[2], state, 'running', now)
+  redis.call('SADD', home .. 'gmo:todo', args[2])
+  L.due.flow(home, args[2], now)
+  L.events.emit(home .. 'events', event, '', 'flowId', args[2])
+  L.advance.slice(home, args[2], now)
+  return redis.call('HGET', keys[1], 'state')
+end
+
+L.begin_again.refusal = refusal
+L.begin_again.begin_again = begin_again

@@ -1,0 +1,191 @@
+-- fetch: ready jobs become active in the hands of a worker. Part of gmo_finish_and_fetch.
+-- First the priority list, then the LIFO list, then the stream. Jobs from a list are pending in no stream; so that
+-- they can be taken back without a scan, <prefix>gmo:list-held (zset: job id -> activation time) lists ours.
+L.fetch = {}
+local TRIES, MAX_INPUTS, MAX_INPUT_BYTES = 3, 20, 262144
+
+-- What a row of the reply holds after job id, entry id and processedOn, in this order; then what decides.
+local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node', 'signals', 'fallbackIndex',
+  'budgetKey' }
+local SHOWN = #COLUMNS
+local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
+  'gmo:entry', 'processedOn' }
+local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local function read(key)
+  return redis.call('HMGET', key, unpack(COLUMNS))
+end
+
+-- The results of a node's dependencies as a flat array of name and result; false when they are too many or too
+-- large for this reply: gmo_node_inputs gives them in pages.
+local function inputs(prefix, job_id)
+  local found, bytes = {}, 0
+  local refs = redis.call('SRANDMEMBER', prefix .. 'deps:' .. job_id, MAX_INPUTS + 1)
+  if #refs > MAX_INPUTS then
+    return false
+  end
+  for _, ref in ipairs(refs) do
+    local queue, dependency = L.record.split(ref)
+    local job = redis.call('HMGET', queue .. 'job:' .. dependency, 'gmo:node', 'state', 'returnvalue', 'gmo:skipped')
+    if job[2] == 'completed' and not job[4] then
+      local result = job[3] or 'null'
+      bytes = bytes + #result
+      found[#found + 1], found[#found + 2] = job[1] or dependency, result
+    end
+    if bytes > MAX_INPUT_BYTES then
+      return false
+    end
+  end
+  return found
+end
+local function hand_out(x, job_id, entry_id, v, started)
+  local row = { job_id, entry_id, started }
+  for i = 1, SHOWN do
+    row[i + 3] = v[i]
+  end
+  row[SHOWN + 4] = v[5] and inputs(x.prefix, job_id) or false
+  x.jobs[#x.jobs + 1] = row
+end
+local function mark(x, key, job_id, entry_id, v, at)
+  local changes = { 'state', 'active', 'processedOn', x.now_text, 'lastActive', x.now_text, 'gmo:token', x.token,
+    'gmo:entry', entry_id }
+  if entry_id ~= '' and (v[at + LIFO] == '1' or L.numbers.int(v[at + PRIORITY], 0) > 0) then
+    changes[#changes + 1], changes[#changes + 2] = 'activeSource', 'stream'
+  elseif v[at + SOURCE] then
+    redis.call('HDEL', key, 'activeSource')
+  end
+  redis.call('HSET', key, unpack(changes))
+  if entry_id == '' then
+    redis.call('INCR', x.prefix .. 'list-active')
+    redis.call('ZADD', x.prefix .. 'gmo:list-held', x.now, job_id)
+    L.events.emit(x.prefix .. 'events', 'active', job_id)
+  end
+end
+
+-- A job that was revoked, may be too old, or belongs to a group passes the gates of glide-mq.
+local function pass_gates(x, job_id, entry_id)
+  local why = L.activate.job { prefix = x.prefix, job_id = job_id, entry_id = entry_id, group = x.group, now = x.now }
+  if not why then
+    return true
+  end
+  if why == 'REVOKED' then
+    if entry_id == '' then -- failing gives back a slot of the lists
+      redis.call('INCR', x.prefix .. 'list-active')
+    end
+    L.finish.fail { prefix = x.prefix, job_id = job_id, entry_id = entry_id, group = x.group, reason = 'revoked',
+      now = x.now, max_attempts = 0, backoff = 0, remove_mode = '0', remove_count = 0, remove_age = 0 }
+  end
+  local after = redis.call('HMGET', x.prefix .. 'job:' .. job_id, 'state', 'failedReason')
+  if after[1] == 'failed' then
+    L.dead_letters.note(x.prefix, job_id, x.now, nil, why == 'REVOKED')
+    x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, job_id, after[2] or why, x.now)
+  end
+  return false
+end
+
+-- Whether an attempt of ours holds the active job by something else than this entry: another one, or a list.
+local function is_held_otherwise(x, job_id, entry_id, held)
+  if not held or held == entry_id then
+    return false
+  elseif held == '' then
+    return redis.call('ZSCORE', x.prefix .. 'gmo:list-held', job_id) and true or false
+  end
+  return #redis.call('XPENDING', x.stream, x.group, held, held, 1) > 0
+end
+
+-- An entry whose job does not wait. That of a running job stays: reclaiming decides about it.
+local function set_aside(x, job_id, entry_id, v, at)
+  if v[at + STATE] == 'active' and entry_id ~= '' and not is_held_otherwise(x, job_id, entry_id, v[at + ENTRY]) then
+    return
+  end
+  L.stream.ack(x.stream, x.group, entry_id, false)
+end
+local function begin(x, job_id, entry_id)
+  local key, at = x.prefix .. 'job:' .. job_id, SHOWN
+  local v = read(key)
+  if v[at + STATE] ~= 'waiting' then
+    return set_aside(x, job_id, entry_id, v, at)
+  end
+  if v[at + REVOKED] == '1' or v[at + EXPIRE] or (v[at + GROUP] and v[at + GROUP] ~= '') then
+    if not pass_gates(x, job_id, entry_id) then
+      return nil
+    end
+  end
+  mark(x, key, job_id, entry_id, v, at)
+  return hand_out(x, job_id, entry_id, v, x.now_text)
+end
+
+-- One job that cannot be begun, because its hash is not a hash, say, must not hold up the others.
+local function try(x, job_id, entry_id)
+  local is_fine, why = pcall(begin, x, job_id, entry_id)
+  if not is_fine then
+    if L.jobs.bury(x.prefix, job_id, x.now) then
+      L.stream.ack(x.stream, x.group, entry_id, false)
+    end
+    x.troubles[#x.troubles + 1] = job_id .. ': ' .. (type(why) == 'table' and why.err or tostring(why))
+  end
+end
+local function from_list(x, list_key, count)
+  for _, job_id in ipairs(count > #x.jobs and redis.call('RPOP', list_key, count - #x.jobs) or {}) do
+    try(x, job_id, '')
+  end
+end
+
+-- Somebody may have emptied the database: then the workers' group is made again.
+local function read_stream(x, count)
+  local words = { 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>' }
+  local reply = redis.pcall('XREADGROUP', unpack(words))
+  if reply and reply.err then
+    redis.call('XGROUP', 'CREATE', x.stream, x.group, '0', 'MKSTREAM')
+    return redis.call('XREADGROUP', unpack(words))
+  end
+  return reply
+end
+
+-- Fills x.jobs up to `count`. Returns false when the queue had fewer that may run now.
+function L.fetch.jobs(x, count)
+  local priority, lifo = x.prefix .. 'priority', x.prefix .. 'lifo'
+  if redis.call('EXISTS', priority, lifo) > 0 then
+    from_list(x, priority, count)
+    from_list(x, lifo, count)
+  end
+  for _ = 1, TRIES do
+    local left = count - #x.jobs
+    local reply = left > 0 and read_stream(x, left)
+    if not reply then
+      return left <= 0
+    end
+    for _, entry in ipairs(reply[1][2]) do
+      local job_id = L.stream.job_id(entry[2])
+      if job_id then
+        try(x, job_id, entry[1])
+      else
+        L.stream.ack(x.stream, x.group, entry[1], false)
+      end
+    end
+  end
+  return true
+end
+
+-- Hands out again what the worker began with this token: the reply that said so was lost.
+function L.fetch.again(x)
+  local function look(job_id, entry_id)
+    local v = read(x.prefix .. 'job:' .. job_id)
+    if v[SHOWN + STATE] == 'active' and v[SHOWN + TOKEN] == x.token and v[SHOWN + ENTRY] == entry_id then
+      hand_out(x, job_id, entry_id, v, v[SHOWN + STARTED])
+    end
+  end
+  local pending = redis.pcall('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)
+  for _, entry in ipairs(pending.err and {} or pending) do -- no group: the server lost everything
+    local found = redis.call('XRANGE', x.stream, entry[1], entry[1])[1]
+    local job_id = found and L.stream.job_id(found[2])
+    if job_id then
+      look(job_id, entry[1])
+    end
+  end
+  for _, job_id in ipairs(redis.call('ZRANGE', x.prefix .. 'gmo:list-held', -1000, -1)) do
+    look(job_id, '')
+  end
+end
+for i = 1, #DECIDING do
+  COLUMNS[SHOWN + i] = DECIDING[i]
+end

@@ -1,0 +1,100 @@
+-- Staging what is added to a flow. Nodes come as in gmo_stage_flow; edges to nodes that are in the flow already come
+-- in the header: after = [[old ref, new ref], ...] (the new one waits), before = [[new ref, old ref, name], ...] (the
+-- old one waits too for the new one of that name).
+-- Header JSON {id, growth, batch, chunk, chunks, after, before}: a batch is all or nothing. Its last chunk, or any
+-- later one, has `chunks`, the number of all, and seals it when they are all there.
+L.growth_staging = {}
+
+-- Whether the flow has this node from the same growth already: a repeat, or a node that runs again.
+local function is_same(s, node, row)
+  return redis.call('HGET', node.prefix .. 'job:' .. node.id, 'gmo:grown') == s.header.growth
+    and (node.row == '' or row:match('^%[[^,]*(,.*)$') == node.row:match('^%[[^,]*(,.*)$'))
+end
+
+-- Sorts out what is new. Returns nil and an error when a name is taken.
+local function fresh_nodes(s, nodes)
+  local fresh = {}
+  for _, node in ipairs(nodes) do
+    local row = redis.call('HGET', s.key .. ':nodes', node.name)
+    local staged = redis.call('HGET', s.table, node.name)
+    local batch, old_row = nil, nil
+    if staged then
+      batch, old_row = L.grow.row(staged)
+    end
+    local is_taken = row and not is_same(s, node, row)
+      or staged and batch ~= s.header.batch and redis.call('HEXISTS', s.table .. ':meta', 'sealed:' .. batch) == 1
+      or not row and not staged and redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1
+    if is_taken then
+      return nil, redis.error_reply('GMO_NODE_EXISTS the flow has a node ' .. node.name .. ' already')
+    end
+    node.is_left = staged and batch ~= s.header.batch -- of a batch that was never sealed
+    if not row and (not staged or node.is_left or old_row == '') then
+      fresh[#fresh + 1] = node
+    end
+  end
+  return fresh
+end
+local function write(s, node, now)
+  if node.is_left then
+    L.grow.unlink_row(s.table, node.name, node.ref)
+  end
+  if node.row == '' then
+    L.stage.write_edges(node)
+  else
+    L.stage.write_job(node, s.home, s.header.id, now, 'gmo:grown', s.header.growth)
+    redis.call('HINCRBY', s.table .. ':meta', 'new:' .. s.header.batch, 1)
+  end
+  redis.call('HSET', s.table, node.name, s.header.batch .. '\n' .. node.row .. '\n' .. node.ref)
+end
+local function write_edges(s)
+  for _, edge in ipairs(s.header.after or {}) do
+    redis.call('RPUSH', s.table .. ':edges', cjson.encode { s.header.batch, edge[1], edge[2] })
+  end
+  for _, edge in ipairs(s.header.before or {}) do
+    redis.call('RPUSH', s.table .. ':held', cjson.encode { s.header.batch, edge[1], edge[2], edge[3] })
+  end
+end
+
+-- Counts the chunk; returns whether the batch is complete, or nil while chunks are missing.
+local function seal(s)
+  local meta, batch = s.table .. ':meta', s.header.batch
+  local chunks = redis.call('HGET', meta, 'chunks:' .. batch)
+  if tonumber(chunks) ~= s.header.chunks then
+    return false
+  end
+  if redis.call('HSETNX', meta, 'sealed:' .. batch, '1') == 1 then
+    redis.call('HINCRBY', meta, 'count', redis.call('HGET', meta, 'new:' .. batch) or 0)
+  end
+  return true
+end
+
+-- s: home, key, header, ref and token of the attempt or nil. Returns nil, or an error reply with nothing changed.
+local function stage(s, nodes, now)
+  s.table = L.grow.key(s.home, s.header.growth)
+  local fresh, refused = fresh_nodes(s, nodes)
+  if not fresh then
+    return refused
+  end
+  local meta, chunk = s.table .. ':meta', 'chunk:' .. s.header.batch .. ':' .. s.header.chunk
+  redis.call('HSET', meta, 'flow', s.header.id)
+  if s.ref then
+    redis.call('HSET', meta, 'ref', s.ref, 'token', s.token)
+    local prefix, job_id = L.record.split(s.ref)
+    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:grows', '1') -- its end looks for it only then
+  end
+  redis.call('ZADD', s.home .. 'gmo:growing', now, s.header.growth .. '\n' .. s.header.id)
+  for _, node in ipairs(fresh) do
+    write(s, node, now)
+  end
+  if redis.call('HSETNX', meta, chunk, '1') == 1 then
+    redis.call('HINCRBY', meta, 'chunks:' .. s.header.batch, 1)
+    write_edges(s)
+  end
+end
+local function incomplete(s)
+  return redis.error_reply('GMO_FLOW_INCOMPLETE not all of what is added to flow ' .. s.header.id .. ' is there')
+end
+
+L.growth_staging.seal = seal
+L.growth_staging.stage = stage
+L.growth_staging.incomplete = incomplete

@@ -1,0 +1,30 @@
+-- Open nodes that nothing will ever end: their job was removed, or nothing leads to it any more.
+L.open_nodes = {}
+
+local PUT_BACK, REVOKED, LIST_SEARCH = 5, 50, 10000
+
+-- Changes with every step of the life of a job; empty for a job that is gone, or of which a worker that came too late
+-- has left some fields.
+local function trace(job_key)
+  local fields = redis.call('HMGET', job_key, 'state', 'processedOn', 'lastActive', 'attemptsMade', 'stalledCount',
+    'gmo:entry', 'gmo:token', 'gmo:flow', 'activeSource', 'revoked')
+  if not fields[8] then
+    return ''
+  end
+  for i = 1, #fields do
+    fields[i] = fields[i] or ''
+  end
+  return table.concat(fields, '|', 1, 7), fields
+end
+local function put_back(prefix, job_id)
+  local job_key = prefix .. 'job:' .. job_id
+  local entry = L.stream.append(prefix .. 'stream', job_id, redis.call('HGET', job_key, 'name'))
+  redis.call('HDEL', job_key, 'gmo:token', 'processedOn', 'lastActive')
+  redis.call('HSET', job_key, 'state', 'waiting', 'gmo:entry', entry)
+end
+
+L.open_nodes.PUT_BACK = PUT_BACK
+L.open_nodes.REVOKED = REVOKED
+L.open_nodes.LIST_SEARCH = LIST_SEARCH
+L.open_nodes.trace = trace
+L.open_nodes.put_back = put_back

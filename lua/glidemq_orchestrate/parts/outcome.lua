@@ -1,0 +1,163 @@
+-- outcome: what a worker says about an attempt, one of the kinds below. Part of gmo_finish_and_fetch.
+-- In ARGS each outcome is 9 words: kind, job id, stream entry id ('' = from a list), token, processedOn, text,
+-- retention, number, number:
+--   done      text = result JSON
+--   skip      text = reason: the job was not needed; it is completed, with the field gmo:skipped
+--   fail      text = reason, numbers = attempts allowed, backoff in ms
+--   later     text = new data ('' = keep), number = ms since the epoch; the attempt does not count
+--   children  until the children of the job are done; the attempt does not count
+--   suspend   text = reason, number = timeout in ms (0 = none)
+--   back      to the end of the queue; the attempt does not count
+-- Retention is '' or `<mode> <count> <age in seconds>` with glide-mq's modes; nodes of flows are kept.
+-- Verdicts: ok, retrying, failed, again (too much work for one call: send it once more), `stale <why>`,
+-- `error <what>` (the job's keys are broken).
+L.outcome = {}
+L.outcome.WORDS = 9
+local FLOW_FAILURE = 50
+
+-- Job fields that finishing needs, or nil and why the attempt is not the worker's any more.
+local function read(x, o)
+  local key = x.prefix .. 'job:' .. o.job_id
+  local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingSeq', 'orderingKey',
+    'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name', 'gmo:grows')
+  if not v[1] then
+    return nil, 'stale job ' .. o.job_id .. ' is gone'
+  end
+  if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then
+    return nil, 'stale this attempt no longer owns job ' .. o.job_id .. ', which is ' .. v[1]
+  end
+  local flow = v[11] and v[12] and { id = v[11], home = v[12], node = v[13] or o.job_id,
+    grows = v[15] ~= false, ended = x.ended } or nil
+  return { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingSeq = v[5] or nil,
+    orderingKey = v[6] or nil, groupSlot = v[7] or nil, priority = v[8] or nil, parentId = v[9] or nil,
+    parentQueue = v[10] or nil, name = v[14] or nil, flow = flow }
+end
+local function retention(o, job)
+  local mode, count, age = o.retention:match('^(%S+) (%d+) (%d+)$')
+  if job.flow or not mode then
+    return '0', 0, 0
+  end
+  return mode, tonumber(count), tonumber(age)
+end
+
+-- The entry goes with those of all other outcomes of the call; a job of a list gives its slot back.
+local function let_go(x, o)
+  if o.entry_id == '' then
+    L.list_active.release(x.prefix .. 'list-active')
+    redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
+  else
+    x.entries[#x.entries + 1] = o.entry_id
+  end
+end
+local function tell_single_parent(x, o, job)
+  if job.parentId and job.parentQueue and job.parentId ~= '' and job.parentQueue ~= '' then
+    local start = x.prefix:match('^(.*):{[^{}]*}:$')
+    L.parents.notify { prefix = start .. ':{' .. job.parentQueue .. '}:', parent_id = job.parentId,
+      member = x.prefix .. o.job_id }
+  end
+end
+
+-- Whether the job is a node of a flow of the portable path, whose dependents are told by the supervisor.
+local function is_portable(x, o)
+  local opts = redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts') or ''
+  return opts:find('"gmo":{"flow"', 1, true) ~= nil or opts:find('"gmo": {"flow"', 1, true) ~= nil
+end
+local function done(x, o, job)
+  local mode, count, age = retention(o, job)
+  local result = o.kind == 'skip' and 'null' or o.text
+  let_go(x, o)
+  redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text)
+  redis.call('ZADD', x.prefix .. 'completed', x.now, o.job_id)
+  L.ordering.mark_done(x.prefix, job.orderingKey, job.orderingSeq)
+  L.groups.leave(x.prefix, job, x.now)
+  if o.kind == 'skip' then
+    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:skipped', o.text)
+    L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', result, 'skipped', o.text)
+  else
+    L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', result)
+  end
+  x.completed, x.took = x.completed + 1, x.took + x.now - L.numbers.int(job.processedOn, x.now)
+  tell_single_parent(x, o, job)
+  if job.flow and o.kind == 'skip' then
+    x.spent = x.spent + FLOW_FAILURE
+    x.flows[#x.flows + 1] = L.settle.job_skipped(job.flow, x.prefix, o.job_id, o.text, x.now)
+  elseif job.flow then
+    x.flows[#x.flows + 1] = L.settle.job_completed(job.flow, x.prefix, o.job_id, x.now)
+  else
+    if o.kind == 'done' or not is_portable(x, o) then
+      x.spent = x.spent + L.parents.notify_all(x.prefix, o.job_id)
+    end
+    L.retention.apply(x.prefix .. 'completed', x.prefix, o.job_id, mode, count, age, x.now)
+  end
+  return 'ok'
+end
+local function fail(x, o, job)
+  local mode, count, age = retention(o, job)
+  local key = x.prefix .. 'job:' .. o.job_id
+  local dead = mode ~= '0' and L.dead_letters.copy(x.prefix, o.job_id, o.text) or nil
+  if o.entry_id == '' then
+    redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
+  end
+  local verdict = L.finish.fail { prefix = x.prefix, job_id = o.job_id, entry_id = o.entry_id, group = x.group,
+    reason = o.text, now = x.now, max_attempts = o.first, backoff = o.second, remove_mode = mode,
+    remove_count = count, remove_age = age, job = job }
+  if verdict == 'retrying' then
+    redis.call('HDEL', key, 'gmo:entry')
+    return verdict
+  end
+  L.dead_letters.note(x.prefix, o.job_id, x.now, dead)
+  if job.flow then
+    x.spent = x.spent + FLOW_FAILURE
+    x.flows[#x.flows + 1] = L.settle.job_failed(x.prefix, o.job_id, o.text, x.now)
+  end
+  return verdict
+end
+local function park(x, o, job)
+  local p = { prefix = x.prefix, job_id = o.job_id, entry_id = o.entry_id, group = x.group, now = x.now }
+  if o.entry_id == '' then
+    redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
+  end
+  if o.kind == 'later' then
+    p.due, p.data = math.max(o.first, x.now), o.text
+    L.park.postpone(p, job)
+  elseif o.kind == 'children' then
+    L.park.await_children(p, job)
+  elseif o.kind == 'suspend' then
+    p.reason, p.timeout = o.text, o.first
+    L.park.suspend(p, job)
+  else
+    L.finish.defer(p)
+  end
+  redis.call('HDEL', x.prefix .. 'job:' .. o.job_id, 'gmo:token', 'gmo:entry', 'processedOn', 'lastActive')
+  return 'ok'
+end
+local ACT = { done = done, skip = done, fail = fail, later = park, children = park, suspend = park, back = park }
+
+-- Reads the outcome that begins at args[at].
+function L.outcome.read(args, at)
+  return { kind = args[at], job_id = args[at + 1], entry_id = args[at + 2], token = args[at + 3],
+    processed_on = args[at + 4], text = args[at + 5], retention = args[at + 6],
+    first = tonumber(args[at + 7]) or 0, second = tonumber(args[at + 8]) or 0 }
+end
+
+-- Returns the verdict. Where a node has many dependents, telling them counts against what one call may do.
+function L.outcome.accept(x, o)
+  local act = ACT[o.kind]
+  if not act then
+    return 'stale unknown kind of outcome ' .. tostring(o.kind)
+  end
+  if x.spent >= x.budget then
+    return 'again'
+  end
+  local job, stale = read(x, o)
+  if not job then
+    return stale
+  end
+  if job.flow and o.kind ~= 'done' then
+    L.settle.flush(x.ended, x.now)
+  elseif job.flow then
+    job.flow.dependents = redis.call('SCARD', x.prefix .. 'parents:' .. o.job_id)
+    x.spent = x.spent + math.min(job.flow.dependents, FLOW_FAILURE)
+  end
+  return act(x, o, job)
+end

@@ -1,0 +1,92 @@
+-- Making nodes ready: the only place that moves a node of a flow out of waiting-children.
+L.release = {}
+
+-- A node that asked for more than a place in the stream: its priority, order and time to live count from now on.
+-- Returns false when it can never start.
+local function place(prefix, job_id, name, now)
+  local key, int = prefix .. 'job:' .. job_id, L.numbers.int
+  local v = redis.call('HMGET', key, 'opts', 'priority', 'delay', 'groupKey')
+  local o = L.options.decode(v[1])
+  local job = { prefix = prefix, id = job_id, name = name, timestamp = now, priority = int(v[2], 0),
+    delay = int(v[3], 0), lifo = o.lifo }
+  local fields = { 'state', L.jobs.state(job) }
+  local function add(field, value)
+    fields[#fields + 1], fields[#fields + 2] = field, value
+  end
+  if o.ordering_key ~= '' and not v[4] then
+    local seq = L.group_setup.join(prefix, o.ordering_key, o, now)
+    if not seq then
+      return false
+    end
+    add('groupKey', o.ordering_key)
+    add('orderingSeq', L.numbers.text(seq))
+  end
+  if o.cost > 0 then
+    add('cost', L.numbers.text(o.cost))
+  end
+  if o.lifo then
+    add('lifo', '1')
+  end
+  if o.ttl > 0 then
+    add('expireAt', L.numbers.text(now + o.ttl))
+  end
+  if job.delay == 0 and job.priority == 0 and not job.lifo then
+    add('gmo:entry', L.stream.append(prefix .. 'stream', job_id, name))
+  else
+    L.jobs.route(job)
+  end
+  redis.call('HSET', key, unpack(fields))
+  return true
+end
+
+-- What releasing needs of a job, as `read` gives it.
+local FIELDS = { 'state', 'name', 'delay', 'gmo:rule', 'gmo:placed', 'gmo:queue_timeout', 'gmo:edge' }
+
+-- The fields of a job that releasing it needs, and one more.
+function L.release.read(job_key, field)
+  FIELDS[8] = field
+  return redis.call('HMGET', job_key, unpack(FIELDS))
+end
+
+-- Routes one node by its own options, and remembers the stream entry so that a cancel can take it back. `v`: what
+-- `L.release.read` has found, where that is known.
+function L.release.node(flow, ref, now, v)
+  local prefix, job_id = L.record.split(ref)
+  local job_key = prefix .. 'job:' .. job_id
+  v = v or L.release.read(job_key, 'id')
+  if v[1] ~= 'waiting-children' then
+    return
+  end
+  local delay = L.numbers.int(v[3], 0)
+  if v[4] then
+    L.rules.unguard(prefix, job_id)
+  end
+  if v[6] then
+    L.due.node(flow.home, ref, now + delay + L.numbers.int(v[6], 0))
+  end
+  if v[5] then
+    if not place(prefix, job_id, v[2] or '', now) then
+      L.settle.fail_and_tell(L.record.of_job(prefix, job_id), ref, 'its cost is over the capacity of its bucket', now)
+      L.dead_letters.note(prefix, job_id, now)
+    end
+  elseif delay > 0 then
+    redis.call('ZADD', prefix .. 'scheduled', now + delay, job_id)
+    redis.call('HSET', job_key, 'state', 'delayed')
+  else
+    local entry = redis.call('XADD', prefix .. 'stream', '*', 'jobId', job_id, 'name', v[2] or '')
+    redis.call('HSET', job_key, 'state', 'waiting', 'gmo:entry', entry)
+  end
+end
+
+-- Returns true when gmo_advance_flow has to end the dependent.
+function L.release.tell(flow, key, ref, dependent, told, now)
+  local what, v = L.rules.tell(key, ref, dependent, told)
+  if what == 'run' then
+    local prefix, job_id = L.record.split(dependent)
+    L.release.node(flow, dependent, now, v)
+    L.events.emit(prefix .. 'events', 'active', job_id)
+  elseif what == 'blocked' then
+    redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
+  end
+  return what == 'blocked'
+end

@@ -1,0 +1,71 @@
+-- What is left of flows in the end. A flow with a retention loses its jobs and tables that long after its end; a
+-- tombstone stays: its record with the field expired_at, for as long as the sweep says. Flows that were staged and
+-- never started are removed without a trace, and so is what attempts staged that did not finish.
+L.retain = {}
+local SLICE, LATER = 50, 3600 * 1000
+local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
+
+-- An error reply when the flow is gone or only its tombstone is left, else nil.
+function L.retain.refusal(key, flow_id)
+  local found = redis.call('HMGET', key, 'id', 'expired_at')
+  if not found[1] then
+    return L.record.not_found(flow_id)
+  end
+  if found[2] then
+    return redis.error_reply('GMO_FLOW_EXPIRED the jobs of flow ' .. flow_id .. ' were removed after its retention')
+  end
+end
+local function remove_job(ref, flow_id)
+  local prefix, job_id = L.record.split(ref)
+  local owner = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:flow')
+  if owner and owner ~= flow_id then
+    return
+  end
+  L.jobs.unlink(prefix, job_id)
+  L.dependents.forget(prefix, job_id)
+  redis.call('ZREM', prefix .. 'completed', job_id)
+  redis.call('ZREM', prefix .. 'failed', job_id)
+end
+
+-- Removes the jobs of a slice of the nodes, and them from the tables; returns how many nodes are left.
+local function remove_nodes(key, flow_id)
+  local start = key:match('^(.*):{[^{}]*}:gmo:flow:')
+  local page = redis.call('HRANDFIELD', key .. ':nodes', SLICE, 'WITHVALUES')
+  for i = 1, #page, 2 do
+    local queue, job_id = L.stage.place(page[i + 1])
+    local ref = start .. ':{' .. queue .. '}:' .. job_id
+    remove_job(ref, flow_id)
+    -- Out of the tables too: a submission that comes before the last slice must stage the node again.
+    redis.call('HDEL', key .. ':nodes', page[i])
+    redis.call('SREM', key .. ':open', ref)
+    redis.call('SREM', key .. ':ready', ref)
+  end
+  if #page == 0 then -- nodes of which only some edges were staged
+    for _, ref in ipairs(redis.call('SPOP', key .. ':open', SLICE)) do
+      remove_job(ref, flow_id)
+    end
+  end
+  return math.max(redis.call('HLEN', key .. ':nodes'), redis.call('SCARD', key .. ':open'))
+end
+local function unlink_tables(key)
+  for _, name in ipairs(TABLES) do
+    redis.call('UNLINK', key .. ':' .. name)
+  end
+end
+
+-- Deletes a slice of a flow that never started; returns the nodes that are left.
+local function discard(key, home, flow_id)
+  local left = remove_nodes(key, flow_id)
+  if left == 0 then
+    L.index.removed(home, flow_id)
+    unlink_tables(key)
+    redis.call('SREM', home .. 'gmo:todo', flow_id)
+    redis.call('UNLINK', key)
+  end
+  return left
+end
+
+L.retain.LATER = LATER
+L.retain.remove_nodes = remove_nodes
+L.retain.unlink_tables = unlink_tables
+L.retain.discard = discard

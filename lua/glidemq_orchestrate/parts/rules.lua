@@ -1,0 +1,173 @@
+-- rules: what the end of a dependency means to a node, and when a node runs.
+-- A node ends as completed, failed or skipped; a skipped one is completed for glide-mq, with the field gmo:skipped.
+-- What an outcome counts for a dependent says, in this order, the field gmo:edge:<ref> or gmo:edge of the dependent,
+-- or the field gmo:on_failure of the dependency: fail (the default), ignore, skip or all_done.
+-- A node without the field gmo:rule runs when everything that it waits for counts as completed, and ends with the first
+-- that does not; glide-mq counts the completed ones for it too. A node with that field counts for itself, in
+-- gmo:completed, gmo:failed and gmo:skips, each dependency once by its field gmo:dep:<ref>. Nobody else can release it:
+-- until it is released it waits for itself too, as one more member of its dependencies.
+L.rules = {}
+local COUNTS_AS = {
+  ignore = { failed = 'completed' },
+  skip = { failed = 'skipped' },
+  all_done = { failed = 'completed', skipped = 'completed' },
+}
+local COUNTERS = { completed = 'gmo:completed', failed = 'gmo:failed', skipped = 'gmo:skips' }
+
+-- Each returns run, failed or skipped, or nil while it is open; c, f, k of n dependencies have completed, failed, been
+-- skipped. The names and meanings are those of Airflow's trigger rules.
+local VERDICT = {
+  all_success = function(c, f, k, n)
+    return f > 0 and 'failed' or k > 0 and 'skipped' or c == n and 'run'
+  end,
+  all_failed = function(c, f, k, n)
+    return c + k > 0 and 'skipped' or f == n and 'run'
+  end,
+  all_skipped = function(c, f, k, n)
+    return c + f > 0 and 'skipped' or k == n and 'run'
+  end,
+  all_done = function(c, f, k, n)
+    return c + f + k == n and 'run'
+  end,
+  all_done_min_one_success = function(c, f, k, n)
+    return k > 0 and 'skipped' or f == n and 'failed' or c + f == n and 'run'
+  end,
+  one_success = function(c, f, k, n)
+    return c > 0 and 'run' or k == n and 'skipped' or f + k == n and 'failed'
+  end,
+  one_failed = function(c, f, k, n)
+    return f > 0 and 'run' or c + k == n and 'skipped'
+  end,
+  one_done = function(c, f, k, n)
+    return c + f > 0 and 'run' or k == n and 'skipped'
+  end,
+  none_failed = function(c, f, k, n)
+    return f > 0 and 'failed' or c + k == n and 'run'
+  end,
+  none_failed_min_one_success = function(c, f, k, n)
+    return f > 0 and 'failed' or k == n and 'skipped' or c + k == n and 'run'
+  end,
+  none_skipped = function(c, f, k, n)
+    return k > 0 and 'skipped' or c + f == n and 'run'
+  end,
+  always = function()
+    return 'run'
+  end,
+}
+
+-- From now on nobody but us releases the node.
+function L.rules.guard(prefix, job_id)
+  redis.call('SADD', prefix .. 'deps:' .. job_id, prefix .. job_id)
+end
+function L.rules.unguard(prefix, job_id)
+  redis.call('SREM', prefix .. 'deps:' .. job_id, prefix .. job_id)
+end
+
+-- How an outcome counts; v: what `L.release.read` has found.
+local function effect(told, v)
+  local changed = COUNTS_AS[v[8] or v[7] or told.on_failure]
+  return changed and changed[told.outcome] or told.outcome
+end
+local function count(key, field)
+  return tonumber(redis.call('HGET', key, field)) or 0
+end
+
+-- What is to happen to a waiting node with a rule: run, failed or skipped, or nil.
+local function verdict(prefix, job_id, rule)
+  local key, deps = prefix .. 'job:' .. job_id, prefix .. 'deps:' .. job_id
+  if redis.call('SISMEMBER', deps, prefix .. job_id) == 0 then
+    return nil -- it has been released, and waits for jobs of its own
+  end
+  local all = redis.call('SCARD', deps) - 1
+  if all == 0 then
+    return 'run'
+  end
+  local decide = VERDICT[rule] or VERDICT.all_success
+  return decide(count(key, COUNTERS.completed), count(key, COUNTERS.failed), count(key, COUNTERS.skipped), all) or nil
+end
+
+-- The end of a node that cannot run, for gmo_advance_flow; the field gmo:why keeps its cause.
+local function block(key, job_key, dependent, outcome, told)
+  local why = type(told) == 'string' and told or told.outcome .. '\n' .. told.cause
+  redis.call('HSET', job_key, 'gmo:why', why)
+  redis.call('SADD', key .. ':blocked', dependent .. '\n' .. outcome .. '\n' .. why)
+end
+local function mark(job_key, ref, outcome)
+  if redis.call('HSETNX', job_key, 'gmo:dep:' .. ref, outcome) == 0 then
+    return false
+  end
+  L.hashes.add(job_key, COUNTERS[outcome], 1)
+  return true
+end
+
+-- What was told before decides about a node that begins, or begins again. Returns true when it may be released.
+function L.rules.begin(key, ref)
+  local prefix, job_id = L.record.split(ref)
+  local job_key = prefix .. 'job:' .. job_id
+  local v = redis.call('HMGET', job_key, 'gmo:rule', 'depsCompleted', COUNTERS.skipped, 'gmo:why', 'state')
+  local now_due
+  if v[1] then
+    now_due = verdict(prefix, job_id, v[1])
+  elseif (tonumber(v[3]) or 0) > 0 then
+    now_due = 'skipped'
+  else
+    now_due = (tonumber(v[2]) or 0) >= redis.call('SCARD', prefix .. 'deps:' .. job_id) and 'run'
+  end
+  if v[5] == 'waiting-children' and (now_due == 'failed' or now_due == 'skipped') then
+    block(key, job_key, ref, now_due, v[4] or 'skipped\n')
+  end
+  return now_due == 'run'
+end
+
+-- Counts as glide-mq does. Returns whether this was the last that the node waits for.
+local function tick_off(prefix, job_id, ref)
+  local key = prefix .. 'job:' .. job_id
+  return redis.call('HSETNX', key, 'depdone:' .. ref, '1') == 1
+    and L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)
+end
+
+-- Tells a dependent how the job `ref` ended. A repeat changes nothing. Returns run when it may be released, blocked
+-- when gmo_advance_flow has to end it, or nil; and what `L.release.read` has found.
+-- told: outcome, cause (the node that began it) and on_failure (of the node that ended, or nil).
+function L.rules.tell(key, ref, dependent, told)
+  local prefix, job_id = L.record.split(dependent)
+  local job_key = prefix .. 'job:' .. job_id
+  local v = L.release.read(job_key, 'gmo:edge:' .. ref)
+  if not v[1] then
+    return nil
+  end
+  local outcome, is_waiting = effect(told, v), v[1] == 'waiting-children'
+  if not v[4] then
+    if outcome == 'completed' then
+      return tick_off(prefix, job_id, ref) and is_waiting and 'run' or nil, v
+    elseif outcome == 'skipped' then
+      mark(job_key, ref, outcome)
+    end
+    block(key, job_key, dependent, outcome, told)
+    return 'blocked'
+  end
+  tick_off(prefix, job_id, ref)
+  if not mark(job_key, ref, outcome) then
+    return nil
+  end
+  local now_due = is_waiting and verdict(prefix, job_id, v[4])
+  if now_due == 'failed' or now_due == 'skipped' then
+    block(key, job_key, dependent, now_due, told)
+    return 'blocked'
+  end
+  return now_due or nil, v
+end
+
+-- Takes back what a dependent was told of the job `ref`, which is to run again.
+function L.rules.forget(ref, dependent)
+  local prefix, job_id = L.record.split(dependent)
+  local job_key = prefix .. 'job:' .. job_id
+  local outcome = redis.call('HGET', job_key, 'gmo:dep:' .. ref)
+  if outcome then
+    redis.call('HDEL', job_key, 'gmo:dep:' .. ref)
+    L.hashes.add(job_key, COUNTERS[outcome], -1)
+  end
+  if redis.call('HDEL', job_key, 'depdone:' .. ref) == 1 then
+    L.hashes.add(job_key, 'depsCompleted', -1)
+  end
+end

@@ -1,0 +1,178 @@
+-- The end of nodes and of flows: counts, causes, and the event that wakes whoever waits.
+-- EVENT flow.completed | flow.failed | flow.cancelled  {flowId}  on the events stream of the home queue
+L.settle = {}
+local function close(home, flow, key, now)
+  local marks = redis.call('HMGET', key, 'cancel', 'failed', 'ignored', 'state')
+  if marks[4] ~= 'running' then
+    return
+  end
+  local state = 'completed'
+  if marks[1] then
+    state = marks[1] == 'failed' and 'failed' or 'cancelled'
+  elseif (tonumber(marks[2]) or 0) > (tonumber(marks[3]) or 0) then
+    state = 'failed'
+  end
+  redis.call('HSET', key, 'state', state, 'finished_at', now)
+  redis.call('UNLINK', key .. ':ready', key .. ':blocked')
+  redis.call('SREM', home .. 'gmo:todo', flow)
+  L.due.ended(home, flow)
+  L.index.moved(home, flow, 'running', state, now)
+  L.events.emit(home .. 'events', 'flow.' .. state, '', 'flowId', flow)
+end
+
+-- Ends the flow when all its nodes have ended and none are about to join it.
+function L.settle.end_if_over(flow, key, now)
+  if redis.call('SCARD', key .. ':open') == 0 and L.grow.is_over(key) then
+    close(flow.home, flow.id, key, now)
+  end
+end
+
+-- Every open node of the flow is to end; gmo_advance_flow does it. `how`: what the flow ends as. False: it was stopped
+-- before.
+function L.settle.stop(home, flow_id, how, reason)
+  local key = L.record.key(home, flow_id)
+  if redis.call('HSETNX', key, 'cancel', how) == 0 then
+    return false
+  end
+  redis.call('HSET', key, 'reason', reason)
+  redis.call('HDEL', key, 'retry', 'restart')
+  redis.call('SADD', home .. 'gmo:todo', flow_id)
+  return true
+end
+
+-- A failure that is ignored leaves the flow as it is; the first other one is its reason, and may stop it.
+local function note_failure(flow, key, ref, reason)
+  local prefix, job_id = L.record.split(ref)
+  if redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') == 'ignore' then
+    L.hashes.add(key, 'ignored', 1)
+    return
+  end
+  local told = flow.node .. ': ' .. reason
+  redis.call('HSETNX', key, 'reason', told)
+  if redis.call('HGET', key, 'fail_fast') then
+    L.settle.stop(flow.home, flow.id, 'failed', told)
+  end
+end
+
+-- Counts the end of one node once, however often it is reported. Failed nodes, and those that were skipped because of
+-- others, run again when the flow is retried; one that chose to be skipped does not.
+function L.settle.ended(flow, ref, outcome, reason, now)
+  local key = L.record.key(flow.home, flow.id)
+  if redis.call('SREM', key .. ':open', ref) == 0 then
+    return
+  end
+  L.hashes.add(key, outcome, 1)
+  if outcome == 'failed' then
+    redis.call('SADD', key .. ':failed', ref)
+    note_failure(flow, key, ref, reason)
+  end
+  L.settle.end_if_over(flow, key, now)
+end
+
+-- Takes a node out of every place that could start it, and from whoever runs it.
+local function take_away(prefix, job_id, now)
+  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:entry', 'gmo:placed')
+  local entry = v[1] and v[1] ~= '' and v[1] or nil
+  if v[2] then
+    local job = L.jobs.read(prefix, job_id)
+    L.remove.take_out(prefix, job_id, job, entry, 0)
+    redis.call('ZREM', prefix .. 'gmo:list-held', job_id)
+    L.groups.leave(prefix, job, now)
+  else
+    if entry then
+      redis.call('XACK', prefix .. 'stream', 'workers', entry)
+      redis.call('XDEL', prefix .. 'stream', entry)
+    end
+    redis.call('ZREM', prefix .. 'scheduled', job_id)
+  end
+end
+
+-- Ends a node that is not running (any more) as failed.
+function L.settle.fail_node(flow, ref, reason, now)
+  local prefix, job_id = L.record.split(ref)
+  take_away(prefix, job_id, now)
+  L.jobs.set_failed(prefix, job_id, reason, now)
+  L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', reason)
+  L.settle.ended(flow, ref, 'failed', reason, now)
+end
+
+-- The same for a node whose dependents know nothing of it yet.
+function L.settle.fail_and_tell(flow, ref, reason, now)
+  local prefix, job_id = L.record.split(ref)
+  L.dependents.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
+  L.settle.fail_node(flow, ref, reason, now)
+end
+
+-- Ends a node that is not needed.
+function L.settle.skip_node(flow, ref, reason, now)
+  local prefix, job_id = L.record.split(ref)
+  take_away(prefix, job_id, now)
+  redis.call('ZADD', prefix .. 'completed', now, job_id)
+  redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'completed', 'returnvalue', 'null', 'gmo:skipped', reason,
+    'finishedOn', L.numbers.text(now))
+  L.events.emit(prefix .. 'events', 'completed', job_id, 'returnvalue', 'null', 'skipped', reason)
+  redis.call('SADD', L.record.key(flow.home, flow.id) .. ':failed', ref)
+  L.settle.ended(flow, ref, 'skipped', reason, now)
+end
+
+-- What the dependents of a failed node are told.
+function L.settle.failure(flow)
+  return { outcome = 'failed', cause = flow.node, on_failure = flow.on_failure }
+end
+
+-- Counts the nodes that have completed in this call, those of a flow together. `ended`: key of the flow -> the flow
+-- and the refs of its nodes. Before anything else that looks at open nodes: these are not open any more.
+function L.settle.flush(ended, now)
+  for key, list in pairs(ended) do
+    local removed = redis.call('SREM', key .. ':open', unpack(list.refs))
+    if removed > 0 then
+      L.hashes.add(key, 'completed', removed)
+      L.settle.end_if_over(list.flow, key, now)
+    end
+    ended[key] = nil
+  end
+end
+local function count_later(flow, ref)
+  local key = L.record.key(flow.home, flow.id)
+  local list = flow.ended[key]
+  if not list then
+    list = { flow = flow, refs = {} }
+    flow.ended[key] = list
+  end
+  list.refs[#list.refs + 1] = ref
+end
+
+-- A node has completed: its dependents are told, and its end is counted, at once or by `flush` where the caller of
+-- many says so. Returns the id of its flow if that needs gmo_advance_flow, else ''. Where they are known, `grows` says
+-- whether the attempt staged nodes, and `dependents` how many there are.
+function L.settle.job_completed(flow, prefix, job_id, now)
+  local is_unfinished = flow.grows ~= false and L.grow.commit(flow, prefix, job_id, now)
+    or L.dependents.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node }, flow.dependents)
+  if flow.ended then
+    count_later(flow, prefix .. job_id)
+  else
+    L.settle.ended(flow, prefix .. job_id, 'completed', '', now)
+  end
+  return is_unfinished and flow.id or ''
+end
+
+-- A node's handler has said that it is not needed.
+function L.settle.job_skipped(flow, prefix, job_id, reason, now)
+  L.grow.abandon(flow, job_id)
+  L.dependents.dependents(flow, prefix, job_id, now,
+    { outcome = 'skipped', cause = flow.node, on_failure = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') })
+  L.settle.ended(flow, prefix .. job_id, 'skipped', reason, now)
+  return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
+end
+
+-- A job has failed for good. Returns the id of its flow if that needs gmo_advance_flow, else ''.
+function L.settle.job_failed(prefix, job_id, reason, now)
+  local flow = L.record.of_job(prefix, job_id)
+  if not flow then
+    return ''
+  end
+  L.grow.abandon(flow, job_id)
+  L.dependents.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
+  L.settle.ended(flow, prefix .. job_id, 'failed', reason, now)
+  return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
+end

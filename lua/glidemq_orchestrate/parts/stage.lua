@@ -1,0 +1,97 @@
+-- stage: the jobs and the rows of nodes that a flow or an addition to one brings; nothing of them runs yet.
+L.stage = {}
+local NODE_FIELDS = 12
+
+-- Queue and job id of a table row; '' for what is none. Decoding thousands of dependencies would take milliseconds.
+function L.stage.place(row)
+  local queue, job_id = row:match('^%[[^,]*,"([^"\\]*)","([^"\\]*)"')
+  if queue then
+    return queue, job_id
+  end
+  local is_json, parts = pcall(cjson.decode, row)
+  parts = is_json and type(parts) == 'table' and parts or {}
+  return tostring(parts[2] or ''), tostring(parts[3] or '')
+end
+
+-- Reads the nodes that begin at args[at]; their queue numbers count from keys[first_queue].
+function L.stage.read_nodes(keys, first_queue, args, at)
+  local nodes = {}
+  while args[at] do
+    local prefix = keys[first_queue - 1 + tonumber(args[at])]:sub(1, -3)
+    local node = { prefix = prefix, id = args[at + 1], name = args[at + 2], job = args[at + 3], data = args[at + 4],
+      opts = args[at + 5], attempts = args[at + 6], delay = args[at + 7], row = args[at + 8],
+      parent_ids = args[at + 9], parent_queues = args[at + 10], more = args[at + 11], after = {}, dependents = {},
+      ref = prefix .. args[at + 1] }
+    at = at + NODE_FIELDS
+    for _, list in ipairs({ node.after, node.dependents }) do
+      local count = tonumber(args[at])
+      for i = 1, count do
+        list[i] = args[at + i]
+      end
+      at = at + count + 1
+    end
+    nodes[#nodes + 1] = node
+  end
+  return nodes
+end
+local function add_all(key, members)
+  for first = 1, #members, 1000 do
+    redis.call('SADD', key, unpack(members, first, math.min(first + 999, #members)))
+  end
+end
+
+-- Adds the edges that came with a node or a piece of one.
+function L.stage.write_edges(node)
+  add_all(node.prefix .. 'parents:' .. node.id, node.dependents)
+  add_all(node.prefix .. 'deps:' .. node.id, node.after)
+end
+
+-- What few nodes have: rules, policies, priority and so on. Notes the rule in the node.
+local function write_more(job_key, node)
+  local fields = {}
+  for field, value in pairs(cjson.decode(node.more)) do
+    fields[#fields + 1], fields[#fields + 2] = field, value
+    if #fields >= 1000 then
+      redis.call('HSET', job_key, unpack(fields))
+      fields = {}
+    end
+    if field == 'gmo:rule' then
+      node.rule = value
+    end
+  end
+  if #fields > 0 then
+    redis.call('HSET', job_key, unpack(fields))
+  end
+end
+
+-- Writes the job of a node with its edges; nothing refers to it yet. Extra pairs for the hash may follow.
+function L.stage.write_job(node, home, flow_id, now, ...)
+  local job_key = node.prefix .. 'job:' .. node.id
+  local more = { ... }
+  if node.parent_ids ~= '' then
+    more[#more + 1], more[#more + 2] = 'parentIds', node.parent_ids
+    more[#more + 1], more[#more + 2] = 'parentQueues', node.parent_queues
+  end
+  redis.call('HSET', job_key, 'id', node.id, 'name', node.job, 'data', node.data, 'opts', node.opts,
+    'timestamp', now, 'attemptsMade', '0', 'delay', node.delay, 'priority', '0', 'maxAttempts', node.attempts,
+    'state', 'waiting-children', 'gmo:flow', flow_id, 'gmo:home', home, 'gmo:node', node.name, unpack(more))
+  L.stage.write_edges(node)
+  if node.more ~= '' then
+    write_more(job_key, node)
+  end
+  L.events.emit(node.prefix .. 'events', 'added', node.id, 'name', node.job)
+end
+
+-- Whether a node whose edges are all written may run at once. The others with a rule are guarded from now on.
+-- `has_deps`: it is known to wait for something.
+function L.stage.is_root(prefix, job_id, rule, has_deps)
+  if not has_deps and redis.call('EXISTS', prefix .. 'deps:' .. job_id) == 0 then
+    return true
+  end
+  if rule then
+    L.rules.guard(prefix, job_id)
+  end
+  return rule == 'always'
+end
+
+L.stage.add_all = add_all
