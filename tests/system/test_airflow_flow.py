@@ -104,7 +104,7 @@ def test_a_flow_runs_behind_one_task_and_a_sensor_sees_it(stack: AirflowStack, f
     status = flows.get(flow_id).status()
     assert (status.state, status.total, status.completed) == (FlowState.COMPLETED, 22, 22)
     assert (status.labels["orchestrator"], status.labels["run_id"]) == ("airflow", run_id)
-    log = stack.task_log("completes", run_id, "flow")
+    log = _logs(stack, "completes", run_id, "flow")
     assert f"Flow {flow_id}: 22 nodes, home queue system" in log
     assert f"Flow {flow_id} completed: 22 nodes" in log
 
@@ -112,11 +112,17 @@ def test_a_flow_runs_behind_one_task_and_a_sensor_sees_it(stack: AirflowStack, f
     assert stack.xcom("senses", sensing, "ready") == {"run": run_id, "total": TOTAL}
 
 
+def _logs(stack: AirflowStack, dag_id: str, run_id: str, task_id: str) -> str:
+    """What all tries of a task have written. A scheduler that is late may count a try for a resumed task."""
+    folder = stack.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
+    return "\n".join(path.read_text() for path in sorted(folder.iterdir()))
+
+
 def test_a_failed_flow_fails_the_task_with_the_reason(stack: AirflowStack) -> None:
     run_id = stack.trigger_dag("fails")
     assert stack.wait_for_run("fails", run_id) == "failed"
     assert stack.task_states("fails", run_id) == {"flow": "failed"}
-    log = stack.task_log("fails", run_id, "flow")
+    log = _logs(stack, "fails", run_id, "flow")
     assert "GlideMQFlowFailed" in log
     assert "month 13 does not exist" in log
 
