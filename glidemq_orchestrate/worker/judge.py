@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import random
 from collections.abc import Sequence
@@ -74,8 +73,7 @@ class Judge:
         except GlideMQError as exc:
             return await self._judge_readable(execution, exc)
         try:
-            call = functools.partial(self.caller.call, registered, execution)
-            value = await wrap(self.around, execution, call)()
+            value = await wrap(self.around, execution, self.caller.call, registered, execution)
         except (ThreadsGone, GeneratorExit):
             raise
         except asyncio.CancelledError as exc:

@@ -27,11 +27,14 @@ class Events:
     @property
     def are_heard(self) -> bool:
         """Whether anybody listens now."""
-        return any(one.hears_events for one in self._listeners)
+        for one in self._listeners:  # noqa: SIM110  a generator for each job costs more than the look
+            if one.hears_events:
+                return True
+        return False
 
     def tell(self, kind: str, attempt: Attempt, seconds: float = 0.0, reason: str = "") -> None:
         """Tell of a job; one that raises changes nothing."""
-        if not self._listeners or not self.are_heard:
+        if not self.are_heard:
             return
         event = JobEvent(
             kind, attempt.queue, attempt.job_id, attempt.name, attempt.attempts_made + 1,

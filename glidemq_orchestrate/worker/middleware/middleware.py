@@ -65,12 +65,15 @@ def inside_out(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
     return tuple(one for one in reversed(middleware) if type(one).around is not Middleware.around)
 
 
-def wrap(around: Sequence[Middleware], execution: Execution, call: Proceed) -> Proceed:
-    """The call with all around it that applies: as ``inside_out`` has them."""
+def wrap(
+    around: Sequence[Middleware], execution: Execution, call: Callable[..., Awaitable[Any]], *given: Any
+) -> Awaitable[Any]:
+    """The call with all around it that applies, to be awaited; ``around`` is as ``inside_out`` has it."""
+    proceed: Proceed | None = None
     for one in around:
         if one.applies_to(execution):
-            call = functools.partial(one.around, execution, call)
-    return call
+            proceed = functools.partial(one.around, execution, proceed or functools.partial(call, *given))
+    return call(*given) if proceed is None else proceed()
 
 
 def check_middleware(given: Sequence[object]) -> tuple[Middleware, ...]:

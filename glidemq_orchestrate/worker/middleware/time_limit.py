@@ -14,7 +14,10 @@ class TimeLimit(Middleware):
 
     def applies_to(self, execution: Execution) -> bool:
         """Whether a job has a limit."""
-        return any(attempt.options.timeout for attempt in execution.attempts)
+        attempts = execution.attempts
+        if len(attempts) == 1:  # the usual case, without a generator
+            return attempts[0].options.timeout is not None
+        return any(attempt.options.timeout for attempt in attempts)
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:
         """Wait for the handler, as long as its jobs allow.
