@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test unit server interop providers system spark lint type fmt lua schema wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test unit server interop providers system spark lint type fmt lua schema docs wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -79,6 +79,9 @@ lua: setup  ## Assemble the server-side libraries from lua/.
 schema: setup  ## Write the JSON Schema of flow files from its model.
 	$(BIN)/python -c 'from glidemq_orchestrate.flows.forms.file import write_schema as w; print(w(), end="")' \
 		> glidemq_orchestrate/flow.schema.json
+
+docs: setup  ## Draw the life cycle of a job from its table.
+	@$(BIN)/python -c 'from glidemq_orchestrate.jobs.states import page; print(page(), end="")' > docs/job-states.md
 
 wheel: setup  ## Build the three distributions into dist/.
 	$(BIN)/uv build --quiet --all-packages --wheel --out-dir dist

@@ -37,7 +37,6 @@ from glidemq_orchestrate.flows.spec import NodeStatus as NodeStatus
 from glidemq_orchestrate.jobs.backoff import Backoff as Backoff
 from glidemq_orchestrate.jobs.deduplication import Deduplication as Deduplication
 from glidemq_orchestrate.jobs.job import Job as Job
-from glidemq_orchestrate.jobs.job import JobState as JobState
 from glidemq_orchestrate.jobs.options import Fallback as Fallback
 from glidemq_orchestrate.jobs.options import JobOptions as JobOptions
 from glidemq_orchestrate.jobs.options import JobRef as JobRef
@@ -49,6 +48,7 @@ from glidemq_orchestrate.jobs.schedule import CatchUp as CatchUp
 from glidemq_orchestrate.jobs.schedule import JobTemplate as JobTemplate
 from glidemq_orchestrate.jobs.schedule import Schedule as Schedule
 from glidemq_orchestrate.jobs.schedule import SchedulerEntry as SchedulerEntry
+from glidemq_orchestrate.jobs.states import JobState as JobState
 from glidemq_orchestrate.jobs.usage import Usage as Usage
 from glidemq_orchestrate.settings import ConnectionSettings as ConnectionSettings
 from glidemq_orchestrate.worker.broadcast import BroadcastWorker as BroadcastWorker

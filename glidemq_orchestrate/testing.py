@@ -257,7 +257,7 @@ def _registry(handlers: Handlers | Mapping[str, Handler]) -> Handlers:
 
 def _refuse_active(url: Address, queues: Sequence[str]) -> None:
     from glidemq_orchestrate.clients.queue import Queue  # noqa: PLC0415  only when used
-    from glidemq_orchestrate.jobs.job import JobState  # noqa: PLC0415  only when used
+    from glidemq_orchestrate.jobs.states import JobState  # noqa: PLC0415  only when used
 
     for name in queues:
         with Queue(name, url) as queue:

@@ -17,7 +17,7 @@ from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, say, say
 from glidemq_orchestrate.cli.terminal import printable
 from glidemq_orchestrate.clients.queue import Queue, Queues
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.jobs.job import JobState
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 queue_app = typer.Typer(name="queue", help="Look at queues and steer them.", no_args_is_help=True)

@@ -17,7 +17,7 @@ from glidemq_orchestrate.flows.forms.fold import Group as Folded
 from glidemq_orchestrate.flows.forms.fold import fold
 from glidemq_orchestrate.flows.forms.tree import layout
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
-from glidemq_orchestrate.jobs.job import JobState
+from glidemq_orchestrate.jobs.states import JobState
 
 _LOOKS: Final = {
     JobState.COMPLETED: ("✔", "green"),

@@ -17,7 +17,7 @@ from typing import Final
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState, NodeStatus
-from glidemq_orchestrate.jobs.job import JobState
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.names import MAX_NAME
 
 UNTOLD: Final = JobState.WAITING_CHILDREN

@@ -16,8 +16,8 @@ from glidemq_orchestrate.errors import FailedNode, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.forms.forms import FlowForms
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.jobs.job import JobState
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, Fallback, JobOptions
+from glidemq_orchestrate.jobs.states import JobState
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.flows.forms.file import OptionsFile

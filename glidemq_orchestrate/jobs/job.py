@@ -5,48 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import NewType, Self
+from typing import NewType
 
 from glidemq_orchestrate.codec import Json, decode, readable
 from glidemq_orchestrate.errors import DecodeError, InvalidJob
 from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
 from glidemq_orchestrate.jobs.options import Fallback, JobRef
 from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.stored import moment, number, read_progress, span
 
 JobId = NewType("JobId", str)
-
-
-class JobState(StrEnum):
-    """Where a job is; the values are glide-mq's, but for that of a node of a flow that is not needed."""
-
-    WAITING = "waiting"
-    ACTIVE = "active"
-    DELAYED = "delayed"
-    PRIORITIZED = "prioritized"
-    WAITING_CHILDREN = "waiting-children"
-    GROUP_WAITING = "group-waiting"
-    SUSPENDED = "suspended"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    SKIPPED = "skipped"
-    """Only of nodes: as a job it has completed, without a result."""
-    UNKNOWN = "unknown"
-    """What is stored is none of these; the job or node is told as ``broken``."""
-
-    @classmethod
-    def read(cls, text: str | None) -> Self:
-        """The state that is stored."""
-        try:
-            return cls(text or "")
-        except ValueError:
-            return cls("unknown")
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether nothing happens any more without a retry."""
-        return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)

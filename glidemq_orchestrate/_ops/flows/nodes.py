@@ -14,7 +14,7 @@ from glidemq_orchestrate._protocol.flows import portable
 from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
 from glidemq_orchestrate.flows.spec import NodeStatus
-from glidemq_orchestrate.jobs.job import JobState
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 
 PER_TRIP: Final = 200

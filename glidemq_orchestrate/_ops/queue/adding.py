@@ -14,8 +14,9 @@ from glidemq_orchestrate._protocol.queue.jobs import EncodedJob
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import Json, JsonLike, decode, encode, pack
 from glidemq_orchestrate.errors import InvalidJob, JobFailed, JobNotFound, JobSkipped, WaitTimeout
-from glidemq_orchestrate.jobs.job import Job, JobId, JobState
+from glidemq_orchestrate.jobs.job import Job, JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.names import JOB_NAME
 

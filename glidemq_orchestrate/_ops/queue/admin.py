@@ -15,8 +15,9 @@ from glidemq_orchestrate._protocol.flows import index
 from glidemq_orchestrate._protocol.queue import admin, changes, reads
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob, ProtocolError, QueueInUse
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
-from glidemq_orchestrate.jobs.job import JobId, JobState
+from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.ordering import RateLimit
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys, flow_home, is_queue_name
 from glidemq_orchestrate.stored import moment, number, span
 

@@ -27,7 +27,8 @@ from glidemq_orchestrate.errors import (
     ProtocolError,
     TransportError,
 )
-from glidemq_orchestrate.jobs.job import Job, JobId, JobState
+from glidemq_orchestrate.jobs.job import Job, JobId
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys, check_queue_name
 from glidemq_orchestrate.stored import number
 

@@ -21,8 +21,8 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
 )
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
-from glidemq_orchestrate.jobs.job import JobState
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobRef
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 

@@ -16,7 +16,8 @@ from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue import reads
 from glidemq_orchestrate.codec import JsonLike, decode
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, ProtocolError
-from glidemq_orchestrate.jobs.job import Job, JobState
+from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 
 PAGE: Final = 500

@@ -21,8 +21,8 @@ from glidemq_orchestrate.errors import (
     SchedulerBusy,
     SchedulerNotFound,
 )
-from glidemq_orchestrate.jobs.job import JobState
 from glidemq_orchestrate.jobs.schedule import JobTemplate, Schedule, SchedulerEntry, Stored
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.names import SCHEDULER
 from glidemq_orchestrate.stored import number

@@ -11,7 +11,7 @@ from glidemq_orchestrate.codec import decode as decode_json
 from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.errors import FailedNode
 from glidemq_orchestrate.flows.spec import NodeStatus
-from glidemq_orchestrate.jobs.job import JobState
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 

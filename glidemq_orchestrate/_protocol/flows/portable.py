@@ -19,8 +19,8 @@ from glidemq_orchestrate._protocol.flows.staging import traced
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flows.checked import CheckedNode
 from glidemq_orchestrate.flows.spec import NodeStatus
-from glidemq_orchestrate.jobs.job import JobState
 from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 from glidemq_orchestrate.stored import number
 

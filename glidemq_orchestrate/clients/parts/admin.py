@@ -11,8 +11,9 @@ from glidemq_orchestrate._ops.queue.dead_letters import DeadLetter
 from glidemq_orchestrate._ops.worker import workers
 from glidemq_orchestrate._ops.worker.workers import WorkerInfo
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
-from glidemq_orchestrate.jobs.job import JobId, JobState
+from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.ordering import RateLimit
+from glidemq_orchestrate.jobs.states import JobState
 
 
 class AdminCalls(QueueBase):

@@ -8,7 +8,8 @@ from glidemq_orchestrate._ops.queue import listing as ops
 from glidemq_orchestrate._ops.queue.listing import LOOK_AT, FoundJobs, JobCounts, JobPage, Wanted
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.codec import JsonLike
-from glidemq_orchestrate.jobs.job import Job, JobState
+from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.jobs.states import JobState
 
 
 class ListingCalls(QueueBase):

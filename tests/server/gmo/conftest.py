@@ -17,12 +17,13 @@ from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import GROUP, QueueKeys
+from tests.server.life_cycle import hold_to_life_cycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from glidemq_orchestrate.jobs.attempt import Attempt
-    from tests.server.conftest import Dump, Hand
+from tests.server.conftest import Dump, Hand
 
 QUEUE = r"glide:\{(etl|spark)\}:"
 DOCUMENTED = [
@@ -48,6 +49,7 @@ class Bench:
         self.tokens = 0
         self.etl, self.spark = QueueKeys("glide", "etl"), QueueKeys("glide", "spark")
         hand.run(attempt_ops.open_queues([self.etl, self.spark]))
+        hold_to_life_cycle(hand, client)
 
     def now_ms(self) -> int:
         return self.now

@@ -1,0 +1,203 @@
+"""The life cycle of a job in one table: what leads from which state to which, and the calls that do it.
+
+``docs/job-states.md`` is made from it, and tests hold the functions of the server against it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from itertools import product
+from typing import Final, NamedTuple, Self
+
+
+class JobState(StrEnum):
+    """Where a job is; the values are glide-mq's, but for that of a node of a flow that is not needed."""
+
+    WAITING = "waiting"
+    ACTIVE = "active"
+    DELAYED = "delayed"
+    PRIORITIZED = "prioritized"
+    WAITING_CHILDREN = "waiting-children"
+    GROUP_WAITING = "group-waiting"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """Only of nodes: as a job it has completed, without a result."""
+    UNKNOWN = "unknown"
+    """What is stored is none of these; the job or node is told as ``broken``."""
+
+    @classmethod
+    def read(cls, text: str | None) -> Self:
+        """The state that is stored."""
+        try:
+            return cls(text or "")
+        except ValueError:
+            return cls("unknown")
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing happens any more without a retry."""
+        return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
+
+
+ABSENT: Final = "absent"
+"""In the table: there is no such job yet, or any more."""
+
+# What happens: states before > states after; below it the calls that do it. `any`: all that a job can have.
+_HEAD: Final = re.compile(r"([a-z ]+): ([a-z -]+) > ([a-z -]+)")
+TABLE: Final = """
+added: absent > waiting
+    glidemq_addJob glidemq_dedup glidemq_addFlow gmo_add_jobs gmo_fire_scheduler
+added: absent > delayed
+    glidemq_addJob glidemq_dedup glidemq_addFlow gmo_add_jobs gmo_fire_scheduler
+added: absent > prioritized
+    glidemq_addJob glidemq_dedup glidemq_addFlow gmo_add_jobs gmo_fire_scheduler
+added: absent > waiting-children
+    glidemq_addFlow gmo_stage_flow gmo_extend gmo_grow
+released: waiting-children > waiting delayed prioritized
+    gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_vanished
+    gmo_check_open gmo_tell_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_restart_flow
+    gmo_expire_due gmo_revoke_job glidemq_complete glidemq_completeAndFetchNext
+    glidemq_completeChild glidemq_registerParent
+postponed: waiting > delayed
+    gmo_settle_foreign glidemq_changeDelay glidemq_retryJobs
+due: delayed prioritized > waiting
+    glidemq_promote glidemq_promoteJob glidemq_changeDelay gmo_finish_and_fetch gmo_check_open
+    gmo_expire_due
+reordered: waiting > prioritized
+    glidemq_changePriority
+reordered: prioritized > waiting
+    glidemq_changePriority
+reordered: delayed > prioritized
+    glidemq_changeDelay
+reordered: prioritized > delayed
+    glidemq_changeDelay
+parked: waiting > group-waiting
+    glidemq_moveToActive glidemq_completeAndFetchNext gmo_finish_and_fetch
+let go on: group-waiting > waiting
+    glidemq_complete glidemq_completeAndFetchNext glidemq_fail glidemq_dedup
+    glidemq_promoteRateLimited glidemq_revoke glidemq_removeJob glidemq_rateLimitGroup
+    gmo_finish_and_fetch gmo_remove_jobs gmo_revoke_job gmo_reclaim gmo_cancel_flow gmo_advance_flow
+begun: waiting prioritized group-waiting > active
+    glidemq_moveToActive glidemq_completeAndFetchNext gmo_finish_and_fetch
+completed: active > completed
+    glidemq_complete glidemq_completeAndFetchNext gmo_finish_and_fetch
+failed: active > failed
+    glidemq_fail glidemq_rateLimitGroup gmo_finish_and_fetch
+to run again: active > delayed
+    glidemq_fail gmo_finish_and_fetch
+to run again: active > waiting
+    glidemq_deferActive glidemq_moveToWaitingChildren gmo_finish_and_fetch
+moved: active > delayed
+    glidemq_moveActiveToDelayed gmo_finish_and_fetch
+moved: active > group-waiting
+    glidemq_rateLimitGroup
+waits for others: active > waiting-children
+    glidemq_moveToWaitingChildren gmo_finish_and_fetch
+suspended: active > suspended
+    glidemq_suspend gmo_finish_and_fetch
+signalled: suspended > waiting
+    glidemq_signal
+timed out: suspended > failed
+    glidemq_sweepSuspended
+stalled: active > waiting
+    glidemq_reclaimStalled glidemq_reclaimStalledListJobs gmo_reclaim gmo_put_back
+stalled: active > failed
+    glidemq_reclaimStalled glidemq_reclaimStalledListJobs gmo_reclaim
+expired: waiting delayed prioritized > failed
+    glidemq_moveToActive glidemq_completeAndFetchNext glidemq_promote glidemq_fail
+    gmo_finish_and_fetch
+cannot run: waiting-children > failed
+    gmo_finish_and_fetch gmo_advance_flow gmo_settle_foreign gmo_settle_vanished gmo_check_open
+    gmo_expire_due gmo_end_node gmo_reclaim gmo_tell_again gmo_revoke_job
+skipped: waiting-children > completed
+    gmo_finish_and_fetch gmo_advance_flow gmo_settle_foreign gmo_settle_vanished gmo_check_open
+    gmo_tell_again gmo_end_node gmo_reclaim
+cancelled: waiting delayed prioritized group-waiting suspended waiting-children active > failed
+    gmo_cancel_flow gmo_advance_flow gmo_end_node gmo_expire_due
+revoked: waiting delayed prioritized group-waiting suspended waiting-children > failed
+    glidemq_revoke gmo_revoke_job gmo_finish_and_fetch
+retried: failed > delayed
+    glidemq_retryJobs
+retried: failed > waiting
+    gmo_retry_jobs
+to run again: completed failed > waiting-children
+    gmo_advance_flow gmo_retry_flow gmo_restart_flow gmo_run_again
+removed: any > absent
+    glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
+    glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow
+    gmo_drop_growth gmo_sweep gmo_advance_flow gmo_retry_flow gmo_restart_flow gmo_grow
+stands for it: absent > completed failed
+    gmo_settle_vanished
+"""
+
+
+class Step(NamedTuple):
+    """One thing that may happen to a job."""
+
+    what: str
+    source: str
+    target: str
+    calls: tuple[str, ...]
+
+
+def steps() -> Iterator[Step]:
+    """The table, a step for each pair of states."""
+    stored = [state.value for state in JobState if state not in (JobState.SKIPPED, JobState.UNKNOWN)]
+    for row in re.split(r"\n(?! )", TABLE.strip()):
+        head, *calls = row.splitlines()
+        what, before, after = _HEAD.fullmatch(head).groups()  # type: ignore[union-attr]  # written above
+        sources = stored if before == "any" else before.split()
+        for source, target in product(sources, after.split()):
+            yield Step(what, source, target, tuple(" ".join(calls).split()))
+
+
+def leads_to(call: str, source: str) -> set[str]:
+    """Where a job may be after a call that found it in a state; one call may do several steps."""
+    reached, todo = {source}, [source]
+    while todo:
+        state = todo.pop()
+        for step in steps():
+            if step.source == state and call in step.calls and step.target not in reached:
+                reached.add(step.target)
+                todo.append(step.target)
+    return reached
+
+
+def drawing() -> str:
+    """The table as a Mermaid state diagram; what may happen in every state is told beside it."""
+    anywhere = {row.partition(":")[0] for row in TABLE.splitlines() if ": any >" in row}
+    edges: dict[tuple[str, str], list[str]] = {}
+    for step in steps():
+        told = edges.setdefault((_place(step.source), _place(step.target)), [])
+        if step.what not in anywhere and step.what not in told:
+            told.append(step.what)
+    lines = ["stateDiagram-v2"]
+    lines += [
+        f"    {source} --> {target}: {', '.join(told)}" for (source, target), told in edges.items() if told
+    ]
+    lines += [f"    note right of failed: in every state a job may be {' or '.join(sorted(anywhere))}"]
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """``docs/job-states.md``: the diagram, and the calls of each step."""
+    rows = re.split(r"\n(?! )", TABLE.strip())
+    lines = ["# The life cycle of a job", ""]
+    lines += [
+        "Made by `make docs` from the table in `glidemq_orchestrate/jobs/states.py`, against which tests hold"
+    ]
+    lines += ["the functions of the server.", "", "```mermaid", drawing(), "```", ""]
+    lines += ["| what | from | to | by |", "|---|---|---|---|"]
+    for row in rows:
+        head, *calls = row.splitlines()
+        told = " ".join(f"`{call}`" for call in " ".join(calls).split())
+        lines.append(f"| {' | '.join(_HEAD.fullmatch(head).groups())} | {told} |")  # type: ignore[union-attr]
+    return "\n".join(lines) + "\n"
+
+
+def _place(state: str) -> str:
+    return "[*]" if state == ABSENT else state.replace("-", "_")
