@@ -56,7 +56,7 @@ def encode(value: JsonLike, *, where: str) -> str:
         else:
             text, size = data.decode(), len(data)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise EncodeError(f"{where} is not JSON: {_told(exc)}", where=where) from exc
+        raise EncodeError(f"{where} is not JSON: {_message(exc)}", where=where) from exc
     if size > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(
             f"{where} is {size:,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}. "
@@ -173,7 +173,7 @@ def _check_keys(value: JsonLike) -> None:
             rest.extend(part)
 
 
-def _told(exc: Exception) -> str:
+def _message(exc: Exception) -> str:
     # json's own messages name types and keys ("Object of type set is not JSON serializable"), never values,
     # but for floats it prints the value.
     text = str(exc)

@@ -118,7 +118,9 @@ class EmbeddedServer:
             with lifeline.marking():  # should this process be killed before the next line
                 server.start(timeout=30.0)
         except (ValkeyServerError, OSError) as exc:
-            raise ConfigurationError(f"the embedded server did not start: {_told(exc, self._port)}") from exc
+            raise ConfigurationError(
+                f"the embedded server did not start: {_reason(exc, self._port)}"
+            ) from exc
         self._server, self._owner = server, os.getpid()
         self._pid = int((Path(server.data_dir) / PID_FILE).read_text())
         lifeline.watch(self._pid, grace=STOP_SECONDS)
@@ -169,7 +171,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _told(exc: Exception, port: int | None) -> str:
+def _reason(exc: Exception, port: int | None) -> str:
     text = str(exc)
     if port and ("in use" in text.lower() or "address" in text.lower()):
         return f"port {port} is taken; stop what listens there or choose another with --port"

@@ -57,7 +57,7 @@ _HALF: Final = re.compile(r"[\ud800-\udfff]")
 _USER_INFO: Final = re.compile(r"[^/]*://[^/]*@")
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     """One server: host and port, or the path of a unix socket (then the port is 0)."""
 
     host: str
@@ -110,7 +110,7 @@ class ConnectionSettings:
     sentinel_user: str | None = None
     sentinel_password: str | None = None
     kind: Kind = field(init=False)
-    places: tuple[Place, ...] = field(init=False)
+    places: tuple[Endpoint, ...] = field(init=False)
     db: int = field(init=False, default=0)
     service: str = field(init=False, default="")
     tls: bool = field(init=False, default=False)
@@ -167,13 +167,13 @@ class ConnectionSettings:
         """The servers as in the URL, for people: without user, password and query."""
         return _shown(self)
 
-    def node(self, place: Place) -> str:
+    def node(self, place: Endpoint) -> str:
         """One of the servers, for people: without secrets."""
         if self.kind == "single" and place in self.places:
             return self.where
         return f"{'valkeys' if self.tls else 'valkey'}://{place}"
 
-    def as_cluster(self, place: Place) -> ConnectionSettings:
+    def as_cluster(self, place: Endpoint) -> ConnectionSettings:
         """Settings for the cluster that a server belongs to, with all the rest as here."""
         parts = urlsplit(self.url)
         said = _secrets(parts)
@@ -229,7 +229,7 @@ def _read(url: str) -> dict[str, object]:
     said: dict[str, object] = dict(_query(parts))
     said |= _secrets(parts)
     if scheme in _SOCKETS:
-        return said | {"kind": "single", "places": (Place(_socket_path(parts), 0),)}
+        return said | {"kind": "single", "places": (Endpoint(_socket_path(parts), 0),)}
     kind = _KINDS[suffix]
     said |= {"kind": kind, "tls": _TCP[base], "places": tuple(_places(parts, kind))}
     path = [unquote(part) for part in parts.path.split("/")[1:] if part]
@@ -269,7 +269,7 @@ def _socket_path(parts: SplitResult) -> str:
     return path
 
 
-def _places(parts: SplitResult, kind: Kind) -> Iterator[Place]:
+def _places(parts: SplitResult, kind: Kind) -> Iterator[Endpoint]:
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if kind == "single" and len(hosts) > 1:
         raise _refused("several hosts need valkey+cluster:// or valkey+sentinel://")
@@ -282,7 +282,7 @@ def _places(parts: SplitResult, kind: Kind) -> Iterator[Place]:
         if text and (host is None or not _is_host(host)):
             raise _refused(f"number {number} of its hosts is not usable: use HOST or HOST:PORT")
         default = SENTINEL_PORT if kind == "sentinel" else DEFAULT_PORT
-        yield Place(host or "localhost", default if port is None else port)
+        yield Endpoint(host or "localhost", default if port is None else port)
 
 
 def _is_host(host: str) -> bool:

@@ -16,7 +16,7 @@ from glidemq_orchestrate._io.topology import Answered, Parcel, Single, Topology,
 from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.settings import ConnectionSettings, Place
+from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 T = TypeVar("T")
 
@@ -27,14 +27,14 @@ class AsyncDriver:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._topology = topology_of(settings)
-        self._pools: dict[tuple[Place, bool], ConnectionPool] = {}
+        self._pools: dict[tuple[Endpoint, bool], ConnectionPool] = {}
         self._has_answered, self._closings = False, 0
 
     async def run(self, op: Op[T]) -> T:
         """Run an operation to its end: what it returns or raises."""
         return await self._run(op, self._topology)
 
-    async def run_on_each(self, make: Callable[[Place], Op[T]]) -> list[tuple[Place, T]]:
+    async def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
         """Run an operation on every primary, one after the other."""
         lookup = self._topology.primaries()
         places = await self._drive(lookup)

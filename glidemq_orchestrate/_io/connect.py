@@ -19,12 +19,14 @@ from redis.retry import Retry
 
 from glidemq_orchestrate._io.packing import ESCAPES
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.settings import ConnectionSettings, Place
+from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 MAX_CONNECTIONS: Final = 100_000  # as many as there are waiters: redis-py refuses the 101st by default
 
 
-def sync_pool(settings: ConnectionSettings, place: Place, *, sentinel: bool = False) -> sync.ConnectionPool:
+def sync_pool(
+    settings: ConnectionSettings, place: Endpoint, *, sentinel: bool = False
+) -> sync.ConnectionPool:
     """Blocking connections."""
     options = _options(settings, place, sentinel=sentinel)
     if place.port:
@@ -37,7 +39,9 @@ def sync_pool(settings: ConnectionSettings, place: Place, *, sentinel: bool = Fa
     )
 
 
-def async_pool(settings: ConnectionSettings, place: Place, *, sentinel: bool = False) -> aio.ConnectionPool:
+def async_pool(
+    settings: ConnectionSettings, place: Endpoint, *, sentinel: bool = False
+) -> aio.ConnectionPool:
     """Connections of one event loop."""
     return aio.ConnectionPool(
         connection_class=_kind(aio, settings, place),
@@ -49,13 +53,13 @@ def async_pool(settings: ConnectionSettings, place: Place, *, sentinel: bool = F
     )
 
 
-def _kind(module: Any, settings: ConnectionSettings, place: Place) -> Any:
+def _kind(module: Any, settings: ConnectionSettings, place: Endpoint) -> Any:
     if not place.port:
         return module.UnixDomainSocketConnection
     return module.SSLConnection if settings.tls else module.Connection
 
 
-def _options(settings: ConnectionSettings, place: Place, *, sentinel: bool) -> dict[str, Any]:
+def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -> dict[str, Any]:
     options: dict[str, Any] = {
         "max_connections": MAX_CONNECTIONS,
         "decode_responses": True,

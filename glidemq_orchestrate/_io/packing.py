@@ -77,7 +77,7 @@ def _flaw(call: Call[Any]) -> EncodeError | None:
         others = [word for word in call.words if word.__class__ is not str]
         if not _are_small(others):
             for word in others:
-                if told := _told(word):
+                if told := _shown(word):
                     return _error(call, told)
         try:
             object.__setattr__(call, "packed", pack(call.words))
@@ -92,7 +92,7 @@ def _are_small(words: list[Word]) -> bool:
     return _NUMBERS.issuperset(map(type, words)) and (not words or max(map(abs, numbers)) <= _MOST)
 
 
-def _told(word: Word) -> str:
+def _shown(word: Word) -> str:
     if isinstance(word, str):
         try:
             word.encode(errors=ESCAPES)

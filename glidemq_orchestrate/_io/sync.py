@@ -18,7 +18,7 @@ from glidemq_orchestrate._io.topology import Answered, Parcel, Single, Topology,
 from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
-from glidemq_orchestrate.settings import ConnectionSettings, Place
+from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class SyncDriver:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._topology = topology_of(settings)
-        self._pools: dict[tuple[Place, bool], ConnectionPool] = {}
+        self._pools: dict[tuple[Endpoint, bool], ConnectionPool] = {}
         self._making = threading.Lock()
         self._has_answered, self._closings = False, 0
 
@@ -37,7 +37,7 @@ class SyncDriver:
         """Run an operation to its end: what it returns or raises."""
         return self._run(op, self._topology)
 
-    def run_on_each(self, make: Callable[[Place], Op[T]]) -> list[tuple[Place, T]]:
+    def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
         """Run an operation on every primary, one after the other."""
         lookup = self._topology.primaries()
         return [(place, self._run(make(place), Single(place))) for place in self._drive(lookup)]

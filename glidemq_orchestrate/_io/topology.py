@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias
 
-from glidemq_orchestrate._io.places import SLOTS, SlotMap, target
+from glidemq_orchestrate._io.slots import SLOTS, SlotMap, target
 from glidemq_orchestrate._io.translate import Redirected
 from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate.errors import (
@@ -27,14 +27,14 @@ from glidemq_orchestrate.errors import (
     ServerBusy,
     TransportError,
 )
-from glidemq_orchestrate.settings import ConnectionSettings, Place
+from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """Calls that travel to one place, in order."""
 
-    place: Place
+    place: Endpoint
     calls: tuple[Call[Any], ...]
     sentinel: bool = False
 
@@ -42,7 +42,7 @@ class Parcel:
 Replies: TypeAlias = list[Any]
 Answered: TypeAlias = "Replies | GlideMQError"
 Delivery: TypeAlias = Generator[list[Parcel], list[Answered], Replies]
-Lookup: TypeAlias = Generator[list[Parcel], list[Answered], tuple[Place, ...]]
+Lookup: TypeAlias = Generator[list[Parcel], list[Answered], tuple[Endpoint, ...]]
 
 ASKING: Final = command("ASKING", decode=str)
 
@@ -69,7 +69,7 @@ def topology_of(settings: ConnectionSettings) -> Topology:
 class Single:
     """One server."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Endpoint) -> None:
         self._place = place
 
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
@@ -91,7 +91,7 @@ class Sentinel:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._sentinels = settings.places
-        self._primary: Place | None = None
+        self._primary: Endpoint | None = None
 
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
         """See ``Topology``."""
@@ -120,7 +120,7 @@ class Sentinel:
         """See ``Topology``."""
         return (self._primary or (yield from self._look_up()),)
 
-    def _look_up(self) -> Generator[list[Parcel], list[Answered], Place]:
+    def _look_up(self) -> Generator[list[Parcel], list[Answered], Endpoint]:
         name = self._settings.service
         ask = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name, decode=list)
         failed: GlideMQError | None = None
@@ -132,7 +132,7 @@ class Sentinel:
             elif found:
                 others = (other for other in self._sentinels if other != sentinel)
                 self._sentinels = (sentinel, *others)
-                self._primary = Place(found[0], int(found[1]))
+                self._primary = Endpoint(found[0], int(found[1]))
                 return self._primary
             else:
                 unknown = f"the sentinels of {self._settings.where} know no service {name!r}"
@@ -146,7 +146,7 @@ class Cluster:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._map: SlotMap | None = None
-        self._known: tuple[Place, ...] = ()
+        self._known: tuple[Endpoint, ...] = ()
 
     def primaries(self) -> Lookup:
         """See ``Topology``."""
@@ -201,14 +201,14 @@ class Cluster:
                 self._forget(part.place)
         return replies
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: Endpoint) -> None:
         """Look the map up again, and at this place last: it may be cut off from the others."""
         self._map = None
         self._known = (*(known for known in self._known if known != place), place)
 
     def _send(self, parts: Sequence[Part]) -> Delivery:
         """One parcel a place. An error stands for what a place did not answer or nobody serves."""
-        numbers: dict[Place, list[int]] = {}
+        numbers: dict[Endpoint, list[int]] = {}
         for number, part in enumerate(parts):
             if part.place is not None:
                 numbers.setdefault(part.place, []).append(number)
@@ -265,7 +265,7 @@ class Cluster:
 class Part:
     """A call for one place; None while nobody serves its slot. ``ask``: in the middle of a move."""
 
-    place: Place | None
+    place: Endpoint | None
     call: Call[Any]
     ask: bool = False
 
@@ -290,7 +290,7 @@ def is_stale(reply: object) -> bool:
 
 def _redirected(part: Part, moved: Redirected) -> Part:
     host = moved.place.host or (part.place.host if part.place else "")
-    return Part(Place(host, moved.place.port), part.call, ask=moved.ask)
+    return Part(Endpoint(host, moved.place.port), part.call, ask=moved.ask)
 
 
 def _strictest(replies: Replies) -> Any:
@@ -298,7 +298,7 @@ def _strictest(replies: Replies) -> Any:
     return next((reply for reply in replies if isinstance(reply, GlideMQError)), replies[0])
 
 
-def _scan(call: Call[Any], primaries: Sequence[Place]) -> Order:
+def _scan(call: Call[Any], primaries: Sequence[Endpoint]) -> Order:
     """One primary after the other: a cursor is that of a primary and, after ``@``, its number."""
     cursor, _, number = str(call.words[1]).partition("@")
     index = min(int(number or 0), len(primaries) - 1)

@@ -14,7 +14,7 @@ from glidemq_orchestrate.errors import (
     OutcomeUnknown,
     ProtocolError,
 )
-from glidemq_orchestrate.settings import ConnectionSettings, Place
+from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 # redis-py turns these codes into classes and strips them from the text.
 _STRIPPED: Final = {
@@ -32,7 +32,7 @@ _DRIVER_ERRORS: Final = (exceptions.RedisError, OSError)
 class Redirected(ConfigurationError):
     """A node of a cluster refused a call: ``place`` has the slot, for this one call only when ``ask``."""
 
-    def __init__(self, slot: int, place: Place, *, ask: bool) -> None:
+    def __init__(self, slot: int, place: Endpoint, *, ask: bool) -> None:
         self.slot, self.place, self.ask = slot, place, ask
         super().__init__(
             f"the server is a node of a cluster, and {place} has the slot: "
@@ -40,9 +40,9 @@ class Redirected(ConfigurationError):
         )
 
 
-def not_connected(settings: ConnectionSettings, place: Place, exc: Exception) -> GlideMQError:
+def not_connected(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError:
     """For a failure before anything was sent."""
-    where, told = settings.node(place), _told(exc)
+    where, told = settings.node(place), _message(exc)
     if isinstance(exc, exceptions.AuthenticationError | exceptions.AuthorizationError):
         return ConfigurationError(f"{where} refused the user or password")
     if isinstance(exc, exceptions.BusyLoadingError):
@@ -52,14 +52,14 @@ def not_connected(settings: ConnectionSettings, place: Place, exc: Exception) ->
     return ConnectionFailed(f"cannot connect to {where}: {told}. {_advice(settings, told)}")
 
 
-def broken(settings: ConnectionSettings, place: Place, exc: Exception) -> GlideMQError:
+def broken(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError:
     """For a connection that broke after something was sent."""
     where = settings.node(place)
     if not isinstance(exc, _DRIVER_ERRORS):
         return unread(where, exc)
     if isinstance(exc, exceptions.BusyLoadingError):
         return error_from(f"LOADING {exc}")
-    return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {_told(exc)}")
+    return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {_message(exc)}")
 
 
 def unread(where: str, exc: Exception) -> GlideMQError:
@@ -71,7 +71,7 @@ def refused(exc: exceptions.ResponseError) -> GlideMQError:
     """For an error reply."""
     if isinstance(exc, exceptions.AskError):  # MOVED is a kind of it
         is_ask = not isinstance(exc, exceptions.MovedError)
-        return Redirected(exc.slot_id, Place(exc.host, exc.port), ask=is_ask)
+        return Redirected(exc.slot_id, Endpoint(exc.host, exc.port), ask=is_ask)
     if isinstance(exc, exceptions.NoPermissionError):
         error = ConfigurationError(f"the server's user may not do this: {exc}")
         error.code = "NOPERM"
@@ -82,7 +82,7 @@ def refused(exc: exceptions.ResponseError) -> GlideMQError:
     return error_from(str(exc))
 
 
-def _told(exc: Exception) -> str:
+def _message(exc: Exception) -> str:
     # redis-py's texts name host and port, never the password.
     return str(exc).strip().rstrip(".") or type(exc).__name__
 

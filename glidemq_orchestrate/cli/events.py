@@ -29,8 +29,10 @@ def events(
 ) -> None:
     """Print the events of a queue, the oldest first; lost ones are told in their place."""
     where = EventFilter(kinds=kind or None, jobs=job or None, flows=flow or None)
-    patience = None if follow else timedelta(milliseconds=100)
-    with EventReader(queue, url, prefix=prefix, position=start, where=where, patience=patience) as reader:
+    idle_timeout = None if follow else timedelta(milliseconds=100)
+    with EventReader(
+        queue, url, prefix=prefix, position=start, where=where, idle_timeout=idle_timeout
+    ) as reader:
         for event in reader:
             say(_json(event) if as_json else _line(event))
 

@@ -70,12 +70,12 @@ def _row(entry: SchedulerEntry) -> dict[str, Any]:
         "schedule": None if entry.schedule is None else entry.schedule.to_wire(),
         "job": entry.job,
         "iterations": entry.iterations,
-        "last_run": _told(entry.last_run),
-        "next_run": _told(entry.next_run),
+        "last_run": _time(entry.last_run),
+        "next_run": _time(entry.next_run),
         "python_only": entry.python_only,
         "broken": entry.broken,
     }
 
 
-def _told(at: datetime | None) -> str | None:
+def _time(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="milliseconds")

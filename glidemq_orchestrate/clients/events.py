@@ -37,7 +37,7 @@ class EventReader(SyncFacade):
         position: Where to go on: ``position`` of an earlier reader. Left out: only events from now on.
             ``0-0``: from the oldest that is left.
         where: Which events are wanted; a gap always is.
-        patience: Iterating ends after so long without a wanted event. None: never.
+        idle_timeout: Iterating ends after so long without a wanted event. None: never.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -49,14 +49,14 @@ class EventReader(SyncFacade):
         *,
         position: str | None = None,
         where: EventFilter = ALL,
-        patience: timedelta | None = None,
+        idle_timeout: timedelta | None = None,
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(queue))
         self.position = position
-        self._where, self._patience = where, patience
+        self._where, self._idle_timeout = where, idle_timeout
 
     def start(self) -> str:
         """Fix the position now, if it is not fixed yet, and return it. Later events will be read."""
@@ -72,11 +72,11 @@ class EventReader(SyncFacade):
         return [event for event in events if self._where.takes(event)]
 
     def __iter__(self) -> Iterator[Event]:
-        """Wanted events one by one, until none came for ``patience``."""
+        """Wanted events one by one, until none came for ``idle_timeout``."""
         heard = time.monotonic()
-        while self._patience is None or time.monotonic() - heard < self._patience.total_seconds():
+        while self._idle_timeout is None or time.monotonic() - heard < self._idle_timeout.total_seconds():
             events = self._run(
-                ops.read_with_gap(self._keys, self.start(), milliseconds(_step(self._patience)))
+                ops.read_with_gap(self._keys, self.start(), milliseconds(_step(self._idle_timeout)))
             )
             for event in events:
                 self.position = event.id
@@ -95,14 +95,14 @@ class AsyncEventReader(AsyncFacade):
         *,
         position: str | None = None,
         where: EventFilter = ALL,
-        patience: timedelta | None = None,
+        idle_timeout: timedelta | None = None,
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(url, prefix=prefix, clock=clock)
         self._keys = QueueKeys(self._prefix, check_queue_name(queue))
         self.position = position
-        self._where, self._patience = where, patience
+        self._where, self._idle_timeout = where, idle_timeout
 
     async def start(self) -> str:
         """See ``EventReader.start``."""
@@ -120,10 +120,10 @@ class AsyncEventReader(AsyncFacade):
         return [event for event in events if self._where.takes(event)]
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Wanted events one by one, until none came for ``patience``."""
+        """Wanted events one by one, until none came for ``idle_timeout``."""
         heard = time.monotonic()
-        while self._patience is None or time.monotonic() - heard < self._patience.total_seconds():
-            step = milliseconds(_step(self._patience))
+        while self._idle_timeout is None or time.monotonic() - heard < self._idle_timeout.total_seconds():
+            step = milliseconds(_step(self._idle_timeout))
             for event in await self._run(ops.read_with_gap(self._keys, await self.start(), step)):
                 self.position = event.id
                 if self._where.takes(event):
@@ -131,5 +131,5 @@ class AsyncEventReader(AsyncFacade):
                     heard = time.monotonic()
 
 
-def _step(patience: timedelta | None) -> timedelta:
-    return STEP if patience is None else min(STEP, patience)
+def _step(idle_timeout: timedelta | None) -> timedelta:
+    return STEP if idle_timeout is None else min(STEP, idle_timeout)

@@ -13,7 +13,7 @@ from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.settings import Place
+from glidemq_orchestrate.settings import Endpoint
 
 __all__ = ["Libraries", "LibraryStatus", "source"]
 
@@ -53,7 +53,7 @@ class Libraries(SyncFacade):
         try:
             if settings.kind == "single" and (primaries := driver.run(ops.primaries())):
                 driver.close()
-                settings = settings.as_cluster(Place(*primaries[0]))
+                settings = settings.as_cluster(Endpoint(*primaries[0]))
                 driver = SyncDriver(settings)
             return {settings.node(place): told for place, told in driver.run_on_each(lambda _: op())}
         finally:

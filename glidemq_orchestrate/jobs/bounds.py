@@ -48,7 +48,7 @@ def lasting(
         raise InvalidJob(f"{name} must not be negative, got {value}")
     # Compared as it is sent: in whole milliseconds.
     if milliseconds(value) < milliseconds(least):
-        raise InvalidJob(f"{name} must be at least {_told(least)}, got {value}")
+        raise InvalidJob(f"{name} must be at least {_duration(least)}, got {value}")
     if value > most:
         raise InvalidJob(f"{name} must be at most {most}, got {value}")
 
@@ -72,5 +72,5 @@ def milli(value: float) -> int:
     return math.floor(value * 1000 + 0.5)
 
 
-def _told(least: timedelta) -> str:
+def _duration(least: timedelta) -> str:
     return "a millisecond" if least == timedelta(milliseconds=1) else str(least)

@@ -58,7 +58,7 @@ class BroadcastWorker(Service):
         subjects: Patterns, of which one must fit: ``*`` is one segment, ``>`` at the end one or more.
         concurrency: Messages at the same time.
         lock_duration: After so long without a sign of life others take a message over; at least a second.
-        max_lost: How often a message may lose its worker before it fails.
+        max_stalled: How often a message may lose its worker before it fails.
         shutdown_timeout: How long a stop waits for running handlers. Then ``ctx.cancelled`` is set, async
             handlers are cancelled, and others take the messages over after ``lock_duration``.
         prefix: First part of every key.
@@ -79,7 +79,7 @@ class BroadcastWorker(Service):
         subjects: Sequence[str] = (),
         concurrency: int = 10,
         lock_duration: timedelta = timedelta(seconds=30),
-        max_lost: int = 3,
+        max_stalled: int = 3,
         shutdown_timeout: timedelta = timedelta(seconds=10),
         prefix: str = DEFAULT_PREFIX,
         clock: Clock | None = None,
@@ -95,7 +95,7 @@ class BroadcastWorker(Service):
         patterns = tuple(check_pattern(pattern) for pattern in subjects)
         self._subscription = Subscription(keys, subscription, start_from, patterns)
         self._handler, self._concurrency = handler, concurrency
-        self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
+        self._lock_ms, self._max_stalled = milliseconds(lock_duration), max_stalled
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._threads = Threads("glidemq-broadcast")
         self._held: dict[str, tuple[Attempt, asyncio.Task[None]]] = {}
@@ -158,7 +158,7 @@ class BroadcastWorker(Service):
 
     async def _look_after(self) -> None:
         taken = await self._run(
-            ops.upkeep(self._subscription, self.id, self._lock_ms, self._max_lost, self._clock)
+            ops.upkeep(self._subscription, self.id, self._lock_ms, self._max_stalled, self._clock)
         )
         self._again = self._again or bool(taken)
 
@@ -268,7 +268,7 @@ class BroadcastWorker(Service):
             inputs={},
             flow_id=None,
             node=None,
-            speaker=_Voice(queue, attempt.job_id, say),
+            speaker=_Speaker(queue, attempt.job_id, say),
         )
 
     async def _say(self, call: Call[Any]) -> None:
@@ -280,7 +280,7 @@ class BroadcastWorker(Service):
             self._sayings -= 1
 
 
-class _Voice(Unheard):
+class _Speaker(Unheard):
     """The ``Speaker`` of a message's context."""
 
     def __init__(self, queue: QueueKeys, job_id: str, say: Callable[[Call[Any]], None]) -> None:

@@ -38,20 +38,20 @@ def serve(sock: socket.socket) -> None:
     """Run what comes until the worker closes the connection."""
     # A session of its own: Ctrl-C is the worker's affair, and what a handler starts can be ended with it.
     os.setsid()
-    own, voice = os.getpid(), _Voice(sock)
+    own, messenger = os.getpid(), _Messenger(sock)
     while (task := _receive(sock)) is not None:
-        voice.say(BEGUN, b"")
+        messenger.say(BEGUN, b"")
         try:
             function, job = pickle.loads(task)  # noqa: S301  the worker's own
-            kind, body = DONE, _run(function, job, voice)
+            kind, body = DONE, _run(function, job, messenger)
         except BaseException as exc:  # noqa: BLE001  nothing that a handler does may end this loop
             kind, body = RAISED, pack(exc)
         if os.getpid() != own:  # a handler has forked and let the copy come back here
             os._exit(1)
-        voice.say(kind, body)
+        messenger.say(kind, body)
 
 
-class _Voice:
+class _Messenger:
     """How this process speaks to its worker; any thread may use it."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -65,11 +65,11 @@ class _Voice:
 class _Speaker(Unheard):
     """What a handler speaks by: its words go to the worker."""
 
-    def __init__(self, voice: _Voice, name: str) -> None:
-        self._voice, self._name = voice, name
+    def __init__(self, messenger: _Messenger, name: str) -> None:
+        self._messenger, self._name = messenger, name
 
     def progress(self, value: JsonLike) -> None:
-        self._voice.say(PROGRESS, encode(value, where=f"progress of job {self._name}").encode())
+        self._messenger.say(PROGRESS, encode(value, where=f"progress of job {self._name}").encode())
 
     def log(self, line: str) -> None:
         body = line.encode(errors="replace")
@@ -77,7 +77,7 @@ class _Speaker(Unheard):
             raise PayloadTooLarge(
                 f"a line of a log is {len(body):,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}", where="log"
             )
-        self._voice.say(LOG, body)
+        self._messenger.say(LOG, body)
 
 
 def _receive(sock: socket.socket) -> bytes | None:
@@ -95,8 +95,8 @@ def _read(sock: socket.socket, size: int) -> bytes | None:
     return bytes(body)
 
 
-def _run(function: Callable[[Context], JsonLike], job: dict[str, Any], voice: _Voice) -> bytes:
-    context = Context(**job, speaker=_Speaker(voice, job["name"]), cancelled=Cancelled())
+def _run(function: Callable[[Context], JsonLike], job: dict[str, Any], messenger: _Messenger) -> bytes:
+    context = Context(**job, speaker=_Speaker(messenger, job["name"]), cancelled=Cancelled())
     return encode(function(context), where=f"result of job {job['name']}").encode()
 
 

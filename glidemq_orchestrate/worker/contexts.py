@@ -15,7 +15,7 @@ from glidemq_orchestrate.errors import DecodeError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.messages import Voice
+from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.running_flow import RunningFlow
 
 
@@ -26,14 +26,14 @@ class Contexts:
     Attributes:
         run: Drives operations.
         queues: Keys by queue name.
-        voice: Sends what handlers say.
+        messenger: Sends what handlers say.
         clock: The present.
         allow_import: From which packages handlers import what a job names.
     """
 
     run: Run
     queues: Mapping[str, QueueKeys]
-    voice: Voice
+    messenger: Messenger
     clock: Clock
     allow_import: Sequence[str] = ()
 
@@ -54,7 +54,7 @@ class Contexts:
             nodes.read_results(attempt.inputs) if attempt.inputs else {},
             attempt.flow_id,
             attempt.node,
-            self.voice.of(attempt),
+            self.messenger.of(attempt),
             signals=_read_signals(sent),
             flow=self._flow_of(attempt),
             fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,

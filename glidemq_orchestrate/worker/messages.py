@@ -98,7 +98,7 @@ class Line:
             return self.dropped
 
 
-class Voice:
+class Messenger:
     """Sends what handlers say. Made on the loop; any thread may speak."""
 
     def __init__(self, run: Run, queues: Mapping[str, QueueKeys], clock: Clock) -> None:
@@ -136,11 +136,11 @@ class Voice:
         op = usage.report(self._queues[attempt.queue], attempt.job_id, used, self._clock)
         self._post(attempt, Message(op=op, kind="usage"))
 
-    def has_unsaid(self, attempt: Attempt) -> bool:
+    def has_unsent(self, attempt: Attempt) -> bool:
         """Whether something that the attempt said may be on its way."""
         return bool(self._lines) and _key(attempt) in self._lines
 
-    async def all_said(self, attempt: Attempt) -> None:
+    async def flush(self, attempt: Attempt) -> None:
         """Wait until everything the attempt said is on the server, some seconds at most; it says no more."""
         await asyncio.sleep(0)  # lets what other threads have just said come in
         if sender := self._senders.get(_key(attempt)):
@@ -192,29 +192,29 @@ class Voice:
 
 
 class OfAttempt:
-    """The voice of one attempt: its context's ``Speaker``."""
+    """What one attempt says through the messenger: the ``Speaker`` of its context."""
 
-    __slots__ = ("_attempt", "_voice")
+    __slots__ = ("_attempt", "_messenger")
 
-    def __init__(self, voice: Voice, attempt: Attempt) -> None:
-        self._voice, self._attempt = voice, attempt
+    def __init__(self, messenger: Messenger, attempt: Attempt) -> None:
+        self._messenger, self._attempt = messenger, attempt
 
     def progress(self, value: JsonLike) -> None:
         """See ``Context.progress``."""
         text = encode(value, where=f"progress of job {self._attempt.name}")
-        self._voice.tell("progress", self._attempt, text)
+        self._messenger.tell("progress", self._attempt, text)
 
     def log(self, line: str) -> None:
         """See ``Context.log``."""
-        self._voice.tell("log", self._attempt, line)
+        self._messenger.tell("log", self._attempt, line)
 
     def output(self, fields: Mapping[str, str]) -> None:
         """See ``Context.output``."""
-        self._voice.output(self._attempt, fields)
+        self._messenger.output(self._attempt, fields)
 
     def report_usage(self, usage: Usage) -> None:
         """See ``Context.report_usage``."""
-        self._voice.usage(self._attempt, usage)
+        self._messenger.usage(self._attempt, usage)
 
 
 def _key(attempt: Attempt) -> tuple[str, str]:

@@ -52,7 +52,7 @@ class JobRunner:
         self._collected: dict[str, list[Attempt]] = {}
         self._full: deque[list[Attempt]] = deque()
         self._seconds: dict[tuple[str, str], float] = {}
-        self._voice, self._threads = judge.contexts.voice, judge.caller.threads
+        self._messenger, self._threads = judge.contexts.messenger, judge.caller.threads
         self._log, self._events = Log(), Events(judge.middleware)
         self._loop = asyncio.get_running_loop()
         self._threads.when_one_returns = self._thread_returned
@@ -127,8 +127,8 @@ class JobRunner:
         seconds = self._free(execution)
         self.fill()
         # Progress is refused once the outcome is taken.
-        if unsaid := [attempt for attempt in execution.attempts if self._voice.has_unsaid(attempt)]:
-            await asyncio.gather(*map(self._voice.all_said, unsaid))
+        if unsaid := [attempt for attempt in execution.attempts if self._messenger.has_unsent(attempt)]:
+            await asyncio.gather(*map(self._messenger.flush, unsaid))
         for attempt, outcome in zip(execution.attempts, outcomes, strict=True):
             self._end(attempt, outcome, seconds)
         execution.is_over = True
@@ -166,7 +166,7 @@ class JobRunner:
         self.fill()
 
     def _end(self, attempt: Attempt, outcome: Outcome | None, seconds: float) -> None:
-        self._voice.hush(attempt)
+        self._messenger.hush(attempt)
         self._slots.free(attempt)
         if outcome is None:
             self._events.tell("lost", attempt, seconds)
@@ -216,7 +216,7 @@ class JobRunner:
                 execution.task.cancel()
         await self.drain(seconds)
         held = list(self._slots.held.values())
-        await asyncio.gather(*map(self._voice.all_said, held))
+        await asyncio.gather(*map(self._messenger.flush, held))
 
     # --- what is told ---
 
@@ -225,7 +225,7 @@ class JobRunner:
         for execution in self._running.values():
             for attempt in execution.attempts:
                 if process_token(attempt) == token:
-                    self._voice.tell(kind, attempt, text)
+                    self._messenger.tell(kind, attempt, text)
                     return
 
     def taken(self, outcome: Outcome, verdict: str) -> None:

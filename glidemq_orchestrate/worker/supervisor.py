@@ -12,7 +12,7 @@ from typing import Final
 
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.worker import supervise as ops
-from glidemq_orchestrate._ops.worker.supervise import Tick, Watch
+from glidemq_orchestrate._ops.worker.supervise import Supervision, Tick
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.jobs.bounds import milliseconds
@@ -37,7 +37,7 @@ class Supervisor(Service):
         interval: Time between two looks when nothing happens; 100 ms to 5 s.
         lock_duration: After so long without a sign of life, the jobs of a worker are taken back; at least a
             second.
-        max_lost: How often a job may lose its worker before it fails.
+        max_stalled: How often a job may lose its worker before it fails.
         clock: For tests.
 
     Raises:
@@ -52,7 +52,7 @@ class Supervisor(Service):
         prefix: str = DEFAULT_PREFIX,
         interval: timedelta = timedelta(seconds=2),
         lock_duration: timedelta = timedelta(seconds=30),
-        max_lost: int = 3,
+        max_stalled: int = 3,
         clock: Clock | None = None,
     ) -> None:
         name = f"supervisor-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
@@ -65,11 +65,11 @@ class Supervisor(Service):
             raise ConfigurationError(f"lock_duration must be at least a second, got {lock_duration}")
         self._interval_ms = milliseconds(interval)
         self._watches = [
-            Watch(
+            Supervision(
                 QueueKeys(self._prefix, check_queue_name(name)),
                 self.id,
                 milliseconds(lock_duration),
-                max_lost,
+                max_stalled,
             )
             for name in dict.fromkeys(queues)
         ]
@@ -106,7 +106,7 @@ class Supervisor(Service):
         if self._driver is not None:  # else the lock lapses by itself
             await self._quietly("letting others lead", self.resign)
 
-    async def _look_after(self, watch: Watch) -> None:
+    async def _look_after(self, watch: Supervision) -> None:
         while True:
             position = await self._run(events.tail(watch.queue))
             tick = await self._run(ops.tick(watch, self._clock))
@@ -114,7 +114,7 @@ class Supervisor(Service):
             await asyncio.sleep(LEAST_REST)
             await self._rest(watch, tick, position)
 
-    async def _rest(self, watch: Watch, tick: Tick, position: str) -> None:
+    async def _rest(self, watch: Supervision, tick: Tick, position: str) -> None:
         until = self._clock.monotonic_ms() + self._interval_ms
         if tick.due_ms >= 0:
             until = min(until, self._clock.monotonic_ms() + tick.due_ms - self._clock.now_ms())

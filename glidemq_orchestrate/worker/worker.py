@@ -23,7 +23,7 @@ from typing import Final
 from glidemq_orchestrate._ops.queue import schedulers
 from glidemq_orchestrate._ops.worker import attempt as ops
 from glidemq_orchestrate._ops.worker import supervise
-from glidemq_orchestrate._ops.worker.supervise import Watch
+from glidemq_orchestrate._ops.worker.supervise import Supervision
 from glidemq_orchestrate._ops.worker.workers import OURS
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
@@ -39,7 +39,7 @@ from glidemq_orchestrate.worker.core import Slots
 from glidemq_orchestrate.worker.feed import Feed
 from glidemq_orchestrate.worker.handler import H, Handlers
 from glidemq_orchestrate.worker.judge import Judge
-from glidemq_orchestrate.worker.messages import Voice
+from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.middleware.budget import Budget
 from glidemq_orchestrate.worker.middleware.hooks import Hooks
 from glidemq_orchestrate.worker.middleware.middleware import Middleware, check_middleware
@@ -77,7 +77,7 @@ class Worker(Service):
         prefix: First part of every key.
         lock_duration: After so long without a sign of life, another worker may take the jobs over; at least a
             second.
-        max_lost: How often a job may lose its worker before it fails.
+        max_stalled: How often a job may lose its worker before it fails.
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
         allow_import: The packages from which handlers import what a job names (``spark.python``), by whole
             parts: ``mypackage`` allows ``mypackage.steps``, not ``mypackage2``. Anything else is refused.
@@ -100,7 +100,7 @@ class Worker(Service):
         handlers: Handlers | None = None,
         prefix: str = DEFAULT_PREFIX,
         lock_duration: timedelta = timedelta(seconds=30),
-        max_lost: int = 3,
+        max_stalled: int = 3,
         shutdown_timeout: timedelta = timedelta(seconds=10),
         allow_import: Sequence[str] = (),
         middleware: Sequence[Middleware] = (),
@@ -122,7 +122,7 @@ class Worker(Service):
             raise ConfigurationError(f"lock_duration must be at least a second, got {lock_duration}")
         self.handlers = handlers or Handlers()
         self._queues = {name: QueueKeys(self._prefix, check_queue_name(name)) for name in queues}
-        self._lock_ms, self._max_lost = milliseconds(lock_duration), max_lost
+        self._lock_ms, self._max_stalled = milliseconds(lock_duration), max_stalled
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._slots = Slots(concurrency, prefetch)
         self._token_limit = token_limit
@@ -188,22 +188,22 @@ class Worker(Service):
         if self.handlers.has_processes:
             self._processes = Processes(self._said_by_process)
         run, queues, clock = self._run, self._queues, self._clock
-        voice = Voice(run, queues, clock)
+        messenger = Messenger(run, queues, clock)
         judge = Judge(
             self.handlers,
-            Contexts(run, queues, voice, clock, self._allow_import),
+            Contexts(run, queues, messenger, clock, self._allow_import),
             Caller(self._threads, self._processes),
-            self._all_middleware(voice),
+            self._all_middleware(messenger),
             Unhandled(run, queues, self.handlers, self.id, clock),
             clock,
         )
         return JobRunner(judge, self._slots, say=self._say, nudge=self._nudge, stop=self.stop)
 
-    def _all_middleware(self, voice: Voice) -> Sequence[Middleware]:
+    def _all_middleware(self, messenger: Messenger) -> Sequence[Middleware]:
         """What happens around each call of a handler, the outermost first."""
-        ours: list[Middleware] = [Hooks(self.handlers), Budget(self._run, self._queues, voice), Tracing()]
+        ours: list[Middleware] = [Hooks(self.handlers), Budget(self._run, self._queues, messenger), Tracing()]
         if self._token_limit:
-            ours.insert(0, Tokens(self._run, self._queues, self._token_limit, voice, self._clock))
+            ours.insert(0, Tokens(self._run, self._queues, self._token_limit, messenger, self._clock))
         return (*ours, *self._middleware, TimeLimit())
 
     async def _drain(self) -> None:
@@ -286,7 +286,9 @@ class Worker(Service):
 
     async def _reclaim(self, keys: QueueKeys) -> None:
         await self._run(
-            ops.reclaim([keys], self.id, lock_ms=self._lock_ms, max_lost=self._max_lost, clock=self._clock)
+            ops.reclaim(
+                [keys], self.id, lock_ms=self._lock_ms, max_stalled=self._max_stalled, clock=self._clock
+            )
         )
 
     async def _supervise(self, keys: QueueKeys) -> None:
@@ -295,5 +297,5 @@ class Worker(Service):
     def _until(self, due_ms: int) -> float | None:
         return max(due_ms - self._clock.now_ms(), 20) / 1000 if due_ms >= 0 else None
 
-    def _watch(self, keys: QueueKeys) -> Watch:
-        return Watch(keys, self.id, self._lock_ms, self._max_lost)
+    def _watch(self, keys: QueueKeys) -> Supervision:
+        return Supervision(keys, self.id, self._lock_ms, self._max_stalled)

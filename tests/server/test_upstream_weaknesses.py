@@ -13,7 +13,7 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.worker import supervise
-from glidemq_orchestrate._ops.worker.supervise import Watch
+from glidemq_orchestrate._ops.worker.supervise import Supervision
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.flows.checked import check_flow
@@ -49,7 +49,7 @@ class Fleet:
         self.now += seconds * 1000
         self.etl.now = self.spark.now = self.now
         for queue in self.queues:
-            self.hand.run(supervise.tick(Watch(queue, "one"), self))
+            self.hand.run(supervise.tick(Supervision(queue, "one"), self))
 
     def run(self, *broken: str) -> list[str]:
         """Run everything to its end; the names in the order in which they ended."""

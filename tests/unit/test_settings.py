@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from glidemq_orchestrate import Queue
 from glidemq_orchestrate.doctor import examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed
-from glidemq_orchestrate.settings import ENV_URL, SCHEMES, ConnectionSettings, Place
+from glidemq_orchestrate.settings import ENV_URL, SCHEMES, ConnectionSettings, Endpoint
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_settings_stand_wherever_an_url_may() -> None:
     assert ConnectionSettings.resolve(mine, prefix="other").prefix == "other"
     queue = Queue("etl", mine)
     assert (queue._settings, queue._keys.base) == (mine, "mine:{etl}")
-    cluster = ConnectionSettings("valkeys://u:p@h/1?ca=x", prefix="mine").as_cluster(Place("::1", 7))
+    cluster = ConnectionSettings("valkeys://u:p@h/1?ca=x", prefix="mine").as_cluster(Endpoint("::1", 7))
     assert (cluster.kind, cluster.places, cluster.user, cluster.password, cluster.ca, cluster.tls) == (
-        "cluster", (Place("::1", 7),), "u", "p", "x", True
+        "cluster", (Endpoint("::1", 7),), "u", "p", "x", True
     )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def everything_told(url: str) -> str:
     except ConfigurationError as exc:
         context = None if exc.__suppress_context__ else exc.__context__
         return f"{exc} {exc!r} {exc.__cause__!r} {context!r}"
-    cluster = [] if read.db or read.kind == "sentinel" else [read.as_cluster(Place("other", 1))]
+    cluster = [] if read.db or read.kind == "sentinel" else [read.as_cluster(Endpoint("other", 1))]
     return f"{read!r} {read} {read.where} {read.node(read.places[0])} {cluster!r}"
 
 

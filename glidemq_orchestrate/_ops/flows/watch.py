@@ -44,7 +44,7 @@ class Watch:
 
     Attributes:
         told: What it was told so far.
-        deadline: When it loses patience, in monotonic ms; None: never.
+        deadline: When the reader gives up, in monotonic ms; None: never.
         nodes: Every node with its rank, as it was seen last.
         by_job: The names of the nodes by the ids of their jobs.
         streams: The position in the events of each queue of the flow.

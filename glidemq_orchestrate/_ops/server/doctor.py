@@ -20,7 +20,7 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.keys import doctors_key
-from glidemq_orchestrate.settings import ConnectionSettings, Place
+from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 SLOTS: Final = 16384
 SKEW_MS: Final = (1_000, 30_000)
@@ -58,7 +58,7 @@ class Finding:
 Facts = Mapping[str, str]
 
 
-def examine(prefix: str, clock: Clock, settings: ConnectionSettings, place: Place) -> Op[list[Finding]]:
+def examine(prefix: str, clock: Clock, settings: ConnectionSettings, place: Endpoint) -> Op[list[Finding]]:
     """Look at one server. A server that cannot be asked is a finding too."""
     where = settings.node(place)
     try:

@@ -220,7 +220,7 @@ def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
 
 
 def reclaim(
-    queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_lost: int, clock: Clock
+    queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_stalled: int, clock: Clock
 ) -> Op[None]:
     """Take back the jobs of dead workers, forget these, and write the dead letters of jobs that have failed.
 
@@ -229,7 +229,9 @@ def reclaim(
     now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
     calls: list[Call[Any]] = []
     for queue in queues:
-        calls.append(workers.reclaim(queue, consumer, lock_ms=lock_ms, max_lost=max_lost, now_ms=now_ms))
+        calls.append(
+            workers.reclaim(queue, consumer, lock_ms=lock_ms, max_stalled=max_stalled, now_ms=now_ms)
+        )
         calls.append(workers.forget_workers(queue, GROUP, silent_ms, now_ms))
         calls.append(letters.count(queue))
     replies = yield from ask_each(calls)

@@ -105,7 +105,9 @@ def _begin(subscription: Subscription, entry_id: str, job_id: str, clock: Clock)
     return replace(attempt, job_id=job_id, attempts_made=failures)
 
 
-def upkeep(subscription: Subscription, consumer: str, lock_ms: int, max_lost: int, clock: Clock) -> Op[int]:
+def upkeep(
+    subscription: Subscription, consumer: str, lock_ms: int, max_stalled: int, clock: Clock
+) -> Op[int]:
     """Release due messages and retries, take over what dead consumers hold. Answers how many were taken."""
     queue, group = subscription.queue, subscription.group
     yield from ask(due.promote(queue, clock.now_ms()))
@@ -114,7 +116,7 @@ def upkeep(subscription: Subscription, consumer: str, lock_ms: int, max_lost: in
         return (
             yield from ask(
                 calls.reclaim(
-                    subscription.queue, subscription.group, consumer, lock_ms, max_lost, clock.now_ms()
+                    subscription.queue, subscription.group, consumer, lock_ms, max_stalled, clock.now_ms()
                 )
             )
         )

@@ -24,7 +24,7 @@ from glidemq_orchestrate._protocol.flows import stalled
 from glidemq_orchestrate._protocol.queue import due
 from glidemq_orchestrate._protocol.worker import consumers as consumer_calls
 from glidemq_orchestrate._protocol.worker import supervision
-from glidemq_orchestrate._protocol.worker.supervision import Ended, Place
+from glidemq_orchestrate._protocol.worker.supervision import Ended, Position
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError, ProtocolError, ServerBusy, TransportError
 from glidemq_orchestrate.keys import QueueKeys
@@ -43,20 +43,20 @@ WAKING: Final = frozenset({"completed", "failed", "revoked", "expired", "removed
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Supervision:
     """How one supervisor looks after one queue.
 
     Attributes:
         queue: The queue; flows whose home it is, and flows elsewhere that have nodes in it.
         token: Who the supervisor is; unique.
         lock_ms: After so long without a sign of life, the jobs of a worker are taken back.
-        max_lost: How often a job may lose its worker before it fails.
+        max_stalled: How often a job may lose its worker before it fails.
     """
 
     queue: QueueKeys
     token: str
     lock_ms: int = 30_000
-    max_lost: int = 3
+    max_stalled: int = 3
 
     @property
     def consumer(self) -> str:
@@ -79,7 +79,7 @@ class Tick:
     due_ms: int = -1
 
 
-def tick(watch: Watch, clock: Clock) -> Op[Tick]:
+def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
     """Do what the queue needs now, if nobody else leads it. Repeatable; a refused step stops no other."""
     if not (yield from lead(watch)):
         return Tick(leading=False)
@@ -97,7 +97,7 @@ def tick(watch: Watch, clock: Clock) -> Op[Tick]:
     return Tick(leading=True, foreign=foreign, due_ms=(yield from ask(due.next_due(watch.queue))))
 
 
-def lead(watch: Watch) -> Op[bool]:
+def lead(watch: Supervision) -> Op[bool]:
     """Take or keep the lead of the queue for some seconds."""
     queue, token = watch.queue, watch.token
     locks = [
@@ -111,7 +111,7 @@ def lead(watch: Watch) -> Op[bool]:
     return any(answers)
 
 
-def resign(watch: Watch) -> Op[None]:
+def resign(watch: Supervision) -> Op[None]:
     """Let another supervisor lead at once."""
     yield from ask(supervision.unlock(watch.queue, watch.token))
 
@@ -138,7 +138,7 @@ def has_foreign_workers(queue: QueueKeys) -> Op[bool]:
     )
 
 
-def settle_ended(watch: Watch, clock: Clock) -> Op[None]:
+def settle_ended(watch: Supervision, clock: Clock) -> Op[None]:
     """Tell flows of the jobs that foreign workers have ended since the last time.
 
     Without such workers this costs one call. What it misses, ``look_after_open`` finds.
@@ -156,7 +156,7 @@ def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Cloc
     now_ms = clock.now_ms()
     # Clocks differ and calls overtake each other: what ended a little before the newest may show up after it.
     start = max(number(known.get(kind)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
-    place = Place(str(start))
+    place = Position(str(start))
     for _ in range(SLICES):
         place, more, _ = yield from ask(supervision.settle_foreign(queue, kind, place, clock.now_ms()))
         if not more:
@@ -164,19 +164,19 @@ def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Cloc
     return min(number(place.score), now_ms)
 
 
-def upkeep(watch: Watch, clock: Clock) -> Op[int]:
+def upkeep(watch: Supervision, clock: Clock) -> Op[int]:
     """Release due jobs, sweep, and go on with unsettled flows."""
     return (yield from attempt.upkeep([watch.queue], clock))
 
 
-def reclaim(watch: Watch, clock: Clock) -> Op[None]:
+def reclaim(watch: Supervision, clock: Clock) -> Op[None]:
     """Take back the jobs of dead workers."""
     yield from attempt.reclaim(
-        [watch.queue], watch.consumer, lock_ms=watch.lock_ms, max_lost=watch.max_lost, clock=clock
+        [watch.queue], watch.consumer, lock_ms=watch.lock_ms, max_stalled=watch.max_stalled, clock=clock
     )
 
 
-def look_after_open(watch: Watch, clock: Clock) -> Op[None]:
+def look_after_open(watch: Supervision, clock: Clock) -> Op[None]:
     """Go on with the walk over the open nodes of every running flow: a lap in 15 s, or as fast as may be."""
     home = watch.queue
     known = yield from ask(supervision.progress(home))
@@ -196,7 +196,7 @@ def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
         yield from ask(supervision.note_progress(queue, fields))
 
 
-def _walk(watch: Watch, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
+def _walk(watch: Supervision, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
     """Look at some pages; answers where to go on: number of the flow and position in it."""
     home, pages = watch.queue, 0
     while flow_ids := (yield from ask(stalled.running_flows(home, first, FLOWS))):
@@ -213,7 +213,7 @@ def _walk(watch: Watch, first: int, position: int, clock: Clock) -> Op[tuple[int
     return 0, 0
 
 
-def _look_at(watch: Watch, flow_id: str, position: int, clock: Clock) -> Op[int]:
+def _look_at(watch: Supervision, flow_id: str, position: int, clock: Clock) -> Op[int]:
     """Look at a page of a flow; answers where to go on in it, 0 at its end."""
     home, silent_ms = watch.queue, SILENT_LOCKS * watch.lock_ms
     position, suspects = yield from ask(
@@ -223,11 +223,11 @@ def _look_at(watch: Watch, flow_id: str, position: int, clock: Clock) -> Op[int]
     return position
 
 
-def advance_portable(watch: Watch, clock: Clock) -> Op[None]:
+def advance_portable(watch: Supervision, clock: Clock) -> Op[None]:
     """Tell across slots what ended: nobody else does that for the portable flows of this home."""
     yield from advance.sweep(watch.queue, clock)
 
 
-Step = Callable[[Watch, Clock], Op[Any]]
+Step = Callable[[Supervision, Clock], Op[Any]]
 
 STEPS: Final[tuple[Step, ...]] = (settle_ended, look_after_open, upkeep, reclaim, advance_portable)

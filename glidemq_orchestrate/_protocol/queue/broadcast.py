@@ -60,10 +60,10 @@ def beat(queue: QueueKeys, job_id: str, now_ms: int) -> Call[int]:
 
 
 def reclaim(  # noqa: PLR0913, PLR0917  what is taken over
-    queue: QueueKeys, group: str, consumer: str, lock_ms: int, max_lost: int, now_ms: int
+    queue: QueueKeys, group: str, consumer: str, lock_ms: int, max_stalled: int, now_ms: int
 ) -> Call[int]:
     """Take over what dead consumers of the subscription hold."""
-    args = (group, consumer, lock_ms, max_lost, now_ms, queue.key("failed"), 1, lock_ms)
+    args = (group, consumer, lock_ms, max_stalled, now_ms, queue.key("failed"), 1, lock_ms)
     return function(
         "glidemq_reclaimStalled", [queue.key("stream"), queue.key("events")], args, replies.integer
     )

@@ -17,7 +17,7 @@ Ended = Literal["completed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """A position in a set of ended jobs: a score, and how many jobs of that score are behind."""
 
     score: str = "-inf"
@@ -52,13 +52,13 @@ def note_progress(queue: QueueKeys, fields: Mapping[str, str | int]) -> Call[Non
 
 
 def settle_foreign(
-    queue: QueueKeys, ended: Ended, place: Place, now_ms: int
-) -> Call[tuple[Place, bool, int]]:
+    queue: QueueKeys, ended: Ended, place: Position, now_ms: int
+) -> Call[tuple[Position, bool, int]]:
     """Tell flows of jobs that have ended: where to go on, if more is there, how many were told."""
 
-    def decode(reply: Any) -> tuple[Place, bool, int]:
+    def decode(reply: Any) -> tuple[Position, bool, int]:
         score, passed, more, settled = reply
-        return Place(score, int(passed)), more == 1, settled
+        return Position(score, int(passed)), more == 1, settled
 
     args = (now_ms, place.score, place.passed, LOOK)
     return function("gmo_settle_foreign", [queue.key(ended)], args, decode)

@@ -7,9 +7,11 @@ from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 
-def reclaim(queue: QueueKeys, consumer: str, *, lock_ms: int, max_lost: int, now_ms: int) -> Call[list[str]]:
+def reclaim(
+    queue: QueueKeys, consumer: str, *, lock_ms: int, max_stalled: int, now_ms: int
+) -> Call[list[str]]:
     """Take back the jobs of dead workers. Answers the flows that need ``advance_flow``."""
-    args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_lost)
+    args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_stalled)
     return function("gmo_reclaim", [queue.key("stream")], args, list)
 
 

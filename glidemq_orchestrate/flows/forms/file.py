@@ -135,10 +135,10 @@ def read(wire: Mapping[str, Any]) -> FlowFile:
     try:
         return FlowFile.model_validate(dict(wire))
     except ValidationError as exc:
-        raise InvalidFlow(f"not a flow: {_told(exc)}") from exc
+        raise InvalidFlow(f"not a flow: {_summary(exc)}") from exc
 
 
-def _told(exc: ValidationError) -> str:
+def _summary(exc: ValidationError) -> str:
     faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in exc.errors(include_input=False)]
     told = [
         f"{place[:PLACE_SHOWN]}: {message.removeprefix('Value error, ')[:FAULT_SHOWN]}"

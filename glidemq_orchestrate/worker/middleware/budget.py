@@ -13,7 +13,7 @@ from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.execution import Execution
-from glidemq_orchestrate.worker.messages import Voice
+from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 from glidemq_orchestrate.worker.signals import RetryLater
 
@@ -28,11 +28,11 @@ class Budget(Middleware):
     Args:
         run: Drives operations.
         queues: Keys by queue name.
-        voice: Sends what handlers say: what a job has used must have arrived before it is charged.
+        messenger: Sends what handlers say: what a job has used must have arrived before it is charged.
     """
 
-    def __init__(self, run: Run, queues: Mapping[str, QueueKeys], voice: Voice) -> None:
-        self._run, self._queues, self._voice = run, queues, voice
+    def __init__(self, run: Run, queues: Mapping[str, QueueKeys], messenger: Messenger) -> None:
+        self._run, self._queues, self._messenger = run, queues, messenger
 
     def applies_to(self, execution: Execution) -> bool:
         """Whether a job has a budget."""
@@ -63,7 +63,7 @@ class Budget(Middleware):
 
     async def _charge(self, attempt: Attempt) -> None:
         """Charge what the job took; it is too late to refuse it."""
-        await self._voice.all_said(attempt)
+        await self._messenger.flush(attempt)
         queue = self._queues[attempt.queue]
         with contextlib.suppress(GlideMQError):
             await self._run(budget.charge(queue, attempt.job_id, attempt.budget_key))

@@ -17,7 +17,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.execution import Execution
-from glidemq_orchestrate.worker.messages import Voice
+from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 
 
@@ -64,14 +64,20 @@ class Tokens(Middleware):
         run: Drives operations.
         queues: Keys by queue name.
         limit: The limit.
-        voice: Sends what handlers say: what a job has used must have arrived before it counts.
+        messenger: Sends what handlers say: what a job has used must have arrived before it counts.
         clock: The present.
     """
 
     def __init__(
-        self, run: Run, queues: Mapping[str, QueueKeys], limit: TokenLimit, voice: Voice, clock: Clock
+        self, run: Run, queues: Mapping[str, QueueKeys], limit: TokenLimit, messenger: Messenger, clock: Clock
     ) -> None:
-        self._run, self._queues, self._limit, self._voice, self._clock = run, queues, limit, voice, clock
+        self._run, self._queues, self._limit, self._messenger, self._clock = (
+            run,
+            queues,
+            limit,
+            messenger,
+            clock,
+        )
         self._length = milliseconds(limit.per)
         self._window, self._own = 0, 0
 
@@ -88,7 +94,7 @@ class Tokens(Middleware):
 
     async def _charge(self, queue: QueueKeys, attempt: Attempt) -> None:
         """Count what the job took, before its place is free: the next one asks what was spent."""
-        await self._voice.all_said(attempt)
+        await self._messenger.flush(attempt)
         with contextlib.suppress(GlideMQError):  # the job is done: nothing is left to refuse
             tokens = await self._run(ops.used(queue, attempt.job_id))
             if tokens > 0:

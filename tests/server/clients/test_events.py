@@ -92,7 +92,7 @@ class TestIterating:
         self, clients: Clients, redis_client: Any
     ) -> None:
         ids = tell(redis_client, 120)
-        reader = clients.events(position="0-0", where=EventFilter(jobs=["3", "110"]), patience=SHORT)
+        reader = clients.events(position="0-0", where=EventFilter(jobs=["3", "110"]), idle_timeout=SHORT)
         places: list[tuple[str, str | None]] = []
 
         async def every() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobState
 from glidemq_orchestrate._ops.worker import attempt, supervise
-from glidemq_orchestrate._ops.worker.supervise import LAP_MS, Watch
+from glidemq_orchestrate._ops.worker.supervise import LAP_MS, Supervision
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -90,7 +90,7 @@ def test_a_supervisor_finds_what_is_lost_behind_a_flow_that_it_cannot_look_at(
     place = BAD + (f":{part}" if part else "")
     redis_client.delete(place, "glide:{etl}:job:bad~a", "glide:{etl}:job:good~a")
     redis_client.set(place, "of another type")
-    clock, watch = Later(), Watch(ETL, "gmo-worker-x")
+    clock, watch = Later(), Supervision(ETL, "gmo-worker-x")
     for _ in range(6):
         hand.run(supervise.tick(watch, clock))
         clock.ahead += LAP_MS

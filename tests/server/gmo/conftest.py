@@ -136,9 +136,9 @@ class Bench:
         (kept,) = self.call(wire.heartbeat(self.etl, [attempt], self.now + later_ms))
         return int(kept)
 
-    def reclaim(self, lock_ms: int = 1000, max_lost: int = 3, consumer: str = "other") -> Any:
+    def reclaim(self, lock_ms: int = 1000, max_stalled: int = 3, consumer: str = "other") -> Any:
         return self.raw(
-            "gmo_reclaim", [self.etl.key("stream")], self.now, GROUP, consumer, 0, lock_ms, max_lost
+            "gmo_reclaim", [self.etl.key("stream")], self.now, GROUP, consumer, 0, lock_ms, max_stalled
         )
 
     def job(self, job_id: str, queue: str = "etl") -> dict[str, str]:

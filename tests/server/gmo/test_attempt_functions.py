@@ -315,10 +315,10 @@ class TestReclaiming:
         for _ in range(2):
             bench.begin()
             bench.now += 1000
-            assert bench.reclaim(max_lost=2) == []
+            assert bench.reclaim(max_stalled=2) == []
         bench.begin()
         bench.now += 1000
-        assert bench.reclaim(max_lost=2) == []
+        assert bench.reclaim(max_stalled=2) == []
         assert bench.job("f~a")["failedReason"] == "job stalled more than maxStalledCount"
         assert bench.job("f~b")["failedReason"] == "upstream failed: a"
         assert bench.record()["state"] == "failed"
@@ -346,5 +346,5 @@ class TestReclaiming:
 
     def test_it_needs_a_group(self, bench: Bench) -> None:
         bench.client.delete(STREAM)
-        call: Any = workers.reclaim(ETL, "w", lock_ms=1, max_lost=1, now_ms=bench.now)
+        call: Any = workers.reclaim(ETL, "w", lock_ms=1, max_stalled=1, now_ms=bench.now)
         assert "NOGROUP" in str(bench.hand.answer(call))

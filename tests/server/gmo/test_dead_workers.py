@@ -62,5 +62,5 @@ def test_a_queue_without_a_group_is_no_error(bench: Bench) -> None:
 
 def test_reclaiming_forgets_them(bench: Bench) -> None:
     bench.client.zadd(LISTED, {"gmo-worker-0-old": 1})
-    bench.hand.run(attempt_ops.reclaim([ETL], "gmo-worker-1-alive", lock_ms=1000, max_lost=3, clock=bench))
+    bench.hand.run(attempt_ops.reclaim([ETL], "gmo-worker-1-alive", lock_ms=1000, max_stalled=3, clock=bench))
     assert bench.client.zrange(LISTED, 0, -1) == ["gmo-worker-1-alive"]

@@ -255,7 +255,7 @@ class TestWhatALostReplyLeaves:
         for _ in range(2):
             worker(wanted=1)
             bench.now += 5_000
-            bench.reclaim(lock_ms=1_000, max_lost=1)
+            bench.reclaim(lock_ms=1_000, max_stalled=1)
         assert bench.job(job_id)["state"] == "failed"
         assert bench.client.get(P + "list-active") == "0"
 

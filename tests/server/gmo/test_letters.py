@@ -35,7 +35,7 @@ def add(bench: Bench, data: Any = None, **options: Any) -> JobId:
 
 
 def someone_reclaims(bench: Bench) -> None:
-    bench.hand.run(attempt_ops.reclaim([ETL], "other", lock_ms=1000, max_lost=0, clock=bench))
+    bench.hand.run(attempt_ops.reclaim([ETL], "other", lock_ms=1000, max_stalled=0, clock=bench))
 
 
 def letters(bench: Bench) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def test_a_job_that_kills_its_worker_gets_a_letter(bench: Bench) -> None:
     job_id = add(bench)
     bench.begin()
     bench.now += 10_000
-    assert bench.reclaim(max_lost=0) == []
+    assert bench.reclaim(max_stalled=0) == []
     someone_reclaims(bench)
     assert letters(bench) == [told(job_id, "job stalled more than maxStalledCount", attempts=0)]
 

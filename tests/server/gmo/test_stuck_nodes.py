@@ -10,7 +10,7 @@ from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate._ops.flows.portable import portable
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.worker import supervise
-from glidemq_orchestrate._ops.worker.supervise import Watch
+from glidemq_orchestrate._ops.worker.supervise import Supervision
 from glidemq_orchestrate._protocol.flows import flow, stalled
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.flows.checked import check_flow
@@ -28,7 +28,7 @@ MANY = 130
 def lap(bench: Bench) -> None:
     """A supervisor looks at every open node once, and does what flows need."""
     bench.now += supervise.LAP_MS
-    watch = Watch(ETL, "one")
+    watch = Supervision(ETL, "one")
     for _ in range(20):
         bench.hand.run(supervise.look_after_open(watch, bench))
         if bench.client.hget("glide:{etl}:gmo:supervised", "walk") == "0 0":
@@ -138,7 +138,7 @@ def test_who_waits_for_what_is_to_come_is_left_alone(bench: Bench, node: Any) ->
     lap(bench)
     before = bench.dump()
     bench.now += supervise.LAP_MS
-    bench.hand.run(supervise.look_after_open(Watch(ETL, "one"), bench))
+    bench.hand.run(supervise.look_after_open(Supervision(ETL, "one"), bench))
     after = bench.dump()
     changed = {key for key in before | after if before.get(key) != after.get(key)}
     assert changed == {"glide:{etl}:gmo:supervised"}

@@ -28,7 +28,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate._ops.queue import schedulers as scheduler
 from glidemq_orchestrate._ops.worker import supervise
-from glidemq_orchestrate._ops.worker.supervise import Watch
+from glidemq_orchestrate._ops.worker.supervise import Supervision
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.keys import QueueKeys
@@ -181,7 +181,7 @@ def everything_listed(queue: Queue) -> set[str]:
 def test_jobs(raw: Any, queue: Queue, run_worker: RunWorker) -> None:
     """A worker meets spoilt jobs of every kind, and completes the sound one behind them."""
     queue.set_dead_letter_queue("dead")
-    running = run_worker(["etl"], {"work": lambda ctx: ctx.data}, lock_duration=SECOND, max_lost=0)
+    running = run_worker(["etl"], {"work": lambda ctx: ctx.data}, lock_duration=SECOND, max_stalled=0)
     kinds = [
         JobOptions(),
         JobOptions(lifo=True),
@@ -325,7 +325,7 @@ def test_flows(raw: Any, flows: FlowProducer, hand: Hand) -> None:
             bad.results()
         except GlideMQError:
             pass  # of this flow alone
-        hand.run(supervise.tick(Watch(ETL, "gmo-worker-fuzz"), SystemClock()))
+        hand.run(supervise.tick(Supervision(ETL, "gmo-worker-fuzz"), SystemClock()))
         assert good.status().total == 1
 
     holds()

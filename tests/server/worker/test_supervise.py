@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate._ops.worker import attempt, supervise
-from glidemq_orchestrate._ops.worker.supervise import Tick, Watch
+from glidemq_orchestrate._ops.worker.supervise import Supervision, Tick
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate._protocol.flows import staging
 from glidemq_orchestrate.clock import SystemClock
@@ -64,7 +64,7 @@ class Scene:
             worker.now = self.now
 
     def tick(self, queue: QueueKeys = ETL, token: str = "one") -> Tick:
-        return self.hand.run(supervise.tick(Watch(queue, token), self))
+        return self.hand.run(supervise.tick(Supervision(queue, token), self))
 
     def lap(self, queue: QueueKeys = ETL) -> Tick:
         """A tick whose walk over the open nodes begins anew."""
@@ -295,7 +295,7 @@ def test_two_leaders_at_once_do_no_harm(scene: Scene) -> None:
     scene.flows.submit(DIAMOND, flow_id="f")
     scene.node_worker().run_all("~c")
     scene.wait(supervise.LAP_MS)
-    watches = [Watch(ETL, "one"), Watch(ETL, "two")]
+    watches = [Supervision(ETL, "one"), Supervision(ETL, "two")]
     running = [scene.hand.steps(step(watch, scene)) for step in supervise.STEPS for watch in watches]
     while running:
         running = [steps for steps in running if next(steps, None) is not None]
@@ -316,9 +316,9 @@ def test_only_one_leads_and_another_takes_over_when_it_dies(scene: Scene) -> Non
     scene.client.delete(ETL.supervisor())  # what its time to live does
     assert scene.tick(token="two").leading
     assert not scene.tick(token="one").leading
-    scene.hand.run(supervise.resign(Watch(ETL, "one")))
+    scene.hand.run(supervise.resign(Supervision(ETL, "one")))
     assert not scene.tick(token="one").leading
-    scene.hand.run(supervise.resign(Watch(ETL, "two")))
+    scene.hand.run(supervise.resign(Supervision(ETL, "two")))
     assert scene.tick(token="one").leading
 
 
@@ -352,7 +352,7 @@ def test_a_leader_that_dies_at_any_step_leaves_the_rest_to_the_next(scene: Scene
         scene.client.flushdb()
         hard_scene(scene)
         scene.wait(supervise.LAP_MS)
-        sent = scene.hand.run_until(supervise.tick(Watch(ETL, "first"), scene), cut)
+        sent = scene.hand.run_until(supervise.tick(Supervision(ETL, "first"), scene), cut)
         if sent < cut:
             break
         scene.client.delete(ETL.supervisor())  # the lock of the dead has lapsed
@@ -384,7 +384,7 @@ def test_our_own_workers_cost_a_supervisor_a_few_calls_only(scene: Scene) -> Non
     scene.flows.submit(DIAMOND, flow_id="f")
     scene.lap()
     scene.hand.run(attempt.open_queues([ETL]))
-    asked = list(scene.hand.steps(supervise.tick(Watch(ETL, "one"), scene)))
+    asked = list(scene.hand.steps(supervise.tick(Supervision(ETL, "one"), scene)))
     assert len(asked) < 16
 
 

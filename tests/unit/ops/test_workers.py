@@ -204,7 +204,7 @@ class TestTheWorkersCalls:
     def test_reclaiming_passes_over_queues_without_a_group(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        op = attempts.reclaim([HOME], "w", lock_ms=1, max_lost=1, clock=clock)
+        op = attempts.reclaim([HOME], "w", lock_ms=1, max_stalled=1, clock=clock)
         assert scripted(op, [[ProtocolError("NOGROUP x"), 0, 0]]).value is None
 
     def test_a_worker_that_leaves_keeps_its_consumer_while_entries_are_pending(

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from redis.crc import key_slot
 
 from glidemq_orchestrate._protocol.call import Word
-from glidemq_orchestrate.settings import Place
+from glidemq_orchestrate.settings import Endpoint
 
 # Where a call goes: to the owner of a slot, to any primary, to every primary, or to one after the other.
 Target = int | Literal["any", "all", "scan"]
@@ -58,16 +58,18 @@ def _scanned_tag(words: Sequence[Word]) -> str | None:
 class SlotMap:
     """Who serves which slot: ranges (first, last, primary) in order."""
 
-    ranges: tuple[tuple[int, int, Place], ...]
+    ranges: tuple[tuple[int, int, Endpoint], ...]
 
     @classmethod
-    def read(cls, reply: Any, asked: Place) -> SlotMap:
+    def read(cls, reply: Any, asked: Endpoint) -> SlotMap:
         """From the reply to CLUSTER SLOTS; a node without a host is the one that was asked."""
-        rows = [(int(row[0]), int(row[1]), Place(row[2][0] or asked.host, int(row[2][1]))) for row in reply]
+        rows = [
+            (int(row[0]), int(row[1]), Endpoint(row[2][0] or asked.host, int(row[2][1]))) for row in reply
+        ]
         return cls(tuple(sorted(rows)))
 
     @property
-    def primaries(self) -> tuple[Place, ...]:
+    def primaries(self) -> tuple[Endpoint, ...]:
         """Every primary that serves slots, in a fixed order."""
         return tuple(sorted({place for _, _, place in self.ranges}))
 
@@ -76,6 +78,6 @@ class SlotMap:
         """How many of the 16,384 slots are served."""
         return sum(last - first + 1 for first, last, _ in self.ranges)
 
-    def owner(self, slot: int) -> Place | None:
+    def owner(self, slot: int) -> Endpoint | None:
         """The primary of a slot; None while nobody serves it."""
         return next((place for first, last, place in self.ranges if first <= slot <= last), None)

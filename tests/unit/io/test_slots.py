@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from glidemq_orchestrate._io.places import SlotMap, target
+from glidemq_orchestrate._io.slots import SlotMap, target
 from glidemq_orchestrate._io.topology import Cluster, Parcel, Sentinel, Topology
 from glidemq_orchestrate._io.translate import Redirected
 from glidemq_orchestrate._protocol.call import Call, command
@@ -16,7 +16,7 @@ from glidemq_orchestrate._protocol.queue.reads import scan_keys, scan_page
 from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, OutcomeUnknown, ServerBusy
 from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.settings import ConnectionSettings, Place
+from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 
 def slot(key: str) -> int:
@@ -47,7 +47,7 @@ def test_a_key_decides_where_a_call_goes(words: tuple[Any, ...], where: Any) -> 
     assert target(words) == where
 
 
-A, B, C = (Place(name, 1) for name in "abc")
+A, B, C = (Endpoint(name, 1) for name in "abc")
 # Slots of a, b and c: 15495, 3300, 7365.
 SLOTS_REPLY = [
     [0, 5000, ["b", 1, "id"]],
@@ -92,7 +92,7 @@ def get(name: str) -> Call[Any]:
 def serve(special: dict[tuple[str, str], Any] | None = None) -> Answer:
     """Every node answers with its name and the key; but for ``special``, by node and first word and key."""
 
-    def reply(place: Place, call: Call[Any]) -> Any:
+    def reply(place: Endpoint, call: Call[Any]) -> Any:
         if call.words[:2] == ("CLUSTER", "SLOTS"):
             return SLOTS_REPLY
         found = (special or {}).get((place.host, str(call.words[-1])))
@@ -118,7 +118,7 @@ def test_a_batch_is_split_and_its_replies_are_in_order() -> None:
 
 @pytest.mark.parametrize("ask", [False, True])
 def test_a_moved_slot_is_followed_once_with_that_call_alone(*, ask: bool) -> None:
-    wire, topology = Wire(serve({("a", "{a}"): Redirected(1, Place("b", 1), ask=ask)})), cluster()
+    wire, topology = Wire(serve({("a", "{a}"): Redirected(1, Endpoint("b", 1), ask=ask)})), cluster()
     assert wire.deliver(topology, get("a"), get("b"), get("a")) == ["b{a}", "b{b}", "b{a}"]
     again = ["ASKING", "GET {a}"] * 2 if ask else ["GET {a}"] * 2
     assert wire.sent[1:] == [("a", ["GET {a}"] * 2), ("b", ["GET {b}"]), ("b", again)]
