@@ -1,6 +1,6 @@
 """The life cycle of a job in one table: what leads from which state to which, and the calls that do it.
 
-``docs/job-states.md`` is made from it, and tests hold the functions of the server against it.
+``docs/job-states.md`` is made from it, and the tests of our functions are held against it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ parked: waiting > group-waiting
     glidemq_moveToActive glidemq_completeAndFetchNext gmo_finish_and_fetch
 let go on: group-waiting > waiting
     glidemq_complete glidemq_completeAndFetchNext glidemq_fail glidemq_dedup
-    glidemq_promoteRateLimited glidemq_revoke glidemq_removeJob glidemq_rateLimitGroup
+    glidemq_drain glidemq_promoteRateLimited glidemq_revoke glidemq_removeJob glidemq_rateLimitGroup
     gmo_finish_and_fetch gmo_remove_jobs gmo_revoke_job gmo_reclaim gmo_cancel_flow gmo_advance_flow
 begun: waiting prioritized group-waiting > active
     glidemq_moveToActive glidemq_completeAndFetchNext gmo_finish_and_fetch
@@ -190,7 +190,7 @@ def page() -> str:
     lines += [
         "Made by `make docs` from the table in `glidemq_orchestrate/jobs/states.py`, against which tests hold"
     ]
-    lines += ["the functions of the server.", "", "```mermaid", drawing(), "```", ""]
+    lines += ["hold our functions of the server.", "", "```mermaid", drawing(), "```", ""]
     lines += ["| what | from | to | by |", "|---|---|---|---|"]
     for row in rows:
         head, *calls = row.splitlines()

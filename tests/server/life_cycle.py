@@ -36,7 +36,7 @@ def reached(calls: frozenset[str], source: str) -> frozenset[str]:
 
 
 class LifeCycle:
-    """Looks at all jobs of a server before and after calls."""
+    """Looks at all jobs of a server before and after calls, such as those of the tests of our functions."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
