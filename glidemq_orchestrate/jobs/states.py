@@ -190,7 +190,7 @@ def page() -> str:
     lines += [
         "Made by `make docs` from the table in `glidemq_orchestrate/jobs/states.py`, against which tests hold"
     ]
-    lines += ["hold our functions of the server.", "", "```mermaid", drawing(), "```", ""]
+    lines += ["our functions of the server.", "", "```mermaid", drawing(), "```", ""]
     lines += ["| what | from | to | by |", "|---|---|---|---|"]
     for row in rows:
         head, *calls = row.splitlines()
