@@ -14,6 +14,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.messages import Messenger
+from glidemq_orchestrate.worker.middleware.charging import call_and_charge
 from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 from glidemq_orchestrate.worker.signals import RetryLater
 
@@ -55,14 +56,12 @@ class Budget(Middleware):
             raise RetryLater(timedelta(milliseconds=budget.PAUSE_MS), "Budget exceeded", counts=False)
         if verdict == "fail":
             raise BudgetExceeded("Budget exceeded")
-        value = await proceed()
-        for attempt in execution.attempts:
-            if attempt.budget_key:
-                await self._charge(attempt)
-        return value
+        return await call_and_charge(execution, proceed, self._charge)
 
     async def _charge(self, attempt: Attempt) -> None:
         """Charge what the job took; it is too late to refuse it."""
+        if not attempt.budget_key:
+            return
         await self._messenger.flush(attempt)
         queue = self._queues[attempt.queue]
         with contextlib.suppress(GlideMQError):

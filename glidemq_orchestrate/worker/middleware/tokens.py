@@ -18,6 +18,7 @@ from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.messages import Messenger
+from glidemq_orchestrate.worker.middleware.charging import call_and_charge
 from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 
 
@@ -87,13 +88,11 @@ class Tokens(Middleware):
         while await self._is_spent(queue, self._now()):
             left = self._length - self._clock.now_ms() % self._length
             await asyncio.sleep((left + 1) / 1000)
-        value = await proceed()
-        for attempt in execution.attempts:
-            await self._charge(queue, attempt)
-        return value
+        return await call_and_charge(execution, proceed, self._charge)
 
-    async def _charge(self, queue: QueueKeys, attempt: Attempt) -> None:
+    async def _charge(self, attempt: Attempt) -> None:
         """Count what the job took, before its place is free: the next one asks what was spent."""
+        queue = self._queues[attempt.queue]
         await self._messenger.flush(attempt)
         with contextlib.suppress(GlideMQError):  # the job is done: nothing is left to refuse
             tokens = await self._run(ops.used(queue, attempt.job_id))
