@@ -12,13 +12,11 @@ from typing import Any, Final
 
 from glidemq_orchestrate.codec import encode
 from glidemq_orchestrate.errors import (
-    DuplicateNode,
     FlowTooLarge,
     InvalidFlow,
     InvalidJob,
-    UnknownDependency,
 )
-from glidemq_orchestrate.flows.order import topological_order
+from glidemq_orchestrate.flows.order import check_known, check_unique, topological_order
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule, read_policy, read_rule
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
@@ -130,9 +128,7 @@ def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
     nodes = {node.name: node for node in spec.nodes}
     inner = {name: [other for other in node.after if other in nodes] for name, node in nodes.items()}
     if not is_part:
-        missing = {n.name: [str(d) for d in n.after if d not in nodes] for n in spec.nodes}
-        if any(missing.values()):
-            raise UnknownDependency({name: names for name, names in missing.items() if names})
+        check_known({name: node.after for name, node in nodes.items()})
     order = topological_order(inner)
     dependents: dict[str, list[str]] = {name: [] for name in order}
     for name in order:
@@ -225,9 +221,7 @@ def _check_spec(spec: FlowSpec) -> None:
         _check_node(node)
     for queue in {node.queue for node in spec.nodes}:
         check_queue_name(queue)
-    counts = Counter(node.name for node in spec.nodes)
-    if repeated := [name for name, count in counts.items() if count > 1]:
-        raise DuplicateNode(repeated)
+    check_unique([node.name for node in spec.nodes])
 
 
 def _check_labels(spec: FlowSpec) -> None:

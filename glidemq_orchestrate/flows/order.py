@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
 
-from glidemq_orchestrate.errors import CycleError
+from glidemq_orchestrate.errors import CycleError, DuplicateNode, UnknownDependency
+
+
+def check_unique(names: Sequence[str]) -> None:
+    """Refuse names that come twice.
+
+    Raises:
+        DuplicateNode: Some do; it lists them.
+    """
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise DuplicateNode(repeated)
+
+
+def check_known(after: Mapping[str, Sequence[str]]) -> None:
+    """Refuse dependencies that are not among the names.
+
+    Raises:
+        UnknownDependency: Some are not; it lists them by the name that waits for them.
+    """
+    missing = {name: [str(one) for one in others if one not in after] for name, others in after.items()}
+    if any(missing.values()):
+        raise UnknownDependency({name: others for name, others in missing.items() if others})
 
 
 def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:

@@ -144,15 +144,20 @@ class Step(NamedTuple):
     calls: tuple[str, ...]
 
 
+def _rows() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The rows of the table: what, before and after; and the calls."""
+    for row in re.split(r"\n(?! )", TABLE.strip()):
+        head, *calls = row.splitlines()
+        yield _HEAD.fullmatch(head).groups(), tuple(" ".join(calls).split())  # type: ignore[union-attr]
+
+
 def steps() -> Iterator[Step]:
     """The table, a step for each pair of states."""
     stored = [state.value for state in JobState if state not in (JobState.SKIPPED, JobState.UNKNOWN)]
-    for row in re.split(r"\n(?! )", TABLE.strip()):
-        head, *calls = row.splitlines()
-        what, before, after = _HEAD.fullmatch(head).groups()  # type: ignore[union-attr]  # written above
+    for (what, before, after), calls in _rows():
         sources = stored if before == "any" else before.split()
         for source, target in product(sources, after.split()):
-            yield Step(what, source, target, tuple(" ".join(calls).split()))
+            yield Step(what, source, target, calls)
 
 
 def leads_to(call: str, source: str) -> set[str]:
@@ -185,17 +190,14 @@ def drawing() -> str:
 
 def page() -> str:
     """``docs/job-states.md``: the diagram, and the calls of each step."""
-    rows = re.split(r"\n(?! )", TABLE.strip())
     lines = ["# The life cycle of a job", ""]
     lines += [
         "Made by `make docs` from the table in `glidemq_orchestrate/jobs/states.py`, against which tests hold"
     ]
     lines += ["our functions of the server.", "", "```mermaid", drawing(), "```", ""]
     lines += ["| what | from | to | by |", "|---|---|---|---|"]
-    for row in rows:
-        head, *calls = row.splitlines()
-        told = " ".join(f"`{call}`" for call in " ".join(calls).split())
-        lines.append(f"| {' | '.join(_HEAD.fullmatch(head).groups())} | {told} |")  # type: ignore[union-attr]
+    for head, calls in _rows():
+        lines.append(f"| {' | '.join(head)} | {' '.join(f'`{call}`' for call in calls)} |")
     return "\n".join(lines) + "\n"
 
 

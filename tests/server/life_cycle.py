@@ -40,7 +40,6 @@ class LifeCycle:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self.seen: set[tuple[str, str]] = set()
 
     @contextmanager
     def watching(self, calls: Collection[str]) -> Iterator[None]:
@@ -53,7 +52,6 @@ class LifeCycle:
         for key in {*before, *after}:
             source, target = before.get(key, ABSENT), after.get(key, ABSENT)
             if source != target and {source, target} <= KNOWN:
-                self.seen.add((source, target))
                 told = f"{', '.join(sorted(calls))} took {key} from {source} to {target}"
                 assert target in reached(frozenset(calls), source), f"{told}: the table does not have it"
 

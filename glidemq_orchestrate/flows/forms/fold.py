@@ -6,13 +6,11 @@ Pure. Used by everything that shows a flow to people.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from glidemq_orchestrate.errors import DuplicateNode, UnknownDependency
-from glidemq_orchestrate.flows.order import topological_order
+from glidemq_orchestrate.flows.order import check_known, check_unique, topological_order
 
 _NUMBER: Final = re.compile(r"\d+")
 
@@ -76,14 +74,10 @@ def in_order(nodes: Collection[N]) -> list[N]:
         UnknownDependency: One waits for a node that is not there.
         CycleError: They wait for each other.
     """
+    check_unique([node.name for node in nodes])
     known = {node.name: node for node in nodes}
-    if len(known) < len(nodes):
-        counts = Counter(node.name for node in nodes)
-        raise DuplicateNode([name for name, count in counts.items() if count > 1])
     after = {name: dependencies(node) for name, node in known.items()}
-    missing = {name: [other for other in others if other not in known] for name, others in after.items()}
-    if any(missing.values()):
-        raise UnknownDependency({name: others for name, others in missing.items() if others})
+    check_known(after)
     return [known[name] for name in topological_order(after)]
 
 
