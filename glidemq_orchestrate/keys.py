@@ -19,7 +19,7 @@ GROUP = "workers"
 SLOTS = 16384
 
 _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
-_NO_FLOW_ID = re.compile(r":(nodes|order|open|ready|failed|blocked|telling|growing)\Z")
+_NO_FLOW_ID = re.compile(r":(nodes|order|open|ready|failed|blocked|notifying|growing)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def check_flow_id(flow_id: str) -> str:
     if _NO_FLOW_ID.search(FLOW_ID.check(flow_id)):
         raise ConfigurationError(
             f"flow id {shown(flow_id)} is not usable: not ending in "
-            ":nodes :order :open :ready :failed :blocked :telling :growing"
+            ":nodes :order :open :ready :failed :blocked :notifying :growing"
         )
     return flow_id
 

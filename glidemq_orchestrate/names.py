@@ -47,10 +47,10 @@ class NameRule:
         """
         if isinstance(name, str) and 0 < len(name) <= self.most and not self._has_fault(name):
             return name
-        raise self.error(f"{self.what} {shown(name)} is not usable: {self.told}")
+        raise self.error(f"{self.what} {shown(name)} is not usable: {self.rule}")
 
     @property
-    def told(self) -> str:
+    def rule(self) -> str:
         """The rule, for errors."""
         parts = [f"1 to {self.most:,} characters"]
         parts += ["no control characters"] if self.is_plain else []

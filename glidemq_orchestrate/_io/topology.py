@@ -128,7 +128,7 @@ class Sentinel:
             (answered,) = yield [Parcel(sentinel, (ask,), sentinel=True)]
             found = answered if isinstance(answered, GlideMQError) else answered[0]
             if isinstance(found, GlideMQError):
-                failed = _more_telling(failed, found)
+                failed = _more_specific(failed, found)
             elif found:
                 others = (other for other in self._sentinels if other != sentinel)
                 self._sentinels = (sentinel, *others)
@@ -136,7 +136,7 @@ class Sentinel:
                 return self._primary
             else:
                 unknown = f"the sentinels of {self._settings.where} know no service {name!r}"
-                failed = _more_telling(failed, ConfigurationError(unknown))
+                failed = _more_specific(failed, ConfigurationError(unknown))
         raise _nothing_sent(failed)
 
 
@@ -250,7 +250,7 @@ class Cluster:
                     f"{self._settings.where} is no cluster: use valkey:// without +cluster"
                 )
             if isinstance(found, GlideMQError):
-                failed = _more_telling(failed, found)
+                failed = _more_specific(failed, found)
                 continue
             slots = SlotMap.read(found, place)
             if slots.covered:
@@ -316,7 +316,7 @@ def _scan(call: Call[Any], primaries: Sequence[Endpoint]) -> Order:
     return Order([Part(primaries[index], replace(call, words=words))], merge)
 
 
-def _more_telling(one: GlideMQError | None, other: GlideMQError) -> GlideMQError:
+def _more_specific(one: GlideMQError | None, other: GlideMQError) -> GlideMQError:
     """A server that refuses says more than one that is not there."""
     return other if one is None or isinstance(other, ConfigurationError) else one
 

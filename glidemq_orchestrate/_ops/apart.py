@@ -28,15 +28,15 @@ def apart(op: Op[T], what: str) -> Op[T | None]:
     except Exception as exc:
         if getattr(exc, "code", None) == "NOPERM":
             raise
-        tell(what, exc if isinstance(exc, GlideMQError) else f"{type(exc).__name__}: {exc}")
+        report(what, exc if isinstance(exc, GlideMQError) else f"{type(exc).__name__}: {exc}")
         return None
 
 
-def tell(what: str, why: object) -> None:
+def report(what: str, why: object) -> None:
     """Say once that something is left alone, and why."""
-    _tell_once(readable(what), readable(str(why)))
+    _report_once(readable(what), readable(str(why)))
 
 
 @lru_cache(maxsize=1_000)  # once for each reason, not every two seconds
-def _tell_once(what: str, why: str) -> None:
+def _report_once(what: str, why: str) -> None:
     logger.error("%s is left alone: %s", what, why, extra={"action": "left_alone"})

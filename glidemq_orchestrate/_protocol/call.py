@@ -135,10 +135,10 @@ def ask_each(calls: Iterable[Call[T]]) -> Op[list[T | GlideMQError]]:
     if not batch.calls:
         return []
     replies = yield batch
-    return [_told(call, reply) for call, reply in zip(batch.calls, replies, strict=True)]
+    return [_read_or_error(call, reply) for call, reply in zip(batch.calls, replies, strict=True)]
 
 
-def _told(call: Call[T], reply: Any) -> T | GlideMQError:
+def _read_or_error(call: Call[T], reply: Any) -> T | GlideMQError:
     if isinstance(reply, GlideMQError):
         return call.placed(reply)
     try:

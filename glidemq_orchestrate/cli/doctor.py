@@ -8,14 +8,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, say_json, told
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
 from glidemq_orchestrate.doctor import Finding, Verdict, examine
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red"}
 
 
-@told
+@reports_errors
 def doctor(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False) -> None:
     """Check the server (each primary of a cluster) and say what to do. Exit code 1 when something failed."""
     found = examine(url, prefix=prefix)

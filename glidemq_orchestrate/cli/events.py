@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import Prefix, Url, say, told
+from glidemq_orchestrate.cli.shell import Prefix, Url, reports_errors, say
 from glidemq_orchestrate.clients.events import Event, EventFilter, EventReader
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 
-@told
+@reports_errors
 def events(
     queue: Annotated[str, typer.Option("--queue", "-q", help="The queue.")],
     url: Url = None,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from glidemq_orchestrate.cli import flow_view as view
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, say, say_json, seconds, told
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say, say_json, seconds
 from glidemq_orchestrate.clients.producer import Flow, FlowProducer
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import ConfigurationError
@@ -66,7 +66,7 @@ class Format(StrEnum):
 
 
 @flow_app.command("submit", epilog=EXIT_CODES)
-@told
+@reports_errors
 def flow_submit(
     file: Annotated[
         Path,
@@ -106,7 +106,7 @@ def flow_submit(
 
 
 @flow_app.command("show")
-@told
+@reports_errors
 def flow_show(
     flow_id: FlowIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
@@ -121,7 +121,7 @@ def flow_show(
 
 
 @flow_app.command("watch", epilog=EXIT_CODES)
-@told
+@reports_errors
 def flow_watch(
     flow_id: FlowIdArgument,
     url: Url = None,
@@ -153,7 +153,7 @@ def flow_watch(
 
 
 @flow_app.command("list")
-@told
+@reports_errors
 def flow_list(
     url: Url = None,
     state: Annotated[FlowState | None, typer.Option(help="Only flows in this state.")] = None,
@@ -181,7 +181,7 @@ def flow_list(
 
 
 @flow_app.command("cancel")
-@told
+@reports_errors
 def flow_cancel(
     flow_id: FlowIdArgument,
     url: Url = None,
@@ -197,7 +197,7 @@ def flow_cancel(
 
 
 @flow_app.command("retry", epilog=EXIT_CODES)
-@told
+@reports_errors
 def flow_retry(
     flow_id: FlowIdArgument,
     url: Url = None,
@@ -215,7 +215,7 @@ def flow_retry(
 
 
 @flow_app.command("restart", epilog=EXIT_CODES)
-@told
+@reports_errors
 def flow_restart(
     flow_id: FlowIdArgument,
     url: Url = None,
@@ -233,7 +233,7 @@ def flow_restart(
 
 
 @flow_app.command("graph")
-@told
+@reports_errors
 def flow_graph(
     source: Annotated[str, typer.Argument(metavar="FILE|FLOW_ID", help="A flow file, or the id of a flow.")],
     url: Url = None,
@@ -265,7 +265,7 @@ def flow_graph(
 
 
 @flow_app.command("node")
-@told
+@reports_errors
 def flow_node(
     flow_id: FlowIdArgument,
     name: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")],
@@ -297,7 +297,7 @@ def flow_node(
 
 
 @flow_app.command("schema")
-@told
+@reports_errors
 def flow_schema() -> None:
     """Print the JSON Schema of flow files, for editors and for checks in CI."""
     from glidemq_orchestrate.flows.forms.file import schema_text  # noqa: PLC0415  imports pydantic

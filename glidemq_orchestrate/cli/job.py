@@ -17,10 +17,10 @@ from glidemq_orchestrate.cli.shell import (
     Url,
     as_json_value,
     console,
+    reports_errors,
     say,
     say_json,
     seconds,
-    told,
 )
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import EncodeError
@@ -35,7 +35,7 @@ JobIdArgument = Annotated[str, typer.Argument(metavar="JOB_ID", help="The job's 
 
 
 @job_app.command("add")
-@told
+@reports_errors
 def job_add(
     queue: QueueName,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The handler that runs it.")],
@@ -60,7 +60,7 @@ def job_add(
 
 
 @job_app.command("show")
-@told
+@reports_errors
 def job_show(
     queue: QueueName,
     job_id: JobIdArgument,
@@ -84,7 +84,7 @@ def job_show(
 
 
 @job_app.command("retry")
-@told
+@reports_errors
 def job_retry(
     queue: QueueName, job_id: JobIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:
@@ -95,7 +95,7 @@ def job_retry(
 
 
 @job_app.command("revoke")
-@told
+@reports_errors
 def job_revoke(
     queue: QueueName, job_id: JobIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:
@@ -106,7 +106,7 @@ def job_revoke(
 
 
 @job_app.command("promote")
-@told
+@reports_errors
 def job_promote(
     queue: QueueName, job_id: JobIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:
@@ -117,7 +117,7 @@ def job_promote(
 
 
 @job_app.command("remove")
-@told
+@reports_errors
 def job_remove(
     queue: QueueName, job_id: JobIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import AsJson, Url, say, say_json, told
+from glidemq_orchestrate.cli.shell import AsJson, Url, reports_errors, say, say_json
 from glidemq_orchestrate.clients.library import Libraries, LibraryStatus, source
 
 library_app = typer.Typer(
@@ -16,7 +16,7 @@ library_app = typer.Typer(
 
 
 @library_app.command("status")
-@told
+@reports_errors
 def library_status(url: Url = None, as_json: AsJson = False) -> None:
     """Show which libraries are on the server (on each primary of its cluster) and whether they are ours."""
     with Libraries(url) as libraries:
@@ -24,7 +24,7 @@ def library_status(url: Url = None, as_json: AsJson = False) -> None:
 
 
 @library_app.command("load")
-@told
+@reports_errors
 def library_load(
     url: Url = None,
     replace: Annotated[
@@ -37,7 +37,7 @@ def library_load(
 
 
 @library_app.command("print")
-@told
+@reports_errors
 def library_print(
     name: Annotated[str, typer.Argument(help="glidemq or glidemq_orchestrate.")] = "glidemq",
 ) -> None:

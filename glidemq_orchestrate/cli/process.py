@@ -14,7 +14,16 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import Level, LogLevel, Prefix, Url, console, log_to_stderr, seconds, told
+from glidemq_orchestrate.cli.shell import (
+    Level,
+    LogLevel,
+    Prefix,
+    Url,
+    console,
+    log_to_stderr,
+    reports_errors,
+    seconds,
+)
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
@@ -22,7 +31,7 @@ from glidemq_orchestrate.names import shown
 from glidemq_orchestrate.worker.handler import Handlers
 
 
-@told
+@reports_errors
 def server(
     data: Annotated[Path, typer.Option(help="Directory for the data; made if missing.")] = Path(
         "glidemq-data"
@@ -60,7 +69,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(told)
 
 
-@told
+@reports_errors
 def worker(
     app_names: Annotated[
         list[str],
@@ -118,7 +127,7 @@ def worker(
     ).run()
 
 
-@told
+@reports_errors
 def demo(
     orchestrator: Annotated[str, typer.Option(help="airflow or dagster.")] = "airflow",
     home: Annotated[Path, typer.Option(help="Where the demo keeps its data.")] = Path(".demo"),

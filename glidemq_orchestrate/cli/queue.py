@@ -13,7 +13,7 @@ from rich.text import Text
 from glidemq_orchestrate._ops.queue.admin import EndedState
 from glidemq_orchestrate._ops.queue.listing import LOOK_AT
 from glidemq_orchestrate.cli.job import job_row
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, say, say_json, seconds, told
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say, say_json, seconds
 from glidemq_orchestrate.cli.terminal import printable
 from glidemq_orchestrate.clients.queue import Queue, Queues
 from glidemq_orchestrate.errors import ProtocolError
@@ -29,7 +29,7 @@ SHOWN = [state for state in JobState if state not in HIDDEN]
 
 
 @queue_app.command("list")
-@told
+@reports_errors
 def queue_list(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False) -> None:
     """List the queues with their numbers of jobs. Goes through all keys of the server, a page at a time."""
     with Queues(url, prefix=prefix) as queues:
@@ -49,7 +49,7 @@ def queue_list(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson
 
 
 @queue_app.command("show")
-@told
+@reports_errors
 def queue_show(
     queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
@@ -76,7 +76,7 @@ def queue_show(
 
 
 @queue_app.command("jobs")
-@told
+@reports_errors
 def queue_jobs(
     queue: QueueName,
     state: Annotated[JobState, typer.Option(help="Which jobs.")] = JobState.WAITING,
@@ -108,7 +108,7 @@ def queue_jobs(
 
 
 @queue_app.command("pause")
-@told
+@reports_errors
 def queue_pause(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX) -> None:
     """Let workers begin no job of a queue until it is resumed."""
     with Queue(queue, url, prefix=prefix) as client:
@@ -117,7 +117,7 @@ def queue_pause(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREF
 
 
 @queue_app.command("resume")
-@told
+@reports_errors
 def queue_resume(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX) -> None:
     """Let workers begin jobs again."""
     with Queue(queue, url, prefix=prefix) as client:
@@ -126,7 +126,7 @@ def queue_resume(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PRE
 
 
 @queue_app.command("drain")
-@told
+@reports_errors
 def queue_drain(
     queue: QueueName,
     delayed: Annotated[bool, typer.Option("--delayed", help="Delayed jobs too.")] = False,
@@ -138,11 +138,11 @@ def queue_drain(
     """Delete the jobs that wait to be run. Nodes of flows stay."""
     _ask(f"Delete the waiting jobs of queue {queue}?", yes=yes)
     with Queue(queue, url, prefix=prefix) as client:
-        _tell("deleted", client.drain(delayed=delayed), as_json=as_json)
+        _print_count("deleted", client.drain(delayed=delayed), as_json=as_json)
 
 
 @queue_app.command("clean")
-@told
+@reports_errors
 def queue_clean(
     queue: QueueName,
     state: Annotated[str, typer.Option(help="completed or failed.")] = "completed",
@@ -162,11 +162,11 @@ def queue_clean(
     ended: EndedState = JobState.COMPLETED if state == "completed" else JobState.FAILED
     with Queue(queue, url, prefix=prefix) as client:
         gone = client.clean(ended, grace=timedelta(seconds=older), limit=limit)
-    _tell("deleted", len(gone), as_json=as_json)
+    _print_count("deleted", len(gone), as_json=as_json)
 
 
 @queue_app.command("retry")
-@told
+@reports_errors
 def queue_retry(
     queue: QueueName,
     limit: Annotated[int | None, typer.Option(help="How many at most.")] = None,
@@ -176,11 +176,11 @@ def queue_retry(
 ) -> None:
     """Run failed jobs again, the oldest first. Nodes of flows stay failed: retry the flow."""
     with Queue(queue, url, prefix=prefix) as client:
-        _tell("retried", client.retry_failed(limit), as_json=as_json)
+        _print_count("retried", client.retry_failed(limit), as_json=as_json)
 
 
 @queue_app.command("obliterate")
-@told
+@reports_errors
 def queue_obliterate(
     queue: QueueName,
     force: Annotated[bool, typer.Option("--force", help="Also when jobs are active.")] = False,
@@ -222,5 +222,5 @@ def _ask(question: str, *, yes: bool) -> None:
         typer.confirm(printable(question), abort=True)
 
 
-def _tell(word: str, count: int, *, as_json: bool) -> None:
+def _print_count(word: str, count: int, *, as_json: bool) -> None:
     say(json.dumps({word: count}) if as_json else f"{count} jobs {word}")

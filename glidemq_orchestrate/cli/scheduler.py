@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, say, say_json, told
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors, say, say_json
 from glidemq_orchestrate.clients.schedulers import SchedulerEntry, Schedulers
 from glidemq_orchestrate.errors import SchedulerNotFound
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
@@ -22,7 +22,7 @@ Name = Annotated[str, typer.Argument(help="Name of the scheduler.")]
 
 
 @scheduler_app.command("list")
-@told
+@reports_errors
 def scheduler_list(
     queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
@@ -38,7 +38,7 @@ def scheduler_list(
 
 
 @scheduler_app.command("show")
-@told
+@reports_errors
 def scheduler_show(
     name: Name, queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
@@ -53,7 +53,7 @@ def scheduler_show(
 
 
 @scheduler_app.command("remove")
-@told
+@reports_errors
 def scheduler_remove(
     name: Name, queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:

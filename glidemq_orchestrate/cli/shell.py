@@ -46,7 +46,7 @@ AsJson = Annotated[
 ]
 
 
-def told(command: Callable[P, T]) -> Callable[P, T]:
+def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
     """Turn the errors of this package into one sentence and an exit code."""
 
     @wraps(command)

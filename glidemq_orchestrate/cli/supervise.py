@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.shell import Level, LogLevel, Prefix, Url, log_to_stderr, seconds, told
+from glidemq_orchestrate.cli.shell import Level, LogLevel, Prefix, Url, log_to_stderr, reports_errors, seconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 
-@told
+@reports_errors
 def supervise(
     queue: Annotated[
         list[str],

@@ -191,7 +191,7 @@ class AirflowStack:
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """The state of each task; of a mapped task, ``task[index]``."""
         found = self._get(f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
-        return {_told(entry): entry["state"] for entry in found}
+        return {_name(entry): entry["state"] for entry in found}
 
     def wait_for_task(
         self, dag_id: str, run_id: str, task_id: str, states: Sequence[str], timeout: float = 90.0
@@ -363,7 +363,7 @@ def _task(dag_id: str, run_id: str, task_id: str) -> str:
     return f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}"
 
 
-def _told(entry: Mapping[str, Any]) -> str:
+def _name(entry: Mapping[str, Any]) -> str:
     return entry["task_id"] if entry["map_index"] < 0 else f"{entry['task_id']}[{entry['map_index']}]"
 
 

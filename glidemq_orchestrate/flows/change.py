@@ -20,7 +20,7 @@ from glidemq_orchestrate.flows.spec import FlowState, NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.names import MAX_NAME
 
-UNTOLD: Final = JobState.WAITING_CHILDREN
+UNSEEN: Final = JobState.WAITING_CHILDREN
 """Nobody is told of a node before it leaves this state."""
 
 
@@ -49,7 +49,7 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True)
 class FlowChange:
-    """The end of the flow: always the last that is told.
+    """The end of the flow: always the last that is seen.
 
     Attributes:
         flow: Its id.
@@ -67,12 +67,12 @@ class FlowChange:
 
 
 _CODES: Final = {
-    UNTOLD: "b", JobState.WAITING: "w", JobState.DELAYED: "d", JobState.PRIORITIZED: "p",
+    UNSEEN: "b", JobState.WAITING: "w", JobState.DELAYED: "d", JobState.PRIORITIZED: "p",
     JobState.GROUP_WAITING: "g", JobState.SUSPENDED: "u", JobState.ACTIVE: "a", JobState.COMPLETED: "c",
     JobState.FAILED: "f", "skipped": "s", JobState.UNKNOWN: "x",
 }  # fmt: skip
 _STATES: Final = {code: str(state) for state, code in _CODES.items()}
-_UNTOLD: Final = ord(_CODES[UNTOLD])
+_UNSEEN: Final = ord(_CODES[UNSEEN])
 _POSITION: Final = re.compile(r"1\.([\w-]+)\.((?:\d+[a-z])*)\Z", re.ASCII)
 _MOST_DELTAS: Final = 64
 _MOST_BYTES: Final = 16 * 2**20
@@ -80,7 +80,7 @@ _MOST_RANK: Final = 999_999
 _PARTS: Final = 4
 
 
-class Told:
+class Seen:
     """What a reader was told so far: the state of each node, and of the flow when it has ended.
 
     A node is known by its rank where that is a whole number, as in all nodes of a submission; nodes that came
@@ -94,32 +94,32 @@ class Told:
         self._head, self._deltas = "", list[str]()
 
     @classmethod
-    def at(cls, flow_id: str, position: str) -> Told:
+    def at(cls, flow_id: str, position: str) -> Seen:
         """What was told at a position.
 
         Raises:
             ConfigurationError: It is no position, or that of another flow.
         """
-        told = cls(flow_id)
+        seen = cls(flow_id)
         match = _POSITION.match(position)
         try:
-            of, told.end, codes, told._others = _unpacked(match[1] if match else "")
-            told._codes = bytearray(_known(codes), "ascii")
+            of, seen.end, codes, seen._others = _unpacked(match[1] if match else "")
+            seen._codes = bytearray(_known(codes), "ascii")
             for rank, code in re.findall(r"(\d+)([a-z])", match[2] if match else ""):
-                told._put(_rank(rank), _known(code))
+                seen._put(_rank(rank), _known(code))
         except (ValueError, RecursionError, zlib.error) as exc:
             raise ConfigurationError(f"{position[:60]!r} is no position of a watched flow") from exc
         if of != flow_id:
             raise ConfigurationError(f"the position belongs to flow {of[:MAX_NAME]}, not to {flow_id}")
-        return told
+        return seen
 
     def state(self, rank: float, name: str) -> str:
         """The state of a node that was told last."""
         if not isinstance(rank, int):
-            return self._others.get(name, UNTOLD)
-        return _STATES[chr(self._codes[rank])] if rank < len(self._codes) else UNTOLD
+            return self._others.get(name, UNSEEN)
+        return _STATES[chr(self._codes[rank])] if rank < len(self._codes) else UNSEEN
 
-    def tell(self, rank: float, node: NodeStatus) -> str:
+    def record(self, rank: float, node: NodeStatus) -> str:
         """Remember the state of a node; answers the position."""
         code = _CODES.get(node.state, "")
         if isinstance(rank, int) and code:
@@ -132,14 +132,14 @@ class Told:
             self.end, self._head = "", ""
         return self._position()
 
-    def tell_end(self, state: FlowState) -> str:
+    def record_end(self, state: FlowState) -> str:
         """Remember the end of the flow; answers the position."""
         self.end, self._head = str(state), ""
         return self._position()
 
     def _put(self, rank: int, code: str) -> None:
         missing = rank + 1 - len(self._codes)
-        self._codes.extend([_UNTOLD] * max(missing, 0))
+        self._codes.extend([_UNSEEN] * max(missing, 0))
         self._codes[rank] = ord(code)
 
     def _position(self) -> str:

@@ -62,7 +62,7 @@ class CheckedNode:
         """Whether it or its failure is treated otherwise than by default."""
         return self.rule is not None or self.on_failure is not None or self.queue_timeout_ms is not None
 
-    def told(self) -> list[Any]:
+    def identity(self) -> list[Any]:
         """What makes it what it is, for the fingerprint of the flow."""
         parts: list[Any] = [
             self.name,
@@ -138,16 +138,16 @@ def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
     checked = tuple(encoder.encode(nodes[name], dependents[name], rank) for rank, name in enumerate(order))
     deadline_ms = _ms("deadline", spec.deadline)
     flow_wide = [spec.fail_fast, deadline_ms]
-    told = [spec.name, *sorted(json.dumps(node.told()) for node in checked)]
+    identities = [spec.name, *sorted(json.dumps(node.identity()) for node in checked)]
     if any(flow_wide):
-        told.append(json.dumps(flow_wide))
+        identities.append(json.dumps(flow_wide))
     return CheckedFlow(
         name=spec.name,
         labels=dict(spec.labels),
         nodes=checked,
         queue_of={node.name: node.queue for node in checked},
         home=Counter(node.queue for node in checked).most_common(1)[0][0],
-        digest=hashlib.sha256("\n".join(told).encode()).hexdigest(),
+        digest=hashlib.sha256("\n".join(identities).encode()).hexdigest(),
         retention_ms=retention_ms(spec.retention),
         deadline_ms=deadline_ms,
         fail_fast=spec.fail_fast,

@@ -71,19 +71,19 @@ class Lifeline:
         """
         with self._lock:
             self._watched[pid] = grace
-            self._tell(f"+ {pid} {grace}\n")
+            self._send(f"+ {pid} {grace}\n")
 
     def forget(self, pid: int) -> None:
         """Watch it no longer: it has ended. Harmless when it was not watched."""
         with self._lock:
             if self._watched.pop(pid, None) is not None:
-                self._tell(f"- {pid}\n")
+                self._send(f"- {pid}\n")
 
     def say_goodbye(self) -> None:
         """This process ends in order: the guard need not wait for what a killed one was about to start."""
         with suppress(OSError):
             if self._guard is not None:
-                self._guard.tell(".\n")
+                self._guard.send(".\n")
 
     @contextmanager
     def marking(self) -> Iterator[None]:
@@ -98,12 +98,12 @@ class Lifeline:
         finally:
             os.environ.pop(name, None)
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         guard = self._started()
         if guard is None:
             return
         try:
-            guard.tell(line)
+            guard.send(line)
         except OSError:  # somebody has killed it this moment: the next one is told all that is watched
             self._guard = None
             self._started()
@@ -114,7 +114,7 @@ class Lifeline:
         try:
             self._guard = _Guard(self._name)
             for pid, grace in self._watched.items():
-                self._guard.tell(f"+ {pid} {grace}\n")
+                self._guard.send(f"+ {pid} {grace}\n")
         except OSError as exc:
             self._guard = None
             logger.warning(
@@ -151,7 +151,7 @@ class _Guard:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         os.write(self._pipe, line.encode())
 
     def let_go(self) -> None:

@@ -150,7 +150,7 @@ class BroadcastWorker(Service):
             except BaseException:
                 self._again = True
                 raise
-            self._complaints.forget(f"messages of queue {self._subscription.queue.queue}")
+            self._failures.clear(f"messages of queue {self._subscription.queue.queue}")
 
     async def _beat(self) -> None:
         held = [attempt.job_id for attempt, _ in self._held.values()]
@@ -243,10 +243,10 @@ class BroadcastWorker(Service):
             try:
                 await self._run(ask(call))
             except TransportError as exc:
-                self._complaints.tell(what, exc)
+                self._failures.report(what, exc)
                 await asyncio.sleep(next(pauses))
             else:
-                self._complaints.forget(what)
+                self._failures.clear(what)
                 return
 
     def _context(self, attempt: Attempt) -> Context:
@@ -275,7 +275,7 @@ class BroadcastWorker(Service):
         try:
             await self._run(ask(call))
         except GlideMQError as exc:
-            self._complaints.tell("what handlers say", exc)
+            self._failures.report("what handlers say", exc)
         finally:
             self._sayings -= 1
 

@@ -19,7 +19,7 @@ class Execution:
             ``flow_id``, ``node`` and ``options``. Read them only.
         started: When it began, by the clock of the worker's loop.
         contexts: What the handler gets: one for each job.
-        told: The attempts that shall stop, by job: whether the job was revoked; else their lease is gone.
+        stopped: The jobs that shall stop: True for one that was revoked, False for one whose lease is lost.
         task: The task in which it runs.
         has_ended: Its place is free.
         is_over: What came of all its attempts is said.
@@ -28,7 +28,7 @@ class Execution:
     attempts: Sequence[Attempt]
     started: float
     contexts: Sequence[Context] = ()
-    told: dict[str, bool] | None = None
+    stopped: dict[str, bool] | None = None
     task: asyncio.Task[None] | None = None
     has_ended: bool = False
     is_over: bool = False

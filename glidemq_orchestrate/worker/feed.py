@@ -35,8 +35,8 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import EncodeError, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
-from glidemq_orchestrate.worker.complaints import Complaints
 from glidemq_orchestrate.worker.core import Slots, reconnect_delays, refuse
+from glidemq_orchestrate.worker.failure_log import FailureLog
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -95,7 +95,7 @@ class Feed:
         clock: The present.
         limit: Most starts per window, and the window in ms; (0, 0) for what the queue says.
         share: How many feeds share the slots.
-        complaints: Told what went wrong.
+        failures: Where failures that it survives are reported.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  the parts of a worker that a queue needs
@@ -108,10 +108,10 @@ class Feed:
         clock: Clock,
         limit: tuple[int, int],
         share: int,
-        complaints: Complaints,
+        failures: FailureLog,
     ) -> None:
         self._run, self._worker_id, self.keys, self._slots, self._crew = run, worker_id, keys, slots, crew
-        self._clock, self._limit, self._share, self._complaints = clock, limit, share, complaints
+        self._clock, self._limit, self._share, self._failures = clock, limit, share, failures
         self._outbox: list[Outcome] = []
         self._news = asyncio.Event()
         self._dry = asyncio.Event()
@@ -238,7 +238,7 @@ class Feed:
             self._outbox = [*lane.flight.unsaid, *self._outbox]
         self._news.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._complaints.tell(f"queue {self.keys.queue}", error)
+            self._failures.report(f"queue {self.keys.queue}", error)
 
     async def _exchange(self, flight: Flight) -> None:
         answer = await self._until_answered(flight)
@@ -275,15 +275,15 @@ class Feed:
                     ops.exchange(self.keys, self._worker_id, flight.request, self._clock)
                 )
             except TransportError as exc:
-                self._complaints.tell(what, exc)
+                self._failures.report(what, exc)
                 # What the lost reply announced is asked for; new jobs come with the next call.
                 flight.request = replace(flight.request, again=True)
             except Exception as exc:  # noqa: BLE001  a refusal, or what is not understood, ends no service
-                self._complaints.tell(what, exc)
+                self._failures.report(what, exc)
                 await self._refused(flight, exc)
                 return None
             else:
-                self._complaints.forget(what)
+                self._failures.clear(what)
                 self._pauses = reconnect_delays()
                 return answer
             finally:

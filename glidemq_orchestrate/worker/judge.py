@@ -86,7 +86,7 @@ class Judge:
 
     def judge_cancelled(self, execution: Execution, attempt: Attempt) -> Outcome | None:
         """What to say about an attempt whose task was cancelled, maybe before its first step."""
-        is_revoked = execution.told.get(attempt.job_id) if execution.told else None
+        is_revoked = execution.stopped.get(attempt.job_id) if execution.stopped else None
         if is_revoked is None:  # its handler has cancelled itself, or waited for such a one
             return self.judge_error(attempt, asyncio.CancelledError())
         return refuse(attempt, "revoked") if is_revoked else None

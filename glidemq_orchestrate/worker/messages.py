@@ -108,7 +108,7 @@ class Messenger:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
 
-    def tell(self, kind: str, attempt: Attempt, text: str) -> None:
+    def send(self, kind: str, attempt: Attempt, text: str) -> None:
         """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
         queue = self._queues[attempt.queue]
         call: Call[Any] = (
@@ -202,11 +202,11 @@ class OfAttempt:
     def progress(self, value: JsonLike) -> None:
         """See ``Context.progress``."""
         text = encode(value, where=f"progress of job {self._attempt.name}")
-        self._messenger.tell("progress", self._attempt, text)
+        self._messenger.send("progress", self._attempt, text)
 
     def log(self, line: str) -> None:
         """See ``Context.log``."""
-        self._messenger.tell("log", self._attempt, line)
+        self._messenger.send("log", self._attempt, line)
 
     def output(self, fields: Mapping[str, str]) -> None:
         """See ``Context.output``."""

@@ -29,7 +29,7 @@ END_SECONDS: Final = 5.0
 BY_ITSELF_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.01
 
-Told = Callable[[str, str, str], None]
+Send = Callable[[str, str, str], None]
 """Called with token, ``progress`` or ``log``, and the text."""
 
 
@@ -45,11 +45,11 @@ class Processes:
     """Worker processes, started when a job needs one, and used again. None outlives this process.
 
     Args:
-        told: Gets what the handlers say.
+        send: Gets what the handlers say.
     """
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
         self._owner = os.getpid()
@@ -64,7 +64,7 @@ class Processes:
         for tries_left in reversed(range(TRIES)):
             process = await self._take()
             try:
-                return await process.run(function, job, lambda kind, text: self._told(token, kind, text))
+                return await process.run(function, job, lambda kind, text: self._send(token, kind, text))
             except _NotBegun as exc:
                 if not tries_left:
                     raise ProcessExpired(f"{await process.epitaph()}, before the job reached it") from exc
@@ -140,7 +140,7 @@ class _Process:
             raise
 
     async def run(
-        self, function: Callable[..., Any], job: dict[str, Any], told: Callable[[str, str], None]
+        self, function: Callable[..., Any], job: dict[str, Any], send: Callable[[str, str], None]
     ) -> JsonLike:
         self.is_idle, begun = False, False
         task = pickle.dumps((function, job))
@@ -152,7 +152,7 @@ class _Process:
                 if kind == child.BEGUN:
                     begun = True
                 elif kind in (child.PROGRESS, child.LOG):
-                    told("progress" if kind == child.PROGRESS else "log", body.decode())
+                    send("progress" if kind == child.PROGRESS else "log", body.decode())
                 else:
                     break
         except (OSError, EOFError) as exc:

@@ -110,7 +110,7 @@ class JobRunner:
         execution = Execution(attempts, self._loop.time())
         for attempt in attempts:
             self._running[attempt.queue, attempt.job_id] = execution
-            self._events.tell("active", attempt)
+            self._events.emit("active", attempt)
         execution.task = self._loop.create_task(self._work(execution))
         self._tasks[execution.task] = execution
         execution.task.add_done_callback(self._left)
@@ -169,7 +169,7 @@ class JobRunner:
         self._messenger.hush(attempt)
         self._slots.free(attempt)
         if outcome is None:
-            self._events.tell("lost", attempt, seconds)
+            self._events.emit("lost", attempt, seconds)
             self._nudge()
         else:
             if self._events.are_heard:
@@ -184,13 +184,13 @@ class JobRunner:
         if execution is None or not any(held is attempt for held in execution.attempts):
             self._drop(attempt, revoked=revoked)
             return
-        told = execution.told = {**(execution.told or {}), attempt.job_id: revoked}
+        stopped = execution.stopped = {**(execution.stopped or {}), attempt.job_id: revoked}
         for held, context in zip(execution.attempts, execution.contexts, strict=False):
             if held is attempt:
                 context.cancelled.set()
         registered = self._handlers.get(attempt.name)
         is_stoppable = registered is not None and (registered.is_async or registered.in_process)
-        if is_stoppable and execution.task and all(held.job_id in told for held in execution.attempts):
+        if is_stoppable and execution.task and all(held.job_id in stopped for held in execution.attempts):
             execution.task.cancel()
 
     def _drop(self, attempt: Attempt, *, revoked: bool) -> None:
@@ -218,14 +218,14 @@ class JobRunner:
         held = list(self._slots.held.values())
         await asyncio.gather(*map(self._messenger.flush, held))
 
-    # --- what is told ---
+    # --- messages and events ---
 
     def said_by_process(self, token: str, kind: str, text: str) -> None:
         """A handler in a process has said something."""
         for execution in self._running.values():
             for attempt in execution.attempts:
                 if process_token(attempt) == token:
-                    self._messenger.tell(kind, attempt, text)
+                    self._messenger.send(kind, attempt, text)
                     return
 
     def taken(self, outcome: Outcome, verdict: str) -> None:
@@ -233,4 +233,4 @@ class JobRunner:
         self._log.verdict(outcome, verdict)
         if self._events.are_heard:
             seconds = self._seconds.pop((outcome.attempt.token, outcome.attempt.job_id), 0.0)
-            self._events.tell_verdict(outcome, verdict, seconds)
+            self._events.emit_verdict(outcome, verdict, seconds)

@@ -24,8 +24,8 @@ from glidemq_orchestrate.clients.facade import AsyncFacade
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import Address
-from glidemq_orchestrate.worker.complaints import Complaints
 from glidemq_orchestrate.worker.core import reconnect_delays
+from glidemq_orchestrate.worker.failure_log import FailureLog
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -52,7 +52,7 @@ class Service(AsyncFacade, ABC):
         self._stopping: asyncio.Event | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
-        self._complaints = Complaints(name)
+        self._failures = FailureLog(name)
         self._owns_signals = False
 
     def run(self) -> None:
@@ -68,7 +68,7 @@ class Service(AsyncFacade, ABC):
                     # began, say. A Ctrl-C does not come this way once the signals are ours.
                     if task.done() or not (self._owns_signals or self.ready.is_set()):
                         raise
-                    self._complaints.tell("a task of user code", exc)
+                    self._failures.report("a task of user code", exc)
                 else:
                     return
 
@@ -182,7 +182,7 @@ class Service(AsyncFacade, ABC):
                 await asyncio.sleep(seconds)
             while True:
                 soon = await work()
-                self._complaints.forget(what)
+                self._failures.clear(what)
                 await asyncio.sleep(seconds if soon is None else min(max(soon, 0.01), seconds))
 
         return self._keep(what, again)
@@ -197,11 +197,11 @@ class Service(AsyncFacade, ABC):
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                self._complaints.tell(what, RuntimeError("something that it waited for was cancelled"))
+                self._failures.report(what, RuntimeError("something that it waited for was cancelled"))
             except GeneratorExit:
                 raise
             except BaseException as exc:  # noqa: BLE001  nothing ends a service but its stop
-                self._complaints.tell(what, exc)
+                self._failures.report(what, exc)
             else:
                 return
             if time.monotonic() - began > HEALTHY_SECONDS:

@@ -98,7 +98,7 @@ class Supervisor(Service):
             try:
                 await self._run(ops.tick(watch, self._clock))
             except ProtocolError as exc:  # keys of one queue are broken: the others are looked after
-                self._complaints.tell(f"looking after queue {watch.queue.queue}", exc)
+                self._failures.report(f"looking after queue {watch.queue.queue}", exc)
             self._keep(f"looking after queue {watch.queue.queue}", functools.partial(self._look_after, watch))
 
     async def _finish(self) -> None:
@@ -110,7 +110,7 @@ class Supervisor(Service):
         while True:
             position = await self._run(events.tail(watch.queue))
             tick = await self._run(ops.tick(watch, self._clock))
-            self._complaints.forget(f"looking after queue {watch.queue.queue}")
+            self._failures.clear(f"looking after queue {watch.queue.queue}")
             await asyncio.sleep(LEAST_REST)
             await self._rest(watch, tick, position)
 

@@ -155,7 +155,7 @@ class Worker(Service):
                 await self._run(ops.open_queues([keys]))
                 await self._announce(keys)
             except ProtocolError as exc:  # keys of one queue are broken: the others are served
-                self._complaints.tell(f"queue {name}", exc)
+                self._failures.report(f"queue {name}", exc)
         for hook in self.handlers.start_hooks:
             if (ended := await self._threads.run(hook)).error is not None:
                 raise ended.error
@@ -163,7 +163,7 @@ class Worker(Service):
         for name, keys in self._queues.items():
             self._feeds[name] = Feed(
                 self._run, self.id, keys, self._slots, jobs, self._clock, self._limit, len(self._queues),
-                self._complaints,
+                self._failures,
             )  # fmt: skip
         for name, keys in self._queues.items():
             self._begin_queue(name, keys, jobs)

@@ -11,11 +11,11 @@ import pytest
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
 
-UNTOLD = object()
+NO_REPLY = object()
 
 
 @dataclass
-class Told:
+class Transcript:
     """What an operation answered and what it asked."""
 
     value: Any = None
@@ -30,7 +30,9 @@ class Told:
 class Scripted(Protocol):
     """Runs an operation against a script; ``told`` keeps the requests also when it raises."""
 
-    def __call__(self, op: Op[Any], replies: Iterable[Any], told: Told | None = None) -> Told: ...
+    def __call__(
+        self, op: Op[Any], replies: Iterable[Any], transcript: Transcript | None = None
+    ) -> Transcript: ...
 
 
 class ManualClock:
@@ -60,26 +62,26 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def make_told() -> type[Told]:
-    return Told
+def make_transcript() -> type[Transcript]:
+    return Transcript
 
 
 @pytest.fixture
 def scripted() -> Scripted:
-    def run(op: Op[Any], replies: Iterable[Any], told: Told | None = None) -> Told:
-        told = told or Told()
+    def run(op: Op[Any], replies: Iterable[Any], transcript: Transcript | None = None) -> Transcript:
+        transcript = transcript or Transcript()
         script = iter(replies)
         try:
             request = next(op)
             while True:
-                told.requests.append(request)
-                reply = next(script, UNTOLD)
-                assert reply is not UNTOLD, f"the script has no reply to {request}"
+                transcript.requests.append(request)
+                reply = next(script, NO_REPLY)
+                assert reply is not NO_REPLY, f"the script has no reply to {request}"
                 reply = reply(request) if callable(reply) else reply
                 request = op.throw(reply) if isinstance(reply, GlideMQError) else op.send(reply)
         except StopIteration as stop:
-            told.value = stop.value
-        assert next(script, UNTOLD) is UNTOLD, "the script has replies nobody asked for"
-        return told
+            transcript.value = stop.value
+        assert next(script, NO_REPLY) is NO_REPLY, "the script has replies nobody asked for"
+        return transcript
 
     return run

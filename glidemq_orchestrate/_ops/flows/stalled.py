@@ -27,21 +27,21 @@ def bring_back(home: QueueKeys, flow_id: str, suspects: Sequence[Suspect], clock
         yield from _search(queue, [suspect for suspect in lost if suspect.queue == queue], clock)
     for suspect in suspects:
         if suspect.is_blocked:
-            yield from _tell_again(home, flow_id, suspect, clock)
+            yield from _notify_again(home, flow_id, suspect, clock)
 
 
-def _tell_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock) -> Op[None]:
+def _notify_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock) -> Op[None]:
     """Tell a node with many dependencies how they ended, unless one of them has not."""
     cursor = "0"
     while True:
         cursor, refs = yield from ask(calls.dependencies(suspect, cursor))
         for first in range(0, len(refs), calls.PAGE):
             page = refs[first : first + calls.PAGE]
-            if not (yield from ask(calls.tell_again(home, flow_id, suspect, page, clock.now_ms()))):
+            if not (yield from ask(calls.notify_again(home, flow_id, suspect, page, clock.now_ms()))):
                 return
         if cursor == "0":
             break
-    yield from ask(calls.tell_again(home, flow_id, suspect, (), clock.now_ms()))
+    yield from ask(calls.notify_again(home, flow_id, suspect, (), clock.now_ms()))
 
 
 def _search(queue: QueueKeys, suspects: Collection[Suspect], clock: Clock) -> Op[None]:

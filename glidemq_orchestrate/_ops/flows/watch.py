@@ -25,7 +25,7 @@ from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate._protocol.flows.stalled import entry_order
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import WaitTimeout
-from glidemq_orchestrate.flows.change import UNTOLD, FlowChange, NodeChange, Told, time_of
+from glidemq_orchestrate.flows.change import UNSEEN, FlowChange, NodeChange, Seen, time_of
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -43,7 +43,7 @@ class Watch:
     """One reader of one flow.
 
     Attributes:
-        told: What it was told so far.
+        seen: What it was told so far.
         deadline: When the reader gives up, in monotonic ms; None: never.
         nodes: Every node with its rank, as it was seen last.
         by_job: The names of the nodes by the ids of their jobs.
@@ -54,7 +54,7 @@ class Watch:
 
     ref: FlowRef
     clock: Clock
-    told: Told
+    seen: Seen
     deadline: int | None
     nodes: Found = field(default_factory=dict)
     by_job: dict[str, str] = field(default_factory=dict)
@@ -74,8 +74,8 @@ def begin(ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock)
     Raises:
         ConfigurationError: ``after`` is no position of this flow.
     """
-    told = Told(ref.flow_id) if after is None else Told.at(ref.flow_id, after)
-    return Watch(ref, clock, told, None if timeout_ms is None else clock.monotonic_ms() + timeout_ms)
+    seen = Seen(ref.flow_id) if after is None else Seen.at(ref.flow_id, after)
+    return Watch(ref, clock, seen, None if timeout_ms is None else clock.monotonic_ms() + timeout_ms)
 
 
 def step(watch: Watch) -> Op[list[Change]]:
@@ -87,7 +87,7 @@ def step(watch: Watch) -> Op[list[Change]]:
     if watch.clock.monotonic_ms() < watch.due_ms:
         names = yield from _wait(watch)
         if names is not None:
-            return (yield from _tell(watch, (yield from _read(watch, names))))
+            return (yield from _changes(watch, (yield from _read(watch, names))))
     return (yield from _look(watch))
 
 
@@ -99,12 +99,12 @@ def _look(watch: Watch) -> Op[list[Change]]:
     found = yield from _everything(watch.ref)
     if (yield from _hold_streams(watch, found)):
         found = yield from _everything(watch.ref)  # what happened before the streams were held
-    changes = yield from _tell(watch, found)
+    changes = yield from _changes(watch, found)
     now_ms = watch.clock.monotonic_ms()
     watch.due_ms = now_ms + max(REREAD_MS, (now_ms - began) * LOOKS_SHARE)
     if watch.is_portable:
         watch.due_ms = now_ms + POLL_MS
-    return [*changes, *_tell_end(watch, ended)] if ended.state.is_terminal else changes
+    return [*changes, *_end_change(watch, ended)] if ended.state.is_terminal else changes
 
 
 def _status(watch: Watch) -> Op[FlowStatus]:
@@ -148,11 +148,11 @@ def _wait(watch: Watch) -> Op[list[str] | None]:
     todo += map(event_calls.first_event, watch.streams)
     if not watch.is_portable:
         todo.append(flow.flow_status(watch.ref.home, watch.ref.flow_id))
-    read, *told = yield from ask_all(todo)
-    is_lost = _move(watch, read, told[: len(watch.streams)])
+    read, *replies = yield from ask_all(todo)
+    is_lost = _move(watch, read, replies[: len(watch.streams)])
     if watch.is_portable:
         return None
-    now: FlowStatus = told[-1]
+    now: FlowStatus = replies[-1]
     if is_lost or now.state.is_terminal or now.total != len(watch.nodes):
         return None
     jobs = {fields.get("jobId", "") for entries in read.values() for _, fields in entries}
@@ -181,14 +181,14 @@ def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
     return found
 
 
-def _tell(watch: Watch, found: Found) -> Op[list[Change]]:
+def _changes(watch: Watch, found: Found) -> Op[list[Change]]:
     """The differences, dependencies before dependents."""
     before = yield from _catch_up(watch, found)
     changes: list[Change] = []
     for rank, node in sorted((watch.nodes[name] for name in before), key=lambda one: (one[0], one[1].name)):
-        if watch.told.state(rank, node.name) == node.state and not _has_moved(before[node.name], node):
+        if watch.seen.state(rank, node.name) == node.state and not _has_moved(before[node.name], node):
             continue
-        position = watch.told.tell(rank, node)
+        position = watch.seen.record(rank, node)
         at = time_of(node, _now(watch))
         changes.append(
             NodeChange(node.name, node.state, at, node.attempts, node.reason, node.progress, position)
@@ -213,7 +213,7 @@ def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
         early = {
             (node.name, name)
             for _, node in news.values()
-            if node.state != UNTOLD
+            if node.state != UNSEEN
             for name in node.after
             if name in watch.nodes and not watch.nodes[name][1].state.is_terminal
         } - asked
@@ -224,17 +224,17 @@ def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
 
 def _has_moved(before: NodeStatus | None, node: NodeStatus) -> bool:
     """Whether a node in the same state as before has something to tell."""
-    if before is None or node.state == UNTOLD:
+    if before is None or node.state == UNSEEN:
         return False
     return (before.progress, before.attempts) != (node.progress, node.attempts)
 
 
-def _tell_end(watch: Watch, ended: FlowStatus) -> list[Change]:
+def _end_change(watch: Watch, ended: FlowStatus) -> list[Change]:
     watch.is_over = True
-    if watch.told.end == ended.state:
+    if watch.seen.end == ended.state:
         return []
     at = ended.finished_at or _now(watch)
-    position = watch.told.tell_end(ended.state)
+    position = watch.seen.record_end(ended.state)
     return [FlowChange(watch.ref.flow_id, ended.state, at, ended.reason, position)]
 
 

@@ -84,7 +84,7 @@ def add_and_wait(
     job_id = yield from add_job(queue, new, clock.now_ms(), packed=packed)
     while True:
         reread = min(clock.monotonic_ms() + REREAD_MS, deadline)
-        position = yield from _until_told(queue, job_id, position, reread, clock)
+        position = yield from _wait_for_end(queue, job_id, position, reread, clock)
         state, result, reason = yield from ask(job_calls.job_outcome(queue, job_id))
         if state == JobState.COMPLETED:
             return decode(result, where=f"result of job {job_id}")
@@ -125,7 +125,7 @@ def _batches(
         yield batch
 
 
-def _until_told(queue: QueueKeys, job_id: str, position: str, until_ms: int, clock: Clock) -> Op[str]:
+def _wait_for_end(queue: QueueKeys, job_id: str, position: str, until_ms: int, clock: Clock) -> Op[str]:
     """Read events until one says that the job may have ended, or the time comes."""
     while (left := until_ms - clock.monotonic_ms()) > 0:
         for event in (yield from events.read(queue, position, left)):

@@ -91,7 +91,7 @@ def _worker(name: str, text: str) -> WorkerInfo:
         return WorkerInfo(name, "", 0, datetime.fromtimestamp(0, UTC), 0, None, broken=True)
 
 
-def _told_handlers(text: str) -> list[str]:
+def _handlers_of(text: str) -> list[str]:
     handlers = parsed_object(text).get("handlers")
     return [str(name) for name in handlers] if isinstance(handlers, list) else []
 
@@ -115,7 +115,7 @@ def _handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str
     """Job names that live workers can run (with '' for a worker); None when a foreign worker is alive."""
     ours = [name for name in (yield from ask(workers.live_workers(queue, now_ms))) if name != without]
     described = (yield from ask(consumer_calls.worker_descriptions(queue, ours))) if ours else []
-    names = {name for text in described if text for name in ("", *_told_handlers(text))}
+    names = {name for text in described if text for name in ("", *_handlers_of(text))}
     try:
         consumers = yield from ask(consumer_calls.consumers(queue))
     except ProtocolError:

@@ -267,7 +267,7 @@ def drop_job(queue: QueueKeys, job_id: str) -> list[Call[None]]:
     ]
 
 
-def tell_end(home: QueueKeys, flow_id: str, state: str) -> Call[None]:
+def announce_end(home: QueueKeys, flow_id: str, state: str) -> Call[None]:
     """Wake whoever waits for the flow."""
     words = ("MAXLEN", "~", 1000, "*", "event", f"flow.{state}", "jobId", "", "flowId", flow_id)
     return command("XADD", home.key("events"), *words, decode=replies.anything)

@@ -68,7 +68,7 @@ def dependencies(suspect: Suspect, cursor: str) -> Call[tuple[str, list[str]]]:
     return command("SSCAN", key, cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1])))
 
 
-def tell_again(
+def notify_again(
     home: QueueKeys, flow_id: str, suspect: Suspect, refs: Sequence[str], now_ms: int
 ) -> Call[int]:
     """Tell a blocked node how these dependencies have ended; none: it knows of all, and is to go on.
@@ -76,7 +76,7 @@ def tell_again(
     Answers 0 when one of them has not ended, or the node does not wait any more. Repeatable.
     """
     keys = [home.flow(flow_id), suspect.queue.job(suspect.job_id)]
-    return function("gmo_tell_again", keys, (now_ms, flow_id, suspect.job_id, *refs), replies.integer)
+    return function("gmo_notify_again", keys, (now_ms, flow_id, suspect.job_id, *refs), replies.integer)
 
 
 def stream_page(queue: QueueKeys, after: str) -> Call[list[tuple[str, str]]]:

@@ -85,7 +85,7 @@ def summary(rows: Sequence[Row]) -> list[Json]:
         ("least punctual route", max(routes, key=_lateness)),
         ("worst weather", max(weather, key=_lateness)),
     ]
-    return [_told(what, row) for what, row in picked]
+    return [_punctuality(what, row) for what, row in picked]
 
 
 def write_chart(rows: Sequence[Row], path: Path) -> None:
@@ -213,7 +213,7 @@ def _lateness(row: Row) -> float:
     return row["departed_late_share"] or 0.0
 
 
-def _told(what: str, row: Row) -> Json:
+def _punctuality(what: str, row: Row) -> Json:
     share = row["departed_late_share"]
     return {
         "what": what,

@@ -32,7 +32,7 @@ class Events:
                 return True
         return False
 
-    def tell(self, kind: str, attempt: Attempt, seconds: float = 0.0, reason: str = "") -> None:
+    def emit(self, kind: str, attempt: Attempt, seconds: float = 0.0, reason: str = "") -> None:
         """Tell of a job; one that raises changes nothing."""
         if not self.are_heard:
             return
@@ -46,13 +46,13 @@ class Events:
             except BaseException:  # whatever it raises
                 logger.exception("%s raised", type(one).__name__, extra=about("hook_raised", attempt))
 
-    def tell_verdict(self, outcome: Outcome, verdict: str, seconds: float) -> None:
+    def emit_verdict(self, outcome: Outcome, verdict: str, seconds: float) -> None:
         """Tell what became of a job whose handler has ended, now that the server has its word."""
         if outcome.kind not in (Kind.FAIL, Kind.DONE):
             return
         if verdict in ("retrying", "failed"):
-            self.tell(verdict, outcome.attempt, seconds, outcome.text)
+            self.emit(verdict, outcome.attempt, seconds, outcome.text)
         elif verdict == "ok":
-            self.tell("completed", outcome.attempt, seconds)
+            self.emit("completed", outcome.attempt, seconds)
         else:
-            self.tell("lost", outcome.attempt, seconds)
+            self.emit("lost", outcome.attempt, seconds)

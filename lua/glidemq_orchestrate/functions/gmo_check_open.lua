@@ -6,7 +6,7 @@
 -- EFFECTS nodes that others have ended are settled; delayed nodes that are in no schedule go to the stream; revoked
 --   nodes that wait for dependencies fail; those whose dependencies have all ended run, or end. A flow that has work
 --   left stands in gmo:todo again, one without open nodes ends. A suspect waits or runs and is in no place that can be
---   seen at once; one that waits for dependencies is for gmo_tell_again.
+--   seen at once; one that waits for dependencies is for gmo_notify_again.
 local function parts(entry_id)
   local ms, seq = entry_id:match('^(%d+)-(%d+)$')
   return tonumber(ms), tonumber(seq)
@@ -75,7 +75,7 @@ local function fail_revoked(prefix, job_id, now)
   if not flow then
     return 0
   end
-  L.settle.fail_and_tell(flow, prefix .. job_id, 'revoked', now)
+  L.settle.fail_and_notify(flow, prefix .. job_id, 'revoked', now)
   return L.open_nodes.REVOKED
 end
 

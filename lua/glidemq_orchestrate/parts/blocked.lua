@@ -7,7 +7,7 @@ local ENDED = { completed = true, failed = true }
 -- Whether all that the flow has to do stands in its nodes. What is being told, released or added is not missing.
 function L.blocked.is_at_rest(flow, key, now)
   local marks = redis.call('HMGET', key, 'cancel', 'retry', 'restart')
-  local tables = redis.call('EXISTS', key .. ':telling', key .. ':ready', key .. ':blocked', key .. ':growing')
+  local tables = redis.call('EXISTS', key .. ':notifying', key .. ':ready', key .. ':blocked', key .. ':growing')
   if marks[1] or marks[2] or marks[3] or tables > 0 then
     redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
     return false
@@ -62,7 +62,7 @@ local function tell(flow, key, ref, dependency, now)
   if not told then
     return false
   elseif not told.is_stranger then
-    L.release.tell(flow, key, dependency, ref, told, now)
+    L.release.notify(flow, key, dependency, ref, told, now)
   elseif told.outcome == 'completed' then -- a child that it has added itself
     local prefix, job_id = L.record.split(ref)
     L.parents.notify { prefix = prefix, parent_id = job_id, member = dependency }
@@ -80,7 +80,7 @@ local function decide(flow, key, ref, now)
   end
 end
 
--- Sees to an open node that waits for dependencies. Returns what that cost, and true when gmo_tell_again has to.
+-- Sees to an open node that waits for dependencies. Returns what that cost, and true when gmo_notify_again has to.
 function L.blocked.look(flow, key, ref, now)
   local prefix, job_id = L.record.split(ref)
   local waits, count = is_waiting(key, prefix, job_id)

@@ -74,7 +74,7 @@ local function wait_for(flow, key, old, new, now)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:node', 'gmo:skipped', 'gmo:on_failure')
   if job[1] == 'completed' or job[1] == 'failed' then
     local told = { outcome = job[3] and 'skipped' or job[1], cause = job[2] or job_id, on_failure = job[4] }
-    L.release.tell(flow, key, old, new, told, now)
+    L.release.notify(flow, key, old, new, told, now)
   end
 end
 local function step(flow, key, growth, now)

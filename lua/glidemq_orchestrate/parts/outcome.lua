@@ -49,7 +49,7 @@ local function let_go(x, o)
     x.entries[#x.entries + 1] = o.entry_id
   end
 end
-local function tell_single_parent(x, o, job)
+local function notify_single_parent(x, o, job)
   if job.parentId and job.parentQueue and job.parentId ~= '' and job.parentQueue ~= '' then
     local start = x.prefix:match('^(.*):{[^{}]*}:$')
     L.parents.notify { prefix = start .. ':{' .. job.parentQueue .. '}:', parent_id = job.parentId,
@@ -77,7 +77,7 @@ local function done(x, o, job)
     L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', result)
   end
   x.completed, x.took = x.completed + 1, x.took + x.now - L.numbers.int(job.processedOn, x.now)
-  tell_single_parent(x, o, job)
+  notify_single_parent(x, o, job)
   if job.flow and o.kind == 'skip' then
     x.spent = x.spent + FLOW_FAILURE
     x.flows[#x.flows + 1] = L.settle.job_skipped(job.flow, x.prefix, o.job_id, o.text, x.now)

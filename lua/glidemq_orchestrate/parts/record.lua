@@ -12,7 +12,7 @@
 --   <home>gmo:flow:<id>:blocked   set of "<ref>\n<failed or skipped>\n<outcome>\n<cause>": nodes to be ended like that,
 --                                 because a dependency had this outcome, which the node <cause> began
 --   <home>gmo:flow:<id>:order     list of "<node name>\n<ref>" of all nodes, as they joined: see order.lua
---   <home>gmo:flow:<id>:telling   hash: ref of a node with many dependents -> how far they were told: see dependents.lua;
+--   <home>gmo:flow:<id>:notifying   hash: ref of a node with many dependents -> how far they were told: see dependents.lua;
 --                                 the outcome `again` takes back what they were told
 --   <home>gmo:flow:<id>:growing   set: see grow.lua
 --   <home>gmo:todo                set of flow ids that need gmo_advance_flow

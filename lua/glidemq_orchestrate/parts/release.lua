@@ -66,7 +66,7 @@ function L.release.node(flow, ref, now, v)
   end
   if v[5] then
     if not place(prefix, job_id, v[2] or '', now) then
-      L.settle.fail_and_tell(L.record.of_job(prefix, job_id), ref, 'its cost is over the capacity of its bucket', now)
+      L.settle.fail_and_notify(L.record.of_job(prefix, job_id), ref, 'its cost is over the capacity of its bucket', now)
       L.dead_letters.note(prefix, job_id, now)
     end
   elseif delay > 0 then
@@ -79,8 +79,8 @@ function L.release.node(flow, ref, now, v)
 end
 
 -- Returns true when gmo_advance_flow has to end the dependent.
-function L.release.tell(flow, key, ref, dependent, told, now)
-  local what, v = L.rules.tell(key, ref, dependent, told)
+function L.release.notify(flow, key, ref, dependent, told, now)
+  local what, v = L.rules.notify(key, ref, dependent, told)
   if what == 'run' then
     local prefix, job_id = L.record.split(dependent)
     L.release.node(flow, dependent, now, v)

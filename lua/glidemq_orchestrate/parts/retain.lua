@@ -3,7 +3,7 @@
 -- never started are removed without a trace, and so is what attempts staged that did not finish.
 L.retain = {}
 local SLICE, LATER = 50, 3600 * 1000
-local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'blocked', 'telling', 'growing' }
+local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'blocked', 'notifying', 'growing' }
 
 -- An error reply when the flow is gone or only its tombstone is left, else nil.
 function L.retain.refusal(key, flow_id)

@@ -129,7 +129,7 @@ end
 -- Tells a dependent how the job `ref` ended. A repeat changes nothing. Returns run when it may be released, blocked
 -- when gmo_advance_flow has to end it, or nil; and what `L.release.read` has found.
 -- told: outcome, cause (the node that began it) and on_failure (of the node that ended, or nil).
-function L.rules.tell(key, ref, dependent, told)
+function L.rules.notify(key, ref, dependent, told)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id
   local v = L.release.read(job_key, 'gmo:edge:' .. ref)

@@ -97,7 +97,7 @@ function L.settle.fail_node(flow, ref, reason, now)
 end
 
 -- The same for a node whose dependents know nothing of it yet.
-function L.settle.fail_and_tell(flow, ref, reason, now)
+function L.settle.fail_and_notify(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
   L.dependents.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
   L.settle.fail_node(flow, ref, reason, now)

@@ -26,7 +26,7 @@ class GlideMQFlowFailed(GlideMQException):
 
     def __init__(self, flow_id: str, failed: Sequence[FailedNode]) -> None:
         self.flow_id, self.failed = flow_id, list(failed)
-        super().__init__("\n".join([f"flow {flow_id} failed: {_count(self.failed)}", *_told(self.failed)]))
+        super().__init__("\n".join([f"flow {flow_id} failed: {_count(self.failed)}", *_lines(self.failed)]))
 
 
 class GlideMQFlowCancelled(GlideMQException):
@@ -71,6 +71,6 @@ def _count(failed: Sequence[FailedNode]) -> str:
     return f"{causes} failed, {rest} could not run after them" if rest else f"{causes} failed"
 
 
-def _told(failed: Sequence[FailedNode]) -> list[str]:
+def _lines(failed: Sequence[FailedNode]) -> list[str]:
     lines = [f"  {node.name}: {node.reason} (attempts: {node.attempts})" for node in failed[:SHOWN_NODES]]
     return [*lines, f"  and {len(failed) - SHOWN_NODES} more"] if len(failed) > SHOWN_NODES else lines

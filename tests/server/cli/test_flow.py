@@ -38,7 +38,7 @@ def fan(name: str = "nightly", **kw: Any) -> FlowSpec:
 
 @pytest.fixture
 def glidemq(url: str) -> Glidemq:
-    """Runs a command; the output of people and programs is ``.stdout``, complaints are ``.stderr``."""
+    """Runs a command; the output of people and programs is ``.stdout``, errors are ``.stderr``."""
     runner = CliRunner()
     return lambda *words: runner.invoke(app, [*words], env={"GLIDEMQ_URL": url})
 

@@ -83,7 +83,7 @@ def test_an_entry_that_cannot_be_fired_is_told_once_and_the_others_fire(  # noqa
     raw.hset(P + where, name, text)
     raw.hset(P + b"schedulers", "good", json.dumps(DUE))
     clock, fired = Moving(), 0
-    apart._tell_once.cache_clear()
+    apart._report_once.cache_clear()
     with caplog.at_level(logging.ERROR):
         for _ in range(4):
             hand.run(ops.tick(ETL, clock))

@@ -423,7 +423,7 @@ def test_a_dependency_that_was_read_too_early_is_read_again(
     eventually(lambda: found.nodes()[1].state == "waiting")
     late = hand.run(flow_watch._read(watch, ["b"]))
     assert (late["b"][1].state, watch.nodes["a"][1].state) == ("waiting", "waiting")
-    changes = hand.run(flow_watch._tell(watch, late))
+    changes = hand.run(flow_watch._changes(watch, late))
     assert steps(changes) == [("a", "completed"), ("b", "waiting")]
 
 
@@ -506,7 +506,7 @@ def test_a_dependency_that_was_read_again_too_early_is_read_once_more(
         eventually(lambda: found.node("y").state == "waiting")
 
     news = hand.run(flow_watch._read(watch, ["x", "u"]))
-    changes = hand.run(interrupted(flow_watch._tell(watch, news), 2, end_a))
+    changes = hand.run(interrupted(flow_watch._changes(watch, news), 2, end_a))
     told = steps(changes)
     assert ("y", "waiting") in told
     assert ("a", "completed") in told[: told.index(("y", "waiting"))]

@@ -29,8 +29,8 @@ QUEUE = r"glide:\{(etl|spark)\}:"
 DOCUMENTED = [
     r"glide:gmo:home:\{f\}",
     QUEUE + r"(id|stream|scheduled|events|completed|failed|ordering|metrics:(completed|failed))",
-    QUEUE + r"(job|deps|parents|log|gmo:told):[\w~-]+",
-    QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|telling|growing))?",
+    QUEUE + r"(job|deps|parents|log|gmo:notified):[\w~-]+",
+    QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
     QUEUE
     + r"gmo:(staging|expiring|growing|todo|list-held|supervised|letters|due|workers|large-events|portable)",
@@ -109,7 +109,7 @@ class Bench:
         (attempt,) = self.exchange(wanted=1, queue=queue).begun
         return attempt
 
-    def tell(self, outcome: Outcome) -> tuple[str, list[str]]:
+    def hand_in(self, outcome: Outcome) -> tuple[str, list[str]]:
         """The verdict about an outcome, and the flows that need advancing."""
         answer = self.exchange(outcome, queue=QueueKeys("glide", outcome.attempt.queue))
         (verdict,) = answer.verdicts
@@ -117,12 +117,12 @@ class Bench:
 
     def finish(self, attempt: Attempt, result: str = "1") -> list[str]:
         """Hand in a result, which must be taken; answers the flows that need advancing."""
-        verdict, flows = self.tell(Outcome(attempt, Kind.DONE, result))
+        verdict, flows = self.hand_in(Outcome(attempt, Kind.DONE, result))
         assert verdict == "ok"
         return flows
 
     def fail(self, attempt: Attempt, attempts: int = 1, backoff_ms: int = 0) -> tuple[str, list[str]]:
-        return self.tell(Outcome(attempt, Kind.FAIL, "boom", "", attempts, backoff_ms))
+        return self.hand_in(Outcome(attempt, Kind.FAIL, "boom", "", attempts, backoff_ms))
 
     def stale(self, *outcomes: Outcome) -> bool:
         """Whether every one of them is refused as stale; the database is as before."""

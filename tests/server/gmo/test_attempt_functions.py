@@ -220,7 +220,7 @@ class TestFailing:
         assert 2 <= self.rounds(bench) <= 10
         assert bench.client.xlen(STREAM) == 250
         assert bench.job("f~end")["state"] == "waiting-children"
-        assert not bench.client.exists("glide:{etl}:gmo:flow:f:telling")
+        assert not bench.client.exists("glide:{etl}:gmo:flow:f:notifying")
 
     def test_a_cancel_and_a_retry_in_the_middle_of_a_wide_release_lose_no_node(
         self, bench: Bench, node: Any
@@ -279,7 +279,7 @@ class TestHolding:
         before = bench.job("j")
         attempt = bench.begin()
         back = Outcome(attempt, Kind.BACK)
-        assert bench.tell(back) == ("ok", [])
+        assert bench.hand_in(back) == ("ok", [])
         assert bench.job("j") == before
         assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 1)
         assert bench.stale(back)

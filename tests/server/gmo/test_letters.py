@@ -84,7 +84,7 @@ def test_a_job_of_a_list_that_kills_its_worker_gets_a_letter(bench: Bench) -> No
 def test_a_job_that_is_removed_as_it_fails_gets_a_letter(bench: Bench) -> None:
     job_id = add(bench, {"n": 1})
     outcome = Outcome(bench.begin(), Kind.FAIL, "boom", "true 0 0", 1, 0)
-    assert bench.tell(outcome)[0] == "failed"
+    assert bench.hand_in(outcome)[0] == "failed"
     assert bench.job(job_id) == {}
     someone_reclaims(bench)
     assert letters(bench) == [told(job_id, "boom", data={"n": 1})]
@@ -94,7 +94,7 @@ def test_a_job_that_the_retention_of_others_removes_gets_a_letter(bench: Bench) 
     first, second = add(bench, 1), add(bench, 2)
     bench.fail(bench.begin())
     bench.now += 1
-    bench.tell(Outcome(bench.begin(), Kind.FAIL, "boom", "count 1 0", 1, 0))
+    bench.hand_in(Outcome(bench.begin(), Kind.FAIL, "boom", "count 1 0", 1, 0))
     assert (bench.job(first), bench.job(second)["state"]) == ({}, "failed")
     someone_reclaims(bench)
     assert sorted(letter["data"] for letter in letters(bench)) == [1, 2]
@@ -130,7 +130,7 @@ def test_a_node_that_nobody_begins_in_time_gets_a_letter_and_its_dependents_none
 
 def test_a_suspended_job_whose_time_is_over_gets_a_letter(bench: Bench) -> None:
     job_id = add(bench)
-    assert bench.tell(Outcome(bench.begin(), Kind.SUSPEND, "wait", first=5))[0] == "ok"
+    assert bench.hand_in(Outcome(bench.begin(), Kind.SUSPEND, "wait", first=5))[0] == "ok"
     bench.now += 10_000
     bench.hand.run(attempt_ops.upkeep([ETL], bench))
     someone_reclaims(bench)

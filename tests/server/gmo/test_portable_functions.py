@@ -68,7 +68,7 @@ class TestEnding:
         attempt = blocked.begin()
         assert end(blocked, "cancelled") == 1
         assert blocked.job("j")["state"] == "failed"
-        verdict, _ = blocked.tell(Outcome(attempt, Kind.DONE, "1"))
+        verdict, _ = blocked.hand_in(Outcome(attempt, Kind.DONE, "1"))
         assert verdict.startswith("stale")
 
     def test_one_that_waits_for_its_time_is_cancelled(self, bench: Bench) -> None:

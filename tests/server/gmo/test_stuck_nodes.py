@@ -59,7 +59,7 @@ def test_dependents_that_were_never_told_run(bench: Bench, node: Any) -> None:
     names = [f"n{n}" for n in range(MANY)]
     bench.submit(node("a"), *(node(name, "a") for name in names))
     bench.finish(bench.begin())
-    lose(bench, "telling")
+    lose(bench, "notifying")
     lap(bench)
     assert states(bench, *names) == {"waiting"}
     assert bench.client.xlen(STREAM) == MANY
@@ -98,7 +98,7 @@ def test_a_root_that_was_forgotten_runs(bench: Bench, node: Any) -> None:
 def test_a_failure_that_reached_nobody_ends_the_flow(bench: Bench, node: Any) -> None:
     bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(MANY)), node("end", "n0"))
     bench.fail(bench.begin())
-    lose(bench, "telling", "blocked")
+    lose(bench, "notifying", "blocked")
     for _ in range(3):
         lap(bench)
     record = bench.record()
@@ -150,7 +150,7 @@ def test_a_node_that_waits_for_its_own_children_is_left_alone(bench: Bench, node
     attempt = bench.begin()
     bench.client.sadd("glide:{etl}:deps:f~a", "glide:{etl}:child")
     bench.client.hset("glide:{etl}:job:child", mapping={"id": "child", "state": "active"})
-    assert bench.tell(Outcome(attempt, Kind.CHILDREN))[0] == "ok"
+    assert bench.hand_in(Outcome(attempt, Kind.CHILDREN))[0] == "ok"
     lap(bench)
     assert states(bench, "a") == {"waiting-children"}
     bench.client.hset("glide:{etl}:job:child", "state", "completed")

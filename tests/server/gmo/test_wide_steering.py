@@ -70,6 +70,6 @@ def test_any_order_of_steering_ends_with_every_node_run(bench: Bench, node: Any,
     for parent in ("a", "b"):
         refs = {f"glide:{{etl}}:f~{name}" for name in NAMES}
         assert bench.client.smembers(f"glide:{{etl}}:parents:f~{parent}") == refs
-        assert not bench.client.exists(f"glide:{{etl}}:gmo:told:f~{parent}")
+        assert not bench.client.exists(f"glide:{{etl}}:gmo:notified:f~{parent}")
     assert bench.client.llen("glide:{etl}:gmo:flow:f:order") == WIDE + 3
     assert {bench.job(f"f~{name}")["depsCompleted"] for name in NAMES} == {"2"}

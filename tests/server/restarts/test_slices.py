@@ -44,7 +44,7 @@ def advance(keeper: Keeper, *, kill: bool, every: int = 12) -> None:
 def run_all(keeper: Keeper, result: str) -> int:
     ran = 0
     while begun := keeper.begin():
-        assert set(keeper.tell(Kind.DONE, result, begun)) <= {"ok"}
+        assert set(keeper.hand_in(Kind.DONE, result, begun)) <= {"ok"}
         ran += len(begun)
         while keeper.call(flow.advance_flow(ETL, "f", keeper.now)):
             pass
@@ -54,16 +54,16 @@ def run_all(keeper: Keeper, result: str) -> int:
 @pytest.mark.parametrize("kill", [False, True])
 def test_every_dependent_of_a_wide_node_is_released(keeper: Keeper, *, kill: bool) -> None:
     keeper.submit(*fan_out())
-    keeper.tell(Kind.DONE, "1", keeper.begin())
+    keeper.hand_in(Kind.DONE, "1", keeper.begin())
     advance(keeper, kill=kill)
     assert keeper.client.xlen("glide:{etl}:stream") == WIDE
     assert keeper.client.scard("glide:{etl}:parents:f~a") == WIDE
-    assert not keeper.client.exists("glide:{etl}:gmo:told:f~a")
+    assert not keeper.client.exists("glide:{etl}:gmo:notified:f~a")
 
 
 def test_every_dependent_of_a_wide_failure_ends(keeper: Keeper) -> None:
     keeper.submit(*fan_out())
-    keeper.tell(Kind.FAIL, "boom", keeper.begin())
+    keeper.hand_in(Kind.FAIL, "boom", keeper.begin())
     advance(keeper, kill=True)
     record = keeper.record()
     assert (record["state"], record["failed"]) == ("failed", str(WIDE + 1))

@@ -1,4 +1,4 @@
-"""The position of a watched flow: what was told, in a text."""
+"""The position of a watched flow: what was seen, in a text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from glidemq_orchestrate import FlowState, JobState, NodeStatus
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.change import Told, time_of
+from glidemq_orchestrate.flows.change import Seen, time_of
 
 WAITING_CHILDREN = JobState.WAITING_CHILDREN
 
@@ -24,19 +24,19 @@ def node(name: str, state: JobState, **kw: Any) -> NodeStatus:
 
 
 def test_nobody_was_told_of_anything_at_the_start() -> None:
-    assert Told("f").state(5, "a") == WAITING_CHILDREN
-    assert Told("f").state(0.5, "a") == WAITING_CHILDREN
+    assert Seen("f").state(5, "a") == WAITING_CHILDREN
+    assert Seen("f").state(0.5, "a") == WAITING_CHILDREN
 
 
 def test_every_position_says_what_was_told_up_to_there_and_no_more() -> None:
-    dice, told = random.Random(3), Told("f")
+    dice, seen = random.Random(3), Seen("f")
     ranks = [*range(100), *(rank + 0.000_001 for rank in range(5))]
     expected: dict[float, str] = {}
     for _ in range(400):
         rank, state = dice.choice(ranks), dice.choice(list(JobState))
-        position = told.tell(rank, node(f"n{rank}", state))
+        position = seen.record(rank, node(f"n{rank}", state))
         expected[rank] = state
-        found = Told.at("f", position)
+        found = Seen.at("f", position)
         assert {rank: found.state(rank, f"n{rank}") for rank in ranks} == {
             rank: expected.get(rank, WAITING_CHILDREN) for rank in ranks
         }
@@ -44,29 +44,29 @@ def test_every_position_says_what_was_told_up_to_there_and_no_more() -> None:
 
 
 def test_whoever_goes_on_makes_positions_like_the_one_before() -> None:
-    told = Told.at("f", Told("f").tell(0, node("a", JobState.ACTIVE)))
-    again = Told.at("f", told.tell(1, node("b", JobState.COMPLETED)))
+    seen = Seen.at("f", Seen("f").record(0, node("a", JobState.ACTIVE)))
+    again = Seen.at("f", seen.record(1, node("b", JobState.COMPLETED)))
     assert (again.state(0, "a"), again.state(1, "b")) == ("active", "completed")
 
 
 def test_the_end_is_part_of_it_until_a_node_moves_again() -> None:
-    told = Told("f")
-    position = told.tell_end(FlowState.FAILED)
-    assert Told.at("f", position).end == "failed"
-    assert Told.at("f", told.tell(0, node("a", JobState.WAITING))).end == ""
+    seen = Seen("f")
+    position = seen.record_end(FlowState.FAILED)
+    assert Seen.at("f", position).end == "failed"
+    assert Seen.at("f", seen.record(0, node("a", JobState.WAITING))).end == ""
 
 
 def test_a_large_flow_has_a_position_that_can_be_kept() -> None:
-    told = Told("f")
-    positions = [told.tell(rank, node(f"n{rank}", JobState.COMPLETED)) for rank in range(20_000)]
+    seen = Seen("f")
+    positions = [seen.record(rank, node(f"n{rank}", JobState.COMPLETED)) for rank in range(20_000)]
     assert len(positions[-1]) < 3_000
-    assert Told.at("f", positions[-1]).state(19_999, "x") == "completed"
+    assert Seen.at("f", positions[-1]).state(19_999, "x") == "completed"
 
 
 @pytest.mark.parametrize("wrong", ["", "1..", "1.AAAA.", "2.x.", "0-0", "1.eJw.0q", "x" * 10_000])
 def test_what_is_no_position_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigurationError, match="no position of a watched flow"):
-        Told.at("f", wrong)
+        Seen.at("f", wrong)
 
 
 def packed(wire: object, deltas: str = "") -> str:
@@ -89,16 +89,16 @@ def test_a_position_that_was_made_up_is_refused_before_it_costs_much(wrong: str)
     tracemalloc.start()
     try:
         with pytest.raises(ConfigurationError, match="no position of a watched flow"):
-            Told.at("f", wrong)
+            Seen.at("f", wrong)
         assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
     finally:
         tracemalloc.stop()
 
 
 def test_that_of_another_flow_is_refused() -> None:
-    position = Told("f").tell(0, node("a", JobState.ACTIVE))
+    position = Seen("f").record(0, node("a", JobState.ACTIVE))
     with pytest.raises(ConfigurationError, match="belongs to flow f, not to g"):
-        Told.at("g", position)
+        Seen.at("g", position)
 
 
 def test_a_state_has_the_time_at_which_it_began() -> None:

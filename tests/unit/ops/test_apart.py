@@ -35,7 +35,7 @@ def each(count: int) -> Op[list[str | None]]:
 def test_a_failure_stands_alone_and_is_told_once(
     scripted: Scripted, caplog: pytest.LogCaptureFixture, answer: object
 ) -> None:
-    apart._tell_once.cache_clear()
+    apart._report_once.cache_clear()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             assert scripted(each(3), ["a", answer, "c"]).value == ["a", None, "c"]

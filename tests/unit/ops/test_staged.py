@@ -29,7 +29,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import ManualClock, Scripted, Told
+    from tests.unit.conftest import ManualClock, Scripted, Transcript
 
 HOME = QueueKeys("glide", "etl")
 REF = flow.FlowRef(HOME, "f")
@@ -75,9 +75,9 @@ class TestSubmitting:
         assert trips == [258, 44]
 
     def test_the_start_waits_until_every_chunk_was_accepted(
-        self, scripted: Scripted, clock: ManualClock, make_told: type[Told]
+        self, scripted: Scripted, clock: ManualClock, make_transcript: type[Transcript]
     ) -> None:
-        told = make_told()
+        told = make_transcript()
         with pytest.raises(ServerBusy):
             scripted(self.submit(clock, 100), [[1, 1, ServerBusy("OOM"), "staging"], 0], told)
         assert told.names == [*HEAD, "gmo_stage_flow", "gmo_stage_flow", "gmo_discard_flow"]
@@ -109,14 +109,14 @@ class TestSubmitting:
         assert told.names.count("gmo_stage_flow") == 53
 
     def test_a_refused_chunk_is_told_after_everything_staged_is_discarded(
-        self, scripted: Scripted, clock: ManualClock, make_told: type[Told]
+        self, scripted: Scripted, clock: ManualClock, make_transcript: type[Transcript]
     ) -> None:
         script: list[Any] = [
             [1, 1, "staging", FlowConflict("job exists")],
             7,
             0,
         ]
-        told = make_told()
+        told = make_transcript()
         with pytest.raises(FlowConflict, match="job exists"):
             scripted(self.submit(clock, 100), script, told)
         assert told.names[4:] == ["gmo_discard_flow"] * 2

@@ -176,7 +176,7 @@ def _count(ref: FlowRef, nodes: Sequence[Node], record: Record, clock: Clock) ->
         ended = FlowState(record.cancel["how"])
     counts |= {"state": ended, "finished_at": clock.now_ms()}
     if (yield from ask(records.end(ref.home, ref.flow_id, record.number, counts))):
-        yield from ask(calls.tell_end(ref.home, ref.flow_id, ended))
+        yield from ask(calls.announce_end(ref.home, ref.flow_id, ended))
     return (yield from close(ref, clock))
 
 

@@ -62,7 +62,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         self.cancel_on_kill = cancel_on_kill
         self.wait_for_flow = wait_for_flow
         self.not_before = not_before
-        self._told = (-1, 0.0)
+        self._logged = (-1, 0.0)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, from which a triggerer builds the trigger again."""
@@ -140,7 +140,7 @@ class GlideMQFlowTrigger(BaseTrigger):
             while True:
                 subscription.woken.clear()
                 status = await client.status(flow)
-                self._tell(status)
+                self._log_progress(status)
                 if status.state.is_terminal:
                     return self._event(status.state.value, status.reason, status.completed, status.total)
                 await self._until_change(events, subscription)
@@ -162,11 +162,11 @@ class GlideMQFlowTrigger(BaseTrigger):
             if await subscription.wait(min(left, PROGRESS_SECONDS)) or events.activity != seen:
                 return
 
-    def _tell(self, status: FlowStatus) -> None:
-        completed, at = self._told
+    def _log_progress(self, status: FlowStatus) -> None:
+        completed, at = self._logged
         now = time.monotonic()
         if status.completed != completed and (now - at >= PROGRESS_SECONDS or status.state.is_terminal):
-            self._told = (status.completed, now)
+            self._logged = (status.completed, now)
             self.log.info("%d/%d nodes completed", status.completed, status.total)
 
     def _event(self, status: str, reason: str, completed: int = 0, total: int = 0) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class QueueEvents:
             used = loop.time()
             while loop.time() - used < LINGER_SECONDS:
                 for event in await self._reader.read(BLOCK):
-                    self._tell(event.kind, event.flow_id)
+                    self._dispatch(event.kind, event.flow_id)
                 if self._subscriptions:
                     used = loop.time()
         except Exception as exc:  # noqa: BLE001  whatever it is, the watchers must hear of it
@@ -131,7 +131,7 @@ class QueueEvents:
                 await self._supervisor.resign()
             await self._supervisor.close()
 
-    def _tell(self, kind: str, flow_id: str) -> None:
+    def _dispatch(self, kind: str, flow_id: str) -> None:
         if kind in _PROGRESS_EVENTS:
             self.activity += 1
         elif kind.startswith(_FLOW_EVENTS):

@@ -14,14 +14,14 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 REPEAT_SECONDS: Final = 60.0
 
 
-class Complaints:
+class FailureLog:
     """Says what a service survived: loudly the first time, then once a minute with a count."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._known: dict[str, tuple[str, float, int]] = {}
 
-    def tell(self, what: str, exc: BaseException) -> None:
+    def report(self, what: str, exc: BaseException) -> None:
         """Log it, unless the same was logged within the last minute."""
         text, now = f"{type(exc).__name__}: {text_of(exc)}", time.monotonic()
         known, since, count = self._known.get(what, ("", 0.0, 0))
@@ -42,7 +42,7 @@ class Complaints:
             extra={"action": "reconnect" if is_outage else "survived", "worker": self._name},
         )
 
-    def forget(self, what: str) -> None:
+    def clear(self, what: str) -> None:
         """It works again: the next failure is news."""
         if self._known.pop(what, None) is not None:
             logger.info(

@@ -1,9 +1,9 @@
--- gmo_tell_again: tell an open node how a page of its dependencies has ended, and decide about it at the end.
+-- gmo_notify_again: tell an open node how a page of its dependencies has ended, and decide about it at the end.
 -- KEYS  1 flow hash  2 job hash
 -- ARGS  1 now_ms  2 flow id  3 job id  4.. refs of dependencies, at most 100; none = the node knows of all of them
 -- REPLY 1, or 0 when one of them has not ended, or the node does not wait: then nothing more is to be done
 -- EFFECTS those of the end of each of them, for this dependent. Repeatable.
-local function tell_again(keys, args)
+local function notify_again(keys, args)
   local key, job_id, now = keys[1], args[3], tonumber(args[1])
   local flow = { home = L.record.home(key, args[2]), id = args[2], node = 'flow' }
   local prefix = keys[2]:sub(1, #keys[2] - #('job:' .. job_id))
@@ -23,4 +23,4 @@ local function tell_again(keys, args)
   return 1
 end
 
-redis.register_function { function_name = 'gmo_tell_again', callback = tell_again, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'gmo_notify_again', callback = notify_again, flags = { 'allow-oom' } }
