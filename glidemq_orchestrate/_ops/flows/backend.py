@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from glidemq_orchestrate._ops.flows import claim, growth, staged
-from glidemq_orchestrate._ops.flows.portable import portable
+from glidemq_orchestrate._ops.flows.portable import portable, reading, rounds
 from glidemq_orchestrate._ops.flows.staged import (
     FlowRef,
     OnExisting,
@@ -109,14 +109,14 @@ class _Staged:
 
 class _Portable:
     submit = staticmethod(portable.submit)
-    status = staticmethod(portable.status)
-    nodes = staticmethod(portable.nodes)
-    results = staticmethod(portable.results)
-    outcome = staticmethod(portable.outcome)
+    status = staticmethod(reading.status)
+    nodes = staticmethod(reading.nodes)
+    results = staticmethod(reading.results)
+    outcome = staticmethod(reading.outcome)
     wait = staticmethod(portable.wait)
     cancel = staticmethod(portable.cancel)
-    restart = staticmethod(portable.restart)
-    retry_failed = staticmethod(portable.retry_failed)
+    restart = staticmethod(rounds.restart)
+    retry_failed = staticmethod(rounds.retry_failed)
     extend = staticmethod(portable.extend)
 
 

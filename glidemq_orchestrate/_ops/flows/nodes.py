@@ -10,8 +10,8 @@ from glidemq_orchestrate._ops.flows.portable.table import GONE
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
-from glidemq_orchestrate._protocol.flows import portable
 from glidemq_orchestrate._protocol.flows import watch as calls
+from glidemq_orchestrate._protocol.flows.portable import node_jobs
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
@@ -43,7 +43,7 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
     texts: dict[str, str] = {}
     for first in range(0, len(nodes), PER_TRIP):
         part = nodes[first : first + PER_TRIP]
-        told = [portable.job(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
+        told = [node_jobs.job(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
         for node, (state, _, text, *_) in zip(part, (yield from ask_all(told)), strict=True):
             if state == "completed":
                 texts[node.name] = text

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.apart import apart
-from glidemq_orchestrate._ops.flows.portable import advance
+from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate._ops.flows.stalled import bring_back
 from glidemq_orchestrate._ops.worker import attempt
 from glidemq_orchestrate._ops.worker.workers import FOREIGN_IDLE_MS, OURS
@@ -225,7 +225,7 @@ def _look_at(watch: Supervision, flow_id: str, position: int, clock: Clock) -> O
 
 def advance_portable(watch: Supervision, clock: Clock) -> Op[None]:
     """Tell across slots what ended: nobody else does that for the portable flows of this home."""
-    yield from advance.sweep(watch.queue, clock)
+    yield from sweep.sweep(watch.queue, clock)
 
 
 Step = Callable[[Supervision, Clock], Op[Any]]

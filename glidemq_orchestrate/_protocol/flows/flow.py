@@ -8,7 +8,7 @@ from typing import Any
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
-from glidemq_orchestrate._protocol.flows.portable_record import plain
+from glidemq_orchestrate._protocol.flows.portable.record import plain
 from glidemq_orchestrate._protocol.flows.staging import JobNames, Piece, staged
 from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.flows.checked import CheckedFlow

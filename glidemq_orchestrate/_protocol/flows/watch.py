@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command
-from glidemq_orchestrate._protocol.flows import portable
 from glidemq_orchestrate._protocol.flows.nodes import read_row
+from glidemq_orchestrate._protocol.flows.portable import node_jobs
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -37,11 +37,11 @@ def rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str |
 def node_of_row(prefix: str, name: str, row: str, gone: str = "") -> Call[NodeStatus]:
     """A node as its job is now; without a job it has failed for the reason ``gone``, '': it has completed."""
     _, queue, job_id, *_ = read_row(row) or (0, "", "")
-    return portable.node_status(QueueKeys(prefix, queue), job_id, name, row, gone)
+    return node_jobs.node_status(QueueKeys(prefix, queue), job_id, name, row, gone)
 
 
 def node(prefix: str, known: NodeStatus, gone: str = "") -> Call[NodeStatus]:
     """A node that was read before as its job is now."""
     row: list[Any] = [0, known.queue, known.job_id, known.job, *known.after]
     place = QueueKeys(prefix, known.queue)
-    return portable.node_status(place, known.job_id, known.name, json.dumps(row), gone)
+    return node_jobs.node_status(place, known.job_id, known.name, json.dumps(row), gone)

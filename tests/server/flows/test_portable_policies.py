@@ -13,7 +13,7 @@ import pytest
 from glidemq_orchestrate import Dependency, Flow, FlowNode, FlowProducer, FlowSpec, JobOptions, Rule
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._ops.flows.portable import portable
+from glidemq_orchestrate._ops.flows.portable import rounds
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.flows.checked import check_flow
 from tests.rule_oracle import ENDS, verdicts
@@ -121,7 +121,7 @@ def test_a_restart_that_was_cut_off_may_be_repeated(
     flow = submit(node("a"), node("b", "a", queue="spark"), node("c", "b"))
     flow.wait(timeout=LONG)
     ref = flow._ref
-    hand.run_until(portable.restart(ref, SystemClock()), calls)
+    hand.run_until(rounds.restart(ref, SystemClock()), calls)
     if flow.status().generation == 0:
         flow.restart()
     assert flow.wait(timeout=LONG).status.completed == 3

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate._protocol.flows import flow
-from glidemq_orchestrate._protocol.flows import portable as calls
+from glidemq_orchestrate._protocol.flows.portable import gates, node_jobs
 from glidemq_orchestrate._protocol.queue import jobs
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.options import JobOptions
@@ -25,16 +25,16 @@ JOB = "glide:{etl}:job:j"
 def blocked(bench: Bench) -> Bench:
     """A job that a gate holds back."""
     keys = [ETL.key(name) for name in ("id", "stream", "scheduled", "events")]
-    bench.raw("glidemq_addFlow", keys, "work", "1", "{}", bench.now, 0, 0, 0, 0, "j", 1, calls.gate(ETL, 0))
+    bench.raw("glidemq_addFlow", keys, "work", "1", "{}", bench.now, 0, 0, 0, 0, "j", 1, gates.gate(ETL, 0))
     return bench
 
 
 def end(bench: Bench, how: str, number: int = 0) -> Any:
-    return bench.call(calls.end_node(ETL, "j", number, how, "why", bench.now))
+    return bench.call(node_jobs.end_node(ETL, "j", number, how, "why", bench.now))
 
 
 def unchanged(bench: Bench, how: str, number: int = 0) -> bool:
-    return bool(bench.unchanged(calls.end_node(ETL, "j", number, how, "why", bench.now)) == 0)
+    return bool(bench.unchanged(node_jobs.end_node(ETL, "j", number, how, "why", bench.now)) == 0)
 
 
 class TestEnding:
@@ -53,18 +53,18 @@ class TestEnding:
 
     @pytest.mark.parametrize("how", ["failed", "skipped"])
     def test_one_that_was_released_meanwhile_is_left_alone(self, blocked: Bench, how: str) -> None:
-        blocked.call(calls.open_gate(ETL, "j", 0))
+        blocked.call(gates.open_gate(ETL, "j", 0))
         assert blocked.job("j")["state"] == "waiting"
         assert unchanged(blocked, how)
 
     def test_a_cancelled_one_is_taken_out_of_where_it_could_start_from(self, blocked: Bench) -> None:
-        blocked.call(calls.open_gate(ETL, "j", 0))
+        blocked.call(gates.open_gate(ETL, "j", 0))
         assert end(blocked, "cancelled") == 1
         assert (blocked.job("j")["state"], blocked.job("j")["revoked"]) == ("failed", "1")
         assert blocked.exchange(wanted=1).begun == []
 
     def test_a_cancelled_one_that_runs_loses_its_lease(self, blocked: Bench) -> None:
-        blocked.call(calls.open_gate(ETL, "j", 0))
+        blocked.call(gates.open_gate(ETL, "j", 0))
         attempt = blocked.begin()
         assert end(blocked, "cancelled") == 1
         assert blocked.job("j")["state"] == "failed"
@@ -83,26 +83,26 @@ class TestEnding:
 
 class TestRunningAgain:
     def test_it_waits_behind_the_gate_of_the_round(self, blocked: Bench) -> None:
-        blocked.call(calls.open_gate(ETL, "j", 0))
+        blocked.call(gates.open_gate(ETL, "j", 0))
         blocked.finish(blocked.begin())
-        assert blocked.call(calls.run_again(ETL, "j", 1)) == 1
+        assert blocked.call(node_jobs.run_again(ETL, "j", 1)) == 1
         assert (blocked.job("j")["state"], blocked.job("j")["gmo:round"]) == ("waiting-children", "1")
         assert "returnvalue" not in blocked.job("j")
         assert blocked.client.exists("glide:{etl}:completed") == 0
-        assert blocked.unchanged(calls.run_again(ETL, "j", 1)) == 0
-        blocked.call(calls.open_gate(ETL, "j", 1))
+        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1)) == 0
+        blocked.call(gates.open_gate(ETL, "j", 1))
         assert blocked.job("j")["state"] == "waiting"
 
     @pytest.mark.parametrize("how", ["failed", "skipped", "cancelled"])
     def test_whoever_decided_in_an_earlier_round_comes_too_late(self, blocked: Bench, how: str) -> None:
         end(blocked, "failed")
-        assert blocked.call(calls.run_again(ETL, "j", 2)) == 1
+        assert blocked.call(node_jobs.run_again(ETL, "j", 2)) == 1
         assert unchanged(blocked, how, 1)
-        assert blocked.unchanged(calls.run_again(ETL, "j", 1)) == 0
+        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1)) == 0
         assert end(blocked, how, 2) == 1
 
     def test_one_that_is_gone_is_not_made(self, bench: Bench) -> None:
-        assert bench.unchanged(calls.run_again(ETL, "j", 1)) == 0
+        assert bench.unchanged(node_jobs.run_again(ETL, "j", 1)) == 0
 
 
 def test_a_client_that_still_names_the_claim_is_refused(bench: Bench, node: Any) -> None:

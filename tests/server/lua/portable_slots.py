@@ -11,8 +11,7 @@ from redis.crc import key_slot
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._ops.flows.portable import advance as portable_advance
-from glidemq_orchestrate._ops.flows.portable import portable as ops
+from glidemq_orchestrate._ops.flows.portable import advance, reading
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._protocol.call import Batch, Call, Op
 from glidemq_orchestrate._protocol.replies import error_from
@@ -120,7 +119,7 @@ class Slots:
         return ref
 
     def advance(self) -> FlowState:
-        return FlowState(self.run(portable_advance.advance(self.ref(), self))[0])
+        return FlowState(self.run(advance.advance(self.ref(), self))[0])
 
     def run_jobs(self, *broken: str) -> list[str]:
         """Run and advance until nothing is left; names in the order of their ends."""
@@ -132,8 +131,8 @@ class Slots:
         return order
 
     def status(self) -> tuple[str, int, int]:
-        status, _ = self.run(ops.status(self.ref()))
-        return status.state.value, status.completed, status.failed
+        found, _ = self.run(reading.status(self.ref()))
+        return found.state.value, found.completed, found.failed
 
     def stored(self) -> set[str]:
         return {

@@ -9,8 +9,7 @@ import pytest
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows import watch as flow_watch
-from glidemq_orchestrate._ops.flows.portable import advance as portable_advance
-from glidemq_orchestrate._ops.flows.portable import portable as ops
+from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, rounds, sweep
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
 from glidemq_orchestrate.keys import QueueKeys
 from tests.server.lua.portable_slots import QUEUES, Slots, node
@@ -40,7 +39,7 @@ def test_it_runs_in_order_across_slots_and_tells_its_results(slots: Slots) -> No
     order = slots.run_jobs()
     assert (order.index("a"), order[-1], len(order)) == (0, "end", 5)
     assert slots.status() == ("completed", 5, 0)
-    results, _ = slots.run(ops.results(slots.ref()))
+    results, _ = slots.run(reading.results(slots.ref()))
     assert results == {name: f"f~{name}" for name in ("a", "m", "n", "end", "side")}
     events = slots.client("{b}").xrange("glide:{b}:events")
     assert [fields["event"] for _, fields in events].count("flow.completed") == 1
@@ -54,10 +53,10 @@ def test_a_failure_ends_dependents_in_other_slots_and_a_retry_runs_only_what_did
     assert "end" not in order
     assert slots.status() == ("failed", 3, 2)
     assert slots.client("{b}").hget("glide:{b}:job:f~end", "failedReason") == "upstream failed: m"
-    assert slots.run(ops.retry_failed(slots.ref(), slots))[0] is FlowState.RUNNING
+    assert slots.run(rounds.retry_failed(slots.ref(), slots))[0] is FlowState.RUNNING
     assert slots.run_jobs("~end") == ["m", "end"]
     assert slots.status() == ("failed", 4, 1)
-    slots.run(ops.retry_failed(slots.ref(), slots))
+    slots.run(rounds.retry_failed(slots.ref(), slots))
     assert slots.run_jobs() == ["end"]
     assert slots.status() == ("completed", 5, 0)
 
@@ -66,10 +65,10 @@ def test_a_cancel_reaches_every_slot_and_can_be_repaired(slots: Slots) -> None:
     slots.submit()
     worker = NodeWorker(slots.client("{b}"), "b", slots.now)
     assert worker.take()
-    assert slots.run(ops.cancel(slots.ref(), "enough", slots))[0] is FlowState.RUNNING
+    assert slots.run(portable.cancel(slots.ref(), "enough", slots))[0] is FlowState.RUNNING
     assert slots.status() == ("cancelled", 0, 5)
     assert slots.run_jobs() == []
-    slots.run(ops.retry_failed(slots.ref(), slots))
+    slots.run(rounds.retry_failed(slots.ref(), slots))
     assert len(slots.run_jobs()) == 5
     assert slots.status() == ("completed", 5, 0)
 
@@ -97,12 +96,12 @@ def test_an_advance_and_a_retry_cut_anywhere_are_done_by_the_next(slots: Slots) 
         slots.submit()
         for name, broken in (("b", "\n"), ("c", "~m"), ("q", "\n")):
             NodeWorker(slots.client(f"{{{name}}}"), name, slots.now).run_all(broken)
-            slots.run(portable_advance.advance(slots.ref(), slots), cut)
+            slots.run(advance.advance(slots.ref(), slots), cut)
         slots.advance()
         slots.run_jobs("~m")
         assert slots.status() == ("failed", 3, 2), cut
-        slots.run(ops.retry_failed(slots.ref(), slots), cut)
-        slots.run(ops.retry_failed(slots.ref(), slots))
+        slots.run(rounds.retry_failed(slots.ref(), slots), cut)
+        slots.run(rounds.retry_failed(slots.ref(), slots))
         slots.advance()
         slots.run_jobs()
         assert slots.status() == ("completed", 5, 0), cut
@@ -111,14 +110,14 @@ def test_an_advance_and_a_retry_cut_anywhere_are_done_by_the_next(slots: Slots) 
 def test_what_was_abandoned_is_swept_and_what_runs_is_advanced(slots: Slots) -> None:
     slots.submit(calls=12)
     home = QueueKeys("glide", "b")
-    slots.run(portable_advance.sweep(home, slots))
+    slots.run(sweep.sweep(home, slots))
     assert slots.stored()
-    slots.now += portable_advance.ABANDONED_MS + 1
-    slots.run(portable_advance.sweep(home, slots))
+    slots.now += sweep.ABANDONED_MS + 1
+    slots.run(sweep.sweep(home, slots))
     assert {key for key in slots.stored() if not key.endswith((":id", ":metrics:completed"))} == set()
     slots.submit()
     NodeWorker(slots.client("{b}"), "b", slots.now).run_all()
-    slots.run(portable_advance.sweep(home, slots))
+    slots.run(sweep.sweep(home, slots))
     assert NodeWorker(slots.client("{c}"), "c", slots.now).run_all() == ["f~m"]
 
 

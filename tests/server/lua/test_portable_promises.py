@@ -12,10 +12,9 @@ from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.portable import advance as portable_advance
-from glidemq_orchestrate._ops.flows.portable import portable as ops
+from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, rounds, sweep
 from glidemq_orchestrate._protocol.call import ask
-from glidemq_orchestrate._protocol.flows import portable_record as records
+from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExpired, FlowNotFound
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
@@ -88,8 +87,8 @@ def test_a_sweep_of_what_seems_abandoned_at_any_place_of_a_submission(slots: Slo
         is_over = False
         for _ in range(place):
             is_over = is_over or next(slow, "over") == "over"
-        slots.now += portable_advance.ABANDONED_MS + 1
-        slots.run(portable_advance.sweep(QueueKeys("glide", check_flow(TWO).home), slots))
+        slots.now += sweep.ABANDONED_MS + 1
+        slots.run(sweep.sweep(QueueKeys("glide", check_flow(TWO).home), slots))
         for _ in slow:
             pass
         assert Counter(slots.run_jobs()) == {"a": 1, "m": 1}, place
@@ -105,19 +104,19 @@ def test_a_retry_at_any_place_of_the_end_stays_with_the_supervisors(slots: Slots
         slots.submit()
         for name in QUEUES:
             NodeWorker(slots.client(f"{{{name}}}"), name, slots.now).run_all("~a", "~side")
-        late = slots.steps(portable_advance.advance(slots.ref(), slots))
+        late = slots.steps(advance.advance(slots.ref(), slots))
         is_over = False
         for _ in range(place):
             is_over = is_over or next(late, "over") == "over"
         assert slots.advance() is FlowState.FAILED
-        assert slots.run(ops.retry_failed(slots.ref(), slots))[0] is FlowState.RUNNING
+        assert slots.run(rounds.retry_failed(slots.ref(), slots))[0] is FlowState.RUNNING
         for _ in late:
             pass
         workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
         for _ in range(5):  # nobody waits: supervisors alone
             for worker in workers:
                 worker.run_all()
-            slots.run(portable_advance.sweep(HOME, slots))
+            slots.run(sweep.sweep(HOME, slots))
         assert slots.status() == ("completed", 5, 0), place
         if is_over:
             break
@@ -131,11 +130,11 @@ def test_retries_at_any_place_of_a_retry_run_every_node_once(slots: Slots) -> No
         slots.submit(TWO)
         slots.run_jobs("~a")
         assert slots.status() == ("failed", 0, 2)
-        slow = slots.steps(ops.retry_failed(slots.ref(), slots))
+        slow = slots.steps(rounds.retry_failed(slots.ref(), slots))
         is_over = False
         for _ in range(place):
             is_over = is_over or next(slow, "over") == "over"
-        slots.run(ops.retry_failed(slots.ref(), slots))
+        slots.run(rounds.retry_failed(slots.ref(), slots))
         for _ in slow:
             pass
         assert Counter(slots.run_jobs()) == {"a": 1, "m": 1}, place
@@ -156,9 +155,9 @@ def test_every_flow_of_a_home_ends_however_many_there_are(slots: Slots) -> None:
         for worker in workers:
             worker.run_all()
         slots.now += 1000
-        slots.run(portable_advance.sweep(HOME, slots))
+        slots.run(sweep.sweep(HOME, slots))
     ref, _ = slots.run(backend.find("glide", "late"))
-    assert slots.run(ops.status(ref))[0].state is FlowState.COMPLETED
+    assert slots.run(reading.status(ref))[0].state is FlowState.COMPLETED
 
 
 def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
@@ -171,10 +170,10 @@ def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
     for _ in range(4):
         for worker in workers:
             worker.run_all()
-        slots.run(portable_advance.sweep(QueueKeys("glide", check_flow(rules).home), slots))
+        slots.run(sweep.sweep(QueueKeys("glide", check_flow(rules).home), slots))
     for flow_id in ids:
         ref, _ = slots.run(backend.find("glide", flow_id))
-        assert slots.run(ops.status(ref))[0].state is FlowState.COMPLETED, flow_id
+        assert slots.run(reading.status(ref))[0].state is FlowState.COMPLETED, flow_id
 
 
 def test_a_flow_that_cannot_be_read_keeps_no_other_waiting(slots: Slots) -> None:
@@ -186,7 +185,7 @@ def test_a_flow_that_cannot_be_read_keeps_no_other_waiting(slots: Slots) -> None
     broken.set(f"{home.flow('f1')}:nodes", "odd")
     NodeWorker(slots.client("{b}"), "b", slots.now).run_all()
     with pytest.raises(Exception, match="WRONGTYPE"):
-        slots.run(portable_advance.sweep(home, slots))
+        slots.run(sweep.sweep(home, slots))
     assert set(NodeWorker(slots.client("{c}"), "c", slots.now).run_all()) == {"f2~m", "f3~m"}
 
 
@@ -195,7 +194,7 @@ def test_a_node_whose_job_is_gone_has_failed_and_says_so(slots: Slots) -> None:
     slots.client("{c}").delete("glide:{c}:job:f~m")
     slots.run_jobs()
     assert slots.status() == ("failed", 3, 2)
-    found = {one.name: one for one in slots.run(ops.nodes(slots.ref()))[0]}
+    found = {one.name: one for one in slots.run(reading.nodes(slots.ref()))[0]}
     assert (found["m"].state, found["m"].reason) == ("failed", "its job was removed")
     assert found["end"].reason == "upstream failed: m"
 
@@ -211,7 +210,7 @@ def test_nodes_are_kept_whatever_their_options_say(slots: Slots) -> None:
 def test_nodes_that_come_later_are_refused_before_anything_changes(slots: Slots) -> None:
     slots.submit()
     before = {key: slots.client(key).type(key) for key in slots.stored()}
-    with pytest.raises(ConfigurationError, match="takes no more nodes"):
+    with pytest.raises(ConfigurationError, match="cannot be extended"):
         slots.run(backend.backend_of(slots.ref()).extend(slots.ref(), [node("late", "end")], slots))
     assert {key: slots.client(key).type(key) for key in slots.stored()} == before
     slots.run_jobs()
@@ -226,20 +225,20 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
     slots.submit(KEPT)
     slots.run_jobs()
     slots.now += 24 * 3_600_000 - 1
-    slots.run(portable_advance.sweep(HOME, slots))
-    assert set(slots.run(ops.results(slots.ref()))[0]) == set(ALL)
+    slots.run(sweep.sweep(HOME, slots))
+    assert set(slots.run(reading.results(slots.ref()))[0]) == set(ALL)
     slots.now += 2
-    slots.run(portable_advance.sweep(HOME, slots))
+    slots.run(sweep.sweep(HOME, slots))
     left = {key for key in slots.stored() if not key.endswith((":id", ":metrics:completed", ":stream"))}
     assert left == {
         "glide:gmo:home:{f}",
         "glide:{b}:gmo:flow:f",
     }
     assert slots.status() == ("completed", 5, 0)
-    for read in (ops.results, ops.nodes):
+    for read in (reading.results, reading.nodes):
         with pytest.raises(FlowExpired):
             slots.run(read(slots.ref()))
-    for again in (ops.restart, ops.retry_failed):
+    for again in (rounds.restart, rounds.retry_failed):
         assert_unchanged(slots, again)
     for key in ("glide:gmo:home:{f}", "glide:{b}:gmo:flow:f"):
         assert 29 * 86400 < slots.client(key).ttl(key) <= 30 * 86400
@@ -259,13 +258,13 @@ def test_a_cancel_at_any_place_of_a_submission_ends_the_flow(slots: Slots) -> No
         is_over = False
         for _ in range(place):
             is_over = is_over or next(slow, "over") == "over"
-        slots.run(ops.cancel(slots.ref(), "enough", slots))
+        slots.run(portable.cancel(slots.ref(), "enough", slots))
         assert slots.status()[0] == "cancelled", place
         for _ in slow:
             pass
         assert slots.run_jobs() == [], place
         assert slots.status() == ("cancelled", 0, 2), place
-        slots.run(ops.retry_failed(slots.ref(), slots))
+        slots.run(rounds.retry_failed(slots.ref(), slots))
         assert Counter(slots.run_jobs()) == {"a": 1, "m": 1}, place
         if is_over:
             break
@@ -277,8 +276,8 @@ def test_a_removal_after_the_retention_is_continued_wherever_it_was_cut(slots: S
         slots.submit(KEPT)
         slots.run_jobs()
         slots.now += 25 * 3_600_000
-        _, sent = slots.run(portable_advance.sweep(HOME, slots), cut)
-        slots.run(portable_advance.sweep(HOME, slots))
+        _, sent = slots.run(sweep.sweep(HOME, slots), cut)
+        slots.run(sweep.sweep(HOME, slots))
         assert not [key for key in slots.stored() if ":job:" in key or ":gmo:portable" in key], cut
         assert slots.status() == ("completed", 5, 0)
         if sent < cut:
@@ -288,9 +287,9 @@ def test_a_removal_after_the_retention_is_continued_wherever_it_was_cut(slots: S
 def test_a_flow_that_runs_again_is_kept(slots: Slots) -> None:
     slots.submit(KEPT)
     slots.run_jobs("~m")
-    slots.run(ops.retry_failed(slots.ref(), slots))
+    slots.run(rounds.retry_failed(slots.ref(), slots))
     slots.now += 25 * 3_600_000
-    slots.run(portable_advance.sweep(HOME, slots))
+    slots.run(sweep.sweep(HOME, slots))
     slots.run_jobs()
     assert slots.status() == ("completed", 5, 0)
 
@@ -314,7 +313,7 @@ def test_flows_of_the_version_before_go_on(slots: Slots) -> None:
     client.hset(key, mapping={"state": "running", "round": 0, "started_at": slots.now, "completed": 0})
     slots.run_jobs("~m")
     assert slots.status() == ("failed", 3, 2)
-    slots.run(ops.retry_failed(slots.ref(), slots))
+    slots.run(rounds.retry_failed(slots.ref(), slots))
     slots.run_jobs()
     assert slots.status() == ("completed", 5, 0)
 
@@ -331,8 +330,8 @@ def test_ended_flows_of_the_version_before_are_read(slots: Slots, state: str) ->
     assert slots.status()[0] == state
     assert state == "staging" or slots.status()[1] == 5
     slots.submit()
-    slots.run(portable_advance.sweep(HOME, slots))
-    slots.run(ops.restart(slots.ref(), slots))
+    slots.run(sweep.sweep(HOME, slots))
+    slots.run(rounds.restart(slots.ref(), slots))
     slots.run_jobs()
     assert slots.status() == ("completed", 5, 0)
 

@@ -1,9 +1,9 @@
-"""Submitting a flow by the portable path: every job held back, then one word lets all of them run.
+"""Submitting a flow by the portable path: every job is held back, then one write starts all of them.
 
-A submission that was cut off anywhere is continued by the next of an equal flow, or given up by the sweep;
-two at once help each other. Exactly one word is final, ``begin:0``: the flow has begun, or it was given up.
-Who finds that it has begun stages nothing more; who finds that it was given up removes what is there and
-begins anew.
+A submission that was cut off is continued by the next one of an equal flow, or aborted by the sweep; two at
+once help each other. One field decides, and is written once: ``begin:0`` says that the flow has begun, or
+that it was aborted. A client that finds it begun stages nothing more; one that finds it aborted removes what
+is left of it and starts again.
 """
 
 from __future__ import annotations
@@ -14,18 +14,13 @@ from typing import Any, Final
 from uuid import uuid4
 
 from glidemq_orchestrate._ops.flows import claim
-from glidemq_orchestrate._ops.flows.portable.table import (
-    parts,
-    parts_of_size,
-    policy_text,
-    read_nodes,
-    send_all,
-)
+from glidemq_orchestrate._ops.flows.portable.table import policy_text, read_nodes
+from glidemq_orchestrate._ops.flows.portable.trips import parts, parts_of_size, send_all
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
-from glidemq_orchestrate._protocol.flows import portable as calls
-from glidemq_orchestrate._protocol.flows import portable_record as records
-from glidemq_orchestrate._protocol.flows.portable_record import Record
+from glidemq_orchestrate._protocol.flows.portable import gates, lists, node_jobs, tables
+from glidemq_orchestrate._protocol.flows.portable import record as records
+from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowConflict, FlowIncomplete, GlideMQError, TransportError
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
@@ -37,14 +32,14 @@ MEMBERS: Final = 500
 
 
 def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
-    """Write a flow node by node and let it begin; nothing of one that has begun is changed. Repeatable.
+    """Write a flow node by node and begin it; one that has begun is not changed. Repeatable.
 
     Raises:
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
-        FlowIncomplete: Others gave the submission up, again and again. It may be repeated.
+        FlowIncomplete: Other clients kept aborting the submission. It may be repeated.
     """
     for _ in range(MAX_STAGINGS):
-        # The path first: with the digest there is a flow, and whoever finds it asks which path it went.
+        # The path first: the digest makes it a flow, and a client that finds one reads which path it took.
         yield from ask(records.write(ref.home, ref.flow_id, {"path": records.PATH}))
         yield from ask(records.write_once(ref.home, ref.flow_id, "digest", flow.digest))
         found = yield from ask(records.record(ref.home, ref.flow_id))
@@ -57,11 +52,11 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
             return
         yield from remove(ref)
         yield from claim.take(ref.home, ref.flow_id)
-    raise FlowIncomplete(f"flow {ref.flow_id} was given up by others while it was being submitted")
+    raise FlowIncomplete(f"flow {ref.flow_id} was aborted by other clients while it was being submitted")
 
 
 def _stage_all(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[bool]:
-    """Whether the flow has begun; it was given up otherwise."""
+    """Stage the flow and begin it, or abort it on an error; False when another client aborted it."""
     try:
         return (yield from _stage_and_begin(ref, flow, clock))
     except TransportError:
@@ -73,34 +68,34 @@ def _stage_all(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[bool]:
 
 def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[bool]:
     home, flow_id, now_ms = ref.home, ref.flow_id, clock.now_ms()
-    yield from ask(records.enlist(home, flow_id, now_ms))
+    yield from ask(lists.enlist(home, flow_id, now_ms))
     yield from ask(records.write_once(home, flow_id, "created_at", now_ms))
     yield from ask(records.write(home, flow_id, _header(flow_id, flow)))
     yield from _write_tables(ref, flow)
-    for part in parts(flow.nodes[::-1]):  # dependents first: whoever looks finds no dependency without them
-        if told := (yield from _heard(ref, clock)):
-            return told == records.RUN
+    for part in parts(flow.nodes[::-1]):  # dependents first: no dependency is ever seen without them
+        if word := (yield from _heartbeat(ref, clock)):
+            return word == records.RUN
         yield from _add_nodes(ref, flow, part, now_ms)
-    # Everything above was accepted; only now the flow may begin.
+    # Everything above was accepted: only now may the flow begin.
     yield from claim.confirm(home, flow_id)
     yield from ask(records.begin(home, flow_id, 0, clock.now_ms(), 0))
-    told = yield from ask(records.began(home, flow_id))
-    if told == records.GONE:
+    word = yield from ask(records.began(home, flow_id))
+    if word == records.GONE:
         yield from ask(records.drop_record(home, flow_id))
-    return told == records.RUN
+    return word == records.RUN
 
 
-def _heard(ref: FlowRef, clock: Clock) -> Op[str]:
-    """Say that the submission is under way; answers whether another has ended it."""
-    asking: list[Call[Any]] = [
+def _heartbeat(ref: FlowRef, clock: Clock) -> Op[str]:
+    """Record that the submission is alive; returns the final word if there is one, else ''."""
+    calls: list[Call[Any]] = [
         records.began(ref.home, ref.flow_id),
         records.write(ref.home, ref.flow_id, {"heard_at": clock.now_ms()}),
     ]
-    return str((yield from ask_all(asking))[0])
+    return str((yield from ask_all(calls))[0])
 
 
 def _header(flow_id: str, flow: CheckedFlow) -> dict[str, str | int]:
-    """What all who submit the flow write alike."""
+    """The fields that every client that submits this flow writes alike."""
     fields: dict[str, str | int] = {
         "id": flow_id,
         "name": flow.name,
@@ -116,12 +111,13 @@ def _header(flow_id: str, flow: CheckedFlow) -> dict[str, str | int]:
 
 
 def _write_tables(ref: FlowRef, flow: CheckedFlow) -> Op[None]:
+    """Write the row of every node, and the policies of those that have some."""
     rows = ((node.name, _row(ref.flow_id, node)) for node in flow.nodes)
     for part in parts_of_size(rows):
-        yield from ask(calls.write_table(ref.home, ref.flow_id, part))
+        yield from ask(tables.write_table(ref.home, ref.flow_id, part))
     texts = ((node.name, text) for node in flow.nodes if (text := policy_text(node)))
     for part in parts_of_size(texts):
-        yield from ask(calls.write_policies(ref.home, ref.flow_id, part))
+        yield from ask(tables.write_policies(ref.home, ref.flow_id, part))
 
 
 def _row(flow_id: str, node: CheckedNode) -> str:
@@ -130,6 +126,12 @@ def _row(flow_id: str, node: CheckedNode) -> str:
 
 
 def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], now_ms: int) -> Op[None]:
+    """Create the jobs of these nodes and link them, in both directions.
+
+    Raises:
+        FlowConflict: A job with the id of one of them exists outside the flow.
+    """
+
     def place(name: str) -> tuple[QueueKeys, str]:
         return QueueKeys(ref.home.prefix, flow.queue_of[name]), node_job_id(ref.flow_id, name)
 
@@ -143,46 +145,46 @@ def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], no
     for node in nodes:
         queue, job_id = place(node.name)
         first, *rest = members(node.after) if node.after else [[]]
-        deps = [*first, calls.gate(queue, 0)] if not first or policy_text(node) else first
+        deps = [*first, gates.gate(queue, 0)] if not first or policy_text(node) else first
         adding.append(
-            calls.add_node(
+            node_jobs.add_node(
                 queue, job_id, node, flow_id=ref.flow_id, deps=deps, now_ms=now_ms, trace=flow.trace
             )
         )
-        linking += [calls.add_members(queue, "deps", job_id, more) for more in rest]
-        if len(node.dependents) <= calls.MOST_TOLD:
+        linking += [gates.add_members(queue, "deps", job_id, more) for more in rest]
+        if len(node.dependents) <= node_jobs.MOST_NOTIFIED:
             linking += [
-                calls.add_members(queue, "parents", job_id, some) for some in members(node.dependents)
+                gates.add_members(queue, "parents", job_id, some) for some in members(node.dependents)
             ]
     added = yield from ask_all(adding)
     taken = [place(node.name) for node, is_new in zip(nodes, added, strict=True) if not is_new]
-    owners = yield from ask_all([calls.owner(*one) for one in taken])
+    owners = yield from ask_all([node_jobs.owner(*one) for one in taken])
     for (_, job_id), flow_id in zip(taken, owners, strict=True):
         if flow_id != ref.flow_id:
-            raise FlowConflict(f"job {job_id} exists already outside this flow")
+            raise FlowConflict(f"job {job_id} already exists outside this flow")
     yield from send_all(linking)
 
 
 def discard(ref: FlowRef) -> Op[bool]:
-    """Give up a flow that has not begun, and remove it; whether it was one. Repeatable."""
+    """Abort and remove a flow that has not begun; returns whether it had not. Repeatable."""
     yield from ask(records.drop(ref.home, ref.flow_id, uuid4().hex))
     return (yield from remove(ref))
 
 
 def remove(ref: FlowRef) -> Op[bool]:
-    """Remove a flow that was given up: its own jobs, then the record, then the claim. Repeatable."""
+    """Remove an aborted flow: its own jobs, then the record, then the claim. Repeatable."""
     token = yield from ask(records.began(ref.home, ref.flow_id))
     if token in ("", records.RUN, records.GONE):
         return False
     found = yield from ask(records.record(ref.home, ref.flow_id))
     for part in parts((yield from read_nodes(ref))):
-        # Another may have removed all of it, and a third have begun anew.
+        # Another client may have removed all of it, and a third submitted it again.
         if (yield from ask(records.began(ref.home, ref.flow_id))) != token:
             return False
-        owners = yield from ask_all([calls.owner(node.queue, node.job_id) for node in part if node.state])
+        owners = yield from ask_all([node_jobs.owner(node.queue, node.job_id) for node in part if node.state])
         there = [node for node in part if node.state]
         ours = [node for node, owner in zip(there, owners, strict=True) if owner == ref.flow_id]
-        yield from send_all(call for node in ours for call in calls.drop_job(node.queue, node.job_id))
+        yield from send_all(call for node in ours for call in node_jobs.drop_job(node.queue, node.job_id))
     if (yield from ask(records.began(ref.home, ref.flow_id))) != token:
         return False
     yield from forget(ref, found)
@@ -192,14 +194,14 @@ def remove(ref: FlowRef) -> Op[bool]:
 
 
 def forget(ref: FlowRef, record: Record) -> Op[None]:
-    """Take a flow off all lists, and delete its tables. Repeatable."""
-    yield from ask(records.drop_tables(ref.home, ref.flow_id))
-    yield from ask_all(records.unindex(ref.home, ref.flow_id, _labels(record.fields)))
+    """Delist a flow everywhere and delete its tables. Repeatable."""
+    yield from ask(tables.drop_tables(ref.home, ref.flow_id))
+    yield from ask_all(lists.unindex(ref.home, ref.flow_id, _labels(record.fields)))
     yield from claim.leave(ref.home)
 
 
 def relist(ref: FlowRef) -> Op[None]:
-    """List a flow under the state it is in; also when that changes meanwhile. Repeatable."""
+    """List a flow under its state, again if that changes meanwhile. Repeatable."""
     for _ in range(MAX_RELISTINGS):
         record = yield from ask(records.record(ref.home, ref.flow_id))
         if record.number < 0 or record.is_expired:
@@ -208,7 +210,7 @@ def relist(ref: FlowRef) -> Op[None]:
         if record.fields.get("listed") == listed:
             return
         labels = _labels(record.fields)
-        yield from ask_all(records.index(ref.home, ref.flow_id, labels, record.state, at))
+        yield from ask_all(lists.index(ref.home, ref.flow_id, labels, record.state, at))
         yield from ask(records.write(ref.home, ref.flow_id, {"listed": listed, "state": record.state}))
 
 

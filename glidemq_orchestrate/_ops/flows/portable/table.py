@@ -1,36 +1,33 @@
-"""The nodes of a portable flow as they are now, and what is to be done with those that wait."""
+"""The nodes of a portable flow as its table and their jobs have them."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
-from glidemq_orchestrate._protocol.flows import portable as calls
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows.portable import node_jobs, tables
 from glidemq_orchestrate._protocol.flows.stalled import node_table
-from glidemq_orchestrate.errors import GlideMQError, LibraryMissing
 from glidemq_orchestrate.flows.checked import CheckedNode
-from glidemq_orchestrate.flows.rules import OnFailure, Rule, counts_as, verdict
+from glidemq_orchestrate.flows.rules import OnFailure, Rule
 from glidemq_orchestrate.keys import QueueKeys
 
-T = TypeVar("T")
-
-PER_TRIP: Final = 200
-MAX_BYTES: Final = 524_288
 GONE: Final = "its job was removed"
+
 UPSTREAM: Final = "upstream "
-_FAILED: Final = "upstream failed: "
+
 _ENDED: Final = ("completed", "failed", "skipped")
+
 NOT_BEGUN: Final = ("waiting", "prioritized", "group-waiting", "delayed")
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What few nodes have; kept apart from the table. See ``CheckedNode``."""
+    """Settings that few nodes have, stored apart from the table. See ``CheckedNode``."""
 
     rule: Rule = Rule.ALL_SUCCESS
     on_failure: OnFailure | None = None
@@ -64,13 +61,13 @@ def policy_text(node: CheckedNode) -> str:
         "queue_timeout": node.queue_timeout_ms,
         "delay": node.delay_ms,
     }
-    said = {name: value for name, value in wire.items() if value}
-    return json.dumps(said) if said else ""
+    given = {name: value for name, value in wire.items() if value}
+    return json.dumps(given) if given else ""
 
 
 @dataclass(slots=True)
 class Node:
-    """A node as its table and its job have it. ``state`` may be ``skipped``, and '' when the job is gone."""
+    """A node as the table and its job have it. ``state`` is '' when the job was removed."""
 
     name: str
     queue: QueueKeys
@@ -86,7 +83,7 @@ class Node:
 
     @property
     def ref(self) -> str:
-        """The form in which dependents name it."""
+        """How dependents refer to it."""
         return f"{self.queue.base}:{self.job_id}"
 
     @property
@@ -96,7 +93,7 @@ class Node:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has failed, or its job is gone and will never complete."""
+        """Whether it has failed, or its job was removed and so will never complete."""
         return self.state in ("failed", "")
 
     @property
@@ -108,63 +105,6 @@ class Node:
     def end(self) -> str | None:
         """How it has ended; None while it has not."""
         return "failed" if self.has_failed else self.state if self.state in _ENDED else None
-
-
-@dataclass(slots=True)
-class Decisions:
-    """What is to be done with nodes that wait."""
-
-    run: list[Node]
-    fail: list[Node]
-    skip: list[Node]
-
-
-def decide(nodes: Sequence[Node], started_ms: int, now_ms: int) -> Decisions:
-    """Decide about every node that waits; those that end get their new state and reason here.
-
-    Goes in topological order, so that an end reaches its last dependent in one go.
-    """
-    by_name = {node.name: node for node in nodes}
-    told = Decisions([], [], [])
-    for node in nodes:
-        if node.state != "waiting-children":
-            continue
-        what, dependency = _verdict(node, by_name)
-        if what == "run" and _due_ms(node, by_name, started_ms) <= now_ms:
-            told.run.append(node)
-        elif what in ("failed", "skipped"):
-            node.state = what
-            node.reason = _reason(dependency)
-            node.ended_ms = now_ms
-            (told.fail if what == "failed" else told.skip).append(node)
-    return told
-
-
-def _verdict(node: Node, by_name: Mapping[str, Node]) -> tuple[str | None, Node | None]:
-    """What becomes of a node, and the dependency that decides against it."""
-    effects: list[tuple[str, Node]] = []
-    for dependency in (by_name[name] for name in node.after):
-        if end := dependency.end:
-            own = (node.policy.policies or {}).get(dependency.name)
-            effects.append((counts_as(end, own or dependency.policy.on_failure), dependency))
-    found = Counter(effect for effect, _ in effects)
-    completed, failed, skipped = (found[end] for end in _ENDED)
-    what = verdict(node.policy.rule, completed, failed, skipped, total=len(node.after))
-    against = next((one for effect, one in effects if effect == what), effects[0][1] if effects else None)
-    return what, against
-
-
-def _reason(dependency: Node | None) -> str:
-    if dependency is None:
-        return UPSTREAM
-    if dependency.end == "failed" and dependency.reason.startswith(_FAILED):
-        return dependency.reason
-    return f"{UPSTREAM}{dependency.end}: {dependency.name}"
-
-
-def _due_ms(node: Node, by_name: Mapping[str, Node], started_ms: int) -> int:
-    since = max((by_name[name].ended_ms for name in node.after), default=started_ms)
-    return since + node.policy.delay_ms if node.policy.delay_ms else 0
 
 
 def read_nodes(ref: FlowRef) -> Op[list[Node]]:
@@ -183,56 +123,18 @@ def read_nodes(ref: FlowRef) -> Op[list[Node]]:
             break
     nodes = [node for _, node in sorted(found.values(), key=lambda pair: pair[0])]
     for part in parts(nodes):
-        jobs = yield from ask_all([calls.job(node.queue, node.job_id) for node in part])
+        jobs = yield from ask_all([node_jobs.job(node.queue, node.job_id) for node in part])
         for node, job in zip(part, jobs, strict=True):
             node.state, node.reason, node.result, node.ended_ms, node.has_begun = job
     return nodes
 
 
 def _policies(ref: FlowRef) -> Op[dict[str, str]]:
+    """The stored policies by node name."""
     found: dict[str, str] = {}
     cursor = "0"
     while True:
-        cursor, page = yield from ask(calls.policies(ref.home, ref.flow_id, cursor))
+        cursor, page = yield from ask(tables.policies(ref.home, ref.flow_id, cursor))
         found |= page
         if cursor == "0":
             return found
-
-
-def send_all(todo: Iterable[Call[T]]) -> Op[None]:
-    """Send calls whose answers do not matter, many a trip."""
-    for part in parts(list(todo)):
-        yield from ask_all(part)
-
-
-def send_fenced(todo: Iterable[tuple[Call[int], Sequence[Call[Any]]]]) -> Op[None]:
-    """Send calls of our functions, each of them with the plain calls that must do where these are missing."""
-    for part in parts(list(todo)):
-        replies = yield from ask_each([call for call, _ in part])
-        plain: list[Call[Any]] = []
-        for (_, instead), reply in zip(part, replies, strict=True):
-            if isinstance(reply, LibraryMissing):
-                plain += instead
-            elif isinstance(reply, GlideMQError):
-                raise reply
-        yield from send_all(plain)
-
-
-def parts(items: Sequence[T], size: int = PER_TRIP) -> Iterator[Sequence[T]]:
-    """As many at a time as go into one trip."""
-    for first in range(0, len(items), size):
-        yield items[first : first + size]
-
-
-def parts_of_size(pairs: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
-    """As many pairs at a time as the server writes in a millisecond or two."""
-    part: dict[str, str] = {}
-    length = 0
-    for name, text in pairs:
-        if part and (len(part) == PER_TRIP or length + len(text) > MAX_BYTES):
-            yield part
-            part, length = {}, 0
-        part[name] = text
-        length += len(text)
-    if part:
-        yield part

@@ -1,10 +1,9 @@
-"""The record of a portable flow: what happened is written once, so that no late writer does harm.
+"""The record of a portable flow: each fact is written once, so that late writers do no harm.
 
-Each run of a flow is a round: 0 is the submission, every retry and restart begins the next. Of round *n*
-the record has ``begin:n`` (when and which generation; of round 0 perhaps ``drop``: it was given up before
-it began), ``cancel:n`` (all that is open is to end), ``counts:n`` (how far it is) and ``end:n``. The first
-two writers of one of these agree, since only the first write counts; and what belongs to an older round
-says nothing of this.
+Each run of a flow is a round: 0 is the submission, every retry and restart begins the next. For round *n* the
+record holds ``begin:n`` (time and generation; for round 0 possibly ``drop``: it was aborted before it began),
+``cancel:n`` (all open nodes are to end), ``counts:n`` (progress) and ``end:n``. Concurrent writers agree, as
+only the first write counts; fields of an older round do not concern the current one.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from typing import Any, Final
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate.flows.spec import FlowState
-from glidemq_orchestrate.keys import QueueKeys, flow_homes
+from glidemq_orchestrate.keys import QueueKeys
 
 PATH: Final = "portable"
-MAX_LABELS: Final = 16
 RUN: Final = "run"
 GONE: Final = "gone"
 _DROP: Final = "drop"
@@ -28,7 +26,7 @@ _DROP: Final = "drop"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the record of a portable flow says.
+    """The record of a portable flow, read.
 
     Attributes:
         fields: As they are stored; empty when there is no record.
@@ -36,8 +34,8 @@ class Record:
         started_ms: When it began.
         generation: How often the flow was restarted by then.
         end: How it has ended: state, finished_at, counts and reason; empty while it runs.
-        cancel: Why all that is open is to end: how (the state) and reason; empty when nothing is.
-        is_dropped: The submission was given up; its jobs are being removed.
+        cancel: Why all open nodes are to end: how (the state) and reason; empty when they are not.
+        is_dropped: The submission was aborted; its jobs are being removed.
     """
 
     fields: Mapping[str, str]
@@ -64,7 +62,7 @@ class Record:
 
     @classmethod
     def _of_old(cls, fields: Mapping[str, str]) -> Record:
-        """Of a flow that is not staged yet; or that a version without rounds has begun."""
+        """The record of a flow that is still being staged, or that a version without rounds began."""
         state, number = fields.get("state", "staging"), int(fields.get("round", 0))
         if state == "staging":
             return cls(fields, cancel=json.loads(fields.get("cancel:0", "{}")))
@@ -97,22 +95,22 @@ class Record:
         return FlowState.CANCELLED if self.cancel else FlowState.STAGING
 
     def plain(self) -> dict[str, str]:
-        """The fields as a flow of the other path has them."""
-        told = {**self.fields, "state": str(self.state), "generation": str(self.generation)}
+        """The fields in the form of a staged flow."""
+        fields = {**self.fields, "state": str(self.state), "generation": str(self.generation)}
         if counts := json.loads(self.fields.get(f"counts:{self.number}", "{}")):
-            told |= {name: str(value) for name, value in counts.items()}
+            fields |= {name: str(value) for name, value in counts.items()}
         elif f"begin:{self.number}" in self.fields:
-            told |= {"completed": "0", "failed": "0", "skipped": "0", "reason": ""}
+            fields |= {"completed": "0", "failed": "0", "skipped": "0", "reason": ""}
         if self.cancel:
-            told["reason"] = str(self.cancel["reason"])
-        return told | {name: str(value) for name, value in self.end.items()}
+            fields["reason"] = str(self.cancel["reason"])
+        return fields | {name: str(value) for name, value in self.end.items()}
 
 
 _COUNTS: Final = ("completed", "failed", "skipped", "reason")
 
 
 def plain(fields: Mapping[str, str]) -> Mapping[str, str]:
-    """The fields of any flow's record, those of a portable one as others have them; never raises."""
+    """The fields of any flow's record in the form of a staged flow; never raises."""
     if fields.get("path") != PATH:
         return fields
     try:
@@ -133,7 +131,7 @@ def write(home: QueueKeys, flow_id: str, fields: Mapping[str, str | int]) -> Cal
 
 
 def write_once(home: QueueKeys, flow_id: str, name: str, value: str | int) -> Call[bool]:
-    """Store a field that is not there yet; whether this call has stored it."""
+    """Store a field unless it exists; returns whether this call stored it."""
     return command("HSETNX", home.flow(flow_id), name, value, decode=bool)
 
 
@@ -143,19 +141,19 @@ def erase(home: QueueKeys, flow_id: str, name: str) -> Call[None]:
 
 
 def begin(home: QueueKeys, flow_id: str, number: int, now_ms: int, generation: int) -> Call[bool]:
-    """Let a round begin, unless it has, or was given up. Repeatable."""
+    """Begin a round, unless it has begun or was aborted. Repeatable."""
     return write_once(home, flow_id, f"begin:{number}", f"{now_ms} {generation}")
 
 
 def drop(home: QueueKeys, flow_id: str, token: str) -> Call[bool]:
-    """Give up a flow that has not begun. Repeatable; the first token counts."""
+    """Abort a flow that has not begun. Repeatable; the first token counts."""
     return write_once(home, flow_id, "begin:0", f"{_DROP} {token}")
 
 
 def began(home: QueueKeys, flow_id: str) -> Call[str]:
     """Whether a flow has begun.
 
-    ``run`` when it has, the word of the drop when it was given up, ``gone`` without a record, '' before that.
+    ``run`` when it has, ``drop`` and a token when it was aborted, ``gone`` without a record, else ''.
     """
 
     def decode(reply: Any) -> str:
@@ -168,93 +166,18 @@ def began(home: QueueKeys, flow_id: str) -> Call[str]:
 
 
 def cancel(home: QueueKeys, flow_id: str, number: int, how: FlowState, reason: str) -> Call[bool]:
-    """Say that all that is open in a round is to end; the first reason counts."""
+    """Request the end of all open nodes of a round; the first reason counts."""
     return write_once(home, flow_id, f"cancel:{number}", json.dumps({"how": how, "reason": reason}))
 
 
 def count(home: QueueKeys, flow_id: str, number: int, counts: Mapping[str, str | int]) -> Call[None]:
-    """Say how far a round is."""
+    """Record the progress of a round."""
     return write(home, flow_id, {f"counts:{number}": json.dumps(counts)})
 
 
-def end(home: QueueKeys, flow_id: str, number: int, told: Mapping[str, str | int]) -> Call[bool]:
-    """Say how a round has ended; the first end counts. Whether it is this one."""
-    return write_once(home, flow_id, f"end:{number}", json.dumps(told))
-
-
-def index(
-    home: QueueKeys, flow_id: str, labels: Mapping[str, str], state: FlowState, at: str
-) -> list[Call[None]]:
-    """Calls that list a flow among those of its home, in one state, as ``index.lua`` does. Repeatable."""
-    flows, gone = home.flows(), replies.anything
-    others = [other for other in FlowState if other is not state]
-    return [
-        command("ZADD", flows, at, flow_id, decode=gone),
-        *(command("ZADD", key, at, flow_id, decode=gone) for key in _label_keys(home, labels)),
-        *(command("ZREM", f"{flows}:state:{other}", flow_id, decode=gone) for other in others),
-        command("ZADD", f"{flows}:state:{state}", at, flow_id, decode=gone),
-        command("SADD", flow_homes(home.prefix), home.queue, decode=gone),
-    ]
-
-
-def unindex(home: QueueKeys, flow_id: str, labels: Mapping[str, str]) -> list[Call[None]]:
-    """Calls that take a flow off every list of its home. Repeatable."""
-    lists = [f"{home.flows()}:state:{state}" for state in FlowState]
-    keys = [home.flows(), *_label_keys(home, labels), *lists, _listed(home), _expiring(home)]
-    return [command("ZREM", key, flow_id, decode=replies.anything) for key in keys]
-
-
-def _label_keys(home: QueueKeys, labels: Mapping[str, str]) -> list[str]:
-    return [f"{home.flows()}:label:{key}={value}" for key, value in list(labels.items())[:MAX_LABELS]]
-
-
-def _listed(home: QueueKeys) -> str:
-    return home.key("gmo:portable")
-
-
-def _expiring(home: QueueKeys) -> str:
-    return home.key("gmo:portable:expiring")
-
-
-def listed(home: QueueKeys, most: int) -> Call[list[str]]:
-    """The portable flows of a home that may need something; those that were not looked at longest first."""
-    return command("ZRANGE", _listed(home), 0, most - 1, decode=list)
-
-
-def enlist(home: QueueKeys, flow_id: str, now_ms: int) -> Call[None]:
-    """List a portable flow."""
-    return command("ZADD", _listed(home), now_ms, flow_id, decode=replies.anything)
-
-
-def looked_at(home: QueueKeys, flow_id: str, now_ms: int) -> Call[None]:
-    """Put a listed flow at the end of the list."""
-    return command("ZADD", _listed(home), "XX", now_ms, flow_id, decode=replies.anything)
-
-
-def delist(home: QueueKeys, flow_id: str) -> Call[None]:
-    """Take a flow off the list."""
-    return command("ZREM", _listed(home), flow_id, decode=replies.anything)
-
-
-def expire_at(home: QueueKeys, flow_id: str, at_ms: int) -> Call[None]:
-    """Say when the jobs of a flow are to be removed."""
-    return command("ZADD", _expiring(home), at_ms, flow_id, decode=replies.anything)
-
-
-def expire_never(home: QueueKeys, flow_id: str) -> Call[None]:
-    """Keep the jobs of a flow."""
-    return command("ZREM", _expiring(home), flow_id, decode=replies.anything)
-
-
-def expiring(home: QueueKeys, now_ms: int, most: int) -> Call[list[str]]:
-    """The flows whose jobs are due to be removed."""
-    return command("ZRANGEBYSCORE", _expiring(home), "-inf", now_ms, "LIMIT", 0, most, decode=list)
-
-
-def drop_tables(home: QueueKeys, flow_id: str) -> Call[None]:
-    """Delete the tables of a flow."""
-    keys = (f"{home.flow(flow_id)}:nodes", policies_key(home, flow_id), waiting_key(home, flow_id))
-    return command("UNLINK", *keys, decode=replies.anything)
+def end(home: QueueKeys, flow_id: str, number: int, counts: Mapping[str, str | int]) -> Call[bool]:
+    """Record the end of a round; the first one counts. Returns whether it is this one."""
+    return write_once(home, flow_id, f"end:{number}", json.dumps(counts))
 
 
 def drop_record(home: QueueKeys, flow_id: str) -> Call[None]:
@@ -262,16 +185,12 @@ def drop_record(home: QueueKeys, flow_id: str) -> Call[None]:
     return command("UNLINK", home.flow(flow_id), decode=replies.anything)
 
 
-def bury(home: QueueKeys, flow_id: str, tombstone_ms: int) -> Call[None]:
-    """Keep the record only so long."""
+def keep_for(home: QueueKeys, flow_id: str, tombstone_ms: int) -> Call[None]:
+    """Let the record expire after so long."""
     return command("PEXPIRE", home.flow(flow_id), tombstone_ms, decode=replies.anything)
 
 
-def policies_key(home: QueueKeys, flow_id: str) -> str:
-    """The policies of the nodes. The id stands last, so that no id makes the key of another flow of it."""
-    return home.key(f"gmo:portable:policies:{flow_id}")
-
-
-def waiting_key(home: QueueKeys, flow_id: str) -> str:
-    """Since when nodes wait for a worker."""
-    return home.key(f"gmo:portable:waiting:{flow_id}")
+def announce_end(home: QueueKeys, flow_id: str, state: str) -> Call[None]:
+    """Emit the event that the flow has ended, which wakes those who wait for it."""
+    words = ("MAXLEN", "~", 1000, "*", "event", f"flow.{state}", "jobId", "", "flowId", flow_id)
+    return command("XADD", home.key("events"), *words, decode=replies.anything)

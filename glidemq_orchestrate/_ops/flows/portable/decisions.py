@@ -1,0 +1,72 @@
+"""Deciding about the nodes of a portable flow that wait for others: run, fail or skip. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from glidemq_orchestrate._ops.flows.portable.table import _ENDED, UPSTREAM, Node
+from glidemq_orchestrate.flows.rules import counts_as, verdict
+
+_FAILED: Final = "upstream failed: "
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What is to happen to nodes that wait."""
+
+    run: list[Node]
+    fail: list[Node]
+    skip: list[Node]
+
+
+def decide(nodes: Sequence[Node], started_ms: int, now_ms: int) -> Decisions:
+    """Decide about every node that waits; sets the state and reason of those that end.
+
+    In topological order, so that a failure reaches its last dependent in one pass.
+    """
+    by_name = {node.name: node for node in nodes}
+    decisions = Decisions([], [], [])
+    for node in nodes:
+        if node.state != "waiting-children":
+            continue
+        what, dependency = _verdict(node, by_name)
+        if what == "run" and _due_ms(node, by_name, started_ms) <= now_ms:
+            decisions.run.append(node)
+        elif what in ("failed", "skipped"):
+            node.state = what
+            node.reason = _reason(dependency)
+            node.ended_ms = now_ms
+            (decisions.fail if what == "failed" else decisions.skip).append(node)
+    return decisions
+
+
+def _verdict(node: Node, by_name: Mapping[str, Node]) -> tuple[str | None, Node | None]:
+    """The verdict of the node's rule, and the dependency that caused it."""
+    effects: list[tuple[str, Node]] = []
+    for dependency in (by_name[name] for name in node.after):
+        if end := dependency.end:
+            own = (node.policy.policies or {}).get(dependency.name)
+            effects.append((counts_as(end, own or dependency.policy.on_failure), dependency))
+    found = Counter(effect for effect, _ in effects)
+    completed, failed, skipped = (found[end] for end in _ENDED)
+    what = verdict(node.policy.rule, completed, failed, skipped, total=len(node.after))
+    against = next((one for effect, one in effects if effect == what), effects[0][1] if effects else None)
+    return what, against
+
+
+def _reason(dependency: Node | None) -> str:
+    """Why a node cannot run; names the node at the root of a chain of failures."""
+    if dependency is None:
+        return UPSTREAM
+    if dependency.end == "failed" and dependency.reason.startswith(_FAILED):
+        return dependency.reason
+    return f"{UPSTREAM}{dependency.end}: {dependency.name}"
+
+
+def _due_ms(node: Node, by_name: Mapping[str, Node], started_ms: int) -> int:
+    """When a delayed node may run: its delay counts from the end of its last dependency."""
+    since = max((by_name[name].ended_ms for name in node.after), default=started_ms)
+    return since + node.policy.delay_ms if node.policy.delay_ms else 0

@@ -1,0 +1,75 @@
+"""What callers read of a portable flow: its status, nodes, results and outcome."""
+
+from __future__ import annotations
+
+from glidemq_orchestrate._ops.flows.portable.table import GONE, UPSTREAM, Node, read_nodes
+from glidemq_orchestrate._ops.flows.portable.trips import parts
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows.flow import read_status
+from glidemq_orchestrate._protocol.flows.nodes import failed_node, read_results
+from glidemq_orchestrate._protocol.flows.portable import node_jobs
+from glidemq_orchestrate._protocol.flows.portable import record as records
+from glidemq_orchestrate._protocol.flows.portable.record import Record
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
+from glidemq_orchestrate.flows.spec import FlowOutcome, FlowStatus, NodeStatus
+
+
+def status(ref: FlowRef) -> Op[FlowStatus]:
+    """The status as of the last ``advance``."""
+    record = yield from record_of(ref)
+    return read_status(ref.home, ref.flow_id, record.fields)
+
+
+def record_of(ref: FlowRef) -> Op[Record]:
+    """The record of a flow.
+
+    Raises:
+        FlowNotFound: There is none.
+    """
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    if "name" not in record.fields:
+        raise FlowNotFound(f"no flow {ref.flow_id} in queue {ref.home.queue}")
+    return record
+
+
+def living(ref: FlowRef) -> Op[Record]:
+    """The record of a flow that still has its jobs.
+
+    Raises:
+        FlowNotFound: There is none.
+        FlowExpired: Its jobs were removed.
+    """
+    record = yield from record_of(ref)
+    if record.is_expired:
+        raise FlowExpired(f"the jobs of flow {ref.flow_id} were removed after its retention")
+    return record
+
+
+def _nodes(ref: FlowRef) -> Op[list[Node]]:
+    yield from living(ref)
+    return (yield from read_nodes(ref))
+
+
+def results(ref: FlowRef) -> Op[dict[str, Json]]:
+    """The results of the completed nodes by name."""
+    nodes = yield from _nodes(ref)
+    return read_results({node.name: node.result for node in nodes if node.state == "completed"})
+
+
+def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
+    """Every node, dependencies before dependents."""
+    found: list[NodeStatus] = []
+    for part in parts((yield from _nodes(ref))):
+        reading = [node_jobs.node_status(node.queue, node.job_id, node.name, node.row, GONE) for node in part]
+        found += yield from ask_all(reading)
+    return found
+
+
+def outcome(ref: FlowRef, ended: FlowStatus) -> Op[FlowOutcome]:
+    """Results and failures, causes first."""
+    broken = [node for node in (yield from nodes(ref)) if node.state == "failed"]
+    broken.sort(key=lambda node: node.reason.startswith(UPSTREAM))
+    values = yield from results(ref)
+    return FlowOutcome(status=ended, results=values, failed=[failed_node(node) for node in broken])

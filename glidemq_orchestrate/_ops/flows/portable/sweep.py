@@ -1,0 +1,96 @@
+"""Supervision of the portable flows of a queue: advance them; remove abandoned and expired ones."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from glidemq_orchestrate._ops.flows.index import TOMBSTONE
+from glidemq_orchestrate._ops.flows.portable import submit
+from glidemq_orchestrate._ops.flows.portable.advance import _is_running, advance, close
+from glidemq_orchestrate._ops.flows.portable.table import read_nodes
+from glidemq_orchestrate._ops.flows.portable.trips import parts, send_all
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows import claim
+from glidemq_orchestrate._protocol.flows.portable import lists, node_jobs
+from glidemq_orchestrate._protocol.flows.portable import record as records
+from glidemq_orchestrate._protocol.flows.portable.record import Record
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.keys import QueueKeys
+
+ABANDONED_MS: Final = 15 * 60_000
+
+PER_SWEEP: Final = 100
+
+BUDGET_MS: Final = 2_000
+
+
+def sweep(home: QueueKeys, clock: Clock, *, tombstone: timedelta = TOMBSTONE) -> Op[None]:
+    """Advance the running portable flows of a home; remove aborted flows and those past their retention.
+
+    Takes at most 100 flows of each kind and about two seconds, least recently checked first. Repeatable, also
+    concurrently. An error with one flow does not hold up the others: the first is raised at the end.
+    """
+    refused: Exception | None = None
+    reading = [lists.listed(home, PER_SWEEP), lists.expiring(home, clock.now_ms(), PER_SWEEP)]
+    running, expired = yield from ask_all(reading)
+    todo = [_check(FlowRef(home, flow_id, "portable"), clock) for flow_id in running]
+    todo += [_expire(FlowRef(home, flow_id, "portable"), clock, tombstone) for flow_id in expired]
+    until = clock.monotonic_ms() + BUDGET_MS
+    for step in todo:
+        if clock.monotonic_ms() > until:
+            step.close()
+            continue
+        try:
+            yield from step
+        except TransportError:
+            raise
+        except Exception as exc:  # noqa: BLE001  raised at the end
+            refused = refused or exc
+    if refused is not None:
+        raise refused
+
+
+def _check(ref: FlowRef, clock: Clock) -> Op[None]:
+    """Do for one listed flow what its record asks for."""
+    yield from ask(lists.requeue(ref.home, ref.flow_id, clock.now_ms()))
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    if _is_running(record):
+        yield from advance(ref, clock)
+    elif record.end or record.is_expired:
+        yield from close(ref, clock)
+    elif not record.fields:
+        yield from ask(lists.delist(ref.home, ref.flow_id))
+    elif record.is_dropped:
+        yield from submit.remove(ref)
+    elif _last_alive_ms(record) < clock.now_ms() - ABANDONED_MS:
+        yield from submit.discard(ref)
+
+
+def _last_alive_ms(record: Record) -> int:
+    return int(record.fields.get("heard_at", record.fields.get("created_at", 0)))
+
+
+def _expire(ref: FlowRef, clock: Clock, tombstone: timedelta) -> Op[None]:
+    """Remove the jobs of a flow after its retention; its record stays as a tombstone. Repeatable."""
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    if record.fields and not record.is_expired:
+        if not record.end:
+            yield from ask(lists.expire_never(ref.home, ref.flow_id))
+            return
+        yield from ask(records.write_once(ref.home, ref.flow_id, "expired_at", clock.now_ms()))
+        now = yield from ask(records.record(ref.home, ref.flow_id))
+        if now.number != record.number:  # it was run again: that wins
+            yield from ask(records.erase(ref.home, ref.flow_id, "expired_at"))
+            return
+    for part in parts((yield from read_nodes(ref))):
+        owners = yield from ask_all([node_jobs.owner(node.queue, node.job_id) for node in part])
+        ours = [node for node, owner in zip(part, owners, strict=True) if owner == ref.flow_id]
+        yield from send_all(call for node in ours for call in node_jobs.drop_job(node.queue, node.job_id))
+    ms = milliseconds(tombstone)
+    yield from ask(records.keep_for(ref.home, ref.flow_id, ms))
+    yield from ask(claim.unclaim_after(ref.home.prefix, ref.flow_id, ms))
+    yield from submit.forget(ref, record)  # last: until then it is listed as due

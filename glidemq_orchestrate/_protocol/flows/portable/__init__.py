@@ -1,0 +1,1 @@
+"""Calls of the portable path, each within one slot."""
