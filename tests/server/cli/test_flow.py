@@ -131,7 +131,7 @@ class TestEnded:
         shown = glidemq("flow", "list").stdout
         assert "dag=nightly" in shown
         assert "clean[3]: ValueError: no such month" in shown.replace("\n", "")
-        assert "No flows that pass all filters." in glidemq("flow", "list", "--since", "0s").stdout
+        assert "No flows match all filters." in glidemq("flow", "list", "--since", "0s").stdout
 
     def test_a_flow_is_drawn_from_its_file_and_with_its_states(self, glidemq: Glidemq, file: str) -> None:
         drawn = glidemq("flow", "graph", file).stdout
@@ -200,7 +200,7 @@ class TestRunning:
             shown.until("extract")
             shown.process.send_signal(signal.SIGINT)
             assert shown.ended() == 130
-            assert "The flow goes on. Watch it again: glidemq flow watch n1" in shown.text
+            assert "The flow continues. Watch it again: glidemq flow watch n1" in shown.text
         assert flows.get("n1").status().state == "running"
 
 
@@ -304,4 +304,4 @@ def test_every_command_explains_itself(command: str) -> None:
 def test_the_exit_codes_are_documented() -> None:
     for words in (["flow"], ["flow", "submit"], ["flow", "watch"], ["flow", "retry"]):
         shown = CliRunner().invoke(app, [*words, "--help"], terminal_width=200).output
-        assert "3 --timeout was over" in " ".join(shown.split())
+        assert "3 the --timeout passed" in " ".join(shown.split())

@@ -22,9 +22,7 @@ from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 
 ABANDONED_MS: Final = 15 * 60_000
-
 PER_SWEEP: Final = 100
-
 BUDGET_MS: Final = 2_000
 
 

@@ -17,11 +17,8 @@ from glidemq_orchestrate.flows.rules import OnFailure, Rule
 from glidemq_orchestrate.keys import QueueKeys
 
 GONE: Final = "its job was removed"
-
 UPSTREAM: Final = "upstream "
-
 _ENDED: Final = ("completed", "failed", "skipped")
-
 NOT_BEGUN: Final = ("waiting", "prioritized", "group-waiting", "delayed")
 
 

@@ -9,9 +9,7 @@ from glidemq_orchestrate._protocol.call import Call, Op, ask_all, ask_each
 from glidemq_orchestrate.errors import GlideMQError, LibraryMissing
 
 T = TypeVar("T")
-
 PER_TRIP: Final = 200
-
 MAX_BYTES: Final = 524_288
 
 

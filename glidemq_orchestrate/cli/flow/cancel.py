@@ -1,0 +1,28 @@
+"""``glidemq flow cancel``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from glidemq_orchestrate.cli.flow.options import FlowIdArgument
+from glidemq_orchestrate.cli.flow.show import print_flow
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
+from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+
+@reports_errors
+def cancel(
+    flow_id: FlowIdArgument,
+    url: Url = None,
+    reason: Annotated[str, typer.Option(help="Why; shown with the flow.")] = "by command line",
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """End every node that has not ended and stop running handlers. An ended flow is not changed."""
+    with FlowProducer(url, prefix=prefix) as flows:
+        flow = flows.get(flow_id)
+        flow.cancel(reason)
+        print_flow(flow, as_json=as_json)

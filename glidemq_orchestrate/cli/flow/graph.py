@@ -1,0 +1,61 @@
+"""``glidemq flow graph``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from glidemq_orchestrate.cli.shell import Prefix, Url, reports_errors, say
+from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
+from glidemq_orchestrate.flows.spec import FlowSpec
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+
+class Format(StrEnum):
+    """What a flow can be drawn as."""
+
+    MERMAID = "mermaid"
+    DOT = "dot"
+
+
+@reports_errors
+def graph(
+    source: Annotated[str, typer.Argument(metavar="FILE|FLOW_ID", help="A flow file, or the id of a flow.")],
+    url: Url = None,
+    format_: Annotated[
+        Format, typer.Option("--format", help="Mermaid for Markdown, DOT for Graphviz.")
+    ] = Format.MERMAID,
+    fold: Annotated[
+        int, typer.Option(help="Draw this many nodes or more that differ only by numbers as one; 0: never.")
+    ] = FOLD_FROM,
+    prefix: Prefix = DEFAULT_PREFIX,
+) -> None:
+    """Draw a flow as Mermaid or DOT. Colours show the states of a submitted flow.
+
+    For example: glidemq flow graph nightly.yaml --format dot | dot -Tsvg > nightly.svg
+    """
+    if source.endswith((".yaml", ".yml", ".json")) or _is_file(source):
+        spec = FlowSpec.from_file(source)
+        name, nodes = spec.name, list[Any](check_flow(spec).nodes)
+    else:
+        with FlowProducer(url, prefix=prefix) as flows:
+            flow = flows.get(source)
+            name, nodes = flow.status().name, list[Any](flow.nodes())
+    drawn = (
+        mermaid(nodes, at_least=fold or None)
+        if format_ is Format.MERMAID
+        else dot(name, nodes, at_least=fold or None)
+    )
+    say(drawn, lines=True, end="")
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long a name, say
+        return False

@@ -1,0 +1,92 @@
+"""``glidemq flow list``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from glidemq_orchestrate.cli.flow.cells import short
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
+from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.names import shown
+
+_AGE: Final = re.compile(r"([0-9]+)([smhdw])\Z")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+@reports_errors
+def list_(
+    url: Url = None,
+    state: Annotated[FlowState | None, typer.Option(help="Only flows in this state.")] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="KEY=VALUE", help="Only flows with this label, such as dag=nightly.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="AGE|TIME", help="Submitted since: 90m, 2h, 7d, or 2026-01-31T06:00+01:00."),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="List at most so many.")] = 20,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """List flows, newest first."""
+    filters: dict[str, Any] = {"state": state, "label": _label(label), "since": _since(since), "limit": limit}
+    with FlowProducer(url, prefix=prefix) as flows:
+        found = list(flows.list(**filters))
+    if as_json:
+        say_json([asdict(flow) for flow in found])
+    elif not found:
+        console.print("No flows" + (" match all filters." if state or label or since else " yet."))
+    else:
+        console.print(flow_table(found))
+
+
+def flow_table(flows: list[FlowStatus]) -> Table:
+    """One row per flow."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("flow", "name", "state", "nodes", "submitted", "took", "labels", "reason"):
+        right = title in ("nodes", "took")
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    now = datetime.now(UTC)
+    for flow in flows:
+        began, ended = flow.created_at, flow.finished_at or now
+        took = "" if began is None else str(timedelta(seconds=round((ended - began).total_seconds())))
+        labels = ", ".join(f"{key}={value}" for key, value in flow.labels.items())
+        nodes = f"{flow.completed:,}/{flow.total:,}"
+        submitted = "" if began is None else began.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        cells = (flow.id, flow.name, str(flow.state), nodes, submitted, took, labels, short(flow.reason, 80))
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _label(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    key, mark, value = text.partition("=")
+    if not mark:
+        raise ConfigurationError(f"--label must be KEY=VALUE, such as dag=nightly, got {shown(text)}")
+    return key, value
+
+
+def _since(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        if age := _AGE.match(text):
+            return datetime.now(UTC) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone() if moment.tzinfo is None else moment
+    except (ValueError, OverflowError) as exc:
+        raise ConfigurationError(
+            f"--since must be an age such as 90m, 2h or 7d, or a time such as 2026-01-31T06:00, "
+            f"got {shown(text)}"
+        ) from exc

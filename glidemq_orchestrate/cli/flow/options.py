@@ -1,0 +1,37 @@
+"""Arguments and options that several flow commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from glidemq_orchestrate.cli.shell import seconds
+
+EXIT_CODES: Final = """
+Exit codes:
+
+0 done; with waiting: the flow completed
+
+1 the flow failed or was cancelled, or the server refused
+
+2 the command line or the flow file is wrong
+
+3 the --timeout passed before the flow ended; the flow continues
+
+130 interrupted; the flow continues
+"""
+
+FlowIdArgument = Annotated[
+    str, typer.Argument(metavar="FLOW_ID", help="The id of the flow; see `glidemq flow list`.")
+]
+Wait = Annotated[bool, typer.Option(help="Wait until the flow has ended; the exit code tells how.")]
+Watch = Annotated[bool, typer.Option(help="In a terminal, show the flow live while waiting.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        parser=seconds(),
+        metavar="SECONDS",
+        help="Longest time to wait, then exit code 3. The flow continues.",
+    ),
+]

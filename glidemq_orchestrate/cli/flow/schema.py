@@ -1,0 +1,13 @@
+"""``glidemq flow schema``."""
+
+from __future__ import annotations
+
+from glidemq_orchestrate.cli.shell import reports_errors, say
+
+
+@reports_errors
+def schema() -> None:
+    """Print the JSON Schema of flow files, for editors and CI."""
+    from glidemq_orchestrate.flows.forms.file import schema_text  # noqa: PLC0415  imports pydantic
+
+    say(schema_text(), lines=True, end="")

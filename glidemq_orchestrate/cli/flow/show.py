@@ -1,0 +1,36 @@
+"""``glidemq flow show``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from glidemq_orchestrate.cli.flow.options import FlowIdArgument
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
+from glidemq_orchestrate.cli.view import flow_view
+from glidemq_orchestrate.clients.producer import Flow, FlowProducer
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+
+@reports_errors
+def show(
+    flow_id: FlowIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """Show a flow as a tree: states, times, attempts, and the critical path.
+
+    The nodes that a node fans out to are indented below it; the node that joins them is back at its level.
+    Nodes that differ only by numbers are folded: clean[0..999]. The critical path (marked with a diamond) is
+    the chain of nodes that decided when the flow ended.
+    """
+    with FlowProducer(url, prefix=prefix) as flows:
+        print_flow(flows.get(flow_id), as_json=as_json)
+
+
+def print_flow(flow: Flow, *, as_json: bool) -> None:
+    """Print a flow as it is now."""
+    status, nodes = flow.status(), flow.nodes()
+    if not as_json:
+        console.print(flow_view(status, nodes, now=datetime.now(UTC)))
+        return
+    shown = [{**asdict(node), "seconds": node.seconds} for node in nodes]
+    say_json({"flow": asdict(status), "nodes": shown, "results": dict(flow.results())})

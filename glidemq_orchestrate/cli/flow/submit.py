@@ -1,0 +1,55 @@
+"""``glidemq flow submit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glidemq_orchestrate.cli.flow.follow import show_or_follow
+from glidemq_orchestrate.cli.flow.options import Timeout, Wait, Watch
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
+from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.flows.spec import FlowSpec
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+
+@reports_errors
+def submit(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Flow file, YAML or JSON; `glidemq flow schema` prints its schema."
+        ),
+    ],
+    url: Url = None,
+    flow_id: Annotated[
+        str | None,
+        typer.Option("--id", help="Submit under this id; a repeat attaches to that flow."),
+    ] = None,
+    wait: Wait = True,
+    watch: Watch = True,
+    timeout: Timeout = None,
+    retry_failed: Annotated[
+        bool, typer.Option(help="If the flow has failed, run again what did not complete.")
+    ] = False,
+    restart: Annotated[bool, typer.Option(help="If the flow has ended, run all of it again.")] = False,
+    require_workers: Annotated[bool, typer.Option(help="Refuse a flow that no live worker can run.")] = True,
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a flow, all or nothing, and watch it until it ends.
+
+    A minimal file: {"name": "nightly", "nodes": [{"name": "a", "queue": "etl", "job": "clean"}]}. With
+    --no-wait the command returns as soon as the flow is submitted.
+    """
+    spec = FlowSpec.from_file(file)
+    with FlowProducer(url, prefix=prefix) as flows:
+        flow = flows.submit(
+            spec,
+            flow_id=flow_id,
+            on_existing="restart" if restart else "retry_failed" if retry_failed else "attach",
+            require_workers=require_workers,
+        )
+        show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
