@@ -85,6 +85,8 @@ begun: waiting prioritized group-waiting > active
     glidemq_moveToActive glidemq_completeAndFetchNext gmo_finish_and_fetch
 completed: active > completed
     glidemq_complete glidemq_completeAndFetchNext gmo_finish_and_fetch
+completed late: waiting failed > completed
+    glidemq_complete
 failed: active > failed
     glidemq_fail glidemq_rateLimitGroup gmo_finish_and_fetch
 to run again: active > delayed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ from redis.crc import key_slot
 
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.embedded import EmbeddedServer
+from tests.server.life_cycle import LifeCycle
 from tests.server.lua.keyspace import Dump, changes, dump
 from tests.server.lua.portable_slots import Slots
 from tests.server.lua.servers import (
@@ -37,6 +39,8 @@ class Queue:
         self.valkey: Any = valkey
         self.base = f"glide:{{{name}}}"
         self.name = name
+        self.called: set[str] = set()
+        self.life_cycle: LifeCycle | None = None
 
     @classmethod
     def on(cls, valkey: redis.Redis, name: str = "q") -> Queue:
@@ -52,7 +56,10 @@ class Queue:
         return [self.key(name) for name in names]
 
     def call(self, function: str, keys: list[str], *args: Any) -> Any:
-        return self.valkey.fcall(f"glidemq_{function}", len(keys), *keys, *args)
+        name = f"glidemq_{function}"
+        self.called.add(name)
+        with self.life_cycle.watching([name]) if self.life_cycle else nullcontext():
+            return self.valkey.fcall(name, len(keys), *keys, *args)
 
     def job(self, job_id: str) -> dict[str, str]:
         return dict(self.valkey.hgetall(self.key(f"job:{job_id}")))
@@ -324,8 +331,10 @@ def valkey(server_port: int) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def q(valkey: redis.Redis) -> Queue:
-    """The queue ``q`` with the group ``workers``."""
-    return Queue.on(valkey)
+    """The queue ``q`` with the group ``workers``; its calls are held against the life cycle of jobs."""
+    queue = Queue.on(valkey)
+    queue.life_cycle = LifeCycle(valkey)
+    return queue
 
 
 @pytest.fixture(
