@@ -75,6 +75,6 @@ def glidemq_url(url: str) -> str:
 def run_worker(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
     """The plugin's, for tests that also hold jobs themselves."""
     if "url" in request.fixturenames:
-        request.getfixturevalue("url")  # so that it ends after the workers, whoever named it to them
+        request.getfixturevalue("url")  # so that it ends after the workers
     for start in start_workers(request):
         yield partial(start, may_leave_active=True)
