@@ -98,14 +98,14 @@ def test_a_result_is_handed_in_as_json() -> None:
 
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), {1: 2}, "x" * 1_048_576, object()], ids=range(5))
-def test_a_result_that_is_no_json_is_a_failure_of_the_attempt(value: Any) -> None:
+def test_a_result_that_is_not_json_is_a_failure_of_the_attempt(value: Any) -> None:
     verdict = judge_result(attempt(), value, 0.0)
     assert verdict.kind is Kind.FAIL
     assert "result of job work" in verdict.text
     assert verdict.text.startswith(("EncodeError: ", "PayloadTooLarge: "))
 
 
-def test_an_error_is_told_with_its_type_and_the_pause_doubles() -> None:
+def test_an_error_is_reported_with_its_type_and_the_pause_doubles() -> None:
     assert said(judge_error(attempt(made=0), ValueError("x"), 0.0)) == failure("ValueError: x", 3, 100)
     assert said(judge_error(attempt(made=1), ValueError("x"), 0.0)) == failure("ValueError: x", 3, 200)
     assert said(judge_error(attempt(made=1), ValueError("x"), 0.5)) == failure("ValueError: x", 3, 250)
@@ -139,20 +139,20 @@ class Mute(Exception):
         raise RuntimeError("no text")
 
 
-def test_an_error_that_cannot_tell_itself_is_told_by_its_type() -> None:
+def test_an_error_without_a_text_is_reported_by_its_type() -> None:
     assert said(judge_error(attempt(), Mute(), 0.0)) == failure("Mute", 3, 100)
 
 
-def test_a_reason_that_is_no_unicode_can_be_sent() -> None:
+def test_a_reason_that_is_not_unicode_can_be_sent() -> None:
     reason = judge_error(attempt(), ValueError("bad \ud800 byte"), 0.0).text
     assert reason.encode()
     assert reason.startswith("ValueError: bad ")
 
 
-def test_an_unknown_handler_tells_the_known_names() -> None:
-    told = "HandlerNotFound: no handler for job 'work' in this worker (known: "
-    assert said(unknown_handler(attempt(), ["a", "b"])) == failure(told + "a, b)", 0, 0)
-    assert said(unknown_handler(attempt(), [])) == failure(told + "none)", 0, 0)
+def test_an_unknown_handler_is_reported_with_the_known_names() -> None:
+    start = "HandlerNotFound: no handler for job 'work' in this worker (known: "
+    assert said(unknown_handler(attempt(), ["a", "b"])) == failure(start + "a, b)", 0, 0)
+    assert said(unknown_handler(attempt(), [])) == failure(start + "none)", 0, 0)
 
 
 def test_pauses_between_reconnects_double_up_to_two_seconds() -> None:
