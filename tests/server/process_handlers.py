@@ -47,14 +47,14 @@ class Sealed(Exception):
 
 
 class Foul(BaseException):
-    """No Exception, and it breaks whoever makes it again."""
+    """Not an Exception, and it fails wherever it is made again."""
 
     def __reduce__(self) -> Any:
         return (_explode, ())
 
 
 class Liar(Exception):
-    """Breaks whoever wants to tell what it says."""
+    """Fails when its text is asked for."""
 
     def __str__(self) -> str:
         raise SystemExit(7)

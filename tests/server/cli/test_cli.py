@@ -80,12 +80,12 @@ def run(url: str, project: Path, *words: str) -> tuple[int, str, str]:
 @pytest.mark.usefixtures("worker")
 def test_a_flow_file_is_submitted_watched_and_shown_again(url: str, project: Path) -> None:
     code, shown, _ = run(url, project, "flow", "submit", "nightly.yaml", "--id", "n1", "--json")
-    told = json.loads(shown)
+    outcome = json.loads(shown)
 
     assert code == 0
-    assert told["flow"]["state"] == "completed"
-    assert told["results"]["report"] == 3
-    assert [node["name"] for node in told["nodes"]] == ["clean-1", "clean-2", "report"]
+    assert outcome["flow"]["state"] == "completed"
+    assert outcome["results"]["report"] == 3
+    assert [node["name"] for node in outcome["nodes"]] == ["clean-1", "clean-2", "report"]
 
     code, shown, _ = run(url, project, "flow", "show", "n1")
     assert code == 0
@@ -130,7 +130,7 @@ def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "expected"),
     [
         (["flow", "show", "nobody"], 1, "FlowNotFound: no flow nobody on this server"),
         (
@@ -150,15 +150,15 @@ def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_
     ],
 )
 def test_a_wrong_request_gets_one_clear_sentence(
-    url: str, project: Path, words: list[str], code: int, told: str
+    url: str, project: Path, words: list[str], code: int, expected: str
 ) -> None:
     got, _, said = run(url, project, *words)
 
-    assert (got, told in said) == (code, True), said
+    assert (got, expected in said) == (code, True), said
     assert "Traceback" not in said
 
 
-def test_a_taken_port_is_named_with_the_remedy(project: Path, url: str) -> None:
+def test_a_taken_port_is_named_with_what_to_do(project: Path, url: str) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

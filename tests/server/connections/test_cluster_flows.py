@@ -195,12 +195,12 @@ def test_a_flow_in_one_slot_survives_the_restart_of_its_primary(
             owner.kill()
             owner.start()
 
-            def is_over() -> bool:
+            def has_ended() -> bool:
                 try:
                     return flow.status().state is FlowState.COMPLETED
                 except Exception:  # noqa: BLE001  it is coming back
                     return False
 
-            eventually(is_over, timeout=60)
+            eventually(has_ended, timeout=60)
             assert flow.status().completed == 201
         running.stop()
