@@ -62,7 +62,7 @@ def test_fact_35_an_equal_schedule_of_ours_keeps_what_node_has_counted(
     assert (kept["iterationCount"], kept["lastRun"], kept["nextRun"]) == (3, 5, stored["nextRun"])
     node.client.hset(HASH, "s", json.dumps(stored | {"tz": None}))
     schedulers.upsert("s", Schedule(every=timedelta(minutes=1)))
-    assert "tz" not in entry(node), "Node would take a stored null for another schedule, and begin anew"
+    assert "tz" not in entry(node), "Node would take a stored null for another schedule, and start again"
 
 
 def test_fact_37_while_another_client_holds_the_lock_no_worker_fires(

@@ -81,7 +81,7 @@ def scripted() -> Scripted:
                 request = op.throw(reply) if isinstance(reply, GlideMQError) else op.send(reply)
         except StopIteration as stop:
             transcript.value = stop.value
-        assert next(script, NO_REPLY) is NO_REPLY, "the script has replies nobody asked for"
+        assert next(script, NO_REPLY) is NO_REPLY, "the script has replies that were not asked for"
         return transcript
 
     return run

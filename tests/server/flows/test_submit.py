@@ -387,7 +387,7 @@ def test_a_server_on_a_socket_is_served_like_any_other(tmp_path: Path, run_worke
             assert flows.submit(chain(1)).result(timeout=LONG) == {"n0": 7}
 
 
-def test_a_server_that_is_down_is_told() -> None:
+def test_a_server_that_is_down_is_reported() -> None:
     with (
         FlowProducer("valkey://127.0.0.1:1") as flows,
         pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1"),

@@ -168,7 +168,7 @@ class TestTheWorkersCalls:
         assert not ended.matters(at)
         assert ended.beyond(at) == ("1-1", "6-0")
         assert heard([], [["6-0", ["event", "completed"]]], Held.CONCURRENCY).matters(at)
-        assert heard([], []).matters(at), "somebody may write no events"
+        assert heard([], []).matters(at), "another client may write no events"
         assert not heard([["2-1", ["jobId", "7"]]], []).matters(("2-1", "5-0")), "it was known already"
         assert heard([["10-1", ["jobId", "7"]]], []).matters(("9-1", "5-0")), "ids are numbers, not texts"
 
