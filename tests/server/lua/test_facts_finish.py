@@ -43,7 +43,7 @@ def test_retention_by_age_removes_the_exact_limit(q: Queue) -> None:
     assert list(q.scores("completed")) == ["2", "3"]
 
 
-def test_retention_of_nothing_still_tells_events_metrics_and_parents(q: Queue) -> None:
+def test_retention_of_nothing_still_writes_events_metrics_and_parents(q: Queue) -> None:
     q.flow({}, [{}])
     q.complete("2", q.read()[0], parent="1", member=f"{q.base}:2", mode="true")
     assert q.job("2") == {}
