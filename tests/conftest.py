@@ -38,7 +38,7 @@ __all__ = [
     "pytest_xdist_make_scheduler",
 ]
 
-# An example that is slow on a busy machine is no defect; the test as a whole has its time limit.
+# An example that is slow on a busy machine is not a defect; the test as a whole has its time limit.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 

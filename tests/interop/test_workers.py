@@ -115,12 +115,12 @@ def test_fact_17_a_node_worker_takes_over_from_a_dead_one_of_ours(
     assert taken is not None
     assert (taken.id, taken.fields["stalledCount"], taken.fields["attemptsMade"]) == (job_id, "1", "0")
     node.complete(taken, '"by node"')
-    answer = queue._run(say(node, Outcome(late, Kind.DONE, '"late"')))
+    answer = queue._run(hand_in(node, Outcome(late, Kind.DONE, '"late"')))
     assert answer.verdicts[0].startswith("stale ")
     assert node.job(job_id)["returnvalue"] == '"by node"'
 
 
-def say(node: Node, outcome: Outcome) -> Any:
+def hand_in(node: Node, outcome: Outcome) -> Any:
     return ask(wire.finish_and_fetch(KEYS, "gmo-worker-1-dead", Request([outcome], 0, "t"), node.now()))
 
 

@@ -122,7 +122,7 @@ def _raise(error: BaseException) -> None:
 
 
 def end(ctx: Any) -> Any:
-    """End as the data says."""
+    """End as the data asks for."""
     return ENDS[ctx.data]()
 
 

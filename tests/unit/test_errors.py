@@ -56,7 +56,7 @@ def test_every_error_can_be_caught_as_one() -> None:
     assert all(issubclass(kind, GlideMQError) for kind in CLASSES.values())
 
 
-def test_what_may_succeed_later_says_so() -> None:
+def test_what_may_succeed_later_is_marked_retryable() -> None:
     assert {name for name, kind in CLASSES.items() if kind.retryable} == {
         "TransportError",
         "ConnectionFailed",
@@ -78,7 +78,7 @@ def test_wrong_values_are_value_errors_too() -> None:
     assert "StateError" not in found
 
 
-def test_a_handler_signal_is_no_error_of_the_package() -> None:
+def test_a_handler_signal_is_not_an_error_of_the_package() -> None:
     assert issubclass(Unrecoverable, HandlerSignal)
     assert not issubclass(HandlerSignal, GlideMQError)
 

@@ -30,7 +30,7 @@ from glidemq_orchestrate.settings import ENV_URL, SCHEMES, ConnectionSettings, E
         ("valkeys+sentinel://u:p@a/my%2Fmain/5", "sentinel", True, ["a:26379"], "my/main", 5),
     ],
 )
-def test_an_url_says_where_the_servers_are(
+def test_an_url_holds_where_the_servers_are(
     *, url: str, kind: str, tls: bool, places: list[str], service: str, db: int
 ) -> None:
     read = ConnectionSettings(url)

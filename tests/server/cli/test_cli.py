@@ -122,10 +122,10 @@ def test_a_flow_is_cancelled_and_run_again(url: str, project: Path, request: pyt
 
 def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_client: redis.Redis) -> None:
     worker.send_signal(signal.SIGTERM)
-    _, said = worker.communicate(timeout=20)
+    _, stderr = worker.communicate(timeout=20)
 
     assert worker.returncode == 0
-    assert b"has stopped" in said
+    assert b"has stopped" in stderr
     assert redis_client.zcard("glide:{etl}:gmo:workers") == 0
 
 
@@ -152,20 +152,20 @@ def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_
 def test_a_wrong_request_gets_one_clear_sentence(
     url: str, project: Path, words: list[str], code: int, expected: str
 ) -> None:
-    got, _, said = run(url, project, *words)
+    got, _, stderr = run(url, project, *words)
 
-    assert (got, expected in said) == (code, True), said
-    assert "Traceback" not in said
+    assert (got, expected in stderr) == (code, True), stderr
+    assert "Traceback" not in stderr
 
 
 def test_a_taken_port_is_named_with_what_to_do(project: Path, url: str) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        code, _, said = run(url, project, "server", "--port", str(other.getsockname()[1]))
+        code, _, stderr = run(url, project, "server", "--port", str(other.getsockname()[1]))
 
     assert code == 2
-    assert "is taken; stop what listens there or choose another with --port" in said
+    assert "is taken; stop what listens there or choose another with --port" in stderr
 
 
 def test_the_server_command_keeps_its_data(project: Path, eventually: Callable[..., object]) -> None:

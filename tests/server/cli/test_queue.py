@@ -111,7 +111,5 @@ def test_a_job_is_promoted_revoked_retried_and_removed(shell: Shell, queue: Queu
         (("add", "a:b", "clean"), "queue name"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_code_2(
-    shell: Shell, words: tuple[str, ...], expected: str
-) -> None:
+def test_invalid_values_are_refused_with_code_2(shell: Shell, words: tuple[str, ...], expected: str) -> None:
     assert expected in shell("job", *words, code=2)

@@ -362,7 +362,7 @@ def test_a_forked_process_opens_connections_of_its_own(queue: Queue, redis_clien
         try:
             queue.add("child")
             os._exit(0)
-        except BaseException:  # noqa: BLE001  the exit code says it
+        except BaseException:  # noqa: BLE001  the exit code shows it
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     queue.add("parent")

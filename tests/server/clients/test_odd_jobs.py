@@ -1,4 +1,4 @@
-"""A job that holds what cannot be meant harms itself only: it fails, its neighbours complete."""
+"""A job that holds invalid values harms itself only: it fails, its neighbours complete."""
 
 from __future__ import annotations
 

@@ -237,7 +237,9 @@ class TestAddMany:
         ids = queue.add_many([NewJob("a", data)] * 3)
         assert [queue.get_job(job_id or "").data == data for job_id in ids] == [True] * 3
 
-    def test_arguments_that_are_no_runs_change_nothing(self, redis_client: Any, dump: Dump, url: str) -> None:
+    def test_arguments_that_are_not_runs_change_nothing(
+        self, redis_client: Any, dump: Dump, url: str
+    ) -> None:
         with Queue("etl", url) as queue, pytest.raises(JobNotFound):
             queue.get_job("1")  # the libraries are loaded
         before = dump()

@@ -100,7 +100,7 @@ WRONG: list[tuple[Callable[[Any], Any], type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("call", "error"), WRONG, ids=range(len(WRONG)))
-def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
+def test_invalid_values_are_refused_and_nothing_is_written(
     queue: Queue, dump: Dump, call: Callable[[Any], Any], error: type[Exception]
 ) -> None:
     queue.add("a")

@@ -130,7 +130,7 @@ def test_a_part_of_a_state_is_listed(queue: Queue, node: Node) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"offset": -1}, {"limit": -1}, {"newest_first": True}])
-def test_a_part_that_cannot_be_meant_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
+def test_an_invalid_part_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         queue.get_jobs(JobState.WAITING, **wrong)
 
@@ -235,6 +235,6 @@ def test_counting_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, 
 
 
 @pytest.mark.parametrize("wrong", [{"limit": -1}, {"look_at": -1}, {"look_at": True}, {"limit": "x"}])
-def test_a_bound_that_cannot_be_meant_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
+def test_an_invalid_bound_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be a whole number"):
         queue.search(**wrong)

@@ -128,7 +128,7 @@ def test_a_report_for_a_missing_job_is_refused(clients: Clients, dump: Dump) -> 
         ({"latency": timedelta(seconds=-1)}, "latency"),
     ],
 )
-def test_a_usage_that_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any], expected: str) -> None:
+def test_an_invalid_usage_is_refused_by_name(wrong: dict[str, Any], expected: str) -> None:
     with pytest.raises(InvalidJob, match=expected):
         Usage(**wrong)
 
@@ -162,7 +162,7 @@ class TestSummary:
             assert queue.usage_summary(start=start).jobs == 1
             assert queue.usage_summary(start=start, end=start + timedelta(minutes=1)).jobs == 1
 
-    def test_a_time_that_cannot_be_meant_is_refused(self, clients: Clients) -> None:
+    def test_an_invalid_time_is_refused(self, clients: Clients) -> None:
         queue, now = clients.queue(), datetime.now(UTC)
         for wrong, expected in (
             ({"start": now.replace(tzinfo=None)}, "start must have a time zone"),

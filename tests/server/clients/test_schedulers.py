@@ -234,7 +234,7 @@ class TestUpsert:
             ("overlap", {"every": SECOND, "catch_up": "all", "overlap": False}),
         ],
     )
-    def test_what_cannot_be_meant_is_named(self, option: str, values: dict[str, Any]) -> None:
+    def test_invalid_values_are_named(self, option: str, values: dict[str, Any]) -> None:
         with pytest.raises(ConfigurationError, match=option):
             Schedule(**values)
 

@@ -173,7 +173,7 @@ def test_an_abandoned_submission_is_swept_with_its_claim(primaries: Primaries, u
         assert not [key for key in keys(primaries) if "home" in key or ":gmo:flow" in key]
 
 
-def test_a_flow_across_slots_takes_no_more_nodes_and_says_so(url: str, run_worker: RunWorker) -> None:
+def test_a_flow_across_slots_accepts_no_more_nodes_and_reports_it(url: str, run_worker: RunWorker) -> None:
     run_worker(["b", "c"], {"work": lambda ctx: 1}, url=url)
     with FlowProducer(url) as flows:
         flow = flows.submit(FlowSpec("n", [node("a"), node("m", "a", queue="c")]), flow_id="f")

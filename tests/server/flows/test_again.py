@@ -159,7 +159,7 @@ class TestRestarts:
         assert len(work.ran) == 1602
 
     @pytest.mark.parametrize("calls", [0, 1, 2, 4, 7, 11])
-    def test_a_restart_that_was_cut_off_is_gone_on_with(
+    def test_a_restart_that_was_cut_off_is_continued(
         self, calls: int, flows: FlowProducer, work: Work, hand: Hand
     ) -> None:
         names = [f"n{n}" for n in range(120)]

@@ -371,13 +371,13 @@ class TestAbandoned:
         first = backend.submit("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
         claiming: Any = next(first)
         trip = first.send([hand.answer(call) for call in claiming.calls])
-        said = [hand.answer(call) for call in trip.calls[:4]]  # type: ignore[union-attr]  # a batch
+        answers = [hand.answer(call) for call in trip.calls[:4]]  # type: ignore[union-attr]  # a batch
         late = Hours()
         late.now = clock.now + 15 * 60_000
         hand.run(index.sweep([ETL], late))
-        said += [hand.answer(call) for call in trip.calls[4:]]  # type: ignore[union-attr]  # a batch
+        answers += [hand.answer(call) for call in trip.calls[4:]]  # type: ignore[union-attr]  # a batch
         try:
-            request = first.send(said)
+            request = first.send(answers)
             while True:
                 calls = getattr(request, "calls", None)
                 reply: Any = [hand.answer(call) for call in calls] if calls else hand.answer(request)

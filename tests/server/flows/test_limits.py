@@ -1,4 +1,4 @@
-"""Deadlines, queue timeouts and fail-fast; and what a node's options say about its place in the queue."""
+"""Deadlines, queue timeouts and fail-fast; and what a node's options mean for its place in the queue."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class TestLimits:
 
 
 class TestPlaces:
-    """What a node's options say about its place in the queue holds when it is released."""
+    """What a node's options set for its place in the queue holds when it is released."""
 
     def test_priority_and_lifo_hold_for_released_nodes(
         self, flows: FlowProducer, run_worker: RunWorker

@@ -170,7 +170,7 @@ def one_by_one(hand: Hand, spec: FlowSpec) -> Iterator[str]:
         yield reply
 
 
-def test_many_submitters_at_once_make_one_flow(url: str, redis_client: Any) -> None:
+def test_many_submitters_together_make_one_flow(url: str, redis_client: Any) -> None:
     failures: list[BaseException] = []
 
     def submit() -> None:
@@ -212,7 +212,7 @@ def test_a_conflict_in_a_later_chunk_discards_everything(
 
 
 @pytest.mark.parametrize("calls", [CLAIMED + 5, CLAIMED + 6])
-def test_a_discard_that_died_half_way_is_no_flow_that_cannot_end(  # noqa: PLR0917  fixtures
+def test_a_discard_that_died_half_way_leaves_no_flow_that_cannot_end(  # noqa: PLR0917  fixtures
     hand: Hand, flows: FlowProducer, queue: Queue, redis_client: Any, run_worker: RunWorker, calls: int
 ) -> None:
     queue.add("work", options=JobOptions(job_id="f~n249"))

@@ -242,7 +242,7 @@ class TestGoingOn:
         check(spec, changes)
         assert set(last_states(changes).values()) == {"completed"}
 
-    def test_events_that_were_trimmed_away_are_no_loss(
+    def test_events_that_were_trimmed_away_hide_nothing(
         self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record], redis_client: Any
     ) -> None:
         spec = layers(3, 10)

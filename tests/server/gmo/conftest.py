@@ -129,7 +129,7 @@ class Bench:
         before = self.dump()
         verdicts = self.exchange(*outcomes).verdicts
         assert self.dump() == before
-        return len(verdicts) == len(outcomes) and all(said.startswith("stale ") for said in verdicts)
+        return len(verdicts) == len(outcomes) and all(verdict.startswith("stale ") for verdict in verdicts)
 
     def heartbeat(self, attempt: Attempt, later_ms: int = 0) -> int:
         """1 kept, 0 asked to stop, -1 not the attempt's any more."""

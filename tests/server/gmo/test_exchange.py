@@ -140,7 +140,7 @@ class TestOneCall:
     @pytest.mark.parametrize(
         "wrong", [["x"], [1, "workers", "w", 1, "t", "", 0, 0, "done"]], ids=["now", "short"]
     )
-    def test_a_call_that_cannot_be_meant_changes_nothing(self, bench: Bench, wrong: list[Any]) -> None:
+    def test_an_invalid_call_changes_nothing(self, bench: Bench, wrong: list[Any]) -> None:
         add(bench)
         before = bench.dump()
         with pytest.raises(Exception, match="GMO_BAD_CALL"):

@@ -42,7 +42,7 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "key", "args", "code"), WRONG, ids=range(len(WRONG)))
-def test_a_call_that_cannot_be_meant_changes_nothing(
+def test_an_invalid_call_changes_nothing(
     bench: Bench, name: str, key: str, args: list[Any], code: str
 ) -> None:
     bench.call(jobs.add_job(bench.etl, "work", "1", JobOptions(), bench.now))

@@ -137,7 +137,7 @@ def test_a_suspended_job_whose_time_has_passed_gets_a_letter(bench: Bench) -> No
     assert [letter["originalJobId"] for letter in letters(bench)] == [job_id]
 
 
-def test_a_retry_that_is_left_is_no_failure_for_good(bench: Bench) -> None:
+def test_a_failure_with_a_retry_left_gets_no_letter(bench: Bench) -> None:
     add(bench, attempts=2)
     assert bench.fail(bench.begin(), attempts=2)[0] == "retrying"
     assert not bench.client.exists(NOTES)

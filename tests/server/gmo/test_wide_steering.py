@@ -24,7 +24,7 @@ def work(bench: Bench, kind: Kind) -> None:
     left = [Outcome(attempt, kind, "1", "", 1, 0) for attempt in bench.exchange(wanted=40).begun]
     while left:
         verdicts = bench.exchange(*left).verdicts
-        left = [outcome for outcome, said in zip(left, verdicts, strict=True) if said == "again"]
+        left = [outcome for outcome, verdict in zip(left, verdicts, strict=True) if verdict == "again"]
 
 
 def steer(bench: Bench, chance: random.Random) -> None:

@@ -44,8 +44,8 @@ async def test_a_reply_is_never_that_of_another_call(url: str) -> None:
     driver, dice = AsyncDriver(ConnectionSettings.resolve(url)), random.Random(2)
 
     async def echo(number: int) -> None:
-        said = await driver.run(ask(command("ECHO", number, decode=replies.text)))
-        assert said == str(number)
+        reply = await driver.run(ask(command("ECHO", number, decode=replies.text)))
+        assert reply == str(number)
 
     tasks = [asyncio.create_task(echo(number)) for number in range(300)]
     await asyncio.sleep(0.005)

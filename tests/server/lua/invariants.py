@@ -41,7 +41,7 @@ class Scan:
             yield from self._group_problems(key, group)
 
     def dependency_problems(self, deps: Mapping[str, set[str]], completed: set[str]) -> Iterator[str]:
-        """Deps sets keep every dependency; the markers and the counter of the parent say which are done."""
+        """Deps sets keep every dependency; the markers and the counter of the parent show which are done."""
         for parent_id, job in self.jobs.items():
             known = deps.get(parent_id, set())
             done = known & completed

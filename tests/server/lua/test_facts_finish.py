@@ -98,7 +98,7 @@ def test_events_and_metrics_can_be_skipped(q: Queue) -> None:
 
 
 @pytest.mark.parametrize(("hint", "active"), [("__", "1"), ("", "0"), ("g", "0")])
-def test_group_hint_says_whether_a_slot_is_released(q: Queue, hint: str, active: str) -> None:
+def test_group_hint_decides_whether_a_slot_is_released(q: Queue, hint: str, active: str) -> None:
     q.add(group="g")
     q.complete_and_fetch("1", q.start()[0], group_key=hint)
     assert q.hash("group:g")["active"] == active

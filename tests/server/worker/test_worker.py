@@ -323,7 +323,7 @@ class TestStopping:
             {"queues": ["etl"], "lock_duration": timedelta(milliseconds=999)},
         ],
     )
-    def test_a_setting_that_cannot_be_meant_is_refused(self, wrong: dict[str, Any]) -> None:
+    def test_an_invalid_setting_is_refused(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigurationError):
             Worker("valkey://127.0.0.1:1", **wrong)
 
@@ -374,7 +374,7 @@ def test_results_do_not_pile_up_in_a_worker(
         most = max(most, ran - taken)
 
     @handlers.on_job
-    def heard(event: JobEvent) -> None:
+    def on_event(event: JobEvent) -> None:
         nonlocal taken
         taken += event.kind == "completed"
 

@@ -112,7 +112,7 @@ def test_the_words_of_a_job_with_every_option_stand_in_the_order_of_the_wire() -
         ({"ordering": Ordering("k", token_bucket=TokenBucket(0.5, 1))}, "cost 1 is more than"),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any], expected: str) -> None:
+def test_an_invalid_option_is_refused_by_name(wrong: dict[str, Any], expected: str) -> None:
     with pytest.raises(InvalidJob, match=expected):
         JobOptions(**wrong)
 
@@ -142,7 +142,7 @@ def test_an_option_that_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any]
         (JobRef, {"queue": "a", "id": "{"}, "no job"),
     ],
 )
-def test_a_part_of_an_option_that_cannot_be_meant_is_refused_by_name(
+def test_an_invalid_part_of_an_option_is_refused_by_name(
     part: type, wrong: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(InvalidJob, match=expected):

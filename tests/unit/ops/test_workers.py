@@ -1,4 +1,4 @@
-"""Use cases driven by scripts: what they ask next, whatever the server answers."""
+"""Use cases driven by scripts: what they ask next, whatever the server replies."""
 
 from __future__ import annotations
 
