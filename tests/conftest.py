@@ -38,7 +38,7 @@ __all__ = [
     "pytest_xdist_make_scheduler",
 ]
 
-# An example that is slow on a busy machine is no defect; the test as a whole has its time limit.
+# An example that is slow on a busy machine is not a defect; the test as a whole has its time limit.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
@@ -75,6 +75,6 @@ def glidemq_url(url: str) -> str:
 def run_worker(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
     """The plugin's, for tests that also hold jobs themselves."""
     if "url" in request.fixturenames:
-        request.getfixturevalue("url")  # so that it ends after the workers, whoever named it to them
+        request.getfixturevalue("url")  # so that it ends after the workers
     for start in start_workers(request):
         yield partial(start, may_leave_active=True)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 PATIENCE = 15.0
 
-# What fixtures of a wider scope started, and what was told once.
+# Threads that fixtures of a wider scope started.
 _lasting_threads: set[threading.Thread] = set()
 
 
@@ -47,14 +47,14 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """Fails the test that leaves a process or a thread behind."""
+    """Fail the test that leaves a process or a thread behind."""
     yield from nothing_is_left()
 
 
 def nothing_is_left(*, kept: Callable[[str], bool] | None = None) -> Iterator[None]:
     """What the fixture does; processes whose command is ``kept``, and those below them, may stay.
 
-    So may threads then: nobody can tell those that serve such a process from others.
+    So may threads then: those that serve such a process cannot be distinguished from others.
     """
     pids, threads = set(psutil.pids()), set(threading.enumerate())
     yield
@@ -99,7 +99,7 @@ def _ancestors(process: psutil.Process) -> set[int]:
 
 
 def refuse_connected(redis_url: str) -> None:
-    """Fail the test when anybody is still connected to its database."""
+    """Fail the test when a client is still connected to its database."""
     from redis import Redis  # noqa: PLC0415  unit tests do without a driver
 
     with Redis.from_url(redis_url, decode_responses=True) as client:
@@ -108,7 +108,7 @@ def refuse_connected(redis_url: str) -> None:
         def left() -> list[str]:
             others = [c for c in client.client_list() if c["db"] == database and int(c["id"]) != own]
             if others:
-                gc.collect()  # a client that nobody refers to is closed by that
+                gc.collect()  # this closes clients without references
             return [f"client {c['id']} (last command {c['cmd']}, idle {c['idle']} s)" for c in others]
 
         if found := settled(left):
@@ -116,7 +116,7 @@ def refuse_connected(redis_url: str) -> None:
 
 
 def settled(look: Callable[[], list[T]]) -> list[T]:
-    """What is still there when those who are about to end have ended."""
+    """What is still there once everything about to end has ended."""
     until = time.monotonic() + PATIENCE
     while (found := look()) and time.monotonic() < until:
         time.sleep(0.02)

@@ -37,7 +37,7 @@ def group_of(nodeid: str) -> str:
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Whoever has nothing to do gets the next group, in the order of collection."""
+    """An idle process gets the next group, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
@@ -45,7 +45,7 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
-    """Take our groups, whatever ``--dist`` says."""
+    """Use our groups, whatever ``--dist`` is."""
     config.option.loadscopereorder = False
     return Groups(config, log)
 
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """Half a character in what a test logged must not end the process that tells of it."""
+    """Half a character in what a test logged must not end the process that reports it."""
     return _sendable((yield))
 
 

@@ -1,7 +1,7 @@
 """What tests start ends with them: process groups, a mark in the environment, and a watcher.
 
 Everything that is started while tests run inherits a mark that no other run of tests has. By it what is left
-is found wherever it went: in a session of its own, or handed to init because the one who started it is dead.
+is found wherever it went: in a session of its own, or handed to init because its parent is dead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Left:
     test: str
 
     def __str__(self) -> str:
-        """Who it is, and who started it."""
+        """What it is, and which test started it."""
         return f"process {self.process.pid} ({self.command}), started in {self.test or 'an unknown test'}"
 
 
@@ -67,14 +67,14 @@ def end(process: subprocess.Popen[Any]) -> None:
     """Kill a process of ``spawn`` and all that is left of its group; a repeat does nothing."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    else:  # its id may be somebody else's by now
+    else:  # its id may be another process's by now
         for left in marked(RUN):
             with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
                 if os.getpgid(left.process.pid) == process.pid:
                     left.process.kill()
     process.wait(60)
     for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
-        with contextlib.suppress(OSError):  # what was not read is lost with the process
+        with contextlib.suppress(OSError):  # unread output is dropped with the process
             pipe.close()
 
 
@@ -89,7 +89,7 @@ def spawned(command: Sequence[Any], **options: Any) -> Iterator[subprocess.Popen
 
 
 def run(command: Sequence[Any], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end and keep what it says; what is left of its group then is killed.
+    """Run a program to its end and keep its output; what is left of its group then is killed.
 
     Raises:
         subprocess.TimeoutExpired: It took longer than ``timeout`` seconds, and was killed with its group.
@@ -100,8 +100,8 @@ def run(command: Sequence[Any], *, timeout: float, **options: Any) -> subprocess
         "stderr": subprocess.PIPE,
     }
     with spawned(command, text=True, **pipes, **options) as process:
-        said, told = process.communicate(timeout=timeout)
-    return subprocess.CompletedProcess(process.args, process.returncode, said, told)
+        stdout, stderr = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def marked(run: str, among: set[int] | None = None) -> list[Left]:
@@ -121,7 +121,7 @@ def marked(run: str, among: set[int] | None = None) -> list[Left]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead and that nobody has waited for does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -129,7 +129,7 @@ def is_alive(pid: int) -> bool:
 
 
 def watch(pid: int, run: str) -> None:
-    """Wait for the end of a process, whoever started it; then kill what it has started.
+    """Wait for the end of any process; then kill what it has started.
 
     That is whatever was ever seen below it, since servers write over their environment, and whatever carries
     the mark.

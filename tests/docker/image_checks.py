@@ -1,6 +1,6 @@
 """What can be wrong with the compose file and the Dockerfile, found without a Docker engine.
 
-Every function answers a list of sentences, empty when all is well.
+Every check returns a list of sentences, empty when all is well.
 """
 
 from __future__ import annotations
@@ -78,26 +78,26 @@ def schema_problems(compose: Compose) -> Problems:
 def service_problems(compose: Compose, stages: Mapping[str, Stage]) -> Problems:
     """Dependencies exist and have the health they are asked for; volumes are declared."""
     services = compose["services"]
-    told = []
+    problems = []
     for name, service in services.items():
         for other, needs in service.get("depends_on", {}).items():
             if other not in services:
-                told.append(f"{name} depends on {other}, which does not exist")
+                problems.append(f"{name} depends on {other}, which does not exist")
             elif needs["condition"] == "service_healthy" and not has_health(services[other], stages):
-                told.append(f"{name} waits for the health of {other}, which has no healthcheck")
+                problems.append(f"{name} waits for the health of {other}, which has no healthcheck")
             elif (
                 needs["condition"] == "service_completed_successfully"
                 and services[other].get("restart") != "no"
             ):
-                told.append(f"{name} waits for the end of {other}, which is restarted")
+                problems.append(f"{name} waits for the end of {other}, which is restarted")
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             if source.startswith((".", "/")):
                 if not (DOCKER / source).exists():
-                    told.append(f"{name} mounts {source}, which does not exist")
+                    problems.append(f"{name} mounts {source}, which does not exist")
             elif source not in compose["volumes"]:
-                told.append(f"{name} mounts volume {source}, which is not declared")
-    return told
+                problems.append(f"{name} mounts volume {source}, which is not declared")
+    return problems
 
 
 def has_health(service: Mapping[str, Any], stages: Mapping[str, Stage]) -> bool:
@@ -116,25 +116,25 @@ def variable_problems(compose: Compose, example: str) -> Problems:
 
 
 def target_problems(compose: Compose, stages: Mapping[str, Stage]) -> Problems:
-    told = []
+    problems = []
     for name, service in compose["services"].items():
         build = service.get("build")
         if build is None:
             continue
         if not (DOCKER / build["context"] / build["dockerfile"]).is_file():
-            told.append(f"{name} is built by {build['dockerfile']}, which does not exist")
+            problems.append(f"{name} is built by {build['dockerfile']}, which does not exist")
         stage = stages.get(build["target"])
         if stage is None:
-            told.append(f"{name} is built as {build['target']}, which is not a stage")
+            problems.append(f"{name} is built as {build['target']}, which is not a stage")
         elif (user := stage.last("USER")) in (None, "root", "0"):
-            told.append(f"{name} runs as {user or 'root'}")
-    return told
+            problems.append(f"{name} runs as {user or 'root'}")
+    return problems
 
 
 def copy_problems(stages: Mapping[str, Stage], ignored: str) -> Problems:
     """What is copied exists, in the project or in another stage, and is not kept out by the ignore file."""
     kept = [line.removeprefix("!") for line in ignored.splitlines() if line.startswith("!")]
-    told = []
+    problems = []
     for stage in stages.values():
         for word, rest in stage.steps:
             if word != "COPY":
@@ -143,14 +143,14 @@ def copy_problems(stages: Mapping[str, Stage], ignored: str) -> Problems:
             flags = dict(re.findall(r"--(\w+)=(\S+)", rest))
             if "from" in flags:
                 if flags["from"] not in stages:
-                    told.append(f"stage {stage.name} copies from {flags['from']}, which is not a stage")
+                    problems.append(f"stage {stage.name} copies from {flags['from']}, which is not a stage")
                 continue
             for source in sources:
                 if not (ROOT / source).exists():
-                    told.append(f"stage {stage.name} copies {source}, which does not exist")
+                    problems.append(f"stage {stage.name} copies {source}, which does not exist")
                 if not any(source == entry or source.startswith(f"{entry}/") for entry in kept):
-                    told.append(f"stage {stage.name} copies {source}, which the ignore file keeps out")
-    return told
+                    problems.append(f"stage {stage.name} copies {source}, which the ignore file keeps out")
+    return problems
 
 
 def copied_files(stages: Mapping[str, Stage]) -> set[str]:
@@ -175,8 +175,8 @@ def commands(compose: Compose, stages: Mapping[str, Stage]) -> Iterator[list[str
 
 
 def glidemq_problems(lines: Sequence[Sequence[str]]) -> Problems:
-    """The real command line takes these words."""
-    told = []
+    """The real command line accepts these words."""
+    problems = []
     for line in lines:
         if line[:1] != ["glidemq"]:
             continue
@@ -185,7 +185,7 @@ def glidemq_problems(lines: Sequence[Sequence[str]]) -> Problems:
         while isinstance(command, typer.core.TyperGroup) and words and words[0] in command.commands:
             command = command.commands[words.pop(0)]
         if isinstance(command, typer.core.TyperGroup):
-            told.append(f"{' '.join(line)}: no such command")
+            problems.append(f"{' '.join(line)}: no such command")
             continue
         try:
             command.make_context(command.name or "", words)
@@ -194,22 +194,22 @@ def glidemq_problems(lines: Sequence[Sequence[str]]) -> Problems:
         except Exception as exc:
             if not hasattr(exc, "format_message"):
                 raise
-            told.append(f"{' '.join(line)}: {exc.format_message()}")
-    return told
+            problems.append(f"{' '.join(line)}: {exc.format_message()}")
+    return problems
 
 
 def python_problems(lines: Sequence[Sequence[str]], files: set[str]) -> Problems:
     """Programs given in words compile, and programs given by path are in the image."""
-    told = []
+    problems = []
     for line in lines:
         if line[:2] == ["python", "-c"]:
             try:
                 compile(line[2], "-c", "exec")
             except SyntaxError as exc:
-                told.append(f"{line[2]}: {exc}")
+                problems.append(f"{line[2]}: {exc}")
         elif line[:1] == ["python"] and line[1] != "-m" and line[1] not in files:
-            told.append(f"{line[1]} is in no image")
-    return told
+            problems.append(f"{line[1]} is in no image")
+    return problems
 
 
 def spark_problems(lines: Sequence[Sequence[str]], pyspark: Path) -> Problems:
@@ -219,8 +219,10 @@ def spark_problems(lines: Sequence[Sequence[str]], pyspark: Path) -> Problems:
     for jar in (pyspark / "jars").glob("spark-core_*.jar"):
         with zipfile.ZipFile(jar) as archive:
             found.update(name.removesuffix(".class").replace("/", ".") for name in archive.namelist())
-    told = [f"PySpark has no class {name}" for name in sorted(wanted - found)]
-    return told if (pyspark / "bin" / "spark-class").is_file() else [*told, "PySpark has no spark-class"]
+    problems = [f"PySpark has no class {name}" for name in sorted(wanted - found)]
+    return (
+        problems if (pyspark / "bin" / "spark-class").is_file() else [*problems, "PySpark has no spark-class"]
+    )
 
 
 # -- wires between services ------------------------------------------------------------------------
@@ -239,12 +241,12 @@ def environment(service: Mapping[str, Any]) -> dict[str, str]:
 
 
 def port_problems(compose: Compose) -> Problems:
-    """A port that anybody names is exposed by its service, and what is exposed is listened to."""
+    """A port that is used is exposed by its service, which listens on what it exposes."""
     services = compose["services"]
-    told = []
+    problems = []
     for name, service in services.items():
         exposed = {str(port) for port in service.get("expose", [])}
-        told += [
+        problems += [
             f"{name} exposes {port}, on which nothing listens"
             for port in sorted(exposed - listening(service))
         ]
@@ -252,8 +254,8 @@ def port_problems(compose: Compose) -> Problems:
         for host, port in [*own, *references(service, services)]:
             target = name if host in ("localhost", "127.0.0.1") else host
             if port not in {str(one) for one in services[target].get("expose", [])}:
-                told.append(f"{name} uses {host}:{port}, which {target} does not expose")
-    return told
+                problems.append(f"{name} uses {host}:{port}, which {target} does not expose")
+    return problems
 
 
 def references(service: Mapping[str, Any], services: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -268,12 +270,12 @@ def references(service: Mapping[str, Any], services: Mapping[str, Any]) -> Itera
 
 def unknown_hosts(compose: Compose) -> Problems:
     """Hosts of URLs are services."""
-    told = []
+    problems = []
     for name, service in compose["services"].items():
         for text in [*environment(service).values(), *map(str, service.get("command", []))]:
             hosts = set(re.findall(r"://(?:[^@/\s]*@)?([\w.-]+):\d+", text)) - set(compose["services"])
-            told += [f"{name} uses host {host}, which is not a service" for host in sorted(hosts)]
-    return told
+            problems += [f"{name} uses host {host}, which is not a service" for host in sorted(hosts)]
+    return problems
 
 
 def data_problems(compose: Compose) -> Problems:
@@ -285,19 +287,19 @@ def data_problems(compose: Compose) -> Problems:
         for name, service in services.items()
         if {"glidemq", "org.apache.spark.deploy.worker.Worker"} & set(map(str, service.get("command", [])))
     ]
-    told = [] if wanted and runners else ["no data or nobody to work on it"]
+    problems = [] if wanted and runners else ["no data or no service to work on it"]
     for name in runners:
         mounted = {volume.split(":")[1]: volume.split(":")[0] for volume in services[name].get("volumes", [])}
-        told += [
+        problems += [
             f"{name} does not mount the volume flights at {path}"
             for path in wanted
             if mounted.get(str(path)) != "flights"
         ]
-    return told
+    return problems
 
 
 def variable_reader_problems(compose: Compose) -> Problems:
-    """Every GLIDEMQ_ variable is read by somebody."""
+    """Every GLIDEMQ_ variable is read somewhere."""
     folders = ("glidemq_orchestrate", "providers", "dags")
     code = "\n".join(file.read_text() for folder in folders for file in (ROOT / folder).rglob("*.py"))
     names = {

@@ -79,9 +79,9 @@ def test_dependencies_volumes_and_mounts_exist(
     services["airflow-init"]["restart"] = "always"
     services["worker"]["depends_on"]["nobody"] = {"condition": "service_started"}
     services["worker"]["volumes"] = ["../nowhere:/data", "undeclared:/more"]
-    told = "; ".join(checks.service_problems(compose, stages))
+    problems = "; ".join(checks.service_problems(compose, stages))
     for part in ("health of valkey", "end of airflow-init", "on nobody", "../nowhere", "volume undeclared"):
-        assert part in told
+        assert part in problems
 
 
 def test_every_service_that_stays_has_a_healthcheck(
@@ -99,41 +99,41 @@ def test_the_secrets_are_those_of_the_example(compose: checks.Compose) -> None:
     ]
 
 
-def test_every_target_is_a_stage_and_nobody_is_root(
+def test_every_target_is_a_stage_and_no_service_runs_as_root(
     compose: checks.Compose, stages: dict[str, checks.Stage]
 ) -> None:
     assert checks.target_problems(compose, stages) == []
     compose["services"]["worker"]["build"] = {"context": "..", "dockerfile": "Dockerfile", "target": "base"}
     compose["services"]["airflow-init"]["build"]["target"] = "nothing"
-    told = "; ".join(checks.target_problems(compose, stages))
+    problems = "; ".join(checks.target_problems(compose, stages))
     for part in (
         "worker is built by Dockerfile, which",
         "worker runs as root",
         "nothing, which is not a stage",
     ):
-        assert part in told
+        assert part in problems
     assert {"worker", "worker-spark", "airflow"} <= set(stages)
 
 
 def test_what_is_copied_exists(stages: dict[str, checks.Stage]) -> None:
     assert checks.copy_problems(stages, ignored()) == []
     spoilt = checks.read_stages("FROM x AS a\nCOPY nowhere lua /src/\nCOPY --from=b /x /x\n")
-    told = "; ".join(checks.copy_problems(spoilt, ignored()))
+    problems = "; ".join(checks.copy_problems(spoilt, ignored()))
     for part in (
         "nowhere, which does not exist",
         "lua, which the ignore file keeps out",
         "from b, which is not",
     ):
-        assert part in told
+        assert part in problems
 
 
 def test_the_worker_without_spark_has_no_java(stages: dict[str, checks.Stage]) -> None:
-    def told(name: str) -> str:
+    def steps_of(name: str) -> str:
         built = [rest for stage in (name, f"build-{name}") for _, rest in stages[stage].steps]
         return " ".join(built)
 
-    assert not any(word in told("worker") for word in ("jre", "spark", "demo"))
-    assert all(word in told("worker-spark") for word in ("openjdk-17-jre-headless", "demo"))
+    assert not any(word in steps_of("worker") for word in ("jre", "spark", "demo"))
+    assert all(word in steps_of("worker-spark") for word in ("openjdk-17-jre-headless", "demo"))
 
 
 def test_the_command_line_has_every_command_and_option(lines: list[list[str]]) -> None:
@@ -191,7 +191,7 @@ def test_ports_that_are_used_are_open(compose: checks.Compose) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "expected"),
     [
         (
             lambda s: s["worker"]["environment"].update(GLIDEMQ_URL="valkey://valkey:6380"),
@@ -207,9 +207,11 @@ def test_ports_that_are_used_are_open(compose: checks.Compose) -> None:
         ),
     ],
 )
-def test_a_wrong_port_is_noticed(compose: checks.Compose, spoil: Callable[[Any], None], told: str) -> None:
+def test_a_wrong_port_is_noticed(
+    compose: checks.Compose, spoil: Callable[[Any], None], expected: str
+) -> None:
     spoil(compose["services"])
-    assert any(told in problem for problem in checks.port_problems(compose))
+    assert any(expected in problem for problem in checks.port_problems(compose))
 
 
 def test_hosts_are_services(compose: checks.Compose) -> None:
@@ -253,15 +255,15 @@ def ask_airflow(compose: checks.Compose, lines: list[list[str]], home: Path) -> 
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def test_airflow_knows_every_option_and_command_and_reads_the_connection(
     compose: checks.Compose, lines: list[list[str]], tmp_path: Path
 ) -> None:
-    told = ask_airflow(compose, lines, tmp_path)
-    assert told == {"options": [], "refused": [], "url": "valkey://valkey:6379/0"}
+    answer = ask_airflow(compose, lines, tmp_path)
+    assert answer == {"options": [], "refused": [], "url": "valkey://valkey:6379/0"}
 
 
 def test_what_airflow_does_not_know_is_noticed(
@@ -272,7 +274,7 @@ def test_what_airflow_does_not_know_is_noticed(
     environment["AIRFLOW_CONN_GLIDEMQ_DEFAULT"] = (
         '{"conn_type": "glidemq", "host": "elsewhere", "port": 6379}'
     )
-    told = ask_airflow(compose, [*lines, ["python", "-m", "airflow", "schedule"]], tmp_path)
-    assert told["options"] == [["core", "no_such_option"]]
-    assert told["refused"] == [["schedule"]]
-    assert told["url"] == "valkey://elsewhere:6379/0"
+    answer = ask_airflow(compose, [*lines, ["python", "-m", "airflow", "schedule"]], tmp_path)
+    assert answer["options"] == [["core", "no_such_option"]]
+    assert answer["refused"] == [["schedule"]]
+    assert answer["url"] == "valkey://elsewhere:6379/0"

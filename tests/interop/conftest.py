@@ -171,14 +171,18 @@ class Node:
         return values
 
     def workers(self) -> list[dict[str, Any]]:
-        """getWorkers: only registrations that have all it needs."""
+        """getWorkers: only registrations that have every field it needs."""
         found = []
         for key in self.client.scan_iter(f"glide:{{{self.name}}}:w:*"):
-            told = json.loads(self.client.get(key))
-            kinds = (told.get("addr"), str), (told.get("pid"), int), (told.get("startedAt"), int)
+            registration = json.loads(self.client.get(key))
+            kinds = (
+                (registration.get("addr"), str),
+                (registration.get("pid"), int),
+                (registration.get("startedAt"), int),
+            )
             if all(isinstance(value, kind) for value, kind in kinds):
-                age = self.now() - told["startedAt"]
-                found.append({"id": key.rpartition(":w:")[2], "age": age, **told})
+                age = self.now() - registration["startedAt"]
+                found.append({"id": key.rpartition(":w:")[2], "age": age, **registration})
         return found
 
     def fire(self) -> int:

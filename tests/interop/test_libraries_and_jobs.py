@@ -23,7 +23,7 @@ def test_fact_1_a_node_client_finds_its_version_and_loads_nothing(node: Node) ->
     assert node.fcall("glidemq_version", []) == "93"
 
 
-def test_fact_2_a_library_that_somebody_loaded_is_left_alone() -> None:
+def test_fact_2_a_library_that_another_client_loaded_is_left_alone() -> None:
     from redis import Redis  # noqa: PLC0415
 
     theirs = source("glidemq") + "\n-- loaded by a Node client\n"

@@ -33,7 +33,7 @@ def entry(node: Node, name: str = "s") -> dict[str, Any]:
     return found
 
 
-def test_fact_34_every_slot_fires_once_whoever_fires_it(
+def test_fact_34_every_slot_fires_once_whichever_worker_fires_it(
     node: Node, schedulers: Schedulers, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     ran: list[str] = []
@@ -62,10 +62,10 @@ def test_fact_35_an_equal_schedule_of_ours_keeps_what_node_has_counted(
     assert (kept["iterationCount"], kept["lastRun"], kept["nextRun"]) == (3, 5, stored["nextRun"])
     node.client.hset(HASH, "s", json.dumps(stored | {"tz": None}))
     schedulers.upsert("s", Schedule(every=timedelta(minutes=1)))
-    assert "tz" not in entry(node), "Node would take a stored null for another schedule, and begin anew"
+    assert "tz" not in entry(node), "Node would take a stored null for another schedule, and start again"
 
 
-def test_fact_37_while_somebody_holds_the_lock_nobody_fires(
+def test_fact_37_while_another_client_holds_the_lock_no_worker_fires(
     node: Node, schedulers: Schedulers, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     schedulers.upsert("s", Schedule(every=timedelta(milliseconds=50), limit=1), JobTemplate("work"))

@@ -37,7 +37,7 @@ def completed(node: Node) -> int:
 
 
 def begin(queue: Queue, now_ms: int, consumer: str = "gmo-worker-1-dead") -> Any:
-    """A worker of ours takes one job, and is never heard of again."""
+    """A worker of ours takes one job and dies."""
     queue._run(ops.open_queues([KEYS]))
 
     class Now:
@@ -92,9 +92,9 @@ def test_fact_16_a_registration_that_lacks_a_field_is_not_listed(
 ) -> None:
     worker = run_worker(["q"], {"work": lambda ctx: 1}).worker
     key = f"glide:{{q}}:w:{worker.id}"
-    told = json.loads(node.client.get(key))
-    del told[lacking]
-    node.client.set(key, json.dumps(told))
+    registration = json.loads(node.client.get(key))
+    del registration[lacking]
+    node.client.set(key, json.dumps(registration))
     assert node.workers() == []
 
 
@@ -115,12 +115,12 @@ def test_fact_17_a_node_worker_takes_over_from_a_dead_one_of_ours(
     assert taken is not None
     assert (taken.id, taken.fields["stalledCount"], taken.fields["attemptsMade"]) == (job_id, "1", "0")
     node.complete(taken, '"by node"')
-    answer = queue._run(say(node, Outcome(late, Kind.DONE, '"late"')))
+    answer = queue._run(hand_in(node, Outcome(late, Kind.DONE, '"late"')))
     assert answer.verdicts[0].startswith("stale ")
     assert node.job(job_id)["returnvalue"] == '"by node"'
 
 
-def say(node: Node, outcome: Outcome) -> Any:
+def hand_in(node: Node, outcome: Outcome) -> Any:
     return ask(wire.finish_and_fetch(KEYS, "gmo-worker-1-dead", Request([outcome], 0, "t"), node.now()))
 
 
@@ -145,7 +145,7 @@ def test_fact_19_lists_go_before_the_stream(
     assert order == [first, newest, plain]
 
 
-def test_fact_20_the_count_of_list_jobs_returns_to_nought(
+def test_fact_20_the_count_of_list_jobs_returns_to_zero(
     node: Node, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     def work(ctx: Any) -> None:
@@ -232,7 +232,7 @@ def test_fact_24_ended_jobs_are_kept_by_age_and_count(
     assert [job_id for job_id in ids if node.job(job_id)] == ids[-5:]
 
 
-def test_fact_25_progress_of_a_node_worker_is_heard(node: Node, queue: Queue, url: str) -> None:
+def test_fact_25_progress_of_a_node_worker_is_received(node: Node, queue: Queue, url: str) -> None:
     job_id = node.add()
     with EventReader("q", url) as reader:
         reader.start()
@@ -253,22 +253,22 @@ def test_fact_26_a_revoked_job_never_runs(node: Node, run_worker: RunWorker, eve
     assert (node.job(revoked)["state"], node.job(revoked)["failedReason"]) == ("failed", "revoked")
 
 
-def test_fact_27_a_running_handler_is_told_that_its_job_was_revoked(
+def test_fact_27_a_running_handler_is_asked_to_stop_when_its_job_is_revoked(
     node: Node, run_worker: RunWorker, eventually: Eventually
 ) -> None:
-    begun, told = threading.Event(), threading.Event()
+    begun, signalled = threading.Event(), threading.Event()
 
     def work(ctx: Any) -> str:
         begun.set()
         if ctx.cancelled.wait(20):
-            told.set()
+            signalled.set()
         return "done all the same"
 
     job_id = node.add()
     run_worker(["q"], {"work": work})
     assert begun.wait(20)
     assert node.revoke(job_id) == "flagged"
-    assert told.wait(20)
+    assert signalled.wait(20)
     eventually(lambda: node.job(job_id)["state"] == "completed")
     assert node.job(job_id)["revoked"] == "1"
 

@@ -24,20 +24,20 @@ def run(*arguments: str) -> str:
 
 
 def test_every_row_has_a_figure_of_ours() -> None:
-    told = json.loads(run("benchmarks", "--rivals=", "--scale", "0.002", "--rounds", "1", "--json"))
-    figures = told["figures"]
+    report = json.loads(run("benchmarks", "--rivals=", "--scale", "0.002", "--rounds", "1", "--json"))
+    figures = report["figures"]
     assert all(found["glidemq"] >= 0 for found in figures.values())
     rows = ["add one by one, jobs/s", "add in bulk, jobs/s", "drain at 50, jobs/s", "add to finished p99, ms"]
     shapes = ["fan-in of 101", "columns of 101", "layers of 101", "chain of 100"]
     assert {*rows, *(f"submit {shape}, ms" for shape in shapes)} <= figures.keys()
-    assert {row["shape"] for row in told["flow sizes"]} == {"mesh", "fan-in", "fan-out"}
-    assert all(row["bytes/node"] > 0 for row in told["flow sizes"])
+    assert {row["shape"] for row in report["flow sizes"]} == {"mesh", "fan-in", "fan-out"}
+    assert all(row["bytes/node"] > 0 for row in report["flow sizes"])
 
 
 def test_the_profile_names_the_sides_and_the_functions() -> None:
-    told = run("benchmarks.profile_worker", "--jobs", "200")
-    assert "fcall" in told
-    assert "worker/runner.py" in told
+    profile = run("benchmarks.profile_worker", "--jobs", "200")
+    assert "fcall" in profile
+    assert "worker/runner.py" in profile
 
 
 @pytest.mark.parametrize("work", ["add", "drain", "run mesh"])

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md and the record of decisions name what is there."""
+"""CONTRIBUTING.md and the record of decisions name what exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README says is tried."""
+"""The commands and examples of the README work."""
 
 from __future__ import annotations
 

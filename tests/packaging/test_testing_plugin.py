@@ -19,7 +19,7 @@ def run(folder: Path, code: str) -> str:
 
 
 def test_three_lines_are_enough(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         """
         from glidemq_orchestrate import Queue
@@ -32,22 +32,22 @@ def test_three_lines_are_enough(tmp_path: Path) -> None:
             assert sum(Queue("etl", glidemq_url).counts().values()) == 0
         """,
     )
-    assert "2 passed" in told, told
+    assert "2 passed" in output, output
 
 
-def test_waiting_in_vain_tells_what_was_seen_last(tmp_path: Path) -> None:
-    told = run(
+def test_waiting_in_vain_reports_the_last_value(tmp_path: Path) -> None:
+    output = run(
         tmp_path,
         """
         def test_it(eventually):
             eventually(lambda: [], timeout=0.1)
         """,
     )
-    assert "not within 0.1 s; last value: []" in told, told
+    assert "not within 0.1 s; last value: []" in output, output
 
 
 def test_a_worker_that_cannot_start_fails_the_test(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         """
         from glidemq_orchestrate import Handlers
@@ -60,13 +60,13 @@ def test_a_worker_that_cannot_start_fails_the_test(tmp_path: Path) -> None:
             run_worker(["etl"], handlers)
         """,
     )
-    assert "the worker did not start" in told, told
-    assert "no licence" in told
+    assert "the worker did not start" in output, output
+    assert "no licence" in output
 
 
 @pytest.mark.parametrize(("option", "ending"), [("", "1 error"), (", may_leave_active=True", "1 passed")])
 def test_a_job_that_is_left_active_fails_the_test(tmp_path: Path, option: str, ending: str) -> None:
-    told = run(
+    output = run(
         tmp_path,
         f"""
         from redis import Redis
@@ -81,12 +81,12 @@ def test_a_job_that_is_left_active_fails_the_test(tmp_path: Path, option: str, e
                 somebody.xreadgroup("workers", "somebody", {{stream: ">"}})
         """,
     )
-    assert ending in told, told
-    assert ("left 1 jobs active" in told) is (option == "")
+    assert ending in output, output
+    assert ("left 1 jobs active" in output) is (option == "")
 
 
 def test_a_run_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         """
         import sys
@@ -97,11 +97,11 @@ def test_a_run_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
             assert heavy == set()
         """,
     )
-    assert "1 passed" in told, told
+    assert "1 passed" in output, output
 
 
 def test_a_worker_that_a_failed_test_left_behind_takes_nothing_from_the_next(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         """
         import threading
@@ -124,12 +124,12 @@ def test_a_worker_that_a_failed_test_left_behind_takes_nothing_from_the_next(tmp
                 assert [worker.id for worker in queue.workers()] != [left[0].id]
         """,
     )
-    assert "1 failed, 1 passed" in told, told
-    assert "FAILED test_mine.py::test_one" in told
+    assert "1 failed, 1 passed" in output, output
+    assert "FAILED test_mine.py::test_one" in output
 
 
 def test_a_failed_test_does_not_keep_its_workers(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         """
         import threading
@@ -142,11 +142,11 @@ def test_a_failed_test_does_not_keep_its_workers(tmp_path: Path) -> None:
             assert [t.name for t in threading.enumerate() if t is not threading.main_thread()] == []
         """,
     )
-    assert "1 failed, 1 passed" in told, told
+    assert "1 failed, 1 passed" in output, output
 
 
-def test_every_worker_ends_and_every_fault_is_told(tmp_path: Path) -> None:
-    told = run(
+def test_every_worker_ends_and_every_fault_is_reported(tmp_path: Path) -> None:
+    output = run(
         tmp_path,
         """
         import asyncio
@@ -176,6 +176,6 @@ def test_every_worker_ends_and_every_fault_is_told(tmp_path: Path) -> None:
             assert [running._thread.is_alive() for running in kept] == [False] * 3
         """,
     )
-    assert "2 passed, 1 error" in told, told
-    assert "the worker did not end within 1 s" in told
-    assert "the disk is full" in told
+    assert "2 passed, 1 error" in output, output
+    assert "the worker did not end within 1 s" in output
+    assert "the disk is full" in output

@@ -49,7 +49,7 @@ class Hand:
         return self.driver.run(op)
 
     def answer(self, request: Request) -> Any:
-        """What the server says to a request; a refusal is returned."""
+        """What the server replies to a request; a refusal is returned."""
         try:
             return self.driver._answer(request)
         except GlideMQError as exc:
@@ -67,25 +67,25 @@ class Hand:
             return
 
     def run_until(self, op: Op[Any], calls: int) -> int:
-        """Send only so many single calls, as if the process then died; answers how many there were in all."""
+        """Send only so many single calls, as if the process then died; returns how many there were in all."""
         sent = 0
         try:
             request = next(op)
             while True:
                 parts = request.calls if isinstance(request, Batch) else (request,)
-                told = []
+                answers = []
                 for part in parts:
                     if sent == calls:
                         op.close()
                         return sent
-                    told.append(self.answer(part))
+                    answers.append(self.answer(part))
                     sent += 1
                 if isinstance(request, Batch):
-                    request = op.send(told)
-                elif isinstance(told[0], GlideMQError):
-                    request = op.throw(told[0])
+                    request = op.send(answers)
+                elif isinstance(answers[0], GlideMQError):
+                    request = op.throw(answers[0])
                 else:
-                    request = op.send(told[0])
+                    request = op.send(answers[0])
         except StopIteration:
             return sent
 
@@ -184,7 +184,7 @@ def dump(redis_client: Any) -> Dump:
 
 
 class Record:
-    """A handler that writes down what it was called for."""
+    """A handler that records what it was called for."""
 
     def __init__(self, *broken: str) -> None:
         self.broken, self.calls, self.ended = set(broken), Counter[str](), list[str]()
@@ -206,7 +206,7 @@ class Record:
 
 @pytest.fixture
 def recorder() -> type[Record]:
-    """Makes handlers that write down what they are called for."""
+    """Makes handlers that record what they are called for."""
     return Record
 
 

@@ -52,8 +52,8 @@ class LifeCycle:
         for key in {*before, *after}:
             source, target = before.get(key, ABSENT), after.get(key, ABSENT)
             if source != target and {source, target} <= KNOWN:
-                told = f"{', '.join(sorted(calls))} took {key} from {source} to {target}"
-                assert target in reached(frozenset(calls), source), f"{told}: the table does not have it"
+                taken = f"{', '.join(sorted(calls))} took {key} from {source} to {target}"
+                assert target in reached(frozenset(calls), source), f"{taken}: the table does not have it"
 
     def _states(self) -> dict[str, str]:
         found = [x.decode() if isinstance(x, bytes) else x for x in self._client.eval(STATES, 0)]

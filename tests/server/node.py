@@ -29,7 +29,7 @@ class Node:
         return time.time_ns() // 1_000_000
 
     def take(self) -> str:
-        """Take the next entry; answers its job."""
+        """Take the next entry; returns its job."""
         ((_, ((entry_id, fields),)),) = self.client.xreadgroup(
             "workers", "node", {P + "stream": ">"}, count=1
         )

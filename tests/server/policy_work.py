@@ -1,4 +1,4 @@
-"""Nodes that end as their names say, for the tests of what that means to others."""
+"""Nodes whose names set how they end, for the tests of what that means to others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def node(name: str, *after: str, **kw: Any) -> FlowNode:
 
 
 class Work:
-    """Ends each node as its name or the test says."""
+    """Ends each node as its name or the test asks for."""
 
     def __init__(self) -> None:
         self.ends: dict[str, str] = {}

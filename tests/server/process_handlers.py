@@ -47,14 +47,14 @@ class Sealed(Exception):
 
 
 class Foul(BaseException):
-    """No Exception, and it breaks whoever makes it again."""
+    """Not an Exception, and it fails wherever it is made again."""
 
     def __reduce__(self) -> Any:
         return (_explode, ())
 
 
 class Liar(Exception):
-    """Breaks whoever wants to tell what it says."""
+    """Fails when its text is asked for."""
 
     def __str__(self) -> str:
         raise SystemExit(7)
@@ -122,7 +122,7 @@ def _raise(error: BaseException) -> None:
 
 
 def end(ctx: Any) -> Any:
-    """End as the data says."""
+    """End as the data asks for."""
     return ENDS[ctx.data]()
 
 

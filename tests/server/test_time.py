@@ -106,7 +106,7 @@ def test_a_step_of_the_wall_clock_stops_no_chore(
 
 
 class TestServerClock:
-    def test_it_is_the_wall_clock_until_the_server_has_told_the_time(self) -> None:
+    def test_it_is_the_wall_clock_until_the_server_has_sent_its_time(self) -> None:
         assert abs(ServerClock().now_ms() - time.time_ns() // 1_000_000) < 1_000
 
     def test_then_it_is_the_servers(self, wall: Wall) -> None:
@@ -135,7 +135,7 @@ class TestServerClock:
         made.forget_sync()
         assert made.begin_sync()
 
-    def test_a_server_that_does_not_tell_it_changes_nothing(self) -> None:
+    def test_a_server_that_does_not_send_it_changes_nothing(self) -> None:
         made = ServerClock()
         before = made.now_ms()
         op = learn_time(made)

@@ -1,6 +1,6 @@
 """What glide-mq does badly for orchestrators, row by row of its list of weaknesses, and that it holds here.
 
-The Node side is written as raw calls; a supervisor looks after the queue as it would beside Node workers.
+The Node side is written as raw calls; a supervisor maintains the queue as it would beside Node workers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DIAMOND = FlowSpec("n", [node("a"), node("b", "a"), node("c", "a", queue="spark"
 
 
 class Fleet:
-    """Node workers of two queues, and supervisors of both; time is told."""
+    """Node workers of two queues, and supervisors of both; the test sets the time."""
 
     def __init__(self, hand: Hand, client: Any) -> None:
         self.hand, self.client, self.now = hand, client, SystemClock().now_ms()
@@ -136,7 +136,7 @@ def test_row_6_no_dependent_starts_before_all_its_dependencies_are_done(
     raise AssertionError("never done")
 
 
-def test_row_7_a_dependency_that_ran_at_once_still_releases_its_dependent(
+def test_row_7_a_dependency_that_ran_immediately_still_releases_its_dependent(
     flows: FlowProducer, fleet: Fleet
 ) -> None:
     taken: list[Any] = []
@@ -176,7 +176,7 @@ def test_row_9_a_flow_has_an_id_a_status_a_list_a_retry_and_a_cancel(
     assert {seen.id for seen in flows.list()} == {"f", "g"}
 
 
-def test_row_10_a_cancel_ends_waiting_blocked_and_running_nodes_whatever_node_says_later(
+def test_row_10_a_cancel_ends_waiting_blocked_and_running_nodes_whatever_node_reports_later(
     flows: FlowProducer, fleet: Fleet
 ) -> None:
     found = flows.submit(DIAMOND, flow_id="f")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 with warnings.catch_warnings():
     warnings.simplefilter(
         "ignore", FutureWarning
-    )  # about versions of pandas; PySpark says it once, when imported
+    )  # about versions of pandas; PySpark warns once, when imported
     import pyspark.sql
     import pyspark.testing  # noqa: F401
 
@@ -61,11 +61,11 @@ def spark(_spark_environment: None) -> SparkSession:
 class Recorder(Unheard):
     """What a step reported."""
 
-    told: list[Any] = field(default_factory=list)
+    reported: list[Any] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
     def progress(self, value: Any) -> None:
-        self.told.append(value)
+        self.reported.append(value)
 
     def log(self, line: str) -> None:
         self.lines.append(line)
@@ -76,7 +76,7 @@ class Run:
     """A context as a worker makes it, and what was reported through it."""
 
     ctx: Context
-    said: Recorder
+    recorder: Recorder
     cancelled: Cancelled
 
 
@@ -97,7 +97,7 @@ def make_run() -> MakeRun:
         if allow_import is None:
             named = data.get("callable") if isinstance(data, dict) else None
             allow_import = [str(named).partition(":")[0]]
-        said, cancelled = Recorder(), Cancelled()
+        recorder, cancelled = Recorder(), Cancelled()
         ctx = Context(
             queue="spark",
             job_id=f"job-{node}",
@@ -107,10 +107,10 @@ def make_run() -> MakeRun:
             inputs=json.loads(json.dumps(inputs or {})),
             flow_id="flow",
             node=node,
-            speaker=said,
+            speaker=recorder,
             cancelled=cancelled,
             allow_import=allow_import,
         )
-        return Run(ctx, said, cancelled)
+        return Run(ctx, recorder, cancelled)
 
     return make

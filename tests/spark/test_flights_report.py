@@ -320,13 +320,13 @@ def test_a_section_that_does_not_add_up_fails_the_report() -> None:
 
 @pytest.mark.usefixtures("_spark_environment")
 @pytest.mark.parametrize(
-    ("location", "told"),
+    ("location", "expected"),
     [
         ("", "needs a location"),
         ("s3a://bucket/x", "needs a directory or a file: URI"),
         ("/tmp/{x}", "as a pattern"),
     ],
 )
-def test_a_location_that_cannot_work_is_named(location: str, told: str, make_run: MakeRun) -> None:
-    with pytest.raises(Unrecoverable, match=told):
+def test_a_location_that_cannot_work_is_named(location: str, expected: str, make_run: MakeRun) -> None:
+    with pytest.raises(Unrecoverable, match=expected):
         run_nodes(build(location), make_run, {})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.spark.conftest import MakeRun
 
 
-def test_a_scratch_directory_is_gone_afterwards_also_after_an_error(tmp_path: Path) -> None:
+def test_a_scratch_directory_is_removed_afterwards_also_after_an_error(tmp_path: Path) -> None:
     def fail() -> None:
         with storage.scratch(tmp_path) as directory:
             (directory / "half").write_text("done")
@@ -44,7 +44,9 @@ def test_the_first_to_publish_once_stays(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["fixed"]
 
 
-def test_extracting_twice_at_once_gives_one_whole_directory(tmp_path: Path, make_run: MakeRun) -> None:
+def test_extracting_twice_at_the_same_time_gives_one_whole_directory(
+    tmp_path: Path, make_run: MakeRun
+) -> None:
     no_spark = cast("Any", None)
     runs = [make_run({"location": f"file://{tmp_path}/a%20b"}, attempt=attempt) for attempt in (1, 2, 3)]
     with ThreadPoolExecutor(3) as pool:
@@ -57,7 +59,7 @@ def test_extracting_twice_at_once_gives_one_whole_directory(tmp_path: Path, make
     ]  # fmt: skip
 
 
-def test_without_the_data_package_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_data_package_the_error_shows_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(Unrecoverable, match="pip install"):
         storage.source_directory()

@@ -68,7 +68,7 @@ def test_java_is_found_in_this_environment() -> None:
     assert require_java() >= 17
 
 
-def test_without_java_the_error_names_the_remedy(tmp_path: Path) -> None:
+def test_without_java_the_error_shows_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(JavaMissing, match="none was found: install a Java runtime of version 17"):
         require_java({"PATH": str(tmp_path)})
 
@@ -78,10 +78,10 @@ def test_java_home_without_java_is_named(tmp_path: Path) -> None:
         require_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
-@pytest.mark.parametrize(("told", "version"), [("1.8.0_402", 8), ("11.0.2", 11), ("unheard of", 0)])
-def test_a_java_that_is_too_old_is_refused(tmp_path: Path, told: str, version: int) -> None:
+@pytest.mark.parametrize(("printed", "version"), [("1.8.0_402", 8), ("11.0.2", 11), ("unheard of", 0)])
+def test_a_java_that_is_too_old_is_refused(tmp_path: Path, printed: str, version: int) -> None:
     java = tmp_path / "java"
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{told}\" 2018-10-16' >&2\n")
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{printed}\" 2018-10-16' >&2\n")
     java.chmod(0o755)
     with pytest.raises(JavaMissing, match=f"is version {version}"):
         require_java({"PATH": str(tmp_path)})

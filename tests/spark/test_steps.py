@@ -80,7 +80,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (None, "needs an object"),
         ([1], "needs an object"),
@@ -95,19 +95,19 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"callable": "json:dumps", "args": {}}, "step json:dumps: unknown field args"),
     ],
 )
-def test_a_payload_that_names_no_step_fails_for_good(data: Any, told: str, make_run: MakeRun) -> None:
-    with pytest.raises(InvalidStep, match=told) as caught:
+def test_a_payload_that_names_no_step_fails_for_good(data: Any, expected: str, make_run: MakeRun) -> None:
+    with pytest.raises(InvalidStep, match=expected) as caught:
         run_python_step(make_run(data).ctx)
     assert isinstance(caught.value, Unrecoverable)
 
 
 def test_wrong_names_in_a_users_module_fail_for_good(module: str, make_run: MakeRun) -> None:
-    for text, told in [
+    for text, expected in [
         (f"{module}:number", "number is not a function"),
         (f"{module}_broken:f", "ZeroDivisionError"),
         (f"{module}:count", "missing a required argument: 'rows'"),
     ]:
-        with pytest.raises(InvalidStep, match=told):
+        with pytest.raises(InvalidStep, match=expected):
             run_python_step(make_run({"callable": text}).ctx)
 
 
@@ -152,7 +152,7 @@ def test_the_registry_has_the_handler_and_both_hooks() -> None:
 def test_a_step_runs_with_its_arguments_and_reports_its_stages(module: str, make_run: MakeRun) -> None:
     run = make_run({"callable": f"{module}:count", "arguments": {"rows": 1000}, "location": "/data"})
     assert run_python_step(run.ctx) == {"rows": 1000, "location": "/data"}
-    last = run.said.told[-1]
+    last = run.recorder.reported[-1]
     assert set(last) == {"stages_done", "stages", "tasks_done", "tasks"}
     assert last["stages_done"] == last["stages"] >= 1
     assert last["tasks_done"] == last["tasks"] >= 4
@@ -180,11 +180,11 @@ def test_progress_comes_while_a_step_runs_and_never_goes_back(
 ) -> None:
     run = make_run({"callable": f"{module}:slow", "arguments": {"parts": 24}})
     assert run_python_step(run.ctx) == 24
-    done = [step["tasks_done"] for step in run.said.told]
+    done = [step["tasks_done"] for step in run.recorder.reported]
     assert len(done) >= 2
     assert done == sorted(done)
     assert done[-1] == 24
-    assert len(done) == len({str(step) for step in run.said.told})
+    assert len(done) == len({str(step) for step in run.recorder.reported})
 
 
 @pytest.mark.parametrize("step", ["slow", "stubborn"])

@@ -16,7 +16,7 @@ handlers = Handlers()
 
 @handlers.handler("step")
 def step(ctx: Context) -> Any:
-    """Note the run; fail, or wait to be cancelled, where a file of the test says so."""
+    """Note the run; fail, or wait to be cancelled, where a file of the test asks for it."""
     place = Path(str(ctx.data["place"]) if isinstance(ctx.data, dict) else "")
     with (place / "runs").open("a") as runs:
         runs.write(f"{ctx.node}\n")

@@ -81,7 +81,7 @@ def stack(
 
 
 class _Progress:
-    """Tells on the terminal (``pytest -s``) what takes so long."""
+    """Prints on the terminal (``pytest -s``) what takes so long."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -144,7 +144,7 @@ def test_a_cleared_task_gets_its_flow_back_and_a_failed_one_cancels_it(
 
 
 def _wait_until_watched(stack: AirflowStack, run_id: str, try_number: int) -> None:
-    """Wait for the trigger: Airflow tells only a running trigger of what a user did."""
+    """Wait for the trigger: Airflow notifies only a running trigger of what a user did."""
     until = time.monotonic() + 60
     while "0/2 nodes completed" not in _log_so_far(stack, run_id, try_number):
         assert time.monotonic() < until

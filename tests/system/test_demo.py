@@ -55,16 +55,16 @@ def test_the_flights_run_end_to_end_and_leave_a_chart_and_a_report(orchestrator:
 def test_a_demo_that_is_killed_leaves_nothing(tmp_path: Path, eventually: Eventually) -> None:
     command = [sys.executable, "-m", "glidemq_orchestrate", "demo", "--home", str(tmp_path)]
     command += ["--project", str(ROOT)]
-    told = tmp_path / "told"
-    with told.open("wb") as file:
+    output = tmp_path / "output"
+    with output.open("wb") as file:
         demo = spawn(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
     try:
         # By then Valkey, the worker, its JVM and four parts of Airflow are there, and steps run.
-        eventually(lambda: "runs DAG" in told.read_text() and (tmp_path / "flights").is_dir(), 240)
+        eventually(lambda: "runs DAG" in output.read_text() and (tmp_path / "flights").is_dir(), 240)
         below = psutil.Process(demo.pid).children(recursive=True)
         names = " ".join(name_of(each) for each in below)
     finally:
-        demo.kill()  # and not its group: that is the demo's own matter
+        demo.kill()  # and not its group: ending it is the demo's own task
         demo.wait()
     for part in ("valkey-server", "glidemq_orchestrate worker", "java", "scheduler", "triggerer", "api"):
         assert part in names

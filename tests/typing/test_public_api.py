@@ -171,11 +171,11 @@ def test_this_file_passes_the_strict_check() -> None:
         str(root / "pyproject.toml"),
         __file__,
     ]
-    told = subprocess.run(program, cwd=root, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout
+    done = subprocess.run(program, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     import glidemq_orchestrate  # noqa: PLC0415  only its place is of interest
 
     assert (Path(glidemq_orchestrate.__file__).parent / "py.typed").is_file()

@@ -1,4 +1,4 @@
-"""A driver that talks to nobody: it feeds an operation with the replies of a script."""
+"""A driver without a server: it feeds an operation with the replies of a script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_REPLY = object()
 
 @dataclass
 class Transcript:
-    """What an operation answered and what it asked."""
+    """What an operation returned and what it asked."""
 
     value: Any = None
     requests: list[Request] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Transcript:
 
 
 class Scripted(Protocol):
-    """Runs an operation against a script; ``told`` keeps the requests also when it raises."""
+    """Runs an operation against a script; ``transcript`` keeps the requests also when it raises."""
 
     def __call__(
         self, op: Op[Any], replies: Iterable[Any], transcript: Transcript | None = None
@@ -81,7 +81,7 @@ def scripted() -> Scripted:
                 request = op.throw(reply) if isinstance(reply, GlideMQError) else op.send(reply)
         except StopIteration as stop:
             transcript.value = stop.value
-        assert next(script, NO_REPLY) is NO_REPLY, "the script has replies nobody asked for"
+        assert next(script, NO_REPLY) is NO_REPLY, "the script has replies that were not asked for"
         return transcript
 
     return run

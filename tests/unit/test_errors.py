@@ -25,7 +25,7 @@ CLASSES: dict[str, type[GlideMQError]] = {
 }
 
 
-def told_tree() -> dict[str, str]:
+def documented_tree() -> dict[str, str]:
     """Parent by class as the docstring shows it."""
     parents, above = {}, ["Exception"]
     for indent, name in re.findall(r"^( {4,})(\w+)$", errors.__doc__ or "", re.MULTILINE):
@@ -36,7 +36,7 @@ def told_tree() -> dict[str, str]:
 
 
 def test_the_docstring_shows_the_tree_as_it_is() -> None:
-    assert told_tree() == {name: kind.__mro__[1].__name__ for name, kind in CLASSES.items()}
+    assert documented_tree() == {name: kind.__mro__[1].__name__ for name, kind in CLASSES.items()}
 
 
 def raised_in(folder: Path) -> set[str]:
@@ -56,7 +56,7 @@ def test_every_error_can_be_caught_as_one() -> None:
     assert all(issubclass(kind, GlideMQError) for kind in CLASSES.values())
 
 
-def test_what_may_succeed_later_says_so() -> None:
+def test_what_may_succeed_later_is_marked_retryable() -> None:
     assert {name for name, kind in CLASSES.items() if kind.retryable} == {
         "TransportError",
         "ConnectionFailed",
@@ -78,12 +78,12 @@ def test_wrong_values_are_value_errors_too() -> None:
     assert "StateError" not in found
 
 
-def test_a_handler_signal_is_no_error_of_the_package() -> None:
+def test_a_handler_signal_is_not_an_error_of_the_package() -> None:
     assert issubclass(Unrecoverable, HandlerSignal)
     assert not issubclass(HandlerSignal, GlideMQError)
 
 
-def test_a_failed_flow_tells_its_causes_and_not_the_consequences() -> None:
+def test_a_failed_flow_names_its_causes_and_not_the_consequences() -> None:
     nodes = [FailedNode("a", "1", "ValueError: x", 1), FailedNode("b", "2", "upstream failed: a", 0)]
     assert str(FlowFailed("f", nodes)) == "flow f failed: a: ValueError: x"
     assert str(FlowFailed("f", nodes[1:])) == "flow f failed: b: upstream failed: a"
@@ -91,13 +91,13 @@ def test_a_failed_flow_tells_its_causes_and_not_the_consequences() -> None:
     assert str(FlowFailed("f", many)) == "flow f failed: n0: x; n1: x; n2: x (and 2 more)"
 
 
-def test_a_cancelled_flow_tells_why() -> None:
+def test_a_cancelled_flow_shows_the_reason() -> None:
     assert str(FlowCancelled("f", "too late")) == "flow f was cancelled: too late"
     assert str(FlowCancelled("f", "")) == "flow f was cancelled: no reason given"
 
 
-def test_missing_workers_tell_what_to_start() -> None:
+def test_missing_workers_show_what_to_start() -> None:
     assert "--queue a --queue b" in str(QueueNotServed(["a", "b"]))
     assert "queue a;" in str(QueueNotServed(["a"]))
-    told = str(HandlerNotFound({"a": ["x", "y"]}, {"a": []}))
-    assert "queue a: no handler for jobs x, y (known: none)" in told
+    text = str(HandlerNotFound({"a": ["x", "y"]}, {"a": []}))
+    assert "queue a: no handler for jobs x, y (known: none)" in text

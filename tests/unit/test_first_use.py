@@ -14,7 +14,7 @@ from glidemq_orchestrate import AsyncFlowProducer, FlowProducer
 from glidemq_orchestrate.errors import ConnectionFailed
 import asyncio
 
-told = []
+outcomes = []
 start = threading.Barrier(2)
 
 def ask(call):
@@ -22,9 +22,9 @@ def ask(call):
     try:
         call()
     except ConnectionFailed:
-        told.append("no server")
+        outcomes.append("no server")
     except BaseException as exc:
-        told.append(repr(exc))
+        outcomes.append(repr(exc))
 
 url = "valkey://127.0.0.1:1"
 threads = [
@@ -35,7 +35,7 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-print(told)
+print(outcomes)
 """
 
 

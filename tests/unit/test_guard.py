@@ -27,7 +27,7 @@ COMMAND = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test
 
 
 def prepare(folder: Path, code: str) -> dict[str, str]:
-    """Write a file of tests that are guarded as ours are; answers the environment of its run."""
+    """Write a file of tests that are guarded as ours are; returns the environment of its run."""
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_mine.py").write_text(textwrap.dedent(code))
     return {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -47,7 +47,7 @@ def run(folder: Path, code: str, *options: str) -> str:
 
 
 def test_a_process_that_is_left_behind_fails_its_test_and_ends(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         """
         import subprocess
@@ -69,13 +69,13 @@ def test_a_process_that_is_left_behind_fails_its_test_and_ends(tmp_path: Path) -
             subprocess.run(["true"], check=True)
         """,
     )
-    assert "4 passed, 2 errors" in told, told
-    assert "(sleep 4711), started in test_mine.py::test_one (call)" in told
-    assert "(sleep 4712), started in test_mine.py::test_of_one_whose_starter_is_dead (call)" in told
+    assert "4 passed, 2 errors" in output, output
+    assert "(sleep 4711), started in test_mine.py::test_one (call)" in output
+    assert "(sleep 4712), started in test_mine.py::test_of_one_whose_starter_is_dead (call)" in output
 
 
 def test_a_thread_that_is_left_behind_fails_its_test_and_no_other(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         """
         import threading
@@ -89,13 +89,13 @@ def test_a_thread_that_is_left_behind_fails_its_test_and_no_other(tmp_path: Path
             over.set()
         """,
     )
-    assert "2 passed, 1 error" in told, told
-    assert "ERROR test_mine.py::test_one" in told
-    assert "the test left behind: thread the one that waits" in told
+    assert "2 passed, 1 error" in output, output
+    assert "ERROR test_mine.py::test_one" in output
+    assert "the test left behind: thread the one that waits" in output
 
 
 def test_a_client_that_is_left_connected_fails_its_test_and_is_cut_off(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         """
         import gc
@@ -115,14 +115,14 @@ def test_a_client_that_is_left_connected_fails_its_test_and_is_cut_off(tmp_path:
             Redis.from_url(url.replace("valkey", "redis")).ping()
         """,
     )
-    assert "3 passed, 1 error" in told, told
-    assert "ERROR test_mine.py::test_one" in told
-    assert "the test left connected: client" in told
-    assert "(last command ping" in told
+    assert "3 passed, 1 error" in output, output
+    assert "ERROR test_mine.py::test_one" in output
+    assert "the test left connected: client" in output
+    assert "(last command ping" in output
 
 
 def test_what_fixtures_of_a_wider_scope_start_may_last(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         """
         import subprocess
@@ -149,8 +149,8 @@ def test_what_fixtures_of_a_wider_scope_start_may_last(tmp_path: Path) -> None:
             assert redis_client.ping()
         """,
     )
-    assert "2 passed" in told, told
-    assert "error" not in told
+    assert "2 passed" in output, output
+    assert "error" not in output
 
 
 @pytest.mark.parametrize("option", ["-n0", "-n1"])
@@ -206,13 +206,13 @@ def test_a_program_that_takes_too_long_ends_with_all_that_it_started(
     eventually(lambda: not is_alive(int((tmp_path / "pid").read_text())))
 
 
-def test_a_program_that_ends_is_told(tmp_path: Path) -> None:
+def test_the_outcome_of_a_program_is_returned(tmp_path: Path) -> None:
     done = processes.run(["sh", "-c", "pwd; echo oh >&2; exit 3"], timeout=60, cwd=tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == (f"{tmp_path}\n", "oh\n", 3)
 
 
 def test_half_a_character_ends_no_process_of_pytest_xdist(tmp_path: Path) -> None:
-    told = run(
+    output = run(
         tmp_path,
         """
         def test_one():
@@ -223,4 +223,4 @@ def test_half_a_character_ends_no_process_of_pytest_xdist(tmp_path: Path) -> Non
         """,
         "-n1",
     )
-    assert "1 failed, 1 passed" in told, told
+    assert "1 failed, 1 passed" in output, output

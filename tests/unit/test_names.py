@@ -1,4 +1,4 @@
-"""Every name has a bound, wherever it enters; the error is short, says which name and what it may be."""
+"""Every name has a bound, wherever it enters; the error is short and shows which name and what it may be."""
 
 from __future__ import annotations
 
@@ -100,23 +100,23 @@ def test_a_name_is_bounded_wherever_it_enters(place: str) -> None:
     for name in ("", "x" * (most + 1), "x" * 20_000_000, "half \ud800", "ä" * most + "\udfff"):
         with pytest.raises((ConfigurationError, InvalidJob, InvalidFlow)) as refused:
             use(name)
-        told = str(refused.value)
-        assert kind in told
-        assert "1 to" in told
-        assert len(told) < 300
-        told.encode()  # a terminal can show it
+        message = str(refused.value)
+        assert kind in message
+        assert "1 to" in message
+        assert len(message) < 300
+        message.encode()  # a terminal can show it
 
 
 @pytest.mark.parametrize("name", [None, 3, b"x", ["x"]])
 @pytest.mark.parametrize(
     "place", ["queue name", "job id", "flow id", "flow name", "node name", "job name", "label"]
 )
-def test_a_name_that_is_no_text_is_refused(place: str, name: Any) -> None:
+def test_a_name_that_is_not_text_is_refused(place: str, name: Any) -> None:
     with pytest.raises(GlideMQError, match=place):
         PLACES[place][0](name)
 
 
-def test_names_of_orchestrators_are_taken() -> None:
+def test_names_of_orchestrators_are_accepted() -> None:
     run_id = "manual__2026-01-01T00:00:00+00:00"
     assert check_flow_id(f"dag.task.{run_id}.{'x' * 150}")
     flow(name="x" * 500, node="größe [1/2]", job="my.module:function", run=run_id, dag="a" * 250)
@@ -132,8 +132,8 @@ def test_a_long_name_is_cut_in_errors() -> None:
 def test_a_reason_of_a_cancel_is_cut(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
 
-    def cancel(_ref: object, told: str, _clock: object) -> None:
-        sent.append(told)
+    def cancel(_ref: object, text: str, _clock: object) -> None:
+        sent.append(text)
 
     with FlowProducer(URL) as flows:
         monkeypatch.setattr(flows, "_run", lambda op: op)

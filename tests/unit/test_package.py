@@ -27,17 +27,17 @@ def test_all_names_are_there_and_documented() -> None:
         assert getattr(glidemq_orchestrate, name).__doc__, name
 
 
-def test_type_checkers_are_told_the_same_names_of_the_same_modules() -> None:
+def test_type_checkers_see_the_same_names_of_the_same_modules() -> None:
     stub = Path(glidemq_orchestrate.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    told = {
+    declared = {
         alias.name: node.module
         for node in ast.parse(stub).body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
     homes = glidemq_orchestrate._HOMES  # type: ignore[attr-defined]  # private
-    assert told == {name: f"glidemq_orchestrate.{module}" for name, module in homes.items()}
-    for name, module in told.items():
+    assert declared == {name: f"glidemq_orchestrate.{module}" for name, module in homes.items()}
+    for name, module in declared.items():
         assert getattr(glidemq_orchestrate, name).__module__ in (module, "types"), name
 
 
@@ -87,8 +87,8 @@ def test_writing_down_a_flow_imports_few_of_our_modules() -> None:
 def test_importing_the_package_imports_nothing_heavy() -> None:
     heavy = [*HEAVY, "asyncio", "multiprocessing"]
     code = f"import sys, glidemq_orchestrate; print([name for name in {heavy} if name in sys.modules])"
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert told.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_making_a_flow_and_a_client_imports_no_driver() -> None:
@@ -98,5 +98,5 @@ def test_making_a_flow_and_a_client_imports_no_driver() -> None:
         "Worker('valkey://h', queues=['q']); EventReader('q', 'valkey://h')\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert told.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

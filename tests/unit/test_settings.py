@@ -1,4 +1,4 @@
-"""Where the server is, and that nobody reads the password."""
+"""Where the server is, and that the password is never shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from glidemq_orchestrate.settings import ENV_URL, SCHEMES, ConnectionSettings, E
         ("valkeys+sentinel://u:p@a/my%2Fmain/5", "sentinel", True, ["a:26379"], "my/main", 5),
     ],
 )
-def test_an_url_says_where_the_servers_are(
+def test_an_url_holds_where_the_servers_are(
     *, url: str, kind: str, tls: bool, places: list[str], service: str, db: int
 ) -> None:
     read = ConnectionSettings(url)
@@ -62,7 +62,7 @@ def test_settings_stand_wherever_an_url_may() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "told"),
+    ("url", "options", "expected"),
     [
         (
             "valkey://h?db=1&passwort=hunter2",
@@ -91,8 +91,8 @@ def test_settings_stand_wherever_an_url_may() -> None:
         ("valkeys://h?verify=hunter2", {}, "verify in the query of the URL must be true or false"),
     ],
 )
-def test_a_bad_option_is_named(url: str, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told) as refused:
+def test_a_bad_option_is_named(url: str, options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected) as refused:
         ConnectionSettings(url, **options)
     assert "hunter2" not in str(refused.value)
     assert refused.value.__cause__ is None
@@ -146,7 +146,7 @@ def test_a_shown_url_has_no_secret(url: str, shown: str) -> None:
     assert ConnectionSettings(url).where == shown
 
 
-# Pieces of a password as people paste it: nothing is quoted, and each piece could be told from the others.
+# Pieces of a password as people paste it: nothing is quoted, and each piece is distinct.
 SECRET = "S3cret"
 PIECES = st.lists(
     st.sampled_from(
@@ -180,11 +180,11 @@ SCHEME = st.sampled_from([scheme.removesuffix("://") for scheme in SCHEMES])
 @example("{s}://h?password={p}", "valkey", f"a&{SECRET}#c")
 @example("{s}://u:{p}@h:1/0", "valkey", f"a/{SECRET}")
 @example("{s}://u:{p}@[::1]:7", "valkey", "]")
-def test_nothing_of_a_password_is_told_however_odd_the_url(shape: str, scheme: str, password: str) -> None:
-    assert SECRET.lower() not in everything_told(shape.format(s=scheme, p=password)).lower()
+def test_nothing_of_a_password_is_shown_however_odd_the_url(shape: str, scheme: str, password: str) -> None:
+    assert SECRET.lower() not in everything_shown(shape.format(s=scheme, p=password)).lower()
 
 
-def everything_told(url: str) -> str:
+def everything_shown(url: str) -> str:
     try:
         read = ConnectionSettings(url)
     except ConfigurationError as exc:
@@ -194,14 +194,14 @@ def everything_told(url: str) -> str:
     return f"{read!r} {read} {read.where} {read.node(read.places[0])} {cluster!r}"
 
 
-def test_nothing_of_a_password_is_told_by_what_cannot_connect() -> None:
+def test_nothing_of_a_password_is_shown_by_what_cannot_connect() -> None:
     url = f"valkey://{SECRET}:{SECRET}@127.0.0.1:1?user={SECRET}"
     (finding,) = examine(url)
     with pytest.raises(ConnectionFailed) as refused, Queue("q", url) as queue:
         queue.is_paused()
-    told = f"{finding} {refused.value} {refused.value.__cause__!r}"
-    assert "valkey://***@127.0.0.1:1" in told
-    assert SECRET not in told
+    text = f"{finding} {refused.value} {refused.value.__cause__!r}"
+    assert "valkey://***@127.0.0.1:1" in text
+    assert SECRET not in text
 
 
 def test_the_repr_of_settings_has_no_secret() -> None:

@@ -94,7 +94,7 @@ def test_a_second_start_migrates_nothing_and_keeps_the_secrets(
     assert (home / "calls").read_text().splitlines().count("db migrate") == 1
 
 
-def test_a_failed_migration_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_migration_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_python(tmp_path, monkeypatch, migrate=3)
     with pytest.raises(AirflowStackError, match="db migrate failed"):
         AirflowStack(tmp_path / "home", tmp_path).start()

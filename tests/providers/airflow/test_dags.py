@@ -1,4 +1,4 @@
-"""The DAG files import, and say what they should."""
+"""The DAG files import and define what they should."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_host_may_be_the_url_of_a_cluster_or_of_sentinels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [
         ({"host": None}, "host is missing"),
         ({"host": "h", "extra": '{"tls": "perhaps"}'}, "extra tls must be true or false"),
@@ -69,9 +69,9 @@ def test_a_host_may_be_the_url_of_a_cluster_or_of_sentinels() -> None:
         ({"host": "http://h"}, "does not name a server"),
     ],
 )
-def test_a_wrong_field_is_named_and_no_secret_is(fields: dict[str, object], told: str) -> None:
+def test_a_wrong_field_is_named_and_no_secret_is(fields: dict[str, object], expected: str) -> None:
     connection = Connection(conn_id="c", conn_type="glidemq", login="u", password="hunter2", **fields)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=told) as caught:
+    with pytest.raises(ConfigurationError, match=expected) as caught:
         settings_from(connection)
     assert "hunter2" not in str(caught.value)
 
@@ -81,12 +81,12 @@ def test_settings_show_no_password() -> None:
     assert "hunter2" not in repr(settings_from(connection))
 
 
-def test_the_test_button_says_yes(valkey: Valkey) -> None:
+def test_the_test_button_succeeds(valkey: Valkey) -> None:
     ok, message = GlideMQHook().test_connection()
     assert ok, message
 
 
-def test_the_test_button_says_no_without_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_button_fails_without_showing_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT", "glidemq://u:hunter2@127.0.0.1:1")
     ok, message = GlideMQHook().test_connection()
     assert not ok

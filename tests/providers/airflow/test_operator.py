@@ -59,7 +59,7 @@ def test_the_flow_id_is_pinned() -> None:
     assert flow_id_for("d", "t", "r1") == "af-652cb7b8350c63d0a4c25523af7f5aaf"
 
 
-def test_the_flow_id_tells_dag_run_task_and_map_index_apart() -> None:
+def test_the_flow_id_distinguishes_dag_run_task_and_map_index() -> None:
     ids = {
         flow_id_for("d", "t", "r"),
         flow_id_for("d2", "t", "r"),
@@ -110,7 +110,7 @@ def test_it_defers_after_submitting(valkey: Valkey, worker: Worker, context: Con
     valkey.gate.set()
 
 
-def test_no_xcom_when_told_so(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+def test_no_xcom_when_switched_off(valkey: Valkey, worker: Worker, context: Contexts) -> None:
     made = context()
     with pytest.raises(TaskDeferred):
         operator(chain("wait"), do_xcom_push=False).execute(made)
@@ -129,7 +129,7 @@ def test_the_deadline_travels_with_the_trigger(valkey: Valkey, worker: Worker, c
     valkey.gate.set()
 
 
-def test_a_flow_that_has_ended_already_finishes_at_once(
+def test_a_flow_that_has_ended_already_finishes_immediately(
     valkey: Valkey, worker: Worker, context: Contexts
 ) -> None:
     with valkey.producer() as producer:
@@ -146,7 +146,7 @@ def test_a_short_flow_is_not_worth_deferring(valkey: Valkey, worker: Worker, con
     valkey.gate.set()
 
 
-def test_a_flow_that_has_failed_already_fails_at_once(
+def test_a_flow_that_has_failed_already_fails_immediately(
     valkey: Valkey, worker: Worker, context: Contexts
 ) -> None:
     with valkey.producer() as producer:
@@ -261,7 +261,7 @@ def test_a_cancelled_flow_fails_the_task_with_the_reason(
         operator().execute_complete(context(), event("cancelled"))
 
 
-def test_a_flow_that_somebody_set_going_again_is_waited_for_again(
+def test_a_flow_that_was_restarted_is_waited_for_again(
     valkey: Valkey, worker: Worker, context: Contexts
 ) -> None:
     with valkey.producer() as producer:
@@ -309,7 +309,7 @@ def test_an_unusable_event_is_an_error(wrong: Any, context: Contexts) -> None:
         operator().execute_complete(context(), wrong)
 
 
-def test_an_error_of_the_trigger_is_told(context: Contexts) -> None:
+def test_an_error_of_the_trigger_is_reported(context: Contexts) -> None:
     with pytest.raises(GlideMQException, match="cannot be watched"):
         operator().execute_complete(context(), event("error"))
 
@@ -338,7 +338,7 @@ def test_a_retry_attaches_to_a_running_flow(valkey: Valkey, worker: Worker, cont
     assert operator(chain("wait")).execute_complete(context(try_number=2), event()) is not None
 
 
-def test_a_cleared_task_uses_the_old_results_and_says_so(
+def test_a_cleared_task_uses_the_old_results_and_logs_it(
     valkey: Valkey, worker: Worker, context: Contexts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""What Airflow is told about the distribution."""
+"""What Airflow reads about the distribution."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_hook_is_the_one_of_the_connection_type() -> None:
 def _imported(statement: str) -> set[str]:
     code = f"import sys; {statement}; print(' '.join(sys.modules))"
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'providers/airflow'}"}
-    done = subprocess.run(  # noqa: PLW1510  the output says why
+    done = subprocess.run(  # noqa: PLW1510  the output shows why
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Waiting for somebody else's flow."""
+"""Waiting for a flow that another task runs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_timeout_is_a_sensor_timeout(context: Contexts) -> None:
         sensor().execute_complete(context(), {"status": "timeout", "flow_id": "f"})
 
 
-def test_an_error_of_the_trigger_is_told(context: Contexts) -> None:
+def test_an_error_of_the_trigger_is_reported(context: Contexts) -> None:
     with pytest.raises(GlideMQException, match="why not"):
         sensor().execute_complete(context(), {"status": "error", "flow_id": "f", "reason": "why not"})
 

@@ -51,7 +51,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[shared.Subscription]:
 
 async def until(predicate: Callable[[], Any]) -> None:
     async with asyncio.timeout(60):
-        while not predicate():  # noqa: ASYNC110  nobody tells
+        while not predicate():  # noqa: ASYNC110  there is no event
             await asyncio.sleep(0.01)
 
 
@@ -90,7 +90,7 @@ async def test_it_fires_when_the_flow_completes(
     }
 
 
-async def test_it_fires_at_once_for_a_flow_that_has_ended(valkey: Valkey, worker: Worker) -> None:
+async def test_it_fires_immediately_for_a_flow_that_has_ended(valkey: Valkey, worker: Worker) -> None:
     with valkey.producer() as producer:
         producer.submit(chain(), flow_id="f").wait()
     assert (await fired(GlideMQFlowTrigger(flow_id="f")))["status"] == "completed"
@@ -132,7 +132,7 @@ async def test_it_fires_at_the_deadline(valkey: Valkey, worker: Worker) -> None:
     valkey.gate.set()
 
 
-async def test_a_flow_that_is_gone_is_an_error(valkey: Valkey) -> None:
+async def test_a_missing_flow_is_an_error(valkey: Valkey) -> None:
     payload = await fired(GlideMQFlowTrigger(flow_id="absent"))
     assert payload["status"] == "error"
     assert "absent is not on the server" in payload["reason"]
@@ -144,34 +144,34 @@ async def test_a_flow_that_will_come_can_be_waited_for(valkey: Valkey, worker: W
     assert (await fired(trigger))["status"] == "completed"
 
 
-async def test_a_state_that_no_event_told_of_is_seen_at_the_next_poll(
+async def test_a_state_without_an_event_is_seen_at_the_next_poll(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared.QueueEvents, "_tell", lambda *_: None)
+    monkeypatch.setattr(shared.QueueEvents, "_dispatch", lambda *_: None)
     submit(valkey, chain("wait"), "f")
     threading.Timer(0.5, valkey.gate.set).start()
     assert (await fired(GlideMQFlowTrigger(flow_id="f", poll_interval=0.3)))["status"] == "completed"
 
 
-async def test_a_flow_that_only_node_workers_run_ends_although_nobody_supervises_it(valkey: Valkey) -> None:
+async def test_a_flow_that_only_node_workers_run_ends_without_a_supervisor(valkey: Valkey) -> None:
     submit(valkey, chain(), "f")
     with redis.Redis.from_url(valkey.url.replace("valkey", "redis"), decode_responses=True) as client:
         NodeWorker(client, QUEUE, time.time_ns() // 1_000_000, prefix=valkey.prefix).run_all()
     assert (await fired(GlideMQFlowTrigger(flow_id="f")))["status"] == "completed"
 
 
-async def test_progress_is_told_when_it_changes(
+async def test_progress_is_logged_when_it_changes(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PROGRESS_SECONDS", 0.1)
-    told: list[str] = []
+    lines: list[str] = []
     submit(valkey, chain("wait"), "f")
     threading.Timer(0.6, valkey.gate.set).start()
     trigger = GlideMQFlowTrigger(flow_id="f")
-    monkeypatch.setattr(trigger.log, "info", lambda text, *args: told.append(text % args))
+    monkeypatch.setattr(trigger.log, "info", lambda text, *args: lines.append(text % args))
     await fired(trigger)
-    assert told[-1] == "3/3 nodes completed"
-    assert len(told) == len(set(told))
+    assert lines[-1] == "3/3 nodes completed"
+    assert len(lines) == len(set(lines))
 
 
 def is_reading(client: dict[str, str]) -> bool:
@@ -226,7 +226,7 @@ async def test_a_server_that_does_not_answer_is_waited_for(monkeypatch: pytest.M
     assert payload["status"] == "timeout"
 
 
-async def test_nothing_is_left_when_nobody_watches_any_more(
+async def test_nothing_is_left_when_no_trigger_watches_any_more(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared, "LINGER_SECONDS", 0.1)
@@ -247,7 +247,7 @@ async def test_a_cancelled_trigger_leaves_the_others_alone(
     first.cancel("user")
     with pytest.raises(asyncio.CancelledError) as caught:
         await first
-    assert caught.value.args == ("user",), "the triggerer tells a user's action by it"
+    assert caught.value.args == ("user",), "the triggerer recognises a user's action by it"
     valkey.gate.set()
     assert (await second)["status"] == "completed"
 
@@ -313,7 +313,7 @@ async def test_a_trigger_that_may_not_cancel_does_not() -> None:
 def _task_is(
     monkeypatch: pytest.MonkeyPatch, states: dict[str, Any], *, at_once: bool = True
 ) -> tuple[threading.Event, threading.Event]:
-    """What Airflow says of the task; when it is asked, and when it may answer."""
+    """What Airflow reports about the task; when it is asked, and when it may answer."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415
 
     asked, release = threading.Event(), threading.Event()

@@ -20,15 +20,15 @@ def test_airflow_decides_as_we_do(tmp_path: Path) -> None:
     settings = {"CORE__DAGS_FOLDER": str(dags), "CORE__LOAD_EXAMPLES": "False"}
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path)}
     environment |= {f"AIRFLOW__{name}": value for name, value in settings.items()}
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, str(PROGRAM), str(dags)],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stderr[-4000:]
-    decided: dict[str, dict[str, str]] = json.loads(told.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stderr[-4000:]
+    decided: dict[str, dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
     assert set(decided) == set(Rule)
     differing = {
         (rule, ends): (verdict, verdicts(rule, ends.split("-")))

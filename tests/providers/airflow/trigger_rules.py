@@ -92,5 +92,5 @@ def decide(folder: Path) -> dict[str, dict[str, str]]:
 
 if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
-        told = decide(Path(sys.argv[1]))
-    sys.stdout.write(json.dumps(told) + "\n")
+        decided = decide(Path(sys.argv[1]))
+    sys.stdout.write(json.dumps(decided) + "\n")

@@ -25,7 +25,7 @@ BOTH = ["clean-left", "clean-right"]
 
 
 class Steps:
-    """A handler that counts its runs, and fails or waits where it is told to."""
+    """A handler that counts its runs, and fails or waits as set."""
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
@@ -244,7 +244,7 @@ def test_terminating_the_run_cancels_the_flow(
         status = producer.get(ids[0]).status()
     assert status.state is FlowState.CANCELLED
     assert status.reason.startswith("Dagster run ")
-    assert steps.cancelled.wait(20), "the handler was not told"
+    assert steps.cancelled.wait(20), "the handler was not signalled"
     with warnings.catch_warnings():  # the signal may strike between two lines of the driver's connect
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()

@@ -1,4 +1,4 @@
-"""The example definitions load without a server, without Spark, and say what they mean."""
+"""The example definitions load without a server and without Spark, with the right dependencies."""
 
 from __future__ import annotations
 

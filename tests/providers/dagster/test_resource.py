@@ -50,9 +50,9 @@ def test_an_op_gets_the_outcome_and_logs_each_node_once(
     run_worker(["etl"], {"step": lambda ctx: ctx.data})
     result = run_op(glidemq, instance, lambda context, res: res.run_flow(context, ONE).results["only"])
     assert result.output_for_node("step") == 7
-    told = [line for line in messages(instance, result.run_id) if "node only completed" in line]
-    assert len(told) == 1
-    assert told[0].endswith("(1 of 1 completed)")
+    lines = [line for line in messages(instance, result.run_id) if "node only completed" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("(1 of 1 completed)")
 
 
 def test_every_field_is_described() -> None:
@@ -184,7 +184,7 @@ def test_an_absent_server_is_a_failure_of_the_step(instance: dg.DagsterInstance)
     ("error", "retries"),
     [(ConnectionFailed("away"), True), (QueueNotServed(["etl"]), True), (FlowFailed("f", []), False)],
 )
-def test_a_failure_may_be_retried_as_the_error_says_unless_told_otherwise(
+def test_a_failure_may_be_retried_as_the_error_says_unless_set_otherwise(
     error: GlideMQError, *, retries: bool
 ) -> None:
     assert failure_from(error, "f").allow_retries is retries

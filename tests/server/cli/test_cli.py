@@ -80,12 +80,12 @@ def run(url: str, project: Path, *words: str) -> tuple[int, str, str]:
 @pytest.mark.usefixtures("worker")
 def test_a_flow_file_is_submitted_watched_and_shown_again(url: str, project: Path) -> None:
     code, shown, _ = run(url, project, "flow", "submit", "nightly.yaml", "--id", "n1", "--json")
-    told = json.loads(shown)
+    outcome = json.loads(shown)
 
     assert code == 0
-    assert told["flow"]["state"] == "completed"
-    assert told["results"]["report"] == 3
-    assert [node["name"] for node in told["nodes"]] == ["clean-1", "clean-2", "report"]
+    assert outcome["flow"]["state"] == "completed"
+    assert outcome["results"]["report"] == 3
+    assert [node["name"] for node in outcome["nodes"]] == ["clean-1", "clean-2", "report"]
 
     code, shown, _ = run(url, project, "flow", "show", "n1")
     assert code == 0
@@ -122,15 +122,15 @@ def test_a_flow_is_cancelled_and_run_again(url: str, project: Path, request: pyt
 
 def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_client: redis.Redis) -> None:
     worker.send_signal(signal.SIGTERM)
-    _, said = worker.communicate(timeout=20)
+    _, stderr = worker.communicate(timeout=20)
 
     assert worker.returncode == 0
-    assert b"has stopped" in said
+    assert b"has stopped" in stderr
     assert redis_client.zcard("glide:{etl}:gmo:workers") == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "expected"),
     [
         (["flow", "show", "nobody"], 1, "FlowNotFound: no flow nobody on this server"),
         (
@@ -150,22 +150,22 @@ def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_
     ],
 )
 def test_a_wrong_request_gets_one_clear_sentence(
-    url: str, project: Path, words: list[str], code: int, told: str
+    url: str, project: Path, words: list[str], code: int, expected: str
 ) -> None:
-    got, _, said = run(url, project, *words)
+    got, _, stderr = run(url, project, *words)
 
-    assert (got, told in said) == (code, True), said
-    assert "Traceback" not in said
+    assert (got, expected in stderr) == (code, True), stderr
+    assert "Traceback" not in stderr
 
 
-def test_a_taken_port_is_named_with_the_remedy(project: Path, url: str) -> None:
+def test_a_taken_port_is_named_with_what_to_do(project: Path, url: str) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        code, _, said = run(url, project, "server", "--port", str(other.getsockname()[1]))
+        code, _, stderr = run(url, project, "server", "--port", str(other.getsockname()[1]))
 
     assert code == 2
-    assert "is taken; stop what listens there or choose another with --port" in said
+    assert "is taken; stop what listens there or choose another with --port" in stderr
 
 
 def test_the_server_command_keeps_its_data(project: Path, eventually: Callable[..., object]) -> None:

@@ -83,11 +83,11 @@ class TestEnded:
         shown = json.loads(glidemq("flow", "show", "bad-1", "--json").stdout)
         assert (shown["flow"]["failed"], shown["flow"]["completed"]) == (2, 12)
 
-    def test_watching_an_ended_flow_tells_every_node_and_its_end(self, glidemq: Glidemq, file: str) -> None:
+    def test_watching_an_ended_flow_reports_every_node_and_its_end(self, glidemq: Glidemq, file: str) -> None:
         glidemq("flow", "submit", file, "--id", "bad-2")
-        told = glidemq("flow", "watch", "bad-2", "--json")
-        changes = [json.loads(line) for line in told.stdout.splitlines()]
-        assert told.exit_code == 1
+        done = glidemq("flow", "watch", "bad-2", "--json")
+        changes = [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.exit_code == 1
         assert [one["node"] for one in changes[:-1]] == [
             "extract", *(f"clean[{n}]" for n in range(12)), "report"
         ]  # fmt: skip
@@ -189,8 +189,8 @@ class TestRunning:
             assert shown.ended() == 0
         assert "report" in shown.text
         assert "Traceback" not in shown.text
-        told = [line for line in shown.text.splitlines() if '"extract"' in line and '"completed"' in line]
-        assert len(told) == (words == ["--json"])
+        lines = [line for line in shown.text.splitlines() if '"extract"' in line and '"completed"' in line]
+        assert len(lines) == (words == ["--json"])
 
     def test_an_interrupt_leaves_the_flow_alone(
         self, url: str, file: str, glidemq: Glidemq, flows: FlowProducer
@@ -257,7 +257,7 @@ class terminal:  # noqa: N801  reads as a with-block does
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "expected"),
     [
         (["watch", "nobody"], 1, "FlowNotFound: no flow nobody on this server"),
         (["node", "nobody", "a"], 1, "FlowNotFound: no flow nobody"),
@@ -269,13 +269,13 @@ class terminal:  # noqa: N801  reads as a with-block does
     ],
 )
 def test_a_wrong_request_gets_one_clear_sentence(
-    glidemq: Glidemq, words: list[str], code: int, told: str
+    glidemq: Glidemq, words: list[str], code: int, expected: str
 ) -> None:
     done = glidemq("flow", *words)
-    assert (done.exit_code, told in done.stderr) == (code, True), done.output
+    assert (done.exit_code, expected in done.stderr) == (code, True), done.output
 
 
-def test_a_node_that_is_not_there_and_a_foreign_position_are_told(
+def test_a_node_that_is_not_there_and_a_foreign_position_are_reported(
     glidemq: Glidemq, flows: FlowProducer
 ) -> None:
     flows.submit(fan(), flow_id="n1")

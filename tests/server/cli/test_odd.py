@@ -52,13 +52,13 @@ def spoilt(queue: Queue, flows: FlowProducer, redis_client: Any) -> None:
 @pytest.mark.usefixtures("spoilt")
 def test_every_command_shows_what_it_can(url: str, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
-    told = {}
+    results = {}
     for command in COMMANDS:
         words = [sys.executable, "-m", "glidemq_orchestrate", *command.split(), "--url", url]
         ran = subprocess.run(
             words, capture_output=True, env=environment, cwd=tmp_path, timeout=60, check=False
         )
-        told[command] = ran.returncode, ran.stderr.decode()[-300:]
+        results[command] = ran.returncode, ran.stderr.decode()[-300:]
         if command == "queue list":
             assert "WRONGTYPE" in ran.stdout.decode()
-    assert told == dict.fromkeys(COMMANDS, (0, ""))
+    assert results == dict.fromkeys(COMMANDS, (0, ""))

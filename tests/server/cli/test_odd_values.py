@@ -56,7 +56,7 @@ DOCUMENTED = {
     0,
     1,  # the server refused: there is no such flow, job, scheduler, library
     2,
-    3,  # --timeout was over
+    3,  # --timeout has passed
 }
 
 
@@ -134,15 +134,15 @@ def world(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize(("path", "odd"), PLACES)
-def test_an_odd_value_is_told_in_a_sentence(path: tuple[str, ...], odd: Any, world: str) -> None:
+def test_an_odd_value_is_reported_in_one_sentence(path: tuple[str, ...], odd: Any, world: str) -> None:
     for value in odd_values(path, odd):
         done: Any = CliRunner().invoke(app, words_of(path, odd.name, value, world))
-        told = f"{path} {odd.name}={value[:80]!r}: code {done.exit_code}\n{done.output[:3000]}"
-        assert done.exception is None or isinstance(done.exception, SystemExit), f"{told}{done.exception!r}"
-        assert done.exit_code in DOCUMENTED, told
-        assert "Traceback" not in done.output, told
-        assert "ProtocolError" not in done.output, told
-        assert not set(done.output) & BREAKING, told
+        case = f"{path} {odd.name}={value[:80]!r}: code {done.exit_code}\n{done.output[:3000]}"
+        assert done.exception is None or isinstance(done.exception, SystemExit), f"{case}{done.exception!r}"
+        assert done.exit_code in DOCUMENTED, case
+        assert "Traceback" not in done.output, case
+        assert "ProtocolError" not in done.output, case
+        assert not set(done.output) & BREAKING, case
 
 
 HOSTILE = "a\x1b[31m\x9b2J\u202eb"

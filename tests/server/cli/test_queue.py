@@ -104,12 +104,12 @@ def test_a_job_is_promoted_revoked_retried_and_removed(shell: Shell, queue: Queu
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (("add", "etl", "clean", "--data", "{"), "--data is not JSON"),
         (("add", "etl", "clean", "--priority", "5000"), "priority"),
         (("add", "a:b", "clean"), "queue name"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_code_2(shell: Shell, words: tuple[str, ...], told: str) -> None:
-    assert told in shell("job", *words, code=2)
+def test_invalid_values_are_refused_with_code_2(shell: Shell, words: tuple[str, ...], expected: str) -> None:
+    assert expected in shell("job", *words, code=2)

@@ -122,7 +122,7 @@ class TestQueues:
         job = clients.do(queue.get_job(job_id))
         assert (job.state, job.max_attempts) == (JobState.DELAYED, 3)
 
-    def test_a_missing_job_is_told(self, clients: Clients) -> None:
+    def test_a_missing_job_is_reported(self, clients: Clients) -> None:
         with pytest.raises(JobNotFound, match="no job 99"):
             clients.do(clients.queue().get_job("99"))
 
@@ -197,11 +197,11 @@ class TestFlows:
             clients.do(flows.submit(FlowSpec("nightly", [FlowNode("a", "elsewhere", "work")]), flow_id="f"))
         assert dump() == before
 
-    def test_an_unknown_flow_is_told(self, clients: Clients) -> None:
+    def test_an_unknown_flow_is_reported(self, clients: Clients) -> None:
         with pytest.raises(FlowNotFound, match="no flow nowhere"):
             clients.do(clients.flows().get("nowhere"))
 
-    def test_a_failure_is_raised_by_result_and_told_by_wait(
+    def test_a_failure_is_raised_by_result_and_returned_by_wait(
         self, clients: Clients, run_worker: RunWorker
     ) -> None:
         def work(ctx: Any) -> None:
@@ -231,7 +231,7 @@ class TestFlows:
         assert clients.do(found.retry_failed()) is FlowState.RUNNING
         assert dump() == before
 
-    def test_waiting_too_long_is_told_and_the_flow_goes_on(self, clients: Clients) -> None:
+    def test_waiting_too_long_is_reported_and_the_flow_goes_on(self, clients: Clients) -> None:
         found = clients.do(clients.flows().submit(flow(), flow_id="f"))
         with pytest.raises(WaitTimeout, match="flow f is still running after 20 ms: 0 of 2 nodes completed"):
             clients.do(found.wait(timeout=timedelta(milliseconds=20)))
@@ -244,7 +244,7 @@ class TestFlows:
         found = clients.do(clients.flows().submit(spec))
         assert clients.do(found.status()).labels == {"dag": "täglich", "try": "1"}
 
-    def test_missing_workers_and_handlers_are_told_and_nothing_is_written(
+    def test_missing_workers_and_handlers_are_reported_and_nothing_is_written(
         self, clients: Clients, run_worker: RunWorker, dump: Dump
     ) -> None:
         flows = clients.flows()
@@ -311,7 +311,7 @@ class TestEvents:
 
 
 class TestConnections:
-    def test_a_server_that_is_down_is_told_with_its_place(self, clients: Clients) -> None:
+    def test_a_server_that_is_down_is_reported_with_its_place(self, clients: Clients) -> None:
         down = "valkey://user:hunter2@127.0.0.1:1"
         queue, flows = clients.queue(url=down), clients.flows(url=down)
         with pytest.raises(ConnectionFailed, match=r"//\*\*\*@127.0.0.1:1") as failed:
@@ -362,7 +362,7 @@ def test_a_forked_process_opens_connections_of_its_own(queue: Queue, redis_clien
         try:
             queue.add("child")
             os._exit(0)
-        except BaseException:  # noqa: BLE001  the exit code says it
+        except BaseException:  # noqa: BLE001  the exit code shows it
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     queue.add("parent")

@@ -1,4 +1,4 @@
-"""Readers of events: kept positions, lost events that are told, typed fields, filters, iteration."""
+"""Readers of events: kept positions, lost events that are reported, typed fields, filters, iteration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVENTS = "glide:{etl}:events"
 SHORT = timedelta(milliseconds=50)
 
 
-def tell(client: Any, count: int, start: int = 0) -> list[str]:
+def emit(client: Any, count: int, start: int = 0) -> list[str]:
     return [
         client.xadd(EVENTS, {"event": "added", "jobId": str(n), "name": "n"})
         for n in range(start, start + count)
@@ -28,18 +28,18 @@ def tell(client: Any, count: int, start: int = 0) -> list[str]:
 
 
 class TestGaps:
-    def test_lost_events_are_told_in_their_place(self, clients: Clients, redis_client: Any) -> None:
-        ids = tell(redis_client, 20)
+    def test_lost_events_are_reported_in_their_place(self, clients: Clients, redis_client: Any) -> None:
+        ids = emit(redis_client, 20)
         redis_client.xtrim(EVENTS, maxlen=5, approximate=False)
         reader = clients.events(position=ids[3])
         gap, *rest = clients.do(reader.read())
         assert (gap.is_gap, gap.kind, gap.id) == (True, EventKind.EVENTS_LOST, ids[3])
         assert [event.id for event in rest] == ids[15:]
-        tell(redis_client, 1)
+        emit(redis_client, 1)
         assert [event.is_gap for event in clients.do(reader.read())] == [False]
 
     def test_a_position_that_is_still_there_has_no_gap(self, clients: Clients, redis_client: Any) -> None:
-        ids = tell(redis_client, 20)
+        ids = emit(redis_client, 20)
         redis_client.xtrim(EVENTS, maxlen=5, approximate=False)
         assert [event.id for event in clients.do(clients.events(position=ids[15]).read())] == ids[16:]
 
@@ -48,12 +48,12 @@ class TestGaps:
     ) -> None:
         reader = clients.events()
         assert clients.do(reader.start()) == "0-0"
-        tell(redis_client, 9)
+        emit(redis_client, 9)
         redis_client.xtrim(EVENTS, maxlen=5, approximate=False)
         assert [event.is_gap for event in clients.do(reader.read())] == [True] + [False] * 5
 
     def test_a_filter_lets_gaps_through(self, clients: Clients, redis_client: Any) -> None:
-        ids = tell(redis_client, 9)
+        ids = emit(redis_client, 9)
         redis_client.xtrim(EVENTS, maxlen=5, approximate=False)
         reader = clients.events(position=ids[0], where=EventFilter(jobs=["7"]))
         assert [event.job_id for event in clients.do(reader.read())] == ["", "7"]
@@ -91,7 +91,7 @@ class TestIterating:
     def test_it_gives_what_is_wanted_and_ends_after_silence(
         self, clients: Clients, redis_client: Any
     ) -> None:
-        ids = tell(redis_client, 120)
+        ids = emit(redis_client, 120)
         reader = clients.events(position="0-0", where=EventFilter(jobs=["3", "110"]), idle_timeout=SHORT)
         places: list[tuple[str, str | None]] = []
 
@@ -106,18 +106,18 @@ class TestIterating:
         assert reader.position == ids[-1]
 
     def test_the_command_prints_a_json_object_a_line(self, url: str, redis_client: Any) -> None:
-        ids = tell(redis_client, 3)
+        ids = emit(redis_client, 3)
         words = ["events", "--queue", "etl", "--url", url, "--no-follow"]
-        told = CliRunner().invoke(app, [*words, "--from", ids[0], "--json"]).stdout
-        lines = [json.loads(line) for line in told.splitlines()]
+        output = CliRunner().invoke(app, [*words, "--from", ids[0], "--json"]).stdout
+        lines = [json.loads(line) for line in output.splitlines()]
         assert [(line["id"], line["kind"], line["job"]) for line in lines] == [
             (ids[1], "added", "1"),
             (ids[2], "added", "2"),
         ]
         redis_client.xtrim(EVENTS, maxlen=1, approximate=False)
-        told = CliRunner().invoke(app, [*words, "--from", ids[0]]).stdout
-        assert "were lost" in told.splitlines()[0]
-        assert "added  2" in told.splitlines()[1]
+        output = CliRunner().invoke(app, [*words, "--from", ids[0]]).stdout
+        assert "were lost" in output.splitlines()[0]
+        assert "added  2" in output.splitlines()[1]
 
 
 def test_an_event_of_a_flow_is_filtered_by_its_flow() -> None:
@@ -128,12 +128,12 @@ def test_an_event_of_a_flow_is_filtered_by_its_flow() -> None:
 
 
 @pytest.mark.parametrize("position", ["abc-xyz", "", "1-", "-1", "1-2-3", "9" * 40, "$", "\ud83d"])
-def test_what_is_no_position_is_refused_by_that_name(clients: Clients, position: str) -> None:
+def test_an_invalid_position_is_refused_by_that_name(clients: Clients, position: str) -> None:
     with pytest.raises(ConfigurationError, match="is no position of an event reader"):
         clients.do(clients.events(position=position).read())
 
 
-def test_events_that_hold_garbage_are_told_and_read_past(clients: Clients, redis_client: Any) -> None:
+def test_events_that_hold_garbage_are_shown_and_read_past(clients: Clients, redis_client: Any) -> None:
     for fields in (
         {"event": b"\xff", "jobId": b"caf\xe9"},
         {b"\xfe": "x"},

@@ -90,7 +90,7 @@ def test_results_of_a_kilobyte_are_kept_as_many_as_ever(redis_client: Any, url: 
     assert redis_client.exists("glide:{q}:gmo:large-events") == 0
 
 
-def test_reader_that_missed_trimmed_results_is_told(redis_client: Any, url: str) -> None:
+def test_reader_that_missed_trimmed_results_gets_a_gap(redis_client: Any, url: str) -> None:
     with Queue("q", url=url) as queue:
         queue.pause()
     redis_client.xgroup_create("glide:{q}:stream", "workers", "0", mkstream=True)

@@ -1,4 +1,4 @@
-"""A job that holds what cannot be meant harms itself only: it fails, its neighbours complete."""
+"""A job that holds invalid values harms itself only: it fails, its neighbours complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ P = b"glide:{etl}:"
 LATIN = b"caf\xe9"
 SECOND = timedelta(seconds=1)
 
-# Fields of a job, and what its failure tells.
+# Fields of a job, and the reason of its failure.
 ODD: list[tuple[dict[str, Any], str]] = [
     ({"attemptsMade": "1.5"}, "attemptsMade is not a whole number"),
     ({"attemptsMade": "x"}, "attemptsMade is not a whole number"),
@@ -55,22 +55,32 @@ def failed_reason(raw: Any, job_id: str) -> str:
     return reason.decode() if state == b"failed" else ""
 
 
-@pytest.mark.parametrize(("fields", "told"), ODD, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("fields", "expected"), ODD, ids=lambda value: str(value)[:40])
 def test_an_odd_job_fails_and_its_neighbours_complete(  # noqa: PLR0917  fixtures
-    raw: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually, fields: dict[str, Any], told: str
+    raw: Any,
+    queue: Queue,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    fields: dict[str, Any],
+    expected: str,
 ) -> None:
     before, bad, after = (queue.add("work", n, options=JobOptions(attempts=3)) for n in range(3))
     spoil(raw, bad, fields)
     running = run_worker(["etl"], {"work": lambda ctx: ctx.data})
-    assert told in eventually(lambda: failed_reason(raw, bad))
+    assert expected in eventually(lambda: failed_reason(raw, bad))
     eventually(lambda: all(queue.get_job(job_id).state is JobState.COMPLETED for job_id in (before, after)))
     assert queue.add_and_wait("work", "more", timeout=5 * SECOND) == "more"
     assert (running.error, queue.counts()[JobState.ACTIVE]) == (None, 0)
 
 
-@pytest.mark.parametrize(("fields", "told"), ODD, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("fields", "expected"), ODD, ids=lambda value: str(value)[:40])
 def test_an_odd_job_of_a_batch_fails_and_the_others_complete(  # noqa: PLR0917  fixtures
-    raw: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually, fields: dict[str, Any], told: str
+    raw: Any,
+    queue: Queue,
+    run_worker: RunWorker,
+    eventually: Eventually,
+    fields: dict[str, Any],
+    expected: str,
 ) -> None:
     ids = [queue.add("work", n) for n in range(4)]
     spoil(raw, ids[2], fields)
@@ -81,14 +91,14 @@ def test_an_odd_job_of_a_batch_fails_and_the_others_complete(  # noqa: PLR0917  
         return [context.data for context in contexts]
 
     running = run_worker(["etl"], handlers)
-    assert told in eventually(lambda: failed_reason(raw, ids[2]))
+    assert expected in eventually(lambda: failed_reason(raw, ids[2]))
     others = ids[:2] + ids[3:]
     eventually(lambda: [queue.get_job(job_id).state for job_id in others] == [JobState.COMPLETED] * 3)
     assert running.error is None
 
 
 @pytest.mark.parametrize("made", ["1.5", "x", "9" * 5_000, "9223372036854775807", "-3"])
-def test_a_job_with_an_odd_number_of_attempts_ends_by_whoever_fails_it(
+def test_a_job_with_an_odd_number_of_attempts_ends_whichever_worker_fails_it(
     raw: Any, queue: Queue, made: str
 ) -> None:
     """Also by a Node worker, which calls glidemq_fail; and by the loss of its worker."""
@@ -101,10 +111,10 @@ def test_a_job_with_an_odd_number_of_attempts_ends_by_whoever_fails_it(
         spoil(raw, job_id, {"attemptsMade": made, "stalledCount": made, "lastActive": "x"})
     keys = [P + name for name in (b"stream", b"failed", b"scheduled", b"events")]
     keys += [key(ids[0]), P + b"metrics:failed"]
-    told = raw.fcall(
+    reply = raw.fcall(
         "glidemq_fail", 6, *keys, ids[0], entries[0][0], "why", 2_000, 0, 0, "workers", 0, 0, 0, 0
     )
-    assert (told, failed_reason(raw, ids[0])) == (b"failed", "why")
+    assert (reply, failed_reason(raw, ids[0])) == (b"failed", "why")
     for now in range(10):  # more often than it may be lost
         raw.fcall("gmo_reclaim", 1, P + b"stream", 9_000_000 + now, "workers", "other", 0, 0, 1)
         raw.xreadgroup("workers", "node", {P + b"stream": ">"}, count=2)
@@ -115,7 +125,7 @@ def test_a_job_with_an_odd_number_of_attempts_ends_by_whoever_fails_it(
 
 
 @pytest.mark.parametrize("function", ["gmo_reclaim", "glidemq_reclaimStalled"])
-def test_a_job_whose_key_is_no_hash_keeps_no_other_with_its_dead_worker(
+def test_a_job_whose_key_is_not_a_hash_leaves_no_other_with_its_dead_worker(
     raw: Any, queue: Queue, function: str
 ) -> None:
     bad, good = (queue.add("work", n) for n in range(2))
@@ -132,8 +142,8 @@ def test_a_job_whose_key_is_no_hash_keeps_no_other_with_its_dead_worker(
     assert raw.hget(key(good), "state") == b"waiting"
     assert raw.zrange(P + b"failed", 0, -1) == [bad.encode()]
     assert raw.xpending(P + b"stream", "workers")["pending"] == 0
-    (told,) = queue.get_jobs(JobState.FAILED)
-    assert (told.id, told.state, told.broken) == (bad, JobState.UNKNOWN, True)
+    (job,) = queue.get_jobs(JobState.FAILED)
+    assert (job.id, job.state, job.broken) == (bad, JobState.UNKNOWN, True)
     queue.remove(bad)
     assert queue.get_jobs(JobState.FAILED) == []
 
@@ -141,7 +151,7 @@ def test_a_job_whose_key_is_no_hash_keeps_no_other_with_its_dead_worker(
 def test_an_id_that_is_not_utf8_keeps_its_bytes_to_the_end(
     raw: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
-    """A producer of another kind chose it."""
+    """A producer in another language chose it."""
     keys = [P + name for name in (b"id", b"stream", b"scheduled", b"events")]
     args = ("work", "1", "{}", 1, 0, 0, "", 0, "", 0, 0, 0, 0, 0, 0, 0, LATIN)
     assert raw.fcall("glidemq_addJob", 4, *keys, *args) == LATIN
@@ -151,14 +161,14 @@ def test_an_id_that_is_not_utf8_keeps_its_bytes_to_the_end(
     bad = P + b"job:" + LATIN
     assert eventually(lambda: raw.hmget(bad, "state", "failedReason")[0] == b"failed")
     assert raw.hget(bad, "failedReason") == b"DecodeError: its id is not UTF-8"
-    (told,) = queue.get_jobs(JobState.FAILED)
-    assert told.id.encode("utf-8", "surrogateescape") == LATIN
-    queue.remove(told.id)
+    (job,) = queue.get_jobs(JobState.FAILED)
+    assert job.id.encode("utf-8", "surrogateescape") == LATIN
+    queue.remove(job.id)
     assert (raw.exists(bad), running.error) == (0, None)
 
 
 @pytest.mark.parametrize("kind", ["hash", "text"])
-def test_an_odd_delayed_job_keeps_none_from_its_time(
+def test_an_odd_delayed_job_delays_no_other(
     raw: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually, kind: str
 ) -> None:
     options = JobOptions(delay=timedelta(milliseconds=1))
@@ -176,7 +186,7 @@ def test_an_odd_delayed_job_keeps_none_from_its_time(
 
 
 @pytest.mark.parametrize("flow", ["\\ud83d", "\\udc80", "caf\\u00e9"])
-def test_the_mark_of_a_flow_that_cannot_be_takes_no_worker_down(
+def test_an_invalid_mark_of_a_flow_ends_no_worker(
     raw: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually, flow: str
 ) -> None:
     bad, good = (queue.add("work", n) for n in range(2))
@@ -195,7 +205,7 @@ def test_the_mark_of_a_flow_that_cannot_be_takes_no_worker_down(
 
 
 @pytest.mark.parametrize("timeout", ["1e300", "9007199254740993", "-1", '"x"', "true", "1e999"])
-def test_a_timeout_that_no_clock_knows_is_no_harm(
+def test_a_timeout_that_no_clock_knows_does_no_harm(
     raw: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually, timeout: str
 ) -> None:
     job_id = queue.add("work", 1)
@@ -208,7 +218,7 @@ def test_a_timeout_that_no_clock_knows_is_no_harm(
 def test_an_events_stream_that_cannot_be_written_stops_no_job(
     raw: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
-    """Somebody's entry used its last id up."""
+    """An entry of another client used its last id up."""
     raw.delete(P + b"events")
     raw.xadd(P + b"events", {"garbage": LATIN}, id=b"18446744073709551615-18446744073709551615")
     running = run_worker(["etl"], {"work": lambda ctx: ctx.data})

@@ -1,4 +1,4 @@
-"""A scheduler entry that cannot be meant is told and left alone; the others fire."""
+"""A scheduler entry that is invalid is logged and left alone; the others fire."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def schedulers(url: str) -> Iterator[Schedulers]:
 
 @pytest.mark.parametrize("where", [b"schedulers", b"gmo:schedulers"])
 @pytest.mark.parametrize("case", BROKEN)
-def test_an_entry_that_cannot_be_fired_is_told_once_and_the_others_fire(  # noqa: PLR0917  fixtures
+def test_an_entry_that_cannot_be_fired_is_logged_once_and_the_others_fire(  # noqa: PLR0917  fixtures
     raw: Any, schedulers: Schedulers, hand: Hand, caplog: pytest.LogCaptureFixture, case: str, where: bytes
 ) -> None:
     name, text = BROKEN[case]
@@ -101,7 +101,7 @@ def test_an_entry_that_cannot_be_fired_is_told_once_and_the_others_fire(  # noqa
 
 @pytest.mark.parametrize("where", [b"schedulers", b"gmo:schedulers"])
 @pytest.mark.parametrize("case", ODD)
-def test_odd_numbers_in_an_entry_keep_no_other_from_firing(
+def test_odd_numbers_in_an_entry_do_not_stop_others_from_firing(
     raw: Any, schedulers: Schedulers, hand: Hand, case: str, where: bytes
 ) -> None:
     raw.hset(P + where, "a", json.dumps(ODD[case]))

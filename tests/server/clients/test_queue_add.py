@@ -133,9 +133,9 @@ class TestDeduplication:
         queue = clients.queue()
         options = JobOptions(deduplication=Deduplication("d"))
         first = clients.do(queue.add("work", options=options))
-        with pytest.raises(JobSkipped) as told:
+        with pytest.raises(JobSkipped) as raised:
             clients.do(queue.add("work", options=options))
-        assert (told.value.existing, told.value.deduplication_id) == (first, "d")
+        assert (raised.value.existing, raised.value.deduplication_id) == (first, "d")
         redis_client.hset(f"{P}job:{first}", "state", "completed")
         assert clients.do(queue.add("work", options=options)) != first
 
@@ -237,7 +237,9 @@ class TestAddMany:
         ids = queue.add_many([NewJob("a", data)] * 3)
         assert [queue.get_job(job_id or "").data == data for job_id in ids] == [True] * 3
 
-    def test_arguments_that_are_no_runs_change_nothing(self, redis_client: Any, dump: Dump, url: str) -> None:
+    def test_arguments_that_are_not_runs_change_nothing(
+        self, redis_client: Any, dump: Dump, url: str
+    ) -> None:
         with Queue("etl", url) as queue, pytest.raises(JobNotFound):
             queue.get_job("1")  # the libraries are loaded
         before = dump()
@@ -260,30 +262,30 @@ class TestAddAndWait:
         run_worker(["etl"], {"work": lambda ctx: {"got": ctx.data}})
         assert clients.do(clients.queue().add_and_wait("work", 5)) == {"got": 5}
 
-    def test_it_tells_why_the_job_failed(self, clients: Clients, run_worker: RunWorker) -> None:
+    def test_it_raises_why_the_job_failed(self, clients: Clients, run_worker: RunWorker) -> None:
         def broken(_: Any) -> None:
             raise ValueError("no rows")
 
         run_worker(["etl"], {"work": broken})
-        with pytest.raises(JobFailed, match="no rows") as told:
+        with pytest.raises(JobFailed, match="no rows") as raised:
             clients.do(clients.queue().add_and_wait("work"))
-        assert told.value.reason.endswith("no rows")
+        assert raised.value.reason.endswith("no rows")
 
-    def test_it_tells_that_nothing_happened_in_time(self, clients: Clients) -> None:
+    def test_it_raises_when_nothing_happened_in_time(self, clients: Clients) -> None:
         with pytest.raises(WaitTimeout, match="still waiting"):
             clients.do(clients.queue().add_and_wait("work", timeout=timedelta(milliseconds=50)))
 
-    def test_it_tells_that_the_job_was_revoked(
+    def test_it_raises_when_the_job_was_revoked(
         self, queue: Queue, redis_client: Any, eventually: Eventually, url: str
     ) -> None:
-        told: list[Exception] = []
+        raised: list[Exception] = []
 
         def wait() -> None:
             with Queue("etl", url) as mine:
                 try:
                     mine.add_and_wait("work", options=JobOptions(job_id="own"))
                 except JobFailed as exc:
-                    told.append(exc)
+                    raised.append(exc)
 
         thread = threading.Thread(target=wait)
         thread.start()
@@ -291,9 +293,9 @@ class TestAddAndWait:
         keys = [f"{P}{name}" for name in ("job:own", "stream", "scheduled", "failed", "events")]
         redis_client.fcall("glidemq_revoke", 5, *keys, "own", 5, "workers")
         thread.join(20)
-        assert [str(exc) for exc in told] == ["job own failed: revoked"]
+        assert [str(exc) for exc in raised] == ["job own failed: revoked"]
 
-    def test_it_finds_a_result_whose_event_is_gone(
+    def test_it_finds_a_result_whose_event_was_trimmed(
         self, queue: Queue, redis_client: Any, eventually: Eventually, url: str
     ) -> None:
         found: list[Any] = []
@@ -314,7 +316,7 @@ class TestAddAndWait:
         [JobOptions(remove_on_complete=True), JobOptions(remove_on_fail=5)],
         ids=["complete", "fail"],
     )
-    def test_a_job_that_would_vanish_cannot_be_waited_for(
+    def test_a_job_that_would_be_removed_cannot_be_waited_for(
         self, clients: Clients, dump: Dump, options: JobOptions
     ) -> None:
         before = dump()
@@ -329,7 +331,7 @@ class TestAddAndWait:
         assert dump() == before
 
 
-def test_a_hash_with_bytes_that_are_no_text_is_read(queue: Queue, redis_client: Any) -> None:
+def test_a_hash_with_bytes_that_are_not_text_is_read(queue: Queue, redis_client: Any) -> None:
     job_id = queue.add("work", {"a": 1})
     redis_client.hset(f"{P}job:{job_id}", "vector", b"\xff\xfe\x00")
     assert queue.get_job(job_id).data == {"a": 1}

@@ -79,7 +79,7 @@ WRONG: list[tuple[Callable[[Any], Any], type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("call", "error"), WRONG, ids=range(len(WRONG)))
-def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
+def test_invalid_values_are_refused_and_nothing_is_written(
     queue: Queue, dump: Dump, call: Callable[[Any], Any], error: type[Exception]
 ) -> None:
     before = dump()
@@ -152,7 +152,7 @@ class TestDrain:
         assert queue.drain(delayed=True) == 0
         assert dump() == before
 
-    def test_many_jobs_are_deleted_and_told_with_their_number(self, queue: Queue, redis_client: Any) -> None:
+    def test_many_jobs_are_deleted_and_their_number_is_emitted(self, queue: Queue, redis_client: Any) -> None:
         lifo = JobOptions(lifo=True)
         queue.add_many([NewJob("a")] * 150 + [NewJob("a", None, lifo)] * 150)
         assert queue.drain() == 300
@@ -187,9 +187,9 @@ class TestObliterate:
         queue.set_dead_letter_queue("dead")
         mine = clients.queue()
         before = dump()
-        with pytest.raises(QueueInUse, match="1 jobs of queue etl are active") as told:
+        with pytest.raises(QueueInUse, match="1 jobs of queue etl are active") as raised:
             clients.do(mine.obliterate())
-        assert (told.value.active, dump()) == (1, before)
+        assert (raised.value.active, dump()) == (1, before)
         clients.do(mine.obliterate(force=True))
         assert dump() == {}
         with pytest.raises(FlowNotFound):
@@ -249,7 +249,9 @@ class TestLimits:
         clients.do(queue.set_global_rate_limit(None))
         assert clients.do(queue.global_rate_limit()) is None
 
-    def test_an_ordering_key_is_held_back_and_told(self, clients: Clients, queue: Queue, node: Node) -> None:
+    def test_an_ordering_key_is_held_back_and_listed(
+        self, clients: Clients, queue: Queue, node: Node
+    ) -> None:
         mine = clients.queue()
         queue.add_many([NewJob("o", n, JobOptions(ordering=Ordering("k", 1))) for n in range(2)])
         node.begin("1")
@@ -277,7 +279,7 @@ def test_metrics_count_by_the_minute(clients: Clients, queue: Queue, redis_clien
 
 
 class TestWorkers:
-    def test_our_workers_tell_their_handlers(
+    def test_our_workers_list_their_handlers(
         self, clients: Clients, run_worker: RunWorker, eventually: Eventually
     ) -> None:
         assert clients.do(clients.queue().workers()) == []
@@ -292,10 +294,10 @@ class TestWorkers:
         right = {"addr": "h", "pid": 7, "startedAt": 1_700_000_000_000, "activeJobs": 2}
         lapsed: dict[str, Any] = {}
         wrong = {name: value for name, value in right.items() if name != "pid"}
-        for name, told in (("worker-1", right), ("worker-2", wrong), ("worker-3", lapsed)):
+        for name, registration in (("worker-1", right), ("worker-2", wrong), ("worker-3", lapsed)):
             redis_client.xgroup_createconsumer(f"{P}stream", "workers", name)
-            if told:
-                redis_client.set(f"{P}w:{name}", json.dumps(told))
+            if registration:
+                redis_client.set(f"{P}w:{name}", json.dumps(registration))
         broken, worker = queue.workers()
         assert (broken.id, broken.broken) == ("worker-2", True)
         assert (worker.id, worker.host, worker.pid, worker.broken) == ("worker-1", "h", 7, False)
@@ -303,7 +305,7 @@ class TestWorkers:
 
 
 class TestDeadLetters:
-    def bury(self, hand: Hand, queue: Queue, node: Node, data: Any = None) -> str:
+    def dead_letter(self, hand: Hand, queue: Queue, node: Node, data: Any = None) -> str:
         """The letter of a failed job."""
         queue.set_dead_letter_queue("dead")
         job_id = queue.add("a", data or {"n": 1})
@@ -315,7 +317,7 @@ class TestDeadLetters:
     def test_a_letter_has_the_form_that_node_writes(
         self, clients: Clients, hand: Hand, queue: Queue, node: Node, redis_client: Any
     ) -> None:
-        letter_id = self.bury(hand, queue, node)
+        letter_id = self.dead_letter(hand, queue, node)
         stored = redis_client.hgetall(f"glide:{{dead}}:job:{letter_id}")
         assert (stored["name"], stored["opts"]) == ("a", "{}")
         assert json.loads(stored["data"]) == {
@@ -334,7 +336,7 @@ class TestDeadLetters:
     def test_letters_of_other_queues_are_not_shown(
         self, clients: Clients, hand: Hand, queue: Queue, node: Node
     ) -> None:
-        letter_id = self.bury(hand, queue, node)
+        letter_id = self.dead_letter(hand, queue, node)
         other = clients.queue("other")
         clients.do(other.set_dead_letter_queue("dead"))
         assert clients.do(other.dead_letters()) == []
@@ -345,14 +347,14 @@ class TestDeadLetters:
     def test_a_replayed_job_runs_again_itself(
         self, clients: Clients, hand: Hand, queue: Queue, node: Node
     ) -> None:
-        letter_id = self.bury(hand, queue, node)
+        letter_id = self.dead_letter(hand, queue, node)
         mine = clients.queue()
         assert clients.do(mine.replay_dead_letter(letter_id)) == "1"
         assert queue.get_job("1").state == JobState.WAITING
         assert clients.do(mine.dead_letters()) == []
 
-    def test_a_job_that_is_gone_is_added_anew(self, hand: Hand, queue: Queue, node: Node) -> None:
-        letter_id = self.bury(hand, queue, node)
+    def test_a_missing_job_is_added_again(self, hand: Hand, queue: Queue, node: Node) -> None:
+        letter_id = self.dead_letter(hand, queue, node)
         queue.remove("1")
         job_id = queue.replay_dead_letter(letter_id)
         assert queue.get_job(job_id).data == {"n": 1}
@@ -361,14 +363,14 @@ class TestDeadLetters:
     def test_a_job_that_was_retried_meanwhile_is_not_run_twice(
         self, hand: Hand, queue: Queue, node: Node
     ) -> None:
-        letter_id = self.bury(hand, queue, node)
+        letter_id = self.dead_letter(hand, queue, node)
         queue.retry("1")
         with pytest.raises(JobStateConflict):
             queue.replay_dead_letter(letter_id)
         assert len(queue.dead_letters()) == 1
 
     def test_a_letter_is_thrown_away(self, clients: Clients, hand: Hand, queue: Queue, node: Node) -> None:
-        letter_id = self.bury(hand, queue, node)
+        letter_id = self.dead_letter(hand, queue, node)
         clients.do(clients.queue().remove_dead_letter(letter_id))
         assert queue.dead_letters() == []
         assert queue.get_job("1").state == JobState.FAILED
@@ -390,6 +392,6 @@ class TestDeadLetters:
         assert clients.do(mine.dead_letter_queue()) is None
 
     def test_data_that_does_not_fit_is_left_with_the_job(self, hand: Hand, queue: Queue, node: Node) -> None:
-        self.bury(hand, queue, node, "x" * 1_048_570)
+        self.dead_letter(hand, queue, node, "x" * 1_048_570)
         (letter,) = queue.dead_letters()
         assert (letter.job_id, letter.data) == ("1", None)

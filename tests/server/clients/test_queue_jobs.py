@@ -70,7 +70,7 @@ CALLS: list[Callable[[Any, str], Any]] = [
 
 
 @pytest.mark.parametrize("call", CALLS, ids=range(len(CALLS)))
-def test_a_job_that_is_not_there_is_told_and_not_made(
+def test_a_job_that_is_missing_is_reported_and_not_made(
     clients: Clients, dump: Dump, call: Callable[[Any, str], Any]
 ) -> None:
     queue = clients.queue()
@@ -100,7 +100,7 @@ WRONG: list[tuple[Callable[[Any], Any], type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("call", "error"), WRONG, ids=range(len(WRONG)))
-def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
+def test_invalid_values_are_refused_and_nothing_is_written(
     queue: Queue, dump: Dump, call: Callable[[Any], Any], error: type[Exception]
 ) -> None:
     queue.add("a")
@@ -111,7 +111,7 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
 
 
 class TestRetry:
-    def test_a_failed_job_is_ready_at_once(self, clients: Clients, queue: Queue, node: Node) -> None:
+    def test_a_failed_job_is_ready_immediately(self, clients: Clients, queue: Queue, node: Node) -> None:
         job_id = queue.add("a", options=JobOptions(delay=timedelta(milliseconds=1)))
         queue.promote(job_id)
         node.fail(node.begin(job_id))
@@ -145,9 +145,9 @@ class TestRetry:
         queue = clients.queue()
         job_id = clients.do(queue.add("a"))
         before = dump()
-        with pytest.raises(JobStateConflict, match="is waiting, not failed") as told:
+        with pytest.raises(JobStateConflict, match="is waiting, not failed") as raised:
             clients.do(queue.retry(job_id))
-        assert (told.value.actual, dump()) == ("waiting", before)
+        assert (raised.value.actual, dump()) == ("waiting", before)
 
     def test_a_node_of_a_flow_is_retried_with_its_flow(self, queue: Queue, flow: Any) -> None:
         flow.cancel("why")
@@ -200,7 +200,7 @@ class TestRevoke:
         node.finish(str(first))
         assert node.begin(str(third)) == third
 
-    def test_a_running_job_is_told(self, clients: Clients, queue: Queue, node: Node) -> None:
+    def test_a_running_job_is_flagged(self, clients: Clients, queue: Queue, node: Node) -> None:
         job_id = node.begin(queue.add("a"))
         assert clients.do(clients.queue().revoke(job_id)) == "flagged"
         job = queue.get_job(job_id)
@@ -259,7 +259,7 @@ class TestRemove:
         assert len(entries) == 2999
         assert "2900" not in entries
 
-    def test_a_running_job_is_gone_and_what_its_worker_sends_changes_nothing(
+    def test_a_running_job_is_removed_and_what_its_worker_sends_changes_nothing(
         self, queue: Queue, node: Node, redis_client: Any
     ) -> None:
         job_id = node.begin(queue.add("a"))
@@ -278,7 +278,7 @@ class TestRemove:
             place.remove(children[1])
         assert queue.get_job("1").state == JobState.WAITING
 
-    def test_a_parent_elsewhere_that_is_gone_is_not_made(self, queue: Queue, redis_client: Any) -> None:
+    def test_a_missing_parent_elsewhere_is_not_made(self, queue: Queue, redis_client: Any) -> None:
         queue.remove(queue.add("a", options=JobOptions(parent=JobRef("up", "7"))))
         assert not redis_client.exists("glide:{up}:job:7")
 
@@ -353,7 +353,7 @@ class TestRelations:
         found = clients.do(clients.queue().children_values("1"))
         assert found == {JobRef("etl", "2"): {"n": 1}, JobRef("other", "9"): [2]}
 
-    def test_parents_are_told_for_trees_and_graphs(
+    def test_parents_are_listed_for_trees_and_graphs(
         self, clients: Clients, queue: Queue, node: Node, redis_client: Any, flow: Any
     ) -> None:
         mine = clients.queue()
@@ -367,7 +367,7 @@ class TestRelations:
 
 
 class TestSuspension:
-    def test_a_suspended_job_is_told_and_woken_by_a_signal(
+    def test_a_suspended_job_is_described_and_woken_by_a_signal(
         self, clients: Clients, queue: Queue, node: Node, redis_client: Any
     ) -> None:
         mine, job_id = clients.queue(), queue.add("a")
@@ -382,7 +382,7 @@ class TestSuspension:
         assert (stored["name"], json.loads(stored["data"])) == ("go", {"by": "me"})
         assert queue.get_job(job_id).state == JobState.WAITING
 
-    def test_earlier_signals_are_told_when_it_is_suspended_again(self, queue: Queue, node: Node) -> None:
+    def test_earlier_signals_are_listed_when_it_is_suspended_again(self, queue: Queue, node: Node) -> None:
         job_id = queue.add("a")
         node.suspend(node.begin(job_id))
         queue.signal(job_id, "first")

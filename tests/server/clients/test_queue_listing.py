@@ -20,7 +20,7 @@ P = "glide:{etl}:"
 
 @pytest.fixture
 def node(queue: Queue, redis_client: Any) -> Node:
-    """The workers of somebody else, by raw calls; the libraries are loaded."""
+    """The workers of another client, by raw calls; the libraries are loaded."""
     queue.is_paused()
     return Node(redis_client)
 
@@ -58,7 +58,7 @@ def in_every_state(queue: Queue, node: Node) -> dict[JobState, list[str]]:
     }
 
 
-def test_every_state_is_listed_counted_and_told_from_the_others(
+def test_every_state_is_listed_counted_and_kept_apart_from_the_others(
     clients: Clients, queue: Queue, node: Node
 ) -> None:
     expected = in_every_state(queue, node)
@@ -86,7 +86,7 @@ def test_no_job_is_skipped(clients: Clients) -> None:
         clients.do(clients.queue().get_jobs(JobState.SKIPPED))
 
 
-def test_jobs_that_cannot_be_read_are_told_as_broken_and_keep_no_other_from_being_found(
+def test_jobs_that_cannot_be_read_are_listed_as_broken_and_hide_no_other(
     clients: Clients, redis_client: Any
 ) -> None:
     queue = clients.queue()
@@ -130,7 +130,7 @@ def test_a_part_of_a_state_is_listed(queue: Queue, node: Node) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"offset": -1}, {"limit": -1}, {"newest_first": True}])
-def test_a_part_that_cannot_be_meant_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
+def test_an_invalid_part_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         queue.get_jobs(JobState.WAITING, **wrong)
 
@@ -184,7 +184,7 @@ def test_a_job_with_strange_data_is_listed_as_broken(queue: Queue, redis_client:
     assert queue.search(data={"n": 1}) == []
 
 
-def test_what_is_no_job_is_passed_over(queue: Queue, redis_client: Any) -> None:
+def test_what_is_not_a_job_is_passed_over(queue: Queue, redis_client: Any) -> None:
     queue.add("a")
     redis_client.set(f"{P}job:1:usage-lock", "x")
     redis_client.hset(f"{P}job:1:sub:s", "a", "1")
@@ -194,7 +194,7 @@ def test_what_is_no_job_is_passed_over(queue: Queue, redis_client: Any) -> None:
     assert queue.get_jobs(JobState.COMPLETED) == []
 
 
-def test_the_queues_of_a_server_are_told_by_name(clients: Clients, url: str) -> None:
+def test_the_queues_of_a_server_are_listed_by_name(clients: Clients, url: str) -> None:
     for name in ("etl", "spark"):
         clients.do(clients.queue(name).add("a"))
     clients.do(clients.queue("other", prefix="mine").add("a"))
@@ -235,6 +235,6 @@ def test_counting_ends_at_its_bound_and_says_so(clients: Clients, queue: Queue, 
 
 
 @pytest.mark.parametrize("wrong", [{"limit": -1}, {"look_at": -1}, {"look_at": True}, {"limit": "x"}])
-def test_a_bound_that_cannot_be_meant_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
+def test_an_invalid_bound_is_refused(queue: Queue, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be a whole number"):
         queue.search(**wrong)

@@ -108,7 +108,7 @@ def test_a_report_waits_while_a_node_client_writes_one(queue: Queue, redis_clien
     assert queue.usage(job_id) is not None
 
 
-def test_a_report_for_a_job_that_is_gone_is_refused(clients: Clients, dump: Dump) -> None:
+def test_a_report_for_a_missing_job_is_refused(clients: Clients, dump: Dump) -> None:
     queue = clients.queue()
     before = dump()
     with pytest.raises(JobNotFound):
@@ -117,7 +117,7 @@ def test_a_report_for_a_job_that_is_gone_is_refused(clients: Clients, dump: Dump
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"tokens": {"a": -1}}, "tokens.a"),
         ({"costs": {"a": float("inf")}}, "costs.a"),
@@ -128,8 +128,8 @@ def test_a_report_for_a_job_that_is_gone_is_refused(clients: Clients, dump: Dump
         ({"latency": timedelta(seconds=-1)}, "latency"),
     ],
 )
-def test_a_usage_that_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidJob, match=told):
+def test_an_invalid_usage_is_refused_by_name(wrong: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InvalidJob, match=expected):
         Usage(**wrong)
 
 
@@ -162,14 +162,14 @@ class TestSummary:
             assert queue.usage_summary(start=start).jobs == 1
             assert queue.usage_summary(start=start, end=start + timedelta(minutes=1)).jobs == 1
 
-    def test_a_time_that_cannot_be_meant_is_refused(self, clients: Clients) -> None:
+    def test_an_invalid_time_is_refused(self, clients: Clients) -> None:
         queue, now = clients.queue(), datetime.now(UTC)
-        for wrong, told in (
+        for wrong, expected in (
             ({"start": now.replace(tzinfo=None)}, "start must have a time zone"),
             ({"start": now, "end": now - timedelta(minutes=1)}, "start must not be after end"),
             ({"start": now - timedelta(days=30), "queues": ["a", "b", "c"]}, "buckets"),
         ):
-            with pytest.raises(ConfigurationError, match=told):
+            with pytest.raises(ConfigurationError, match=expected):
                 clients.do(queue.usage_summary(**wrong))
 
 

@@ -23,7 +23,7 @@ def fail_all_again(client: Any, score: float) -> None:
 
 
 def retry(hand: Hand, client: Any, score: float) -> int:
-    """Retry all while whatever is retried fails at once; how many retries there were."""
+    """Retry all while each retried job fails immediately; how many retries there were."""
     with client.pipeline() as pipe:
         for n in range(JOBS):
             pipe.hset(f"{P}job:{n}", mapping={"id": n, "name": "work", "state": "failed"})

@@ -135,7 +135,7 @@ class TestFiring:
         assert len(stage.jobs()) == 1
         assert stage.entry() == {"every": 1000, "iterationCount": 1, "lastRun": 3500, "nextRun": 4000}
 
-    def test_what_cannot_be_read_is_left_for_whoever_wrote_it(self, stage: Stage) -> None:
+    def test_what_cannot_be_read_is_left_for_its_writer(self, stage: Stage) -> None:
         for n, text in enumerate(
             ("no json", "[]", '{"nextRun":5,"pattern":"* * * * * * *"}', '{"nextRun":5}')
         ):
@@ -234,7 +234,7 @@ class TestUpsert:
             ("overlap", {"every": SECOND, "catch_up": "all", "overlap": False}),
         ],
     )
-    def test_what_cannot_be_meant_is_named(self, option: str, values: dict[str, Any]) -> None:
+    def test_invalid_values_are_named(self, option: str, values: dict[str, Any]) -> None:
         with pytest.raises(ConfigurationError, match=option):
             Schedule(**values)
 
@@ -297,7 +297,7 @@ class TestRepeatAfterComplete:
         assert stage.tick(1_011_000) == -1
         assert len(stage.jobs()) == 2
 
-    def test_it_goes_on_when_the_job_is_gone(self, stage: Stage) -> None:
+    def test_it_goes_on_when_the_job_was_removed(self, stage: Stage) -> None:
         stage.schedulers.upsert("s", Schedule(repeat_after_complete=SECOND))
         stage.tick()
         stage.client.delete("glide:{etl}:job:1")

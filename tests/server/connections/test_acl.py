@@ -1,4 +1,4 @@
-"""A user who may touch ``glide:*`` alone, with the rule that the README tells, does everything."""
+"""A user who may touch ``glide:*`` alone, with the rule in the README, can do everything."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def url(guarded: Guarded) -> str:
     return guarded.url
 
 
-def test_the_readme_tells_the_rules_that_are_tried_here() -> None:
-    told = README.read_text(encoding="utf-8")
+def test_the_readme_has_the_rules_that_are_tried_here() -> None:
+    text = README.read_text(encoding="utf-8")
     for rule in (acl.rule(), acl.cluster_rule(), acl.loader_rule()):
-        assert rule in " ".join(told.split())
+        assert rule in " ".join(text.split())
 
 
 def test_queues_workers_schedulers_and_broadcasts_are_allowed(
@@ -219,11 +219,11 @@ def test_a_user_who_loads_the_libraries_needs_only_the_other_rule(guarded: Guard
         queue.add("work")
 
 
-def test_a_wrong_password_is_told_without_it(guarded: Guarded, url: str) -> None:
+def test_a_wrong_password_is_reported_without_it(guarded: Guarded, url: str) -> None:
     wrong = ConnectionSettings(url, password="hunter3")
     with (
         Queue("etl", wrong) as queue,
-        pytest.raises(ConfigurationError, match="refused the user or password") as told,
+        pytest.raises(ConfigurationError, match="refused the user or password") as raised,
     ):
         queue.add("work")
-    assert "hunter" not in str(told.value)
+    assert "hunter" not in str(raised.value)

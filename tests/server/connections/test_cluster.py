@@ -143,7 +143,7 @@ def test_a_flow_across_slots_runs_in_order_and_every_node_gets_its_inputs(
     assert seen == {"a": {}, "side": {}, "m": {"a": "a!"}, "n": {"a": "a!"}, "end": {"m": "m!", "n": "n!"}}
 
 
-def test_a_flow_across_slots_goes_on_when_nobody_waits_for_it(
+def test_a_flow_across_slots_goes_on_when_no_client_waits_for_it(
     url: str, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     run_worker(QUEUES, {"work": lambda ctx: 1}, url=url)
@@ -337,8 +337,8 @@ def test_a_worker_survives_the_death_and_the_restart_of_a_primary(
 
 
 def _is_up(primaries: Primaries) -> bool:
-    told = [server.client.execute_command("CLUSTER INFO") for server in primaries.servers]
-    return all(one["cluster_state"] == "ok" for one in told)
+    infos = [server.client.execute_command("CLUSTER INFO") for server in primaries.servers]
+    return all(one["cluster_state"] == "ok" for one in infos)
 
 
 def test_a_worker_goes_on_at_the_replica_of_a_primary_that_died(
@@ -371,7 +371,7 @@ def _is_done(queue: Queue, count: int) -> bool:
         return False
 
 
-def test_a_url_that_takes_a_cluster_for_a_server_or_a_server_for_a_cluster_is_told(
+def test_a_url_that_takes_a_cluster_for_a_server_or_a_server_for_a_cluster_is_reported(
     primaries: Primaries, server: Any
 ) -> None:
     port = primaries.owner("b").port

@@ -173,7 +173,7 @@ def test_an_abandoned_submission_is_swept_with_its_claim(primaries: Primaries, u
         assert not [key for key in keys(primaries) if "home" in key or ":gmo:flow" in key]
 
 
-def test_a_flow_across_slots_takes_no_more_nodes_and_says_so(url: str, run_worker: RunWorker) -> None:
+def test_a_flow_across_slots_accepts_no_more_nodes_and_reports_it(url: str, run_worker: RunWorker) -> None:
     run_worker(["b", "c"], {"work": lambda ctx: 1}, url=url)
     with FlowProducer(url) as flows:
         flow = flows.submit(FlowSpec("n", [node("a"), node("m", "a", queue="c")]), flow_id="f")
@@ -195,12 +195,12 @@ def test_a_flow_in_one_slot_survives_the_restart_of_its_primary(
             owner.kill()
             owner.start()
 
-            def is_over() -> bool:
+            def has_ended() -> bool:
                 try:
                     return flow.status().state is FlowState.COMPLETED
                 except Exception:  # noqa: BLE001  it is coming back
                     return False
 
-            eventually(is_over, timeout=60)
+            eventually(has_ended, timeout=60)
             assert flow.status().completed == 201
         running.stop()

@@ -1,4 +1,4 @@
-"""What ``glidemq doctor`` says about servers that are well, and about others."""
+"""What ``glidemq doctor`` reports about healthy servers, and about others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def verdicts(url: Any, **options: Any) -> dict[str, Verdict]:
     return {check: finding.verdict for check, finding in by_check(url, **options).items()}
 
 
-def test_a_server_that_is_well_gets_no_advice_and_is_left_as_it_was(url: str, redis_client: Any) -> None:
+def test_a_healthy_server_gets_no_advice_and_is_left_as_it_was(url: str, redis_client: Any) -> None:
     with Queue("etl", url) as queue:
         queue.add("work")
     before = sorted(redis_client.keys("*"))
@@ -52,8 +52,8 @@ def test_a_server_that_is_well_gets_no_advice_and_is_left_as_it_was(url: str, re
 def test_every_trial_is_a_call_that_the_server_understands(url: str) -> None:
     driver = SyncDriver(ConnectionSettings(url))
     replies = driver.run(ask_each([acl.trial(name, "glide:gmo:doctor") for name in ("set", *acl.COMMANDS)]))
-    told = [str(reply) for reply in replies if isinstance(reply, GlideMQError)]
-    assert [text for text in told if "arguments" in text or "syntax" in text or "unknown" in text] == []
+    errors = [str(reply) for reply in replies if isinstance(reply, GlideMQError)]
+    assert [text for text in errors if "arguments" in text or "syntax" in text or "unknown" in text] == []
     driver.close()
 
 
@@ -65,7 +65,7 @@ def sick(tmp_path: Path) -> Iterator[Any]:
         yield client
 
 
-def test_a_server_that_forgets_is_told(sick: Any) -> None:
+def test_a_server_that_forgets_is_reported(sick: Any) -> None:
     found = by_check(sick.url)
     assert found["persistence"].verdict is WARNING
     assert found["persistence"].advice == "set appendonly yes"
@@ -78,13 +78,13 @@ def test_a_server_that_forgets_is_told(sick: Any) -> None:
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(2.0, OK), (1.12, WARNING), (0.9, FAILED)])
-def test_memory_that_runs_out_is_told(sick: Any, share: float, verdict: Verdict) -> None:
+def test_memory_that_runs_out_is_reported(sick: Any, share: float, verdict: Verdict) -> None:
     sick.set("ballast", "x" * 30_000_000)
     sick.config_set("maxmemory", int(sick.info("memory")["used_memory"] * share))
     assert by_check(sick.url)["memory"].verdict is verdict
 
 
-def test_a_replica_and_a_lone_primary_are_told(sick: Any, tmp_path: Path) -> None:
+def test_a_replica_and_a_lone_primary_are_reported(sick: Any, tmp_path: Path) -> None:
     (tmp_path / "replica").mkdir()
     port = sick.connection_pool.connection_kwargs["port"]
     with running(valkey_binary(), tmp_path / "replica", "--replicaof", "127.0.0.1", str(port)) as replica:
@@ -105,11 +105,11 @@ class Shifted(SystemClock):
 @pytest.mark.parametrize(
     ("by_ms", "verdict"), [(0, OK), (-5_000, WARNING), (5_000, WARNING), (60_000, FAILED)]
 )
-def test_clocks_that_differ_are_told(url: str, by_ms: int, verdict: Verdict) -> None:
+def test_clocks_that_differ_are_reported(url: str, by_ms: int, verdict: Verdict) -> None:
     assert by_check(url, clock=Shifted(by_ms))["clock"].verdict is verdict
 
 
-def test_libraries_of_other_versions_are_told(sick: Any) -> None:
+def test_libraries_of_other_versions_are_reported(sick: Any) -> None:
     ours = library(ORCHESTRATE)
     name = "L.version, L.sha256 ="
     sick.function_load(ours.source.replace(f"{name} '{ours.version}'", f"{name} '99.0.0'"))

@@ -1,4 +1,4 @@
-"""A primary that dies: the sentinel promotes its replica, and everybody goes on there."""
+"""A primary that dies: the sentinel promotes its replica, and all clients go on there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_doctor_looks_at_the_primary(pair: Pair, eventually: Eventually) -> 
     assert (found["role"].verdict, found["role"].found) == (Verdict.OK, "a primary with 1 replica")
 
 
-def test_an_unknown_service_and_dead_sentinels_are_told(pair: Pair) -> None:
+def test_an_unknown_service_and_dead_sentinels_are_reported(pair: Pair) -> None:
     with (
         Queue("etl", pair.url.replace("/main", "/other")) as queue,
         pytest.raises(ConfigurationError, match="know no service 'other'"),
@@ -131,7 +131,7 @@ def test_a_worker_and_its_clients_outlive_the_primary(
 
 
 def unless_down(ask: Callable[[], T]) -> T | None:
-    """What somebody who tries again would be told in the end."""
+    """What a client that tries again would get in the end."""
     try:
         return ask()
     except TransportError:

@@ -1,4 +1,4 @@
-"""TLS with a CA of our own: who is trusted, who is let in, and what is told to the others."""
+"""TLS with a CA of our own: who is trusted, who is accepted, and what error others get."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def _free_port() -> int:
 
 
 @pytest.mark.parametrize("way", ["keywords", "query"])
-def test_who_has_the_certificates_is_let_in(guarded: Guarded, way: str, run_worker: RunWorker) -> None:
+def test_a_client_with_the_certificates_is_accepted(
+    guarded: Guarded, way: str, run_worker: RunWorker
+) -> None:
     settings: Any = guarded.settings()
     if way == "query":
         settings = guarded.url + "?" + "&".join(f"{name}={path}" for name, path in guarded.files.items())
@@ -74,7 +76,7 @@ def test_who_has_the_certificates_is_let_in(guarded: Guarded, way: str, run_work
         assert queue.add_and_wait("work", 1) == 1
 
 
-async def test_an_async_client_is_let_in_too(guarded: Guarded) -> None:
+async def test_an_async_client_is_accepted_too(guarded: Guarded) -> None:
     async with AsyncQueue("etl", guarded.settings()) as queue:
         assert await queue.add("work")
 
@@ -117,21 +119,21 @@ CASES = ["another ca", "no ca", "another name", "no certificate", "no tls there"
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_others_are_told_what_is_missing(guarded: Guarded, case: str) -> None:
-    settings, told = refusals(guarded)[case]
-    with Queue("etl", settings) as queue, pytest.raises(ConnectionFailed, match=told):
+def test_others_get_an_error_that_names_what_is_missing(guarded: Guarded, case: str) -> None:
+    settings, expected = refusals(guarded)[case]
+    with Queue("etl", settings) as queue, pytest.raises(ConnectionFailed, match=expected):
         queue.add("work")
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_others_are_told_by_async_clients(guarded: Guarded, case: str) -> None:
-    settings, told = refusals(guarded)[case]
+async def test_others_get_an_error_from_async_clients(guarded: Guarded, case: str) -> None:
+    settings, expected = refusals(guarded)[case]
     async with AsyncQueue("etl", settings) as queue:
-        with pytest.raises(ConnectionFailed, match=told):
+        with pytest.raises(ConnectionFailed, match=expected):
             await queue.add("work")
 
 
-def test_any_server_is_taken_when_told_so(guarded: Guarded) -> None:
+def test_any_server_is_accepted_without_verification(guarded: Guarded) -> None:
     with Queue("etl", guarded.settings(ca=None, verify=False)) as queue:
         assert queue.add("work")
 

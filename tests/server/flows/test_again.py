@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TestRetries:
-    def test_what_a_failure_had_decided_is_decided_anew(self, flows: FlowProducer, work: Work) -> None:
+    def test_what_a_failure_had_decided_is_decided_again(self, flows: FlowProducer, work: Work) -> None:
         """Skips and failures because of it are undone; what ran although it had failed stays."""
         work.ends["a"] = "failed"
         nodes = [
@@ -71,7 +71,7 @@ class TestRetries:
     def test_an_ignored_failure_that_is_run_again_is_waited_for(
         self, width: int, flows: FlowProducer, work: Work, eventually: Eventually
     ) -> None:
-        """What dependents were told of the first run must not release them before the second has ended."""
+        """The notices of the first run must not release them before the second has ended."""
         work.ends |= {"a": "failed"} | {f"d{n}": "failed" for n in range(width)}
         nodes = [node("a", on_failure="ignore"), *(node(f"d{n}", "a") for n in range(width))]
         flow = flows.submit(FlowSpec("n", nodes))
@@ -121,7 +121,9 @@ class TestRestarts:
         assert again.wait(timeout=LONG).status.state == "completed"
         assert work.ran.count("a") == 2
 
-    def test_what_running_nodes_added_is_added_anew(self, flows: FlowProducer, run_worker: RunWorker) -> None:
+    def test_what_running_nodes_added_is_added_again(
+        self, flows: FlowProducer, run_worker: RunWorker
+    ) -> None:
         sizes = [70, 2]
         ran: list[str] = []
 
@@ -157,7 +159,7 @@ class TestRestarts:
         assert len(work.ran) == 1602
 
     @pytest.mark.parametrize("calls", [0, 1, 2, 4, 7, 11])
-    def test_a_restart_that_was_cut_off_is_gone_on_with(
+    def test_a_restart_that_was_cut_off_is_continued(
         self, calls: int, flows: FlowProducer, work: Work, hand: Hand
     ) -> None:
         names = [f"n{n}" for n in range(120)]

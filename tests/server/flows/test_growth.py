@@ -49,14 +49,14 @@ class TestByANode:
         assert outcome.results["total"] == sorted([5, *(n * 10 for n in range(230))])
 
     def test_an_async_handler_awaits(self, flows: FlowProducer, run_worker: RunWorker) -> None:
-        told: list[str] = []
+        errors: list[str] = []
 
         async def work(ctx: Any) -> Any:
             if ctx.node == "split":
                 try:
                     ctx.flow.add_nodes([node("a")])
                 except RuntimeError as exc:
-                    told.append(str(exc))
+                    errors.append(str(exc))
                 await ctx.flow.add_nodes_async([node("a")])
                 await ctx.flow.map_over_async(node("n"), [1, 2], collect=node("sum"))
             return sorted(ctx.inputs)
@@ -66,7 +66,7 @@ class TestByANode:
         results = flow.result(timeout=LONG)
         assert set(results) == {"split", "a", "n[0]", "n[1]", "sum"}
         assert results["sum"] == ["n[0]", "n[1]"]
-        assert "add_nodes_async" in told[0]
+        assert "add_nodes_async" in errors[0]
 
     def test_what_a_failed_attempt_has_added_is_dropped_with_it(
         self, flows: FlowProducer, run_worker: RunWorker

@@ -96,7 +96,7 @@ class TestListing:
         assert listed(label=("dag", "none")) == []
         assert listed(state="completed") == []
 
-    def test_labels_that_share_an_entry_are_told_apart(self, flows: FlowProducer) -> None:
+    def test_labels_that_share_an_entry_are_kept_apart(self, flows: FlowProducer) -> None:
         flows.submit(spec(labels={"a": "b=c"}), flow_id="one")
         flows.submit(spec(labels={"a=b": "c"}), flow_id="two")
         assert ids(flows.list(label=("a", "b=c"))) == ["one"]
@@ -134,7 +134,7 @@ class TestListing:
             {"limit": 10_001},
         ],
     )
-    def test_a_filter_that_cannot_be_meant_is_told(self, flows: FlowProducer, wrong: Any) -> None:
+    def test_an_invalid_filter_is_refused(self, flows: FlowProducer, wrong: Any) -> None:
         with pytest.raises(ConfigurationError, match=next(iter(wrong))):
             flows.list(**wrong)
 
@@ -192,7 +192,7 @@ class TestRetention:
         sweep(hand, clock)
         assert sorted(ids(timed.list())) == ["keep", "runs"]
 
-    def test_afterwards_a_tombstone_tells_the_verdict(
+    def test_afterwards_a_tombstone_holds_the_verdict(
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
         again = spec("nightly", 250, labels={"dag": "x"}, retention=DAY)
@@ -208,7 +208,7 @@ class TestRetention:
         assert 29 * 86400 < redis_client.ttl("glide:gmo:home:{f}") <= 30 * 86400
         assert 29 * 86400 < redis_client.ttl("glide:{etl}:gmo:flow:f") <= 30 * 86400
 
-    def test_a_flow_that_cannot_be_removed_keeps_no_other(
+    def test_a_flow_that_cannot_be_removed_holds_up_no_other(
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
         for name in ("broken", "fine"):
@@ -250,7 +250,7 @@ class TestRetention:
         assert again.cancel() is FlowState.CANCELLED
         assert dump() == before
 
-    def test_a_tombstone_lives_as_long_as_it_is_told(
+    def test_a_tombstone_lives_as_long_as_it_is_set_to(
         self, hand: Hand, timed: FlowProducer, clock: Hours, eventually: Eventually
     ) -> None:
         timed.submit(spec(retention=DAY), flow_id="f").cancel()
@@ -324,7 +324,7 @@ class TestAbandoned:
         assert dump(events=False) == before
         assert timed.submit(spec(nodes=130), flow_id="f").status().state is FlowState.RUNNING
 
-    def test_one_that_cannot_be_removed_keeps_no_other(
+    def test_one_that_cannot_be_removed_holds_up_no_other(
         self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
     ) -> None:
         for name in ("broken", "fine"):
@@ -371,13 +371,13 @@ class TestAbandoned:
         first = backend.submit("glide", check_flow(spec(nodes=130)), "f", "attach", clock)
         claiming: Any = next(first)
         trip = first.send([hand.answer(call) for call in claiming.calls])
-        said = [hand.answer(call) for call in trip.calls[:4]]  # type: ignore[union-attr]  # a batch
+        answers = [hand.answer(call) for call in trip.calls[:4]]  # type: ignore[union-attr]  # a batch
         late = Hours()
         late.now = clock.now + 15 * 60_000
         hand.run(index.sweep([ETL], late))
-        said += [hand.answer(call) for call in trip.calls[4:]]  # type: ignore[union-attr]  # a batch
+        answers += [hand.answer(call) for call in trip.calls[4:]]  # type: ignore[union-attr]  # a batch
         try:
-            request = first.send(said)
+            request = first.send(answers)
             while True:
                 calls = getattr(request, "calls", None)
                 reply: Any = [hand.answer(call) for call in calls] if calls else hand.answer(request)

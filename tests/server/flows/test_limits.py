@@ -1,4 +1,4 @@
-"""Deadlines, queue timeouts and fail-fast; and what a node's options say about its place in the queue."""
+"""Deadlines, queue timeouts and fail-fast; and what a node's options mean for its place in the queue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestLimits:
         flow.retry_failed()
         assert flow.wait(timeout=LONG).status.state == "completed"
 
-    def test_a_queue_that_nobody_serves_fails_its_nodes_loudly(self, flows: FlowProducer, work: Work) -> None:
+    def test_a_queue_without_workers_fails_its_nodes_loudly(self, flows: FlowProducer, work: Work) -> None:
         nodes = [
             node("a", queue="nobody", queue_timeout=timedelta(milliseconds=300)),
             node("b", "a"),
@@ -50,7 +50,7 @@ class TestLimits:
         assert states(flow)["b"] == "failed"
         assert states(flow)["completed.c"] == "completed"
 
-    def test_whoever_waits_ends_a_flow_that_nobody_looks_after(self, flows: FlowProducer) -> None:
+    def test_a_waiting_client_ends_a_flow_without_a_supervisor(self, flows: FlowProducer) -> None:
         nodes = [node("a", queue="nobody"), node("b", "a", queue="nobody")]
         late = flows.submit(FlowSpec("n", nodes, queue_timeout=timedelta(milliseconds=200)))
         assert late.wait(timeout=LONG).status.failed == 2
@@ -86,7 +86,7 @@ class TestLimits:
 
 
 class TestPlaces:
-    """What a node's options say about its place in the queue holds when it is released."""
+    """What a node's options set for its place in the queue holds when it is released."""
 
     def test_priority_and_lifo_hold_for_released_nodes(
         self, flows: FlowProducer, run_worker: RunWorker

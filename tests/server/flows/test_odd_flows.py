@@ -1,4 +1,4 @@
-"""A flow whose keys hold what cannot be meant harms itself only: others are listed, moved on and found."""
+"""A flow whose keys hold invalid values harms itself only: others are listed, moved on and found."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def spec(*names: str) -> FlowSpec:
     return FlowSpec("n", [*nodes, FlowNode("end", "etl", "work", after=list(names))])
 
 
-def test_a_record_that_cannot_be_read_is_told_as_broken_beside_the_others(
+def test_a_record_that_cannot_be_read_is_listed_as_broken_beside_the_others(
     clients: Clients, redis_client: Any
 ) -> None:
     flows = clients.flows()
@@ -59,7 +59,7 @@ def test_a_record_that_cannot_be_read_is_told_as_broken_beside_the_others(
 @pytest.mark.parametrize(
     "row", ["", "[", "[1]", "{}", "[1,2,3,4]", '["x","etl","j","w"]', '[1e99,"q","j","w"]']
 )
-def test_a_row_that_cannot_be_read_is_told_as_a_broken_node(
+def test_a_row_that_cannot_be_read_is_listed_as_a_broken_node(
     clients: Clients, redis_client: Any, row: str
 ) -> None:
     flow = clients.do(clients.flows().submit(spec("a", "b"), flow_id="bad"))
@@ -71,7 +71,7 @@ def test_a_row_that_cannot_be_read_is_told_as_a_broken_node(
     assert clients.do(flow.status()).total == 3
 
 
-def test_a_job_of_a_node_that_is_no_hash_is_told_as_a_broken_node(
+def test_a_job_of_a_node_that_is_not_a_hash_is_listed_as_a_broken_node(
     clients: Clients, redis_client: Any
 ) -> None:
     flow = clients.do(clients.flows().submit(spec("a", "b"), flow_id="bad"))
@@ -97,7 +97,7 @@ def test_a_supervisor_finds_what_is_lost_behind_a_flow_that_it_cannot_look_at(
     assert good.status().state is FlowState.FAILED
 
 
-def test_a_flow_that_cannot_be_moved_on_keeps_no_other_from_it(
+def test_a_flow_that_cannot_be_moved_on_holds_up_no_other(
     flows: FlowProducer, hand: Hand, redis_client: Any, run_worker: RunWorker
 ) -> None:
     flows.submit(spec("a"), flow_id="bad")
@@ -113,7 +113,7 @@ def test_a_flow_that_cannot_be_moved_on_keeps_no_other_from_it(
     assert running.error is None
 
 
-def test_results_that_are_no_json_end_the_node_that_needs_them(
+def test_results_that_are_not_json_end_the_node_that_needs_them(
     flows: FlowProducer, redis_client: Any, run_worker: RunWorker, eventually: Eventually
 ) -> None:
     """A Node worker wrote them."""

@@ -69,7 +69,7 @@ class TestRules:
             if name.startswith("completed.") and name.count("-") == 2:
                 found.setdefault(frozenset(name[10:].split("-")), set()).add(state)
         (seen,) = found.values()
-        # Both a failure and a skip decide at once what waits for success of all: the first has its way.
+        # Both a failure and a skip decide immediately what waits for success of all: the first has its way.
         assert len(seen) == 1 or (rule is Rule.ALL_SUCCESS and seen == {"failed", "skipped"})
 
     @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ class TestRules:
         assert work.ran.count("d") == 1
         assert states(flow)["d"] == "completed"
 
-    def test_always_runs_at_once(self, flows: FlowProducer, work: Work, eventually: Eventually) -> None:
+    def test_always_runs_immediately(self, flows: FlowProducer, work: Work, eventually: Eventually) -> None:
         work.held["slow"] = threading.Event()
         flow = flows.submit(FlowSpec("n", [node("slow"), node("d", "slow", rule="always")]))
         eventually(lambda: "d" in work.ran)
@@ -128,9 +128,9 @@ class TestRules:
         flow = flows.submit(FlowSpec("n", [node("skipped.1"), node("failed.1"), *skipped, *failed, *done]))
         status = flow.wait(timeout=LONG).status
         assert (status.completed, status.failed, status.skipped) == (700, 701, 701)
-        told = reasons(flow)
-        assert told["s1"] == "upstream skipped: skipped.1"
-        assert told["f1"] == "upstream failed: failed.1"
+        found = reasons(flow)
+        assert found["s1"] == "upstream skipped: skipped.1"
+        assert found["f1"] == "upstream failed: failed.1"
 
 
 def _before(trio: Sequence[str], base: str, n: int) -> Iterable[str]:
@@ -232,18 +232,18 @@ class TestPolicies:
 
 
 class TestSkipping:
-    def test_a_watcher_and_a_drawing_tell_it(self, flows: FlowProducer, work: Work) -> None:
+    def test_a_watcher_and_a_drawing_show_it(self, flows: FlowProducer, work: Work) -> None:
         flow = flows.submit(
             FlowSpec("n", [node("completed.1"), node("skipped.1", "completed.1"), node("d", "skipped.1")])
         )
-        told = [(getattr(change, "node", ""), str(change.state)) for change in flow.watch(timeout=LONG)]
-        assert told[-1] == ("", "completed")
-        assert [one for one in told if one[1] == "skipped"] == [("skipped.1", "skipped"), ("d", "skipped")]
+        changes = [(getattr(change, "node", ""), str(change.state)) for change in flow.watch(timeout=LONG)]
+        assert changes[-1] == ("", "completed")
+        assert [one for one in changes if one[1] == "skipped"] == [("skipped.1", "skipped"), ("d", "skipped")]
         (skipped,) = [one for one in flow.nodes() if one.name == "d"]
         assert flow.node("d") == skipped
         assert flow.results() == flow.results(["completed.1", "d"]) == {"completed.1": "completed.1!"}
 
-    def test_a_rule_that_is_not_met_tells_by_what(self, flows: FlowProducer, work: Work) -> None:
+    def test_a_rule_that_is_not_met_names_the_cause(self, flows: FlowProducer, work: Work) -> None:
         flow = flows.submit(FlowSpec("n", [node("completed.1"), node("d", "completed.1", rule="one_failed")]))
         flow.wait(timeout=LONG)
         assert reasons(flow)["d"] == "upstream completed: completed.1"

@@ -82,13 +82,13 @@ def test_an_ignored_failure_alone_fails_no_flow(submit: Submit, work: Work) -> N
     assert flow.wait(timeout=LONG).status.state == "completed"
 
 
-def test_a_skip_in_the_same_queue_releases_nobody(submit: Submit, work: Work) -> None:
+def test_a_skip_in_the_same_queue_releases_no_dependent(submit: Submit, work: Work) -> None:
     flow = submit(node("skipped.1"), node("a", "skipped.1"), node("b", "a", queue="spark"))
     assert flow.wait(timeout=LONG).status.skipped == 3
     assert work.ran == ["skipped.1"]
 
 
-def test_a_retry_decides_anew(submit: Submit, work: Work) -> None:
+def test_a_retry_decides_again(submit: Submit, work: Work) -> None:
     work.ends["a"] = "failed"
     flow = submit(
         node("a"),
@@ -128,7 +128,7 @@ def test_a_restart_that_was_cut_off_may_be_repeated(
     assert work.ran == ["a", "b", "c"] * 2
 
 
-def test_a_worker_tells_many_dependents_when_nobody_waits(
+def test_a_worker_notifies_many_dependents_when_no_client_waits(
     submit: Submit, work: Work, eventually: Eventually, redis_client: Any
 ) -> None:
     many = [node(f"n{n}", "first", queue=("etl", "spark")[n % 2]) for n in range(120)]
@@ -153,7 +153,7 @@ def test_fail_fast(submit: Submit, work: Work) -> None:
     assert (status.state, status.reason) == ("failed", "failed.1: broken")
 
 
-def test_a_queue_that_nobody_serves(submit: Submit, work: Work) -> None:
+def test_a_queue_without_workers(submit: Submit, work: Work) -> None:
     late = node("a", queue="nobody", queue_timeout=timedelta(milliseconds=300))
     flow = submit(late, node("b", "a"), node("completed.c", "a", rule="one_failed"))
     flow.wait(timeout=LONG)
@@ -174,7 +174,7 @@ def test_a_delay_counts_from_the_end_of_the_dependencies(submit: Submit, work: W
 
 
 def test_counts_that_come_late_do_not_matter(submit: Submit, work: Work, redis_client: Any) -> None:
-    """Two may move a flow on at once, and the one that looked first write last."""
+    """Two may move a flow on together, and the one that looked first write last."""
     flow = submit(node("completed.a"), node("skipped.b"))
     flow.wait(timeout=LONG)
     redis_client.hset(

@@ -168,26 +168,26 @@ def test_the_last_attempt_decides(flows: FlowProducer, run_worker: RunWorker, re
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])
-def test_a_run_that_takes_too_long_fails_and_is_told(
+def test_a_run_that_takes_too_long_fails_and_is_asked_to_stop(
     flows: FlowProducer, run_worker: RunWorker, eventually: Eventually, kind: str
 ) -> None:
-    told: list[str] = []
+    stopped: list[str] = []
 
     def in_thread(ctx: Any) -> None:
         ctx.cancelled.wait(20)
-        told.append("told")
+        stopped.append("stopped")
 
     async def on_loop(ctx: Any) -> None:
         try:
             await asyncio.sleep(20)
         finally:
-            told.append("told")
+            stopped.append("stopped")
 
     run_worker(["etl"], {"work": in_thread if kind == "thread" else on_loop})
     options = JobOptions(timeout=timedelta(milliseconds=100))
     outcome = flows.submit(flow(node("a", options=options))).wait(timeout=LONG)
     assert reasons(outcome) == [("a", "TimeoutError: still running after 0:00:00.100000")]
-    assert eventually(lambda: told) == ["told"]
+    assert eventually(lambda: stopped) == ["stopped"]
 
 
 def test_an_unrecoverable_failure_is_not_tried_again(flows: FlowProducer, run_worker: RunWorker) -> None:
@@ -248,7 +248,7 @@ async def returns_nan(ctx: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("handler", "told"),
+    ("handler", "expected"),
     [
         (waits_for_something_cancelled, "CancelledError"),
         (raises_mute, "Mute"),
@@ -259,16 +259,16 @@ async def returns_nan(ctx: Any) -> float:
     ],
 )
 def test_whatever_a_handler_does_its_job_ends_and_the_worker_goes_on(
-    flows: FlowProducer, run_worker: RunWorker, handler: Any, told: str
+    flows: FlowProducer, run_worker: RunWorker, handler: Any, expected: str
 ) -> None:
     run_worker(["etl"], {"work": handler, "next": lambda ctx: 1}, concurrency=1)
     outcome = flows.submit(flow(node("a"))).wait(timeout=timedelta(seconds=10))
-    assert outcome.failed[0].reason.startswith(told)
+    assert outcome.failed[0].reason.startswith(expected)
     assert flows.submit(flow(node("a", job="next"))).result(timeout=timedelta(seconds=10)) == {"a": 1}
 
 
 @pytest.mark.parametrize("stored", ["{", "[" * 50_000, "gz:x"], ids=range(3))
-def test_payloads_that_nobody_can_read_fail_their_job_and_not_the_worker(
+def test_payloads_that_cannot_be_read_fail_their_job_and_not_the_worker(
     flows: FlowProducer, run_worker: RunWorker, redis_client: Any, stored: str, recorder: type[Record]
 ) -> None:
     job = "glide:{etl}:job:f~a"
@@ -281,7 +281,7 @@ def test_payloads_that_nobody_can_read_fail_their_job_and_not_the_worker(
     assert outcome.results == {"c": "c!"}
 
 
-def test_an_input_that_nobody_can_read_fails_its_node_and_not_the_worker(
+def test_an_input_that_cannot_be_read_fails_its_node_and_not_the_worker(
     flows: FlowProducer,
     run_worker: RunWorker,
     redis_client: Any,
@@ -303,7 +303,7 @@ def test_an_input_that_nobody_can_read_fails_its_node_and_not_the_worker(
     assert nodes["c"].state is JobState.COMPLETED
 
 
-def test_an_unknown_handler_fails_the_node_and_tells_the_names(
+def test_an_unknown_handler_fails_the_node_and_lists_the_names(
     flows: FlowProducer, run_worker: RunWorker, recorder: type[Record]
 ) -> None:
     run_worker(["etl"], {"work": recorder(), "other": recorder()})

@@ -162,13 +162,13 @@ class TestCancelling:
         kind: str,
         recorder: type[Record],
     ) -> None:
-        told = threading.Event()
+        stopped = threading.Event()
         begun = threading.Event()
 
         def in_thread(ctx: Any) -> str:
             begun.set()
             if ctx.cancelled.wait(20):
-                told.set()
+                stopped.set()
             return "late"
 
         async def on_loop(ctx: Any) -> str:
@@ -176,14 +176,14 @@ class TestCancelling:
             try:
                 await asyncio.sleep(20)
             finally:
-                told.set()
+                stopped.set()
             return "late"
 
         running = run_worker(["etl"], {"work": in_thread if kind == "thread" else on_loop})
         found = flows.submit(DIAMOND, flow_id="f")
         assert begun.wait(20)
         self.cancelled(flows, found)
-        assert told.wait(20)
+        assert stopped.wait(20)
         running.stop()
         assert redis_client.xpending("glide:{etl}:stream", "workers")["pending"] == 0
         assert found.results() == {}

@@ -170,7 +170,7 @@ def one_by_one(hand: Hand, spec: FlowSpec) -> Iterator[str]:
         yield reply
 
 
-def test_many_submitters_at_once_make_one_flow(url: str, redis_client: Any) -> None:
+def test_many_submitters_together_make_one_flow(url: str, redis_client: Any) -> None:
     failures: list[BaseException] = []
 
     def submit() -> None:
@@ -212,7 +212,7 @@ def test_a_conflict_in_a_later_chunk_discards_everything(
 
 
 @pytest.mark.parametrize("calls", [CLAIMED + 5, CLAIMED + 6])
-def test_a_discard_that_died_half_way_is_no_flow_that_cannot_end(  # noqa: PLR0917  fixtures
+def test_a_discard_that_died_half_way_leaves_no_flow_that_cannot_end(  # noqa: PLR0917  fixtures
     hand: Hand, flows: FlowProducer, queue: Queue, redis_client: Any, run_worker: RunWorker, calls: int
 ) -> None:
     queue.add("work", options=JobOptions(job_id="f~n249"))
@@ -387,7 +387,7 @@ def test_a_server_on_a_socket_is_served_like_any_other(tmp_path: Path, run_worke
             assert flows.submit(chain(1)).result(timeout=LONG) == {"n0": 7}
 
 
-def test_a_server_that_is_down_is_told() -> None:
+def test_a_server_that_is_down_is_reported() -> None:
     with (
         FlowProducer("valkey://127.0.0.1:1") as flows,
         pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1"),

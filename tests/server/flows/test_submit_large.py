@@ -51,7 +51,7 @@ def test_a_wide_node_whose_submission_died_between_its_pieces_waits_for_all(
 ) -> None:
     hand.run_until(submission(WIDE), calls)
     assert waiting(redis_client) == []
-    if calls < 53:  # it is no node before its last edge
+    if calls < 53:  # it becomes a node with its last edge
         refused = hand.answer(flow.start_flow(QueueKeys("glide", "etl"), "f", check_flow(WIDE).digest, 1))
         assert isinstance(refused, FlowIncomplete)
     hand.run(submission(WIDE))

@@ -71,7 +71,7 @@ def steps(changes: Sequence[Change]) -> list[tuple[str, str]]:
 
 
 def check(spec: FlowSpec, changes: Sequence[Change]) -> None:
-    """No state twice in a row, and no start before the dependencies were told to have ended."""
+    """No state twice in a row, and no start before the dependencies were reported to have ended."""
     now: dict[str, str] = {}
     after: dict[str, Sequence[str]] = {one.name: one.after for one in spec.nodes}
     for change in changes:
@@ -85,7 +85,7 @@ def check(spec: FlowSpec, changes: Sequence[Change]) -> None:
 
 
 class TestWatching:
-    def test_every_node_is_told_in_order_and_then_the_end(
+    def test_every_node_is_reported_in_order_and_then_the_end(
         self, clients: Clients, run_worker: RunWorker, recorder: type[Record]
     ) -> None:
         found = clients.do(clients.flows().submit(DIAMOND))
@@ -98,7 +98,7 @@ class TestWatching:
         assert (end.flow, end.state, end.reason) == (found.id, "completed", "")
         assert [one.node for one in changes[:-1] if one.state == "completed"][::3] == ["a", "d"]
 
-    def test_a_flow_that_has_ended_is_told_and_that_is_it(
+    def test_a_flow_that_has_ended_is_reported_and_nothing_more(
         self, clients: Clients, run_worker: RunWorker, recorder: type[Record]
     ) -> None:
         found = clients.do(clients.flows().submit(DIAMOND))
@@ -118,7 +118,7 @@ class TestWatching:
         assert all(one.at.tzinfo for one in changes)
         assert watched(clients, found, after=changes[-1].position) == []
 
-    def test_progress_and_attempts_are_told(self, flows: FlowProducer, run_worker: RunWorker) -> None:
+    def test_progress_and_attempts_are_reported(self, flows: FlowProducer, run_worker: RunWorker) -> None:
         go, attempts = threading.Semaphore(0), iter([1, 2])
 
         def work(ctx: Any) -> str:
@@ -131,19 +131,19 @@ class TestWatching:
 
         found = flows.submit(flow(node("a", options=JobOptions(attempts=2))))
         run_worker(["etl"], {"work": work})
-        told = list[NodeChange]()
+        changes = list[NodeChange]()
         for change in found.watch(timeout=LONG):
             if not isinstance(change, NodeChange):
                 break
-            told.append(change)
+            changes.append(change)
             if (change.attempts, change.progress) in ((1, 51), (2, 52)):
                 go.release()
-        active = [(one.attempts, one.progress) for one in told if one.state == "active"]
+        active = [(one.attempts, one.progress) for one in changes if one.state == "active"]
         assert (1, 51) in active
         assert (2, 52) in active
-        assert (told[-1].state, told[-1].attempts) == ("completed", 2)
+        assert (changes[-1].state, changes[-1].attempts) == ("completed", 2)
 
-    def test_nodes_in_several_queues_are_told_in_order(
+    def test_nodes_in_several_queues_are_reported_in_order(
         self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record]
     ) -> None:
         queues = ("etl", "spark", "bi")
@@ -157,7 +157,7 @@ class TestWatching:
         assert set(last_states(changes).values()) == {"completed"}
         assert len(last_states(changes)) == 72
 
-    def test_a_cancelled_flow_is_told_to_its_end(self, flows: FlowProducer) -> None:
+    def test_a_cancelled_flow_is_reported_to_its_end(self, flows: FlowProducer) -> None:
         found = flows.submit(DIAMOND)
         watching = found.watch(timeout=LONG)
         assert steps([next(watching)]) == [("a", "waiting")]
@@ -166,7 +166,7 @@ class TestWatching:
         assert last_states(changes) == dict.fromkeys("abcd", "failed")
         assert (changes[-1].state, changes[-1].reason) == ("cancelled", "enough")
 
-    def test_nodes_that_are_added_meanwhile_are_told_too(
+    def test_nodes_that_are_added_meanwhile_are_reported_too(
         self, flows: FlowProducer, run_worker: RunWorker
     ) -> None:
         def work(ctx: Any) -> None:
@@ -182,7 +182,7 @@ class TestWatching:
             replace(one, position="") for one in changes[-2:]
         ]  # a position has several texts
 
-    def test_skipped_nodes_and_those_that_wait_for_one_of_many_are_told(
+    def test_skipped_nodes_and_those_that_wait_for_one_of_many_are_reported(
         self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record]
     ) -> None:
         held = threading.Event()
@@ -203,20 +203,20 @@ class TestWatching:
                 node("eager", "quick", "slow", rule="one_success"),
             )
         )
-        told: list[Change] = []
+        changes: list[Change] = []
         for change in found.watch(timeout=LONG):
-            told.append(change)
-            if last_states(told).get("eager") == "completed":
+            changes.append(change)
+            if last_states(changes).get("eager") == "completed":
                 held.set()
-        assert last_states(told) == {
+        assert last_states(changes) == {
             "broken": "failed", "skipped": "skipped", "quick": "completed", "slow": "completed",
             "eager": "completed",
         }  # fmt: skip
-        order = [name for name, state in steps(told) if state in ("completed", "failed", "skipped")]
+        order = [name for name, state in steps(changes) if state in ("completed", "failed", "skipped")]
         assert order.index("quick") < order.index("eager") < order.index("slow")
         assert order.index("broken") < order.index("skipped")
-        assert list(found.watch(after=told[-1].position)) == []
-        assert [one.position for one in found.watch(after=told[-2].position)] == [told[-1].position]
+        assert list(found.watch(after=changes[-1].position)) == []
+        assert [one.position for one in found.watch(after=changes[-2].position)] == [changes[-1].position]
 
     def test_patience_ends_and_the_flow_goes_on(self, clients: Clients) -> None:
         found = clients.do(clients.flows().submit(DIAMOND))
@@ -226,7 +226,7 @@ class TestWatching:
 
 
 class TestGoingOn:
-    def test_whoever_goes_on_after_any_change_is_told_the_rest_once(
+    def test_a_reader_that_goes_on_after_any_change_gets_the_rest_once(
         self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record]
     ) -> None:
         spec = layers(4, 8, ("etl", "bi"))
@@ -242,7 +242,7 @@ class TestGoingOn:
         check(spec, changes)
         assert set(last_states(changes).values()) == {"completed"}
 
-    def test_events_that_were_trimmed_away_are_no_loss(
+    def test_events_that_were_trimmed_away_hide_nothing(
         self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record], redis_client: Any
     ) -> None:
         spec = layers(3, 10)
@@ -255,7 +255,7 @@ class TestGoingOn:
         check(spec, changes)
         assert last_states(changes) == dict.fromkeys((one.name for one in spec.nodes), "completed")
 
-    def test_a_reader_that_slept_through_everything_is_told_the_differences(
+    def test_a_reader_that_slept_through_everything_gets_the_differences(
         self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record], redis_client: Any
     ) -> None:
         found = flows.submit(DIAMOND)
@@ -275,10 +275,10 @@ class TestGoingOn:
         held = threading.Event()
         run_worker(["etl"], {"work": lambda ctx: ctx.node in ("a", "b") or held.wait(30)}, concurrency=1)
         found = flows.submit(flow(node("a"), node("b", "a"), node("c", "b")))
-        told: list[Change] = []
+        changes: list[Change] = []
         for change in found.watch(timeout=LONG):
-            told.append(change)
-            if last_states(told).get("b") == "completed":
+            changes.append(change)
+            if last_states(changes).get("b") == "completed":
                 break
         held.set()
         code = (
@@ -287,14 +287,14 @@ class TestGoingOn:
             "for c in flow.watch(after=sys.argv[3]): print(getattr(c, 'node', 'flow'), c.state)"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code, url, found.id, told[-1].position],
+            [sys.executable, "-c", code, url, found.id, changes[-1].position],
             capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
         lines = done.stdout.splitlines()
         assert lines[-2:] == ["c completed", "flow completed"]
         assert not [line for line in lines if line.startswith(("a ", "b "))]
 
-    def test_a_retry_is_told_to_those_who_go_on(
+    def test_a_retry_is_reported_to_readers_that_go_on(
         self, flows: FlowProducer, run_worker: RunWorker, recorder: type[Record]
     ) -> None:
         record = recorder("b")
@@ -322,7 +322,7 @@ class TestGoingOn:
             with pytest.raises(ConfigurationError, match="no position of a watched flow"):
                 other.watch(after=broken)
 
-    def test_a_flow_that_is_gone_is_refused(self, flows: FlowProducer, redis_client: Any) -> None:
+    def test_a_missing_flow_is_refused(self, flows: FlowProducer, redis_client: Any) -> None:
         found = flows.submit(DIAMOND)
         redis_client.flushall()
         with pytest.raises(FlowNotFound):
@@ -331,7 +331,7 @@ class TestGoingOn:
 
 @contextmanager
 def vanishing_events(redis_client: Any, queues: Sequence[str]) -> Iterator[None]:
-    """Nearly every event is trimmed away before anybody can read it."""
+    """Nearly every event is trimmed away before any client can read it."""
     over = threading.Event()
 
     def trim() -> None:
@@ -348,7 +348,7 @@ def vanishing_events(redis_client: Any, queues: Sequence[str]) -> Iterator[None]
         trimming.join(timeout=20)
 
 
-def test_while_readers_change_and_the_flow_grows_and_is_retried_nothing_is_lost_or_told_twice(
+def test_while_readers_change_and_the_flow_grows_and_is_retried_nothing_is_lost_or_reported_twice(
     flows: FlowProducer, run_worker: RunWorker, redis_client: Any
 ) -> None:
     queues, dice = ("etl", "spark", "bi"), random.Random(11)
@@ -507,9 +507,9 @@ def test_a_dependency_that_was_read_again_too_early_is_read_once_more(
 
     news = hand.run(flow_watch._read(watch, ["x", "u"]))
     changes = hand.run(interrupted(flow_watch._changes(watch, news), 2, end_a))
-    told = steps(changes)
-    assert ("y", "waiting") in told
-    assert ("a", "completed") in told[: told.index(("y", "waiting"))]
+    reported = steps(changes)
+    assert ("y", "waiting") in reported
+    assert ("a", "completed") in reported[: reported.index(("y", "waiting"))]
 
 
 def interrupted(op: Any, number: int, act: Any) -> Any:

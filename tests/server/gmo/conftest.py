@@ -72,7 +72,7 @@ class Bench:
         return str(answer.code)
 
     def unchanged(self, call: Call[Any]) -> Any:
-        """The answer of a call that changes nothing."""
+        """The reply of a call that changes nothing."""
         before = self.dump()
         answer = self.call(call)
         assert self.dump() == before
@@ -90,7 +90,7 @@ class Bench:
         return check_flow(FlowSpec("n", nodes)).digest
 
     def take(self, consumer: str = "node") -> str:
-        """A Node worker reads the next entry and does nothing with it yet; answers the entry's id."""
+        """A Node worker reads the next entry and does nothing with it yet; returns the entry's id."""
         ((_, ((entry_id, _fields),)),) = self.client.xreadgroup(
             GROUP, consumer, {self.etl.key("stream"): ">"}, 1
         )
@@ -116,7 +116,7 @@ class Bench:
         return verdict, answer.flows
 
     def finish(self, attempt: Attempt, result: str = "1") -> list[str]:
-        """Hand in a result, which must be taken; answers the flows that need advancing."""
+        """Hand in a result, which must be taken; returns the flows that need advancing."""
         verdict, flows = self.hand_in(Outcome(attempt, Kind.DONE, result))
         assert verdict == "ok"
         return flows
@@ -129,7 +129,7 @@ class Bench:
         before = self.dump()
         verdicts = self.exchange(*outcomes).verdicts
         assert self.dump() == before
-        return len(verdicts) == len(outcomes) and all(said.startswith("stale ") for said in verdicts)
+        return len(verdicts) == len(outcomes) and all(verdict.startswith("stale ") for verdict in verdicts)
 
     def heartbeat(self, attempt: Attempt, later_ms: int = 0) -> int:
         """1 kept, 0 asked to stop, -1 not the attempt's any more."""

@@ -23,7 +23,7 @@ def finish(bench: Bench, attempt: Attempt) -> None:
 
 
 def run_all(bench: Bench, limit: int = 10_000) -> list[str]:
-    """Run what can be run until nothing can; answers the names in the order in which they ran."""
+    """Run what can be run until nothing can; returns the names in the order in which they ran."""
     ran: list[str] = []
     for queue in [ETL, SPARK] * limit:
         waiting = bench.client.xlen(queue.key("stream"))

@@ -27,7 +27,7 @@ def a_job(bench: Bench, job_id: str = "j", **options: Any) -> str:
 
 
 class TestBeginning:
-    def test_it_begins_an_attempt_and_a_repeat_answers_the_same(self, bench: Bench) -> None:
+    def test_it_begins_an_attempt_and_a_repeat_returns_the_same(self, bench: Bench) -> None:
         a_job(bench)
         attempt = bench.begin()
         assert (attempt.job_id, attempt.processed_on, attempt.data) == ("j", "1000000", "1")
@@ -46,7 +46,7 @@ class TestBeginning:
         assert bench.dump() == before
 
     def test_the_entry_of_a_held_job_that_is_delivered_again_is_left_alone(self, bench: Bench) -> None:
-        """As after somebody has made the group anew."""
+        """As after another client has made the group again."""
         a_job(bench)
         attempt = bench.begin()
         bench.client.xgroup_destroy(STREAM, GROUP)
@@ -81,7 +81,7 @@ class TestBeginning:
         assert (bench.pending(), bench.client.xlen(STREAM)) == (own, own)
         assert bench.finish(attempt) == []
 
-    def test_a_job_that_is_gone_leaves_no_entry(self, bench: Bench) -> None:
+    def test_a_missing_job_leaves_no_entry(self, bench: Bench) -> None:
         a_job(bench)
         bench.client.delete("glide:{etl}:job:j")
         assert bench.exchange(wanted=1).begun == []
@@ -156,7 +156,9 @@ class TestFinishing:
     @pytest.mark.parametrize(
         "change", [{"gmo:token": "x"}, {"processedOn": "7"}, {"state": "waiting"}, {"state": "failed"}]
     )
-    def test_whoever_does_not_own_the_job_is_refused(self, bench: Bench, change: dict[str, str]) -> None:
+    def test_a_worker_that_does_not_own_the_job_is_refused(
+        self, bench: Bench, change: dict[str, str]
+    ) -> None:
         a_job(bench)
         attempt = bench.begin()
         bench.client.hset("glide:{etl}:job:j", mapping=change)
@@ -166,7 +168,7 @@ class TestFinishing:
         assert bench.dump() == before
         assert bench.refused(attempt_calls.progress(attempt, ETL, "1", bench.now)) == "GMO_STALE"
 
-    def test_a_job_that_is_gone_is_refused(self, bench: Bench) -> None:
+    def test_a_missing_job_is_refused(self, bench: Bench) -> None:
         a_job(bench)
         attempt = bench.begin()
         bench.client.delete("glide:{etl}:job:j")
@@ -237,7 +239,7 @@ class TestFailing:
         assert {bench.job(f"f~n{n}")["state"] for n in range(250)} == {"waiting"}
         assert bench.client.xlen(STREAM) == 250
 
-    def test_a_failure_that_was_undone_blocks_nobody_later(self, bench: Bench, node: Any) -> None:
+    def test_a_failure_that_was_undone_blocks_no_dependent_later(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(250)))
         bench.fail(bench.begin())
         bench.call(flow_calls.cancel_flow(ETL, "f", "stop", bench.now))
@@ -258,7 +260,7 @@ class TestFailing:
 
 
 class TestHolding:
-    def test_a_sign_of_life_is_kept_and_tells_of_a_revocation(self, bench: Bench) -> None:
+    def test_a_sign_of_life_is_kept_and_returns_a_revocation(self, bench: Bench) -> None:
         a_job(bench)
         attempt = bench.begin()
         assert bench.heartbeat(attempt, 7) == 1
@@ -266,7 +268,7 @@ class TestHolding:
         bench.client.hset("glide:{etl}:job:j", "revoked", "1")
         assert bench.heartbeat(attempt, 8) == 0
 
-    def test_progress_is_kept_and_told(self, bench: Bench) -> None:
+    def test_progress_is_kept_and_emitted(self, bench: Bench) -> None:
         a_job(bench)
         attempt = bench.begin()
         assert bench.call(attempt_calls.progress(attempt, ETL, "[1]", bench.now + 7)) == 1

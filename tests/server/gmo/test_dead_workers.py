@@ -50,12 +50,12 @@ def test_a_killed_worker_is_forgotten_once_it_holds_nothing(bench: Bench) -> Non
     assert bench.begin().job_id == "1"
 
 
-def test_one_that_was_heard_of_a_moment_ago_stays(bench: Bench) -> None:
+def test_one_that_was_active_a_moment_ago_stays(bench: Bench) -> None:
     assert "gmo-worker-2-idle" in forget(bench, SILENT_MS)
     assert bench.client.zrange(LISTED, 0, -1) == ["gmo-worker-1-alive"]
 
 
-def test_a_queue_without_a_group_is_no_error(bench: Bench) -> None:
+def test_a_queue_without_a_group_is_not_an_error(bench: Bench) -> None:
     bench.client.delete(ETL.key("stream"))
     assert bench.call(workers.forget_workers(ETL, GROUP, 0, bench.now)) == 0
 

@@ -140,7 +140,7 @@ class TestOneCall:
     @pytest.mark.parametrize(
         "wrong", [["x"], [1, "workers", "w", 1, "t", "", 0, 0, "done"]], ids=["now", "short"]
     )
-    def test_a_call_that_cannot_be_meant_changes_nothing(self, bench: Bench, wrong: list[Any]) -> None:
+    def test_an_invalid_call_changes_nothing(self, bench: Bench, wrong: list[Any]) -> None:
         add(bench)
         before = bench.dump()
         with pytest.raises(Exception, match="GMO_BAD_CALL"):
@@ -192,7 +192,7 @@ class TestTheFence:
         assert bench.call(wire.heartbeat(bench.etl, [late], bench.now)) == [-1]
         assert bench.dump() == before
 
-    def test_a_heartbeat_tells_what_became_of_each_attempt(self, bench: Bench, worker: Worker) -> None:
+    def test_a_heartbeat_returns_the_state_of_each_attempt(self, bench: Bench, worker: Worker) -> None:
         for _ in range(3):
             add(bench)
         one, two, three = worker(wanted=3).begun
@@ -292,7 +292,7 @@ class TestLimits:
         bench.client.hset(P + "meta", mapping={"rateLimitMax": 3, "rateLimitDuration": 1_000})
         assert len(worker(wanted=9, limit=(4, 1_000)).begun) == 1, "the queue's own limit goes before"
 
-    def test_many_dependents_are_told_in_more_than_one_call(self, bench: Bench, node: Any) -> None:
+    def test_many_dependents_are_notified_in_more_than_one_call(self, bench: Bench, node: Any) -> None:
         roots = [f"r{number}" for number in range(9)]
         joins = [node(f"j{number}", *roots) for number in range(50)]
         bench.submit(*(node(root) for root in roots), *joins)
@@ -315,8 +315,8 @@ class TestLimits:
 class TestManyNodesOfAFlow:
     def test_their_ends_are_counted_together(self, bench: Bench, worker: Worker, node: Any) -> None:
         bench.submit(*(node(f"n{n}") for n in range(5)))
-        told = worker(*map(done, worker(wanted=5).begun))
-        assert told.verdicts == ["ok"] * 5
+        answer = worker(*map(done, worker(wanted=5).begun))
+        assert answer.verdicts == ["ok"] * 5
         record = bench.record()
         assert (record["state"], record["completed"]) == ("completed", "5")
         assert bench.events().count(("flow.completed", "f")) == 1

@@ -67,7 +67,7 @@ class TestExtending:
         assert leftovers(bench) == []
 
     @pytest.mark.parametrize("died_after", range(8))
-    def test_an_extension_that_nobody_repeats_is_swept(
+    def test_an_extension_that_is_not_repeated_is_swept(
         self, bench: Bench, node: Any, died_after: int
     ) -> None:
         bench.submit(node("a"))

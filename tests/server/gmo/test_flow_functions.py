@@ -32,7 +32,7 @@ def a_job(bench: Bench, job_id: str = "j", **options: Any) -> str:
 
 
 class TestVersion:
-    def test_it_tells_version_and_fingerprint(self, bench: Bench) -> None:
+    def test_it_returns_version_and_fingerprint(self, bench: Bench) -> None:
         ours = library(ORCHESTRATE)
         assert bench.unchanged(libraries.orchestrate_version()) == (ours.version, ours.sha256)
 
@@ -71,7 +71,7 @@ class TestStaging:
         bench.call(call)
         assert bench.unchanged(call) == "staging"
 
-    def test_a_flow_that_runs_or_has_ended_is_only_told(self, bench: Bench, node: Any) -> None:
+    def test_a_flow_that_runs_or_has_ended_is_only_reported(self, bench: Bench, node: Any) -> None:
         bench.submit(node("a"))
         assert bench.unchanged(bench.stage(node("a"))) == "running"
         attempt = bench.begin()
@@ -170,7 +170,7 @@ class TestAdvancing:
         assert bench.call(flow.unsettled_flows(ETL, 10)) == []
         assert bench.unchanged(flow.advance_flow(ETL, "f", bench.now)) == 0
 
-    def test_a_flow_that_is_gone_is_taken_off_the_list(self, bench: Bench) -> None:
+    def test_a_missing_flow_is_taken_off_the_list(self, bench: Bench) -> None:
         bench.client.sadd("glide:{etl}:gmo:todo", "f")
         answer = bench.hand.answer(flow.advance_flow(ETL, "f", bench.now))
         assert answer.code == "GMO_FLOW_NOT_FOUND"
@@ -228,7 +228,7 @@ class TestCancellingAndRetrying:
         assert bench.events()[-1] == ("flow.completed", "f")
         assert bench.client.exists("glide:{etl}:gmo:todo") == 0
 
-    def test_unknown_flows_are_told(self, bench: Bench) -> None:
+    def test_unknown_flows_are_reported(self, bench: Bench) -> None:
         for call in (
             flow.cancel_flow(ETL, "f", "x", bench.now),
             flow.retry_flow(ETL, "f", bench.now),

@@ -1,4 +1,4 @@
-"""Growth by its functions: what is staged is nobody's until its attempt is accepted, then the flow's."""
+"""Growth by its functions: what is staged belongs to the flow once its attempt is accepted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def grow(bench: Bench, attempt: Attempt, *nodes: FlowNode, before: tuple[str, ..
 
 
 class TestStaged:
-    def test_nobody_sees_what_is_staged(self, bench: Bench, node: Any) -> None:
+    def test_what_is_staged_is_invisible(self, bench: Bench, node: Any) -> None:
         bench.submit(node("split"), node("join", "split"))
         attempt = bench.begin()
         before = bench.dump()
@@ -137,7 +137,7 @@ class TestRefused:
             ([], (), InvalidFlow),
         ],
     )
-    def test_what_cannot_be_added_is_told(
+    def test_what_cannot_be_added_is_reported(
         self, bench: Bench, node: Any, nodes: Any, before: Any, error: type[GlideMQError]
     ) -> None:
         bench.submit(node("split"), node("join", "split"), node("other", queue="spark"))
@@ -170,7 +170,7 @@ class TestRefused:
         with pytest.raises(LeaseLost):
             grow(bench, attempt, node("a"))
 
-    def test_a_flow_that_is_full_is_told(self, bench: Bench, node: Any) -> None:
+    def test_a_flow_that_is_full_is_reported(self, bench: Bench, node: Any) -> None:
         bench.submit(node("split"))
         bench.client.hset("glide:{etl}:gmo:flow:f", "total", 100_000)
         with pytest.raises(FlowTooLarge, match="100,000"):
@@ -188,7 +188,7 @@ class TestLost:
         assert leftovers(bench) == []
         assert bench.client.keys("*:job:*") == ["glide:{etl}:job:f~split"]
 
-    def test_the_next_attempt_begins_anew(self, bench: Bench, node: Any) -> None:
+    def test_the_next_attempt_begins_from_the_start(self, bench: Bench, node: Any) -> None:
         bench.submit(node("split"))
         first = bench.begin()
         grow(bench, first, *(node(f"a{n}") for n in range(120)))
@@ -229,7 +229,9 @@ class TestLost:
 
 class TestMany:
     @pytest.mark.parametrize("died_after", range(12))
-    def test_many_nodes_join_together_whoever_dies(self, bench: Bench, node: Any, died_after: int) -> None:
+    def test_many_nodes_join_together_whichever_call_is_the_last(
+        self, bench: Bench, node: Any, died_after: int
+    ) -> None:
         bench.submit(node("split"), node("join", "split"))
         attempt = bench.begin()
         many = [node(f"a{n}", queue="spark" if n % 2 else "etl") for n in range(130)]
@@ -256,7 +258,7 @@ class TestMany:
         assert status(bench) == ("completed", 132, 132, 0)
 
     @pytest.mark.parametrize("died_after", range(13))
-    def test_half_of_a_growth_is_none(self, bench: Bench, node: Any, died_after: int) -> None:
+    def test_half_of_a_growth_adds_nothing(self, bench: Bench, node: Any, died_after: int) -> None:
         bench.submit(node("split"), node("join", "split"))
         attempt = bench.begin()
         many = [node(f"a{n}") for n in range(130)]
@@ -280,7 +282,7 @@ class TestMany:
         assert bench.client.xlen(ETL.key("stream")) == 0
 
     @pytest.mark.parametrize("slices", [1, 2, 3, 4, 5])
-    def test_a_restart_that_is_cut_off_leaves_nothing_doomed(
+    def test_a_restart_that_is_cut_off_leaves_nothing_marked_for_removal(
         self, bench: Bench, node: Any, slices: int
     ) -> None:
         bench.submit(node("split"), node("join", "split"))

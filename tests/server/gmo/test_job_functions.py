@@ -42,14 +42,14 @@ WRONG: list[tuple[str, str, list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "key", "args", "code"), WRONG, ids=range(len(WRONG)))
-def test_a_call_that_cannot_be_meant_changes_nothing(
+def test_an_invalid_call_changes_nothing(
     bench: Bench, name: str, key: str, args: list[Any], code: str
 ) -> None:
     bench.call(jobs.add_job(bench.etl, "work", "1", JobOptions(), bench.now))
     assert bench.refused(function(name, [key], args, lambda reply: reply)) == code
 
 
-def test_a_hundred_removals_tell_each_job(bench: Bench) -> None:
+def test_a_hundred_removals_list_each_job(bench: Bench) -> None:
     ids = [bench.call(jobs.add_job(bench.etl, "work", "1", JobOptions(), bench.now)) for _ in range(100)]
     entries = bench.client.xrange("glide:{etl}:stream")
     pairs = [(fields["jobId"], entry_id) for entry_id, fields in entries[:98]]

@@ -1,4 +1,4 @@
-"""Every job that fails for good gets its dead letter, once, whoever dies on the way."""
+"""Every job that fails for good gets its dead letter, once, whichever process dies on the way."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def letters(bench: Bench) -> list[dict[str, Any]]:
     ]
 
 
-def told(job_id: str, reason: str, attempts: int = 1, data: Any = None) -> dict[str, Any]:
+def expected(job_id: str, reason: str, attempts: int = 1, data: Any = None) -> dict[str, Any]:
     return {
         "originalQueue": "etl",
         "originalJobId": job_id,
@@ -60,7 +60,7 @@ def test_a_worker_that_dies_right_after_reporting_loses_no_letter(bench: Bench) 
     job_id = add(bench, {"n": 1})
     assert bench.fail(bench.begin())[0] == "failed"
     someone_reclaims(bench)
-    assert letters(bench) == [told(job_id, "boom", data={"n": 1})]
+    assert letters(bench) == [expected(job_id, "boom", data={"n": 1})]
     assert not bench.client.exists(NOTES)
 
 
@@ -70,7 +70,7 @@ def test_a_job_that_kills_its_worker_gets_a_letter(bench: Bench) -> None:
     bench.now += 10_000
     assert bench.reclaim(max_stalled=0) == []
     someone_reclaims(bench)
-    assert letters(bench) == [told(job_id, "job stalled more than maxStalledCount", attempts=0)]
+    assert letters(bench) == [expected(job_id, "job stalled more than maxStalledCount", attempts=0)]
 
 
 def test_a_job_of_a_list_that_kills_its_worker_gets_a_letter(bench: Bench) -> None:
@@ -87,7 +87,7 @@ def test_a_job_that_is_removed_as_it_fails_gets_a_letter(bench: Bench) -> None:
     assert bench.hand_in(outcome)[0] == "failed"
     assert bench.job(job_id) == {}
     someone_reclaims(bench)
-    assert letters(bench) == [told(job_id, "boom", data={"n": 1})]
+    assert letters(bench) == [expected(job_id, "boom", data={"n": 1})]
 
 
 def test_a_job_that_the_retention_of_others_removes_gets_a_letter(bench: Bench) -> None:
@@ -117,7 +117,7 @@ def test_a_job_that_expires_gets_a_letter(bench: Bench, delay: int) -> None:
     assert [letter["failedReason"] for letter in letters(bench)] == ["expired"]
 
 
-def test_a_node_that_nobody_begins_in_time_gets_a_letter_and_its_dependents_none(
+def test_a_node_that_no_worker_begins_in_time_gets_a_letter_and_its_dependents_none(
     bench: Bench, node: Any
 ) -> None:
     bench.submit(FlowNode("a", "etl", "work", queue_timeout=timedelta(seconds=1)), node("b", "a"))
@@ -128,7 +128,7 @@ def test_a_node_that_nobody_begins_in_time_gets_a_letter_and_its_dependents_none
     assert bench.record()["state"] == "failed"
 
 
-def test_a_suspended_job_whose_time_is_over_gets_a_letter(bench: Bench) -> None:
+def test_a_suspended_job_whose_time_has_passed_gets_a_letter(bench: Bench) -> None:
     job_id = add(bench)
     assert bench.hand_in(Outcome(bench.begin(), Kind.SUSPEND, "wait", first=5))[0] == "ok"
     bench.now += 10_000
@@ -137,7 +137,7 @@ def test_a_suspended_job_whose_time_is_over_gets_a_letter(bench: Bench) -> None:
     assert [letter["originalJobId"] for letter in letters(bench)] == [job_id]
 
 
-def test_a_retry_that_is_left_is_no_failure_for_good(bench: Bench) -> None:
+def test_a_failure_with_a_retry_left_gets_no_letter(bench: Bench) -> None:
     add(bench, attempts=2)
     assert bench.fail(bench.begin(), attempts=2)[0] == "retrying"
     assert not bench.client.exists(NOTES)
@@ -157,7 +157,7 @@ def test_a_job_that_was_retried_meanwhile_gets_none_and_a_second_failure_its_own
     assert len(letters(bench)) == 2
 
 
-def test_a_burial_that_is_cut_off_anywhere_is_repeated_and_made_once(bench: Bench) -> None:
+def test_a_letter_whose_writing_is_cut_off_anywhere_is_written_once(bench: Bench) -> None:
     for n in range(3):
         add(bench, n)
         bench.fail(bench.begin())
@@ -178,7 +178,7 @@ def test_letters_that_cannot_be_written_wait(bench: Bench) -> None:
     assert bench.client.hkeys(NOTES) == [job_id]
 
 
-def test_data_that_is_no_json_is_left_out_and_keeps_back_no_other(bench: Bench) -> None:
+def test_data_that_is_not_json_is_left_out_and_holds_up_no_other(bench: Bench) -> None:
     broken, fine = add(bench, 1), add(bench, 2)
     bench.fail(bench.begin())
     bench.fail(bench.begin())

@@ -77,7 +77,7 @@ class TestEnding:
         assert end(bench, "cancelled") == 1
         assert bench.client.zcard("glide:{etl}:scheduled") == 0
 
-    def test_one_that_is_gone_is_not_made(self, bench: Bench) -> None:
+    def test_a_missing_one_is_not_made(self, bench: Bench) -> None:
         assert unchanged(bench, "failed")
 
 
@@ -94,14 +94,14 @@ class TestRunningAgain:
         assert blocked.job("j")["state"] == "waiting"
 
     @pytest.mark.parametrize("how", ["failed", "skipped", "cancelled"])
-    def test_whoever_decided_in_an_earlier_round_comes_too_late(self, blocked: Bench, how: str) -> None:
+    def test_a_decision_of_an_earlier_round_comes_too_late(self, blocked: Bench, how: str) -> None:
         end(blocked, "failed")
         assert blocked.call(node_jobs.run_again(ETL, "j", 2)) == 1
         assert unchanged(blocked, how, 1)
         assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1)) == 0
         assert end(blocked, how, 2) == 1
 
-    def test_one_that_is_gone_is_not_made(self, bench: Bench) -> None:
+    def test_a_missing_one_is_not_made(self, bench: Bench) -> None:
         assert bench.unchanged(node_jobs.run_again(ETL, "j", 1)) == 0
 
 

@@ -1,4 +1,4 @@
-"""What whoever died left behind is found in the flow itself: no list has to name it."""
+"""What a dead process left behind is found in the flow itself: no list has to name it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def lap(bench: Bench) -> None:
 
 
 def lose(bench: Bench, *tables: str) -> None:
-    """What was to be done is in no table any more."""
+    """The pending work is in no table any more."""
     assert bench.client.delete(*(f"{FLOW}:{table}" for table in tables))
     bench.client.srem("glide:{etl}:gmo:todo", "f")
 
 
-def untell(bench: Bench, node: str, dependency: str) -> None:
-    """The node waits again, and has never heard of the end of one of its dependencies."""
+def forget_end(bench: Bench, node: str, dependency: str) -> None:
+    """The node waits again, and was not notified of the end of one of its dependencies."""
     job, ref = f"glide:{{etl}}:job:f~{node}", f"glide:{{etl}}:f~{dependency}"
     bench.client.xdel(STREAM, bench.job(f"f~{node}")["gmo:entry"])
     bench.client.hdel(job, f"depdone:{ref}", "gmo:entry")
@@ -55,7 +55,7 @@ def states(bench: Bench, *names: str) -> set[str]:
     return {bench.job(f"f~{name}")["state"] for name in names}
 
 
-def test_dependents_that_were_never_told_run(bench: Bench, node: Any) -> None:
+def test_dependents_that_were_never_notified_run(bench: Bench, node: Any) -> None:
     names = [f"n{n}" for n in range(MANY)]
     bench.submit(node("a"), *(node(name, "a") for name in names))
     bench.finish(bench.begin())
@@ -71,12 +71,12 @@ def test_a_node_that_missed_one_of_its_dependencies_runs(bench: Bench, node: Any
     bench.submit(*(node(name) for name in names), node("end", *names))
     for _ in names:
         bench.finish(bench.begin())
-    untell(bench, "end", names[1])
+    forget_end(bench, "end", names[1])
     lap(bench)
     assert (states(bench, "end"), bench.client.xlen(STREAM)) == ({"waiting"}, 1)
 
 
-def test_a_node_that_was_told_all_and_not_released_runs(bench: Bench, node: Any) -> None:
+def test_a_node_that_was_notified_of_all_and_not_released_runs(bench: Bench, node: Any) -> None:
     bench.submit(node("a"), node("b", "a"))
     bench.finish(bench.begin())
     entry = bench.job("f~b")["gmo:entry"]
@@ -95,7 +95,7 @@ def test_a_root_that_was_forgotten_runs(bench: Bench, node: Any) -> None:
     assert bench.client.xlen(STREAM) == MANY
 
 
-def test_a_failure_that_reached_nobody_ends_the_flow(bench: Bench, node: Any) -> None:
+def test_a_failure_that_reached_no_dependent_ends_the_flow(bench: Bench, node: Any) -> None:
     bench.submit(node("a"), *(node(f"n{n}", "a") for n in range(MANY)), node("end", "n0"))
     bench.fail(bench.begin())
     lose(bench, "notifying", "blocked")
@@ -116,7 +116,7 @@ def test_a_rule_that_is_fulfilled_is_obeyed(bench: Bench) -> None:
     job = "glide:{etl}:job:f~c"
     bench.client.xdel(STREAM, bench.job("f~c")["gmo:entry"])
     bench.client.hset(job, "state", "waiting-children")
-    bench.client.sadd("glide:{etl}:deps:f~c", "glide:{etl}:f~c")  # nobody else releases it
+    bench.client.sadd("glide:{etl}:deps:f~c", "glide:{etl}:f~c")  # nothing else releases it
     lap(bench)
     assert bench.begin().job_id == "f~c"
 
@@ -129,7 +129,7 @@ def test_a_flow_that_has_no_open_node_ends(bench: Bench, node: Any) -> None:
     assert bench.record()["state"] == "completed"
 
 
-def test_who_waits_for_what_is_to_come_is_left_alone(bench: Bench, node: Any) -> None:
+def test_a_node_that_waits_for_open_nodes_is_left_alone(bench: Bench, node: Any) -> None:
     names = [f"n{n}" for n in range(MANY)]
     bench.submit(*(node(name) for name in names), node("end", *names), node("two", "n0", "n1"))
     for _ in names[:-1]:

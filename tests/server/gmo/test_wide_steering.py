@@ -1,4 +1,4 @@
-"""Wide nodes that are cancelled, retried and restarted in the middle of telling lose no dependent."""
+"""Wide nodes that are cancelled, retried and restarted in the middle of notifying lose no dependent."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NAMES = [f"n{n}" for n in range(WIDE)]
 
 
 def work(bench: Bench, kind: Kind) -> None:
-    """A worker begins some nodes, and says how they ended until the server has taken it."""
+    """A worker begins some nodes, and reports how they ended until the server has accepted it."""
     left = [Outcome(attempt, kind, "1", "", 1, 0) for attempt in bench.exchange(wanted=40).begun]
     while left:
         verdicts = bench.exchange(*left).verdicts
-        left = [outcome for outcome, said in zip(left, verdicts, strict=True) if said == "again"]
+        left = [outcome for outcome, verdict in zip(left, verdicts, strict=True) if verdict == "again"]
 
 
 def steer(bench: Bench, chance: random.Random) -> None:

@@ -1,4 +1,4 @@
-"""The drivers: what an operation is told when things go wrong below it."""
+"""The drivers: what an operation gets when things go wrong below it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def test_a_reply_is_never_that_of_another_call(url: str) -> None:
     driver, dice = AsyncDriver(ConnectionSettings.resolve(url)), random.Random(2)
 
     async def echo(number: int) -> None:
-        said = await driver.run(ask(command("ECHO", number, decode=replies.text)))
-        assert said == str(number)
+        reply = await driver.run(ask(command("ECHO", number, decode=replies.text)))
+        assert reply == str(number)
 
     tasks = [asyncio.create_task(echo(number)) for number in range(300)]
     await asyncio.sleep(0.005)
@@ -66,20 +66,20 @@ def test_a_refused_call_of_a_batch_stands_in_its_place(hand: Hand) -> None:
 def test_a_connection_that_breaks_after_sending_leaves_the_outcome_unknown(
     hand: Hand, redis_client: Any, eventually: Eventually
 ) -> None:
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def wait() -> None:
         try:
             hand.run(ask(command("BLPOP", "nothing", 10, decode=replies.anything, blocks_for=10)))
         except OutcomeUnknown as exc:
-            told.append(exc)
+            errors.append(exc)
 
     waiter = threading.Thread(target=wait)
     waiter.start()
     blocked = eventually(lambda: [c["id"] for c in redis_client.client_list() if c["cmd"] == "blpop"])
     redis_client.client_kill_filter(_id=blocked[0])
     waiter.join(20)
-    assert ["broke while waiting for the reply" in str(exc) for exc in told] == [True]
+    assert ["broke while waiting for the reply" in str(exc) for exc in errors] == [True]
     assert hand.run(ask(PING)) == "PONG"
 
 
@@ -92,7 +92,7 @@ async def test_a_call_may_wait_longer_than_other_calls_may_take(url: str) -> Non
     await driver.aclose()
 
 
-def test_an_operation_is_told_the_error_and_may_go_on(hand: Hand) -> None:
+def test_an_operation_gets_the_error_and_may_go_on(hand: Hand) -> None:
     def op() -> Op[str]:
         try:
             yield from ask(command("INCR", "a", "b", decode=replies.anything))

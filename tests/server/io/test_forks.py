@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:De
 
 
 def in_child(call: Callable[[], Any]) -> int:
-    """Call in a forked child and answer its exit code: 0 when the call returned, -14 when it hangs."""
+    """Call in a forked child and return its exit code: 0 when the call returned, -14 when it hangs."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(10)
@@ -54,7 +54,7 @@ def test_a_client_can_be_closed_in_a_child_whose_parent_is_making_a_connection(q
         assert in_child(lambda: queue.get_job("1")) == 0
 
 
-def test_forks_amid_the_calls_of_other_threads_hang_nobody(queue: Queue) -> None:
+def test_forks_amid_the_calls_of_other_threads_hang_no_process(queue: Queue) -> None:
     job_id = queue.add("a")
     done, wrong = threading.Event(), list[str]()
 

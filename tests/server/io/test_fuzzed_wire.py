@@ -50,14 +50,14 @@ FUZZ = settings(
 )
 
 MARK = json.dumps({"gmo": {"flow": "f", "node": "n"}}).encode()
-TELLING = [
+ODD_VALUES = [
     *(b"", b"0", b"1", b"-1", b"1.5", b"x", b"9" * 5_000, b"9223372036854775807", b"nan", b"inf", b"-inf"),
     *(b"1e300", b"-1e300", b"\xff", b"caf\xe9", b"\x00", b'"\\ud83d"', b"[" * 2_000, b"{}", b"[]", b"null"),
     *(b"true", b"gz:", b"gz:AAAA", b"waiting", b"active", b"glide:{etl}:", b'[{"name":1,"data":{}}]'),
     *(b'{"attempts":1e999}', b'{"timeout":1e300}', b'{"backoff":{"type":"x","delay":-1}}'),
     *(b'{"fallbacks":[1]}', b'{"lockDuration":"\\udfff"}', MARK, MARK.replace(b'"f"', b'"\\ud83d"')),
 ]
-VALUES = st.sampled_from(TELLING) | st.binary(max_size=40)
+VALUES = st.sampled_from(ODD_VALUES) | st.binary(max_size=40)
 JOB_FIELDS = st.sampled_from(
     [
         "id",
@@ -164,7 +164,7 @@ def key(job_id: str) -> bytes:
 
 
 def everything_listed(queue: Queue) -> set[str]:
-    """Every way to list jobs; the ids of those that a search tells."""
+    """Every way to list jobs; the ids of those that a search finds."""
     for state in set(JobState) - {JobState.SKIPPED}:
         queue.get_jobs(state)
         queue.get_jobs(state, exclude_data=True)
@@ -246,13 +246,13 @@ def test_events_and_descriptions(raw: Any, queue: Queue, url: str) -> None:
 
     @FUZZ
     @given(st.dictionaries(EVENT_FIELDS, VALUES, min_size=1, max_size=4), VALUES, VALUES.filter(bool))
-    def holds(event: dict[bytes, bytes], told: bytes, name: bytes) -> None:
+    def holds(event: dict[bytes, bytes], value: bytes, name: bytes) -> None:
         raw.xadd(P + b"events", event)
         raw.xadd(P + b"stream", event)
-        raw.set(P + b"w:" + name, told)
+        raw.set(P + b"w:" + name, value)
         raw.zadd(P + b"gmo:workers", {name: 9e15})
-        raw.hset(P + b"metrics:completed", name, told)
-        raw.hset(P + b"usage:0", name, told)
+        raw.hset(P + b"metrics:completed", name, value)
+        raw.hset(P + b"usage:0", name, value)
         with EventReader("etl", url, position="0-0") as reader:
             read = reader.read()
         for one in read:
@@ -297,7 +297,7 @@ def test_schedulers(raw: Any, queue: Queue, url: str, hand: Hand, run_worker: Ru
 
 
 def test_flows(raw: Any, flows: FlowProducer, hand: Hand) -> None:
-    """Records, rows of the node table and jobs of one flow are spoilt; others are told all the same."""
+    """Records, rows of the node table and jobs of one flow are spoilt; others are listed all the same."""
     good = flows.submit(FlowSpec("good", [FlowNode("a", "etl", "work")]), flow_id="good")
     count = 0
 

@@ -41,7 +41,7 @@ class Scan:
             yield from self._group_problems(key, group)
 
     def dependency_problems(self, deps: Mapping[str, set[str]], completed: set[str]) -> Iterator[str]:
-        """Deps sets keep every dependency; the markers and the counter of the parent say which are done."""
+        """Deps sets keep every dependency; the markers and the counter of the parent show which are done."""
         for parent_id, job in self.jobs.items():
             known = deps.get(parent_id, set())
             done = known & completed
@@ -109,13 +109,13 @@ class Scan:
         counted, expected = int(self.keys.get("list-active", 0)), len(self.active_from_lists())
         if counted != expected:
             yield f"list-active is {counted}, but {expected} list jobs are active"
-        told = [event[1] for event in self.keys.get("events", [])]
+        emitted = [event[1] for event in self.keys.get("events", [])]
         ends = {"completed": ("completed",), "failed": ("failed", "expired")}
         for kind, names in ends.items():
             metrics = self.keys.get(f"metrics:{kind}", {})
             total = sum(int(value) for field, value in metrics.items() if field.endswith(":c"))
-            if total != sum(told.count(name) for name in names):
-                yield f"metrics:{kind} counts {total}, the events {told}"
+            if total != sum(emitted.count(name) for name in names):
+                yield f"metrics:{kind} counts {total}, the events {emitted}"
 
     def _group_problems(self, key: str, group: Job) -> Iterator[str]:
         members = {i: job for i, job in self.jobs.items() if job.get("groupKey") == key}

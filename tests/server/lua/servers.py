@@ -39,8 +39,8 @@ def redis7_binary(directory: Path) -> Path:
         program = installed("redis-check-rdb", package="redis-tools")
         found = str(directory / "redis-server")
         Path(found).symlink_to(program)
-    told = subprocess.run([found, "--version"], check=True, capture_output=True, text=True).stdout
-    assert " v=7." in told, f"the tests need Redis 7, and {found} is another version: {told}"
+    version = subprocess.run([found, "--version"], check=True, capture_output=True, text=True).stdout
+    assert " v=7." in version, f"the tests need Redis 7, and {found} is another version: {version}"
     return Path(found)
 
 
@@ -117,18 +117,20 @@ def _form_cluster(clients: Sequence[Any], ports: Sequence[int]) -> None:
             for port, bus in zip(ports[1:], buses[1:], strict=True):
                 clients[0].execute_command("CLUSTER MEET", "127.0.0.1", port, bus)
             next_meeting = time.monotonic() + 6
-        assert time.monotonic() < deadline, f"no cluster within 60 s: {[_told(client) for client in clients]}"
+        assert time.monotonic() < deadline, (
+            f"no cluster within 60 s: {[_cluster_info(client) for client in clients]}"
+        )
         time.sleep(0.05)
 
 
 def _knows_cluster(client: Any, size: int) -> bool:
-    told = _told(client)
-    return told["cluster_state"] == "ok" and told["cluster_size"] == str(size)
+    info = _cluster_info(client)
+    return info["cluster_state"] == "ok" and info["cluster_size"] == str(size)
 
 
-def _told(client: Any) -> dict[str, str]:
-    told = client.execute_command("CLUSTER INFO")
-    return told if isinstance(told, dict) else dict(x.split(":", 1) for x in told.splitlines() if ":" in x)
+def _cluster_info(client: Any) -> dict[str, str]:
+    info = client.execute_command("CLUSTER INFO")
+    return info if isinstance(info, dict) else dict(x.split(":", 1) for x in info.splitlines() if ":" in x)
 
 
 def _free_port() -> int:

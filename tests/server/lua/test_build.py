@@ -28,7 +28,7 @@ def build() -> Any:
     return module
 
 
-def test_check_finds_nothing_to_complain_about(build: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_finds_no_problem(build: Any, capsys: pytest.CaptureFixture[str]) -> None:
     code = build.main(["--check"])
     assert (capsys.readouterr().err, code) == ("", 0)
 
@@ -79,13 +79,13 @@ def test_long_functions_and_parts_are_named(
 def test_the_file_is_the_command(
     build: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: tuple[str, str, str]
 ) -> None:
-    place, text, told = case
+    place, text, expected = case
     monkeypatch.setattr(build, "LUA", tmp_path)
     (tmp_path / place).parent.mkdir()
     (tmp_path / place).write_text(text)
     problems = list(build.name_problems(tmp_path / place))
-    assert len(problems) == bool(told)
-    assert told in "".join(problems)
+    assert len(problems) == bool(expected)
+    assert expected in "".join(problems)
 
 
 def test_sum_is_that_of_the_source_without_the_sum(build: Any) -> None:

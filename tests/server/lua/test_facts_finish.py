@@ -43,7 +43,7 @@ def test_retention_by_age_removes_the_exact_limit(q: Queue) -> None:
     assert list(q.scores("completed")) == ["2", "3"]
 
 
-def test_retention_of_nothing_still_tells_events_metrics_and_parents(q: Queue) -> None:
+def test_retention_of_nothing_still_writes_events_metrics_and_parents(q: Queue) -> None:
     q.flow({}, [{}])
     q.complete("2", q.read()[0], parent="1", member=f"{q.base}:2", mode="true")
     assert q.job("2") == {}
@@ -98,7 +98,7 @@ def test_events_and_metrics_can_be_skipped(q: Queue) -> None:
 
 
 @pytest.mark.parametrize(("hint", "active"), [("__", "1"), ("", "0"), ("g", "0")])
-def test_group_hint_says_whether_a_slot_is_released(q: Queue, hint: str, active: str) -> None:
+def test_group_hint_decides_whether_a_slot_is_released(q: Queue, hint: str, active: str) -> None:
     q.add(group="g")
     q.complete_and_fetch("1", q.start()[0], group_key=hint)
     assert q.hash("group:g")["active"] == active

@@ -150,7 +150,7 @@ def test_debouncing_again_and_again_writes_one_marker_each_and_nothing_else(q: Q
     assert q.hash("group:g")["nextSeq"] == "5"
 
 
-def test_a_job_that_is_parked_behind_a_replaced_one_goes_on_at_once(q: Queue) -> None:
+def test_a_job_that_is_parked_behind_a_replaced_one_goes_on_immediately(q: Queue) -> None:
     q.dedup("d", "debounce", group="g", delay=10)
     q.add(group="g")
     assert q.start()[1] == "GROUP_ORDERED"

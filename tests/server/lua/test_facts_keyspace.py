@@ -185,14 +185,14 @@ def test_retry_keeps_delay_and_metrics(q: Queue) -> None:
     q.add(group="g")
     entry, _ = q.start()
     reply, changed = effects(q, lambda: q.fail("1", entry, T + 5, attempts=3, backoff=100))
-    told = ("failedReason", "boom", "attemptsMade", "1", "delay", "100")
+    fields = ("failedReason", "boom", "attemptsMade", "1", "delay", "100")
     job = {"attemptsMade": "1", "state": "delayed", "failedReason": "boom", "processedOn": str(T + 5)}
     assert reply == "retrying"
     assert changed == {
         "stream": entries(),
         "job:1": job,
         "scheduled": {"1": T + 105},
-        "events": [event("retrying", "1", *told)],
+        "events": [event("retrying", "1", *fields)],
     }
 
 

@@ -76,7 +76,7 @@ def test_repair_lowers_the_counter_to_the_jobs_that_are_active(q: Queue) -> None
     assert q.valkey.get(q.key("list-active")) == "1"
 
 
-def test_parent_whose_children_are_done_is_ready_at_once(q: Queue) -> None:
+def test_parent_whose_children_are_done_is_ready_immediately(q: Queue) -> None:
     q.add()
     entry, _ = q.start()
     q.valkey.sadd(q.key("deps:1"), "glide:{q}:9")

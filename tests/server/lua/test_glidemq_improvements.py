@@ -183,7 +183,7 @@ def test_q8_locks_and_sub_keys_do_not_break_the_scans(q: Queue) -> None:
 
 
 @pytest.mark.many_slots
-def test_q8_queue_names_are_no_patterns(q: Queue) -> None:
+def test_q8_queue_names_are_not_patterns(q: Queue) -> None:
     q.valkey.hset("glide:{xy}:job:1", mapping={"state": "active", "lifo": "1"})
     q.valkey.hset("glide:{x*}:job:2", mapping={"state": "active", "lifo": "1"})
     assert q.call("getActiveListJobIds", ["glide:{x*}:id"], 0, -1) == ["2"]
@@ -260,7 +260,7 @@ def test_q13_dead_head_does_not_stop_the_wake_up(q: Queue) -> None:
     assert q.stream() == [{"jobId": "1", "name": "n"}]
 
 
-def test_q14_lifo_job_resumed_into_the_stream_is_no_list_job(q: Queue) -> None:
+def test_q14_lifo_job_resumed_into_the_stream_is_not_a_list_job(q: Queue) -> None:
     q.add(lifo=1)
     q.activate("1")
     q.suspend("1", "")
@@ -304,7 +304,7 @@ def test_q17_flow_that_costs_too_much_leaves_nothing_behind(q: Queue, cost: dict
 
 
 @pytest.mark.parametrize("given", [{}, {"lifo": 1}, {"priority": 1}])
-def test_q18_removed_waiting_job_is_handed_to_nobody(q: Queue, given: dict[str, int]) -> None:
+def test_q18_removed_waiting_job_is_handed_to_no_worker(q: Queue, given: dict[str, int]) -> None:
     q.add(**given)
     q.promote(T)
     assert q.remove("1") == 1

@@ -1,4 +1,4 @@
-"""``glidemq library``: what is on the server, loading it, and never replacing somebody else's unasked."""
+"""``glidemq library``: what is on the server, loading it, and never replacing a foreign one unasked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_status_shows_that_nothing_is_loaded_and_loads_nothing(bare: redis.Redis
     assert "glidemq: not loaded" in _glidemq(bare, "status").stdout
 
 
-def test_load_brings_both_and_status_tells_version_and_sum(bare: redis.Redis) -> None:
+def test_load_brings_both_and_status_shows_version_and_sum(bare: redis.Redis) -> None:
     assert _glidemq(bare, "load").exit_code == 0
     rows = _status(bare)
     assert [row["name"] for row in rows] == list(NAMES)
@@ -67,7 +67,7 @@ def test_load_again_changes_nothing(valkey: redis.Redis) -> None:
     assert valkey.function_list() == before
 
 
-def test_foreign_library_is_left_alone_unless_told(bare: redis.Redis) -> None:
+def test_foreign_library_is_left_alone_unless_forced(bare: redis.Redis) -> None:
     client: Any = bare
     client.function_load(FOREIGN)
     done = _glidemq(bare, "load")

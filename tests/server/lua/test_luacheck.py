@@ -18,13 +18,13 @@ def _luacheck(*paths: Path) -> tuple[int, str]:
 
 
 def test_sources_are_clean() -> None:
-    code, told = _luacheck(*(LUA / part for part in ("shared", "glidemq", "glidemq_orchestrate")))
-    assert code == 0, told
+    code, output = _luacheck(*(LUA / part for part in ("shared", "glidemq", "glidemq_orchestrate")))
+    assert code == 0, output
 
 
 def test_undeclared_global_is_found(tmp_path: Path) -> None:
     part = tmp_path / "part.lua"
     part.write_text("local function f()\n  leaked = redis.call('GET', 'x')\nend\nf()\n", encoding="utf-8")
-    code, told = _luacheck(part)
+    code, output = _luacheck(part)
     assert code == 1
-    assert "leaked" in told
+    assert "leaked" in output

@@ -16,25 +16,25 @@ from tests.server.lua.portable_slots import QUEUES, Slots, node
 from tests.server.node_worker import NodeWorker
 
 
-def test_whoever_watches_it_moves_it_on_and_is_told_in_order(slots: Slots) -> None:
+def test_a_watching_client_moves_it_on_and_gets_changes_in_order(slots: Slots) -> None:
     slots.submit()
     workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
     watch = flow_watch.begin(slots.ref(), None, None, slots)
-    told: list[tuple[str, str]] = []
+    seen: list[tuple[str, str]] = []
     while not watch.is_over:
         changes, _ = slots.run(flow_watch.step(watch))
-        told += [(getattr(change, "node", "the flow"), str(change.state)) for change in changes]
+        seen += [(getattr(change, "node", "the flow"), str(change.state)) for change in changes]
         for worker in workers:
             worker.run_all()
-    ends = [name for name, state in told if state == "completed"]
+    ends = [name for name, state in seen if state == "completed"]
     assert sorted(ends) == ["a", "end", "m", "n", "side", "the flow"]
     assert ends.index("a") < ends.index("m") < ends.index("end")
     assert ends.index("n") < ends.index("end")
     assert ends[-1] == "the flow"
-    assert len(set(told)) == len(told)
+    assert len(set(seen)) == len(seen)
 
 
-def test_it_runs_in_order_across_slots_and_tells_its_results(slots: Slots) -> None:
+def test_it_runs_in_order_across_slots_and_returns_its_results(slots: Slots) -> None:
     slots.submit()
     order = slots.run_jobs()
     assert (order.index("a"), order[-1], len(order)) == (0, "end", 5)

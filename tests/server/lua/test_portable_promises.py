@@ -1,4 +1,4 @@
-"""What flows promise holds on the portable path, whoever is cut off, comes twice or comes late."""
+"""What flows promise holds on the portable path, whichever client is cut off, comes twice or comes late."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_submitters_that_take_turns_run_every_node_once(slots: Slots) -> None:
 
 
 def test_a_sweep_of_what_seems_abandoned_at_any_place_of_a_submission(slots: Slots) -> None:
-    """The submitter was only slow: it begins anew, or finds that it was faster."""
+    """The submitter was only slow: it starts again, or finds that it was faster."""
     for place in itertools.count():
         clear(slots)
         slow = slots.steps(slots.submission(TWO))
@@ -113,7 +113,7 @@ def test_a_retry_at_any_place_of_the_end_stays_with_the_supervisors(slots: Slots
         for _ in late:
             pass
         workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
-        for _ in range(5):  # nobody waits: supervisors alone
+        for _ in range(5):  # no client waits: supervisors alone
             for worker in workers:
                 worker.run_all()
             slots.run(sweep.sweep(HOME, slots))
@@ -176,7 +176,7 @@ def test_flows_whose_ids_look_like_tables_of_each_other(slots: Slots) -> None:
         assert slots.run(reading.status(ref))[0].state is FlowState.COMPLETED, flow_id
 
 
-def test_a_flow_that_cannot_be_read_keeps_no_other_waiting(slots: Slots) -> None:
+def test_a_flow_that_cannot_be_read_holds_up_no_other(slots: Slots) -> None:
     for flow_id in ("f1", "f2", "f3"):
         slots.submit(TWO, flow_id)
     home = QueueKeys("glide", check_flow(TWO).home)
@@ -189,7 +189,7 @@ def test_a_flow_that_cannot_be_read_keeps_no_other_waiting(slots: Slots) -> None
     assert set(NodeWorker(slots.client("{c}"), "c", slots.now).run_all()) == {"f2~m", "f3~m"}
 
 
-def test_a_node_whose_job_is_gone_has_failed_and_says_so(slots: Slots) -> None:
+def test_a_node_whose_job_is_missing_has_failed_with_that_reason(slots: Slots) -> None:
     slots.submit()
     slots.client("{c}").delete("glide:{c}:job:f~m")
     slots.run_jobs()
@@ -294,7 +294,7 @@ def test_a_flow_that_runs_again_is_kept(slots: Slots) -> None:
     assert slots.status() == ("completed", 5, 0)
 
 
-def test_a_claim_without_a_flow_is_taken_over_by_whoever_submits_next(slots: Slots) -> None:
+def test_a_claim_without_a_flow_is_taken_over_by_the_next_submitter(slots: Slots) -> None:
     slots.submit(calls=1)
     with pytest.raises(FlowNotFound):
         slots.run(backend.find("glide", "f"))
@@ -336,7 +336,7 @@ def test_ended_flows_of_the_version_before_are_read(slots: Slots, state: str) ->
     assert slots.status() == ("completed", 5, 0)
 
 
-def test_a_blocked_node_whose_dependencies_have_all_told_it_is_woken(slots: Slots) -> None:
+def test_a_blocked_node_whose_dependencies_have_all_notified_it_is_woken(slots: Slots) -> None:
     slots.submit(TWO)
     NodeWorker(slots.client("{b}"), "b", slots.now).run_all()
     slots.advance()
@@ -350,7 +350,7 @@ def test_a_blocked_node_whose_dependencies_have_all_told_it_is_woken(slots: Slot
     assert slots.status() == ("completed", 2, 0)
 
 
-def test_no_call_tells_or_carries_thousands(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_call_notifies_or_carries_thousands(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     answer = slots.answer
 
@@ -363,8 +363,8 @@ def test_no_call_tells_or_carries_thousands(slots: Slots, monkeypatch: pytest.Mo
     slots.submit(FlowSpec("n", [node("first"), *many, node("last", *(one.name for one in many))]))
     assert max(sizes) < 1_100
     for client in slots.clients:
-        told = [client.scard(key) for key in client.scan_iter("*:parents:*")]
-        assert max(told, default=0) <= 50
+        sizes_of_notices = [client.scard(key) for key in client.scan_iter("*:parents:*")]
+        assert max(sizes_of_notices, default=0) <= 50
     assert NodeWorker(slots.client("{b}"), "b", slots.now).run_all() == ["f~first"]
     slots.advance()
     released = [slots.client(f"{{{name}}}").xlen(f"glide:{{{name}}}:stream") for name in QUEUES]

@@ -406,7 +406,7 @@ class Machine(RuleBasedStateMachine):
         return found[number % len(found)] if found else None
 
     def _relations(self, which: int, job_id: str) -> tuple[dict[str, Any], list[tuple[Queue, str]]]:
-        """The parent that is told in the same call, and those of another queue, who are told afterwards."""
+        """The parent to notify in the same call, and those of another queue, which are notified later."""
         scan, queue = self.scans[which], self.queues[which]
         more: dict[str, Any] = {}
         if parent_id := scan.jobs[job_id].get("parentId"):

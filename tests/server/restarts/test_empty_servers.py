@@ -1,4 +1,4 @@
-"""A server that lost everything is served anew: no state of it ends who uses it."""
+"""A server that lost everything is served again: none of its states ends a client."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
-def test_a_handler_is_told_from_where_it_may_import(queue: Queue, run_worker: RunWorker, kind: str) -> None:
+def test_a_handler_sees_from_where_it_may_import(queue: Queue, run_worker: RunWorker, kind: str) -> None:
     handlers = Handlers()
     if kind == "async":
 
@@ -60,7 +60,7 @@ def test_the_command_line_allows_the_package_of_the_app_or_what_is_named(
         assert queue.add_and_wait("allowed", timeout=MINUTE) == expected
 
 
-def test_the_command_line_refuses_what_is_no_package(url: str) -> None:
+def test_the_command_line_refuses_what_is_not_a_package(url: str) -> None:
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "glidemq_orchestrate.spark"]
     done = subprocess.run(
         [*command, "--queue", "etl", "--url", url, "--allow-import", "my-package"],

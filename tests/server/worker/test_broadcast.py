@@ -115,7 +115,7 @@ def test_both_facades_publish(clients: Clients, redis_client: Any) -> None:
     assert redis_client.hget("glide:{news}:job:1", "data") == '{"x":1}'
 
 
-def test_what_cannot_be_meant_is_refused(url: str) -> None:
+def test_invalid_values_are_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="max_messages"):
         Broadcast("news", url, max_messages=0)
     with pytest.raises(ConfigurationError, match="subscription"):

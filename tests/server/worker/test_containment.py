@@ -183,7 +183,7 @@ class TestHandlers:
             eventually(lambda: seen == ["mean", "kind"])
             eventually(lambda: not worker._held)
 
-    def test_signals_with_data_that_is_no_text_harm_their_job_only(
+    def test_signals_with_data_that_is_not_text_harm_their_job_only(
         self, queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any
     ) -> None:
         job = queue.add("work")
@@ -224,7 +224,7 @@ class TestHandlers:
         ended.set()
         eventually(lambda: queue.get_job(quick).state is JobState.COMPLETED)
 
-    def test_a_chatty_job_keeps_no_neighbour_back(
+    def test_a_chatty_job_holds_up_no_neighbour(
         self, queue: Queue, run_worker: RunWorker, eventually: Eventually
     ) -> None:
         stop = threading.Event()
@@ -234,7 +234,7 @@ class TestHandlers:
                 ctx.log("word " * 20)
                 ctx.progress({"at": time.monotonic()})
 
-        run_worker(["etl"], {"chatty": chatty, "quick": quick_and_told})
+        run_worker(["etl"], {"chatty": chatty, "quick": quick_and_reported})
         for _ in range(6):
             queue.add("chatty")
         eventually(lambda: queue.counts()[JobState.ACTIVE] == 6)
@@ -246,36 +246,36 @@ class TestHandlers:
         finally:
             stop.set()
         assert took < 10
-        assert queue.get_job(job).progress == "told"
+        assert queue.get_job(job).progress == "reported"
         assert queue.logs(job).lines == ["a line"]
 
-    def test_what_is_said_too_fast_is_bounded(self) -> None:
+    def test_messages_that_come_too_fast_are_bounded(self) -> None:
         line = messages.Line()
         for _ in range(messages.MOST_UNSAID + 5):
             line.add(messages.Message(call=object()), may_wait=False)  # type: ignore[arg-type]
         assert line.close() == messages.MOST_UNSAID + 5
 
 
-def quick_and_told(ctx: Context) -> str:
+def quick_and_reported(ctx: Context) -> str:
     ctx.log("a line")
-    ctx.progress("told")
+    ctx.progress("reported")
     return "done"
 
 
 class TestHooks:
     def test_a_stop_hook_that_raises_skips_no_other(self, url: str) -> None:
-        handlers, told = Handlers(), list[str]()
+        handlers, stopped = Handlers(), list[str]()
         handlers.on_stop(raising_hook(ValueError("no")))
         handlers.on_stop(raising_hook(SystemExit(2)))
         handlers.on_stop(raising_hook(StopIteration()))
-        handlers.on_stop(lambda: told.append("last"))
+        handlers.on_stop(lambda: stopped.append("last"))
         worker = Worker(url, queues=["etl"], handlers=handlers)
         with worker.running():
             pass
-        assert told == ["last"]
+        assert stopped == ["last"]
         assert worker._driver is None
 
-    def test_an_end_that_was_refused_is_not_told_as_completed(
+    def test_an_end_that_was_refused_is_not_reported_as_completed(
         self, queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any
     ) -> None:
         handlers, events = Handlers(), list[JobEvent]()
@@ -303,7 +303,7 @@ class TestPlaces:
     def test_a_cancel_before_the_first_step_frees_the_place(
         self, queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any
     ) -> None:
-        """The beat that tells that the lease is gone falls into the start of a job held ahead."""
+        """The heartbeat that finds the lease lost falls into the start of a job held ahead."""
         began, go = threading.Event(), threading.Event()
 
         async def slow(ctx: Context) -> None:
@@ -370,7 +370,7 @@ class TestWithoutHandler:
             assert queue.get_job(job).result == name
             assert queue.get_job(job).attempts_made == 0
 
-    def test_a_job_that_nobody_can_run_fails_and_says_so(
+    def test_a_job_that_no_worker_can_run_fails_with_that_reason(
         self, queue: Queue, run_worker: RunWorker, eventually: Eventually
     ) -> None:
         run_worker(["etl"], {"old": lambda ctx: "old"})
@@ -392,7 +392,7 @@ class TestWithoutHandler:
             run_worker(["etl"], {"new": lambda ctx: "new"})
             assert flow.result(timeout=timedelta(seconds=20)) == {"n": "new"}
 
-    def test_its_queue_timeout_tells_that_it_has_none(
+    def test_its_queue_timeout_reports_that_it_has_none(
         self, url: str, queue: Queue, run_worker: RunWorker
     ) -> None:
         run_worker(["etl"], {"old": lambda ctx: "old"})

@@ -120,17 +120,17 @@ class TestProducersOfAnotherLanguage:
         eventually(lambda: queue.get_job(job_id).state is JobState.FAILED)
         assert queue.get_job(job_id).failed_reason == "revoked"
 
-    def test_a_revoked_run_is_told_to_stop(
+    def test_a_revoked_run_is_asked_to_stop(
         self, queue: Queue, run_worker: RunWorker, redis_client: Any, eventually: Eventually
     ) -> None:
-        told = threading.Event()
-        run_worker(["etl"], {"work": lambda ctx: told.set() if ctx.cancelled.wait(20) else None})
+        stopped = threading.Event()
+        run_worker(["etl"], {"work": lambda ctx: stopped.set() if ctx.cancelled.wait(20) else None})
         job_id = Node(redis_client).add("work", 1)
         eventually(lambda: queue.get_job(job_id).state is JobState.ACTIVE)
         redis_client.hset(f"glide:{{etl}}:job:{job_id}", "revoked", "1")
-        assert told.wait(20)
+        assert stopped.wait(20)
 
-    def test_entries_of_jobs_that_are_gone_do_no_harm(
+    def test_entries_of_missing_jobs_do_no_harm(
         self, queue: Queue, run_worker: RunWorker, redis_client: Any, eventually: Eventually
     ) -> None:
         redis_client.xadd(STREAM, {"jobId": "ghost", "name": "work"})

@@ -34,23 +34,23 @@ tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="
 
 
 class Noting(Middleware):
-    """Writes down what it hears."""
+    """Records what it sees."""
 
-    def __init__(self, name: str, told: list[str]) -> None:
-        self.name, self.told = name, told
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self.name, self.seen = name, seen
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:
-        self.told.append(f"{self.name} before {execution.contexts[0].name}")
+        self.seen.append(f"{self.name} before {execution.contexts[0].name}")
         try:
             return await proceed()
         except BaseException as exc:
-            self.told.append(f"{self.name} saw {type(exc).__name__}")
+            self.seen.append(f"{self.name} saw {type(exc).__name__}")
             raise
         finally:
-            self.told.append(f"{self.name} after")
+            self.seen.append(f"{self.name} after")
 
     def on_event(self, event: JobEvent) -> None:
-        self.told.append(f"{self.name} heard {event.kind}")
+        self.seen.append(f"{self.name} heard {event.kind}")
 
 
 @pytest.fixture
@@ -63,12 +63,12 @@ async def double(ctx: Context) -> int:
 
 
 def test_the_first_is_the_outermost(queue: Queue, run_worker: RunWorker, eventually: Eventually) -> None:
-    told: list[str] = []
-    run_worker(["etl"], {"double": double}, middleware=[Noting("a", told), Noting("b", told)])
+    seen: list[str] = []
+    run_worker(["etl"], {"double": double}, middleware=[Noting("a", seen), Noting("b", seen)])
     with queue:
         assert queue.add_and_wait("double", 4, timeout=SOON) == 8
-    eventually(lambda: "b heard completed" in told)
-    assert told == [
+    eventually(lambda: "b heard completed" in seen)
+    assert seen == [
         "a heard active", "b heard active",
         "a before double", "b before double", "b after", "a after",
         "a heard completed", "b heard completed",
@@ -159,20 +159,20 @@ def test_what_it_raises_fails_the_attempt(
 def test_it_sees_that_a_time_limit_ended_the_handler(
     queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
-    told: list[str] = []
+    seen: list[str] = []
 
     def hang(ctx: Context) -> None:
         ctx.cancelled.wait(20)
 
-    run_worker(["etl"], {"hang": hang}, middleware=[Noting("a", told)])
+    run_worker(["etl"], {"hang": hang}, middleware=[Noting("a", seen)])
     with queue:
         queue.add("hang", options=JobOptions(timeout=timedelta(milliseconds=50)))
-        eventually(lambda: "a heard failed" in told)
-    assert "a saw TimeoutError" in told
+        eventually(lambda: "a heard failed" in seen)
+    assert "a saw TimeoutError" in seen
 
 
 class Raising(Middleware):
-    """Breaks where nothing can change what becomes of a job any more."""
+    """Breaks where nothing can change the outcome of a job any more."""
 
     def on_event(self, event: JobEvent) -> None:
         raise SystemExit(event.kind)
@@ -181,12 +181,12 @@ class Raising(Middleware):
 def test_one_that_raises_about_the_end_changes_nothing(
     queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
-    told: list[str] = []
-    run_worker(["etl"], {"double": double}, middleware=[Raising(), Noting("b", told)])
+    seen: list[str] = []
+    run_worker(["etl"], {"double": double}, middleware=[Raising(), Noting("b", seen)])
     with queue:
         for _ in range(3):
             assert queue.add_and_wait("double", 1, timeout=SOON) == 2
-    eventually(lambda: told.count("b heard completed") == 3)
+    eventually(lambda: seen.count("b heard completed") == 3)
 
 
 class Exiting(Middleware):
@@ -205,6 +205,6 @@ def test_one_that_exits_fails_its_job_and_nothing_else(
         assert queue.get_job(ids[0]).failed_reason == "SystemExit: 3"
 
 
-def test_a_class_is_no_middleware() -> None:
+def test_a_class_is_not_a_middleware() -> None:
     with pytest.raises(ConfigurationError, match="middleware must be instances of Middleware, got <class"):
         Worker("valkey://h", queues=["etl"], middleware=[Noting])  # type: ignore[list-item]

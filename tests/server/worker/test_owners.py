@@ -229,7 +229,7 @@ def test_processes_are_found_without_proc_too() -> None:
 
 
 @pytest.mark.parametrize("how", ["frozen", "executable"])
-def test_without_a_python_to_run_it_there_is_no_guard_and_it_is_said(
+def test_without_a_python_to_run_it_there_is_no_guard_and_it_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     monkeypatch.setattr(sys, how, how == "frozen" or "", raising=False)

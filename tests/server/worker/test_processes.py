@@ -192,34 +192,34 @@ def test_a_node_in_a_process_may_be_skipped(flows: FlowProducer, run_worker: Run
 def test_the_exception_is_the_handlers_own_where_it_can_travel(
     queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any
 ) -> None:
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
     handlers = handlers_of(process_handlers.end)
 
     @handlers.backoff("mine")
     def mine(_: int, error: BaseException) -> timedelta:
-        told.append(error)
+        errors.append(error)
         return timedelta(0)
 
     job_id = queue.add("end", "odd")
     redis_client.hset(f"glide:{{etl}}:job:{job_id}", "opts", '{"attempts":2,"backoff":{"type":"mine"}}')
     run_worker(["etl"], handlers)
-    eventually(lambda: told, 20)
-    assert isinstance(told[0], process_handlers.Odd)
-    assert "in _raise" in str(told[0].__cause__)
+    eventually(lambda: errors, 20)
+    assert isinstance(errors[0], process_handlers.Odd)
+    assert "in _raise" in str(errors[0].__cause__)
 
 
 @pytest.mark.parametrize("how", ["timeout", "revoke"])
 def test_what_a_handler_started_ends_with_it(
     queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path, how: str
 ) -> None:
-    told = tmp_path / "pids"
+    file = tmp_path / "pids"
     options = JobOptions(timeout=timedelta(seconds=5)) if how == "timeout" else JobOptions()
-    job_id = queue.add("spin", str(told), options=options)
+    job_id = queue.add("spin", str(file), options=options)
     run_worker(["etl"], handlers_of(process_handlers.spin), concurrency=1)
-    eventually(partial(has_text, told), 20)
+    eventually(partial(has_text, file), 20)
     if how == "revoke":
         queue.revoke(job_id)
-    for pid in map(int, told.read_text().split()):
+    for pid in map(int, file.read_text().split()):
         eventually(partial(is_gone, pid), 20)
 
 

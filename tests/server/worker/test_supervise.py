@@ -67,12 +67,12 @@ class Scene:
         return self.hand.run(supervise.tick(Supervision(queue, token), self))
 
     def lap(self, queue: QueueKeys = ETL) -> Tick:
-        """A tick whose walk over the open nodes begins anew."""
+        """A tick whose walk over the open nodes begins from the start."""
         self.wait(supervise.LAP_MS)
         return self.tick(queue)
 
     def trim(self) -> None:
-        """Nobody hears of anything."""
+        """No event can be read."""
         for key in self.client.keys("*:events"):
             self.client.xtrim(key, maxlen=0, approximate=False)
 
@@ -136,7 +136,7 @@ def test_edges_across_queues_fire_for_node_workers(scene: Scene) -> None:
     assert scene.ended() == ("completed", 4, 0)
 
 
-def test_the_home_alone_finds_what_ended_in_a_queue_that_nobody_supervises(scene: Scene) -> None:
+def test_the_home_alone_finds_what_ended_in_a_queue_without_a_supervisor(scene: Scene) -> None:
     scene.flows.submit(flow(node("a"), node("b", "a", queue="spark")), flow_id="f")
     scene.node_worker().run_all()
     scene.tick()
@@ -174,7 +174,7 @@ def test_a_node_revoked_by_others_ends_with_its_dependents(scene: Scene) -> None
     assert scene.ended() == ("failed", 0, 4)
 
 
-def test_a_result_that_node_removed_at_once_is_read_from_the_event(scene: Scene) -> None:
+def test_a_result_that_node_removed_immediately_is_read_from_the_event(scene: Scene) -> None:
     spec = flow(node("a"), node("b", "a"), node("c", "a", queue="spark"))
     found, worker = scene.flows.submit(spec, flow_id="f"), scene.node_worker()
     taken = worker.take()
@@ -188,7 +188,7 @@ def test_a_result_that_node_removed_at_once_is_read_from_the_event(scene: Scene)
     assert scene.ended() == ("completed", 3, 0)
 
 
-def test_without_events_a_told_dependent_says_that_a_removed_node_completed(scene: Scene) -> None:
+def test_without_events_a_notified_dependent_shows_that_a_removed_node_completed(scene: Scene) -> None:
     scene.flows.submit(flow(node("a"), node("b", "a"), node("c", "a", queue="spark")), flow_id="f")
     worker = scene.node_worker()
     taken = worker.take()
@@ -200,7 +200,7 @@ def test_without_events_a_told_dependent_says_that_a_removed_node_completed(scen
     assert scene.job("c", "spark")["state"] == "waiting"
 
 
-def test_a_node_that_somebody_removed_fails_loudly_and_its_dependents_with_it(scene: Scene) -> None:
+def test_a_node_that_another_client_removed_fails_loudly_and_its_dependents_with_it(scene: Scene) -> None:
     found = scene.flows.submit(DIAMOND, flow_id="f")
     worker = scene.node_worker()
     assert worker.remove("f~a") == 1
@@ -225,7 +225,7 @@ def waiting_without_entry(scene: Scene, worker: NodeWorker) -> None:
     scene.client.xtrim("glide:{etl}:stream", maxlen=0, approximate=False)
 
 
-def waiting_in_an_entry_that_was_delivered_to_nobody(scene: Scene, worker: NodeWorker) -> None:
+def waiting_in_an_entry_that_was_delivered_to_no_worker(scene: Scene, worker: NodeWorker) -> None:
     scene.client.xreadgroup("workers", "dead", {worker.key("stream"): ">"})
     scene.client.xgroup_delconsumer(worker.key("stream"), "workers", "dead")
 
@@ -255,7 +255,7 @@ def woken_by_node_and_then_lost(scene: Scene, worker: NodeWorker) -> None:
     "lose",
     [
         waiting_without_entry,
-        waiting_in_an_entry_that_was_delivered_to_nobody,
+        waiting_in_an_entry_that_was_delivered_to_no_worker,
         active_with_a_worker_that_was_forgotten,
         delayed_but_not_scheduled,
         woken_by_node_and_then_lost,
@@ -290,7 +290,7 @@ def test_nothing_is_brought_back_that_is_only_waiting_or_running(scene: Scene, d
     assert {key: value for key, value in dump(events=False).items() if "supervis" not in key} == before
 
 
-def test_two_leaders_at_once_do_no_harm(scene: Scene) -> None:
+def test_two_leaders_together_do_no_harm(scene: Scene) -> None:
     """Each call of one is followed by the next call of the other."""
     scene.flows.submit(DIAMOND, flow_id="f")
     scene.node_worker().run_all("~c")

@@ -138,7 +138,7 @@ def test_it_wakes_delayed_jobs_and_takes_back_those_of_dead_workers(
 
 
 @pytest.mark.parametrize(
-    ("told", "values"),
+    ("expected", "values"),
     [
         ("queues", {"queues": []}),
         ("queues", {"queues": "etl"}),
@@ -148,12 +148,12 @@ def test_it_wakes_delayed_jobs_and_takes_back_those_of_dead_workers(
         ("lock_duration", {"queues": ["etl"], "lock_duration": timedelta(milliseconds=1)}),
     ],
 )
-def test_values_that_make_no_sense_are_refused(told: str, values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_values_that_make_no_sense_are_refused(expected: str, values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         Supervisor("valkey://127.0.0.1:1", **values)
 
 
-def test_a_server_that_is_not_there_is_said_at_the_start() -> None:
+def test_a_server_that_is_not_there_is_reported_at_the_start() -> None:
     with pytest.raises(ConnectionFailed):
         Supervisor("valkey://127.0.0.1:1", queues=["etl"]).run()
 

@@ -117,7 +117,7 @@ class TestDying:
         assert queue.get_job(job_id).result == "attempt 1"
         assert nothing_is_held(redis_client)
 
-    def test_a_job_is_not_lost_when_the_one_who_watches_over_it_leaves(  # noqa: PLR0917  fixtures
+    def test_a_job_is_not_lost_when_the_worker_that_watches_it_leaves(  # noqa: PLR0917  fixtures
         self,
         queue: Queue,
         start_process: StartProcess,
@@ -265,29 +265,29 @@ class TestStopping:
     def test_hooks_run_once_around_the_jobs(
         self, queue: Queue, run_worker: RunWorker, eventually: Eventually
     ) -> None:
-        told: list[str] = []
+        calls: list[str] = []
         handlers = Handlers()
-        handlers.on_start(lambda: told.append("start"))
-        handlers.on_stop(lambda: told.append("stop"))
-        handlers.handler("work")(lambda ctx: told.append("job"))
+        handlers.on_start(lambda: calls.append("start"))
+        handlers.on_stop(lambda: calls.append("stop"))
+        handlers.handler("work")(lambda ctx: calls.append("job"))
         running = run_worker(["etl"], handlers)
         queue.add("work")
-        eventually(lambda: "job" in told)
+        eventually(lambda: "job" in calls)
         running.stop()
-        assert told == ["start", "job", "stop"]
+        assert calls == ["start", "job", "stop"]
 
-    def test_a_failing_start_hook_stops_the_worker_and_is_told(self, url: str, redis_client: Any) -> None:
-        told: list[str] = []
+    def test_a_failing_start_hook_stops_the_worker_and_is_raised(self, url: str, redis_client: Any) -> None:
+        calls: list[str] = []
         handlers = Handlers()
 
         @handlers.on_start
         def broken() -> None:
             raise RuntimeError("no database")
 
-        handlers.on_stop(lambda: told.append("stop"))
+        handlers.on_stop(lambda: calls.append("stop"))
         with pytest.raises(RuntimeError, match="no database"):
             Worker(url, queues=["etl"], handlers=handlers).run()
-        assert told == ["stop"]
+        assert calls == ["stop"]
         assert redis_client.zcard("glide:{etl}:gmo:workers") == 0
 
     def test_the_end_of_the_interpreter_fails_no_job(
@@ -323,20 +323,26 @@ class TestStopping:
             {"queues": ["etl"], "lock_duration": timedelta(milliseconds=999)},
         ],
     )
-    def test_a_setting_that_cannot_be_meant_is_refused(self, wrong: dict[str, Any]) -> None:
+    def test_an_invalid_setting_is_refused(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigurationError):
             Worker("valkey://127.0.0.1:1", **wrong)
 
-    def test_a_server_that_is_not_there_is_told_at_the_start(self) -> None:
+    def test_a_server_that_is_not_there_is_reported_at_the_start(self) -> None:
         with pytest.raises(ConnectionFailed):
             Worker("valkey://127.0.0.1:1", queues=["etl"]).run()
 
 
-def test_a_worker_tells_what_it_can_do_while_it_is_alive(run_worker: RunWorker, redis_client: Any) -> None:
+def test_a_worker_publishes_what_it_can_do_while_it_is_alive(
+    run_worker: RunWorker, redis_client: Any
+) -> None:
     running = run_worker(["etl", "bi"], {"b": lambda ctx: 1, "a": lambda ctx: 1})
     key = f"glide:{{etl}}:w:{running.worker.id}"
-    told = json.loads(redis_client.get(key))
-    assert (told["pid"], told["handlers"], told["activeJobs"]) == (os.getpid(), ["a", "b"], 0)
+    registration = json.loads(redis_client.get(key))
+    assert (registration["pid"], registration["handlers"], registration["activeJobs"]) == (
+        os.getpid(),
+        ["a", "b"],
+        0,
+    )
     assert 0 < redis_client.pttl(key) <= 30_000
     assert redis_client.zrange("glide:{bi}:gmo:workers", 0, -1) == [running.worker.id]
     running.stop()
@@ -368,7 +374,7 @@ def test_results_do_not_pile_up_in_a_worker(
         most = max(most, ran - taken)
 
     @handlers.on_job
-    def heard(event: JobEvent) -> None:
+    def on_event(event: JobEvent) -> None:
         nonlocal taken
         taken += event.kind == "completed"
 

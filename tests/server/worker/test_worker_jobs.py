@@ -150,7 +150,7 @@ class TestLimits:
         client.fcall("glidemq_resume", 2, P + "meta", P + "events")
         eventually(lambda: len(seen) == 3)
 
-    def test_no_more_jobs_run_at_once_than_the_queue_allows_whoever_runs_them(
+    def test_no_more_jobs_run_together_than_the_queue_allows_whichever_worker_runs_them(
         self, client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
         client.hset(P + "meta", "globalConcurrency", 2)
@@ -189,7 +189,7 @@ class TestLimits:
         for _ in range(2):
             run_worker(["etl"], {"work": lambda ctx: started.append(1)}, **options)
         eventually(lambda: client.zcard(P + "completed") == 5)
-        client.hset(P + "rate", "windowStart", 1)  # the window is over
+        client.hset(P + "rate", "windowStart", 1)  # the window has passed
         add(client)
         eventually(lambda: client.zcard(P + "completed") == 10)
         assert len(started) == 10
@@ -223,7 +223,7 @@ class TestParking:
         eventually(lambda: state(client, job_id) == "completed")
         assert client.hget(f"{P}job:{job_id}", "returnvalue") == '["ok",{"by":"me"},1]'
 
-    def test_a_suspended_job_that_nobody_signals_fails_in_time(
+    def test_a_suspended_job_that_gets_no_signal_fails_in_time(
         self, client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
         def work(ctx: Context) -> None:
@@ -292,7 +292,7 @@ class TestBatches:
         assert max(sizes) == 4
         assert sum(sizes) == 11
 
-    def test_a_batch_that_answers_too_little_fails_as_a_whole(
+    def test_a_batch_that_returns_too_little_fails_as_a_whole(
         self, client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
         handlers = Handlers()
@@ -329,12 +329,12 @@ class TestProcesses:
     def test_a_handler_in_a_process_is_killed(
         self, client: Any, run_worker: RunWorker, eventually: Eventually, tmp_path: Path, how: str
     ) -> None:
-        told = tmp_path / "pid"
+        file = tmp_path / "pid"
         opts = '{"timeout":3000}' if how == "timeout" else "{}"
-        job_id = add(client, "hang", data=f'"{told}"', opts=opts)
+        job_id = add(client, "hang", data=f'"{file}"', opts=opts)
         run_worker(["etl"], self.handlers(), concurrency=1)
-        eventually(lambda: told.exists() and told.read_text(), 30)
-        pid = int(told.read_text())
+        eventually(lambda: file.exists() and file.read_text(), 30)
+        pid = int(file.read_text())
         if how == "revoke":
             client.hset(f"{P}job:{job_id}", "revoked", "1")
         eventually(lambda: not _is_alive(pid), 30)
@@ -361,7 +361,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-class TestWhatIsToldOnTheWay:
+class TestWhatIsReportedOnTheWay:
     def test_a_job_that_fails_for_good_leaves_a_dead_letter(
         self, client: Any, queue: Queue, run_worker: RunWorker, eventually: Eventually
     ) -> None:
@@ -375,7 +375,7 @@ class TestWhatIsToldOnTheWay:
         assert (letter.job_id, letter.data, letter.attempts_made) == (job_id, {"x": 1}, 2)
         assert letter.failed_reason == "ValueError: broken"
 
-    def test_hooks_are_told_what_happens_to_jobs(
+    def test_hooks_get_what_happens_to_jobs(
         self, client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
         handlers, events = Handlers(), list[JobEvent]()
@@ -387,15 +387,15 @@ class TestWhatIsToldOnTheWay:
             return 1
 
         @handlers.on_job
-        def tell(event: JobEvent) -> None:
+        def note(event: JobEvent) -> None:
             events.append(event)
             raise RuntimeError("a hook that fails changes nothing")
 
         job_id = add(client, opts='{"attempts":2}')
         run_worker(["etl"], handlers)
         eventually(lambda: state(client, job_id) == "completed")
-        told = [(event.kind, event.attempt, event.reason) for event in events]
-        assert told == [
+        seen = [(event.kind, event.attempt, event.reason) for event in events]
+        assert seen == [
             ("active", 1, ""), ("retrying", 1, "ValueError: once"), ("active", 2, ""), ("completed", 2, ""),
         ]  # fmt: skip
 
@@ -467,7 +467,7 @@ class TestWhatIsToldOnTheWay:
         if wish == "fail":
             assert client.hget(f"{P}job:{ids[2]}", "failedReason").endswith("Budget exceeded")
 
-    def test_the_fallback_of_an_attempt_is_told(
+    def test_the_fallback_of_an_attempt_is_passed_on(
         self, client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:
         used: list[Any] = []
@@ -506,7 +506,7 @@ APP = """
 """
 
 
-def test_a_hangup_makes_a_worker_connect_anew_and_loses_nothing(
+def test_a_hangup_makes_a_worker_connect_again_and_loses_nothing(
     client: Any, url: str, tmp_path: Path, eventually: Eventually
 ) -> None:
     (tmp_path / "jobs_app.py").write_text("\n".join(line[4:] for line in APP.splitlines()))
@@ -536,9 +536,7 @@ def test_a_worker_writes_its_log_as_json_when_asked(
         failed = add(client, "unknown")
         eventually(lambda: state(client, failed) == "failed", 60)
         worker.terminate()
-        _, told = worker.communicate(timeout=60)
-    records = {
-        record["action"]: record for record in map(json.loads, told.splitlines()) if "action" in record
-    }
+        _, log = worker.communicate(timeout=60)
+    records = {record["action"]: record for record in map(json.loads, log.splitlines()) if "action" in record}
     assert {"worker_started", "job_failed", "worker_stopped"} <= set(records)
     assert (records["job_failed"]["job_id"], records["job_failed"]["level"]) == (failed, "error")

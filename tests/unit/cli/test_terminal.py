@@ -82,21 +82,21 @@ def test_log_records_are_one_line_and_harmless(capsys: pytest.CaptureFixture[str
         int(f"{HOSTILE}\nsecond")
     except ValueError:
         logger.exception("job %s", f"{HOSTILE}\nERROR forged")
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     logger.removeHandler(handler)
-    assert said.splitlines()[0].endswith("␊ERROR forged")
-    assert "Traceback" in said
-    assert is_harmless(said)
+    assert printed.splitlines()[0].endswith("␊ERROR forged")
+    assert "Traceback" in printed
+    assert is_harmless(printed)
 
 
 def test_lines_are_harmless_and_json_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
     say(f"{HOSTILE}\n{HARMLESS}")
-    assert is_harmless(said := capsys.readouterr().out)
-    assert said.count("\n") == 1
+    assert is_harmless(printed := capsys.readouterr().out)
+    assert printed.count("\n") == 1
     text = HOSTILE + HARMLESS
     say_json({"reason": text})
-    assert is_harmless(said := capsys.readouterr().out)
-    assert json.loads(said) == {"reason": text}
+    assert is_harmless(printed := capsys.readouterr().out)
+    assert json.loads(printed) == {"reason": text}
     line = _json(Event("1-1", "failed", text, "", {"failedReason": text}))
     assert is_harmless(line)
     assert json.loads(line)["fields"] == {"failedReason": text}

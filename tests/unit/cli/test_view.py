@@ -78,7 +78,7 @@ def test_of_many_failures_the_first_stand_alone() -> None:
     assert "15 nodes: 15 failed" in found[-1]
 
 
-def test_tries_are_told_where_there_were_several() -> None:
+def test_tries_are_shown_where_there_were_several() -> None:
     (row,) = rows([node("a", JobState.COMPLETED, attempts=3)])
     assert row.split() == ["✔", "a", "completed", "3"]
     assert "≤ 2" in rows(months(5, attempts=2))[0]
@@ -144,7 +144,7 @@ def test_a_long_chain_and_a_deep_comb_stay_readable() -> None:
     assert max(map(len, found)) < 70
 
 
-def test_the_critical_path_is_marked_and_told() -> None:
+def test_the_critical_path_is_marked_and_written_out() -> None:
     first, slow = (
         node("a", JobState.COMPLETED, seconds=1),
         node("b", JobState.COMPLETED, seconds=9, after=("a",)),

@@ -1,4 +1,4 @@
-"""What is missing is told in one sentence, with the remedy."""
+"""What is missing is reported in one sentence, with what to do about it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_a_java_that_cannot_be_installed_says_why(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr("shutil.which", lambda name, **_: str(apt) if name == "apt-get" else None)
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    told: list[str] = []
+    lines: list[str] = []
 
     with pytest.raises(JavaMissing, match=r"apt-get update failed: no network here"):
-        ensure_java(told.append)
-    assert told == ["Java is missing; installing openjdk-17-jre-headless with apt-get ..."]
+        ensure_java(lines.append)
+    assert lines == ["Java is missing; installing openjdk-17-jre-headless with apt-get ..."]
 
 
 def test_a_full_disk_says_how_much_is_needed(tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ def node(name: str, state: JobState, **kw: Any) -> NodeStatus:
     return NodeStatus(name, "etl", name, "work", (), state, 0, "", None, kw.get("began"), kw.get("ended"))
 
 
-def test_nobody_was_told_of_anything_at_the_start() -> None:
+def test_nothing_was_reported_at_the_start() -> None:
     assert Seen("f").state(5, "a") == WAITING_CHILDREN
     assert Seen("f").state(0.5, "a") == WAITING_CHILDREN
 
 
-def test_every_position_says_what_was_told_up_to_there_and_no_more() -> None:
+def test_every_position_holds_what_was_reported_up_to_there_and_no_more() -> None:
     dice, seen = random.Random(3), Seen("f")
     ranks = [*range(100), *(rank + 0.000_001 for rank in range(5))]
     expected: dict[float, str] = {}
@@ -43,7 +43,7 @@ def test_every_position_says_what_was_told_up_to_there_and_no_more() -> None:
         assert found.end == ""
 
 
-def test_whoever_goes_on_makes_positions_like_the_one_before() -> None:
+def test_a_position_made_after_going_on_holds_what_came_before() -> None:
     seen = Seen.at("f", Seen("f").record(0, node("a", JobState.ACTIVE)))
     again = Seen.at("f", seen.record(1, node("b", JobState.COMPLETED)))
     assert (again.state(0, "a"), again.state(1, "b")) == ("active", "completed")
@@ -64,7 +64,7 @@ def test_a_large_flow_has_a_position_that_can_be_kept() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "1..", "1.AAAA.", "2.x.", "0-0", "1.eJw.0q", "x" * 10_000])
-def test_what_is_no_position_is_refused(wrong: str) -> None:
+def test_an_invalid_position_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigurationError, match="no position of a watched flow"):
         Seen.at("f", wrong)
 

@@ -95,7 +95,7 @@ class TestDicts:
         assert check_flow(again) == check_flow(SPEC)
         assert again.nodes[1].options == EVERYTHING
 
-    def test_it_is_json_and_says_only_what_is_not_the_default(self) -> None:
+    def test_it_is_json_and_holds_only_what_is_not_the_default(self) -> None:
         wire = json.loads(json.dumps(SPEC.to_dict()))
         assert wire["retention"] == "P7D"
         assert wire["nodes"][0] == {
@@ -160,7 +160,7 @@ class TestGraphs:
         assert sorted(caught.value.cycle) == ["b", "c"]
 
     @pytest.mark.parametrize(
-        ("graph", "error", "told"),
+        ("graph", "error", "expected"),
         [
             (nx.Graph([("a", "b")]), InvalidFlow, "undirected"),
             ({"a": ["b"]}, InvalidFlow, r"dict is no graph: a networkx\.DiGraph"),
@@ -168,11 +168,11 @@ class TestGraphs:
             (nx.DiGraph([("1", 1)]), DuplicateNode, "1"),
         ],
     )
-    def test_what_is_no_flow_is_refused(self, graph: Any, error: type[Exception], told: str) -> None:
-        with pytest.raises(error, match=told):
+    def test_an_invalid_flow_is_refused(self, graph: Any, error: type[Exception], expected: str) -> None:
+        with pytest.raises(error, match=expected):
             FlowSpec.from_graph(graph, name="f", **({"queue": "q", "job": "j"} if "1" in graph else {}))
 
-    def test_without_networkx_the_remedy_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_networkx_the_error_shows_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "networkx", None)
         with pytest.raises(ConfigurationError, match=r"pip install 'glidemq-orchestrate\[graph\]'"):
             SPEC.to_graph()
@@ -182,7 +182,7 @@ class TestSchema:
     def test_the_published_schema_is_fresh(self) -> None:
         assert schema_text() == write_schema(), "run `make schema`"
 
-    def test_it_is_a_schema_that_takes_what_flows_are_written_as(self) -> None:
+    def test_it_is_a_schema_that_accepts_what_flows_are_written_as(self) -> None:
         schema = make_schema()
         jsonschema.Draft202012Validator.check_schema(schema)
         for spec in (SPEC, FlowSpec("fan", fan(20))):
@@ -204,7 +204,7 @@ class TestSchema:
         "change",
         [{"nodes": []}, {"name": ""}, {"node": []}, {"retention": "a week", "name": 1}, {"labels": {"a": 1}}],
     )
-    def test_it_refuses_what_is_no_flow(self, change: dict[str, Any]) -> None:
+    def test_it_refuses_an_invalid_flow(self, change: dict[str, Any]) -> None:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(SPEC.to_dict() | change, make_schema())
 
@@ -231,7 +231,7 @@ class TestFolding:
         mixed = [FlowNode(f"n{n}", "etl", "odd" if n % 2 else "even") for n in range(4)]
         assert labels(mixed, at_least=2) == ["n0..2", "n1..3"]
 
-    def test_some_may_be_told_apart(self) -> None:
+    def test_some_may_be_kept_apart(self) -> None:
         nodes = fan(5)
         found = fold(nodes, at_least=3, alone=lambda one: one.name == "clean[2]")
         assert [group.label for group in found] == [

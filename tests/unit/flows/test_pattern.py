@@ -43,7 +43,7 @@ def test_a_chord_ends_in_its_body() -> None:
     assert edges(chord([node("a"), node("b")], node("sum"))) == {"a": [], "b": [], "sum": ["a", "b"]}
 
 
-def test_a_name_twice_is_told() -> None:
+def test_a_repeated_name_is_refused() -> None:
     with pytest.raises(DuplicateNode, match="a"):
         group(node("a"), node("a"))
     with pytest.raises(DuplicateNode, match="a"):
@@ -68,7 +68,7 @@ def test_a_map_over_nothing_leaves_its_collector_where_the_template_was() -> Non
     assert [(made.name, list(made.after)) for made in nodes] == [("report", ["head", "split"])]
 
 
-def test_a_template_whose_data_takes_no_item_is_told() -> None:
+def test_a_template_whose_data_has_no_place_for_an_item_is_refused() -> None:
     with pytest.raises(InvalidFlow, match="must be an object"):
         map_over(node("n", data=[1]), [2])
 

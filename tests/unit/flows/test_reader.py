@@ -51,7 +51,7 @@ def written(directory: Path, content: str | bytes, name: str = "flow.yaml") -> P
 
 @pytest.mark.parametrize("bomb", [ALIAS_BOMB, MERGE_BOMB], ids=["aliases", "merges"])
 @pytest.mark.timeout(20)
-def test_a_bomb_is_refused_at_once(tmp_path: Path, bomb: str) -> None:
+def test_a_bomb_is_refused_immediately(tmp_path: Path, bomb: str) -> None:
     path = written(tmp_path, bomb)
     assert path.stat().st_size < 700
     tracemalloc.start()
@@ -188,15 +188,15 @@ def test_an_odd_file_is_refused_in_one_line(tmp_path: Path, kind: str, suffix: s
     with pytest.raises(GlideMQError) as refused:
         submitted(path)
     assert time.process_time() - began < 5
-    told = str(refused.value)
-    assert isinstance(refused.value, ValueError), told
-    assert len(told) < 3000, told[:200]
-    assert "\n" not in told
-    told.encode()
+    message = str(refused.value)
+    assert isinstance(refused.value, ValueError), message
+    assert len(message) < 3000, message[:200]
+    assert "\n" not in message
+    message.encode()
 
 
 @pytest.mark.parametrize("name", ["", ".", "missing.yaml", "a\0b", "x" * 5000, "flow.yaml/x"])
-def test_a_path_that_is_no_file_is_refused(
+def test_a_path_that_is_not_a_file_is_refused(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

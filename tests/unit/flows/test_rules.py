@@ -146,7 +146,7 @@ class TestDigests:
 
 class TestBadInput:
     @pytest.mark.parametrize(
-        ("given", "told"),
+        ("given", "expected"),
         [
             ({"rule": "most"}, "node b: rule 'most' is unknown; use all_success, .* or always"),
             (
@@ -160,12 +160,12 @@ class TestBadInput:
             ({"options": JobOptions(parent=JobRef("q", "1"))}, "node b: options.parent"),
         ],
     )
-    def test_of_nodes(self, given: dict[str, Any], told: str) -> None:
-        with pytest.raises(InvalidFlow, match=told):
+    def test_of_nodes(self, given: dict[str, Any], expected: str) -> None:
+        with pytest.raises(InvalidFlow, match=expected):
             checked(node("a"), FlowNode("b", "etl", "work", after=["a"], **given))
 
     @pytest.mark.parametrize(
-        ("given", "told"),
+        ("given", "expected"),
         [
             ({"deadline": timedelta(0)}, "deadline must be at least a millisecond"),
             ({"deadline": 60}, "deadline must be a timedelta"),
@@ -173,8 +173,8 @@ class TestBadInput:
             ({"queue_timeout": timedelta(days=-1)}, "queue_timeout must not be negative"),
         ],
     )
-    def test_of_flows(self, given: dict[str, Any], told: str) -> None:
-        with pytest.raises(InvalidFlow, match=told):
+    def test_of_flows(self, given: dict[str, Any], expected: str) -> None:
+        with pytest.raises(InvalidFlow, match=expected):
             checked(node("a"), **given)
 
     def test_an_unknown_policy_of_a_dependency(self) -> None:

@@ -1,4 +1,4 @@
-"""What a flow is before any server hears of it."""
+"""What a flow is before it is sent to a server."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_text_as_list_of_dependencies_is_refused_and_not_taken_apart() -> None
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "expected"),
     [
         (flow(node("a"), name=""), "flow name .. is not usable"),
         (flow(), "has no nodes"),
@@ -138,8 +138,8 @@ def test_a_text_as_list_of_dependencies_is_refused_and_not_taken_apart() -> None
         (flow(node("a", options=JobOptions(job_id="own"))), "job_id is set by the flow"),
     ],
 )
-def test_what_is_missing_is_named(spec: FlowSpec, told: str) -> None:
-    with pytest.raises(InvalidFlow, match=told):
+def test_what_is_missing_is_named(spec: FlowSpec, expected: str) -> None:
+    with pytest.raises(InvalidFlow, match=expected):
         check_flow(spec)
 
 
@@ -292,12 +292,12 @@ def test_a_bad_field_is_named_with_its_place(wire: dict[str, Any], place: str) -
         FlowSpec.from_dict(wire)
 
 
-def test_data_that_is_not_json_is_told_by_the_check_which_names_the_node() -> None:
+def test_data_that_is_not_json_is_reported_by_the_check_which_names_the_node() -> None:
     with pytest.raises(EncodeError, match="data of node b"):
         check_flow(FlowSpec.from_dict(broken(data={"when": timedelta(1)})))
 
 
-def test_every_bad_place_is_told_at_once() -> None:
+def test_all_bad_places_are_reported_together() -> None:
     wire = broken(job=3)
     wire["nodes"][0]["queu"] = "x"
     with pytest.raises(InvalidFlow, match=r"nodes\.0\.queu.*nodes\.1\.job"):
@@ -310,7 +310,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"name: [", b"\xff\xfe\x00", b"- 1\n- 2\n", b"", b"just text"])
-def test_a_file_that_is_no_flow_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_flow_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "flow.yaml"
     path.write_bytes(content)
     with pytest.raises(InvalidFlow, match=r"flow\.yaml"):

@@ -1,4 +1,4 @@
-"""Commands as bytes: every text and byte goes out as it came in, and what is no text is refused alone."""
+"""Commands as bytes: every text and byte goes out as it came in, and what is not text is refused alone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_half_a_character_is_refused_alone(half: str) -> None:
 
 
 @pytest.mark.parametrize("word", [None, True, b"raw", ("a",), 10**5_000, -(2**64)], ids=range(6))
-def test_what_is_no_word_is_refused_instead_of_going_down(word: Any) -> None:
-    """hiredis kills the interpreter by a number of thousands of digits."""
+def test_what_is_not_a_word_is_refused_instead_of_crashing(word: Any) -> None:
+    """A number of thousands of digits makes hiredis kill the interpreter."""
     sent, refused = sort_out([call("SET", "k", word)])
     assert (sent, list(refused)) == ((), [0])

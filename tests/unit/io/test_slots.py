@@ -67,7 +67,7 @@ Answer = Callable[[Parcel], Any]
 
 
 class Wire:
-    """Answers parcels by a function, and writes down what was sent where."""
+    """Answers parcels by a function, and records what was sent where."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer, self.sent = answer, list[tuple[str, list[str]]]()
@@ -78,8 +78,8 @@ class Wire:
             parcels = next(delivery)
             while True:
                 for parcel in parcels:
-                    told = [" ".join(map(str, call.words)) for call in parcel.calls]
-                    self.sent.append((parcel.place.host, told))
+                    commands = [" ".join(map(str, call.words)) for call in parcel.calls]
+                    self.sent.append((parcel.place.host, commands))
                 parcels = delivery.send([self.answer(parcel) for parcel in parcels])
         except StopIteration as stop:
             return list(stop.value)
@@ -129,8 +129,8 @@ def test_a_moved_slot_is_followed_once_with_that_call_alone(*, ask: bool) -> Non
 
 def test_a_call_that_is_sent_from_one_to_the_other_is_refused() -> None:
     moved = {("a", "{a}"): Redirected(1, B, ask=False), ("b", "{a}"): Redirected(1, A, ask=False)}
-    (told,) = Wire(serve(moved)).deliver(cluster(), get("a"))
-    assert isinstance(told, ServerBusy)
+    (answer,) = Wire(serve(moved)).deliver(cluster(), get("a"))
+    assert isinstance(answer, ServerBusy)
 
 
 def test_a_lost_node_costs_its_own_calls_only_and_nothing_is_sent_twice() -> None:
@@ -138,8 +138,8 @@ def test_a_lost_node_costs_its_own_calls_only_and_nothing_is_sent_twice() -> Non
         return OutcomeUnknown("gone") if parcel.place == A else serve()(parcel)
 
     wire, topology = Wire(answer), cluster()
-    lost, told = wire.deliver(topology, get("a"), get("b"))
-    assert (type(lost), told) == (OutcomeUnknown, "b{b}")
+    lost, kept = wire.deliver(topology, get("a"), get("b"))
+    assert (type(lost), kept) == (OutcomeUnknown, "b{b}")
     assert [sent for sent in wire.sent if "GET {a}" in sent[1]] == [("a", ["GET {a}"])]
     wire.sent.clear()
     with pytest.raises(OutcomeUnknown):
@@ -165,24 +165,24 @@ def test_a_node_that_is_cut_off_from_its_cluster_is_asked_last() -> None:
     down = error_from("CLUSTERDOWN The cluster is down")
     wire, topology = Wire(serve({("a", "{a}"): down})), cluster()
     for _ in range(2):
-        (told,) = wire.deliver(topology, get("a"))
-        assert isinstance(told, ServerBusy)
+        (answer,) = wire.deliver(topology, get("a"))
+        assert isinstance(answer, ServerBusy)
     assert [place for place, words in wire.sent if words == ["CLUSTER SLOTS"]] == ["c", "b"]
 
 
-def test_a_slot_that_nobody_serves_is_told_as_retryable() -> None:
+def test_a_slot_without_an_owner_is_reported_as_retryable() -> None:
     def answer(parcel: Parcel) -> Any:
         return [SLOTS_REPLY[:1]] if parcel.calls[0].words[0] == "CLUSTER" else serve()(parcel)
 
-    told = Wire(answer).deliver(cluster(), get("a"), get("b"))
-    assert (type(told[0]), told[0].retryable, told[1]) == (ServerBusy, True, "b{b}")
+    answers = Wire(answer).deliver(cluster(), get("a"), get("b"))
+    assert (type(answers[0]), answers[0].retryable, answers[1]) == (ServerBusy, True, "b{b}")
 
 
-def test_what_has_no_key_goes_to_every_primary_and_a_refusal_of_one_is_told() -> None:
+def test_what_has_no_key_goes_to_every_primary_and_a_refusal_of_one_is_reported() -> None:
     load = command("FUNCTION", "LOAD", "x", decode=str)
     wire = Wire(serve({("b", "x"): error_from("ERR Function not found")}))
-    (told,) = wire.deliver(cluster(), load)
-    assert told.code == "ERR"
+    (answer,) = wire.deliver(cluster(), load)
+    assert answer.code == "ERR"
     assert [place for place, _ in wire.sent[1:]] == ["a", "b", "c"]
 
 
@@ -208,7 +208,7 @@ def test_a_scan_goes_through_one_primary_after_the_other() -> None:
     assert found == ["k1", "k2", "k3"]
 
 
-def test_a_server_that_is_in_no_cluster_is_told() -> None:
+def test_a_server_outside_a_cluster_is_reported() -> None:
     refusal = error_from("ERR This instance has cluster support disabled")
     with pytest.raises(ConfigurationError, match="no cluster"):
         Wire(lambda _: [refusal]).deliver(cluster(), get("a"))
@@ -252,13 +252,13 @@ def test_a_primary_that_became_a_replica_is_looked_up_again() -> None:
     replies = {("a", "{x}"): error_from("READONLY You can't write against a read only replica.")}
     wire, topology = Wire(lambda p: [["a", "1"]] if p.sentinel else serve(replies)(p)), sentinel()
     for _ in range(2):
-        (told,) = wire.deliver(topology, get("x"))
-        assert isinstance(told, ServerBusy)
+        (answer,) = wire.deliver(topology, get("x"))
+        assert isinstance(answer, ServerBusy)
     # The sentinel that named it may be cut off: the other one is asked.
     assert [place for place, _ in wire.sent] == ["s1", "a", "s2", "a"]
 
 
-def test_without_a_sentinel_nothing_was_sent_and_an_unknown_service_is_told() -> None:
+def test_without_a_sentinel_nothing_was_sent_and_an_unknown_service_is_reported() -> None:
     with pytest.raises(ConnectionFailed):
         Wire(lambda _: OutcomeUnknown("down")).deliver(sentinel(), get("x"))
     with pytest.raises(ConfigurationError, match="know no service 'main'"):

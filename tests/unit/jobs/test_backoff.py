@@ -58,7 +58,7 @@ def test_without_a_backoff_there_is_no_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"kind": "slow"}, "'slow'"),
         ({"delay": timedelta(-1)}, "negative"),
@@ -67,6 +67,6 @@ def test_without_a_backoff_there_is_no_pause() -> None:
         ({"jitter": float("nan")}, "jitter"),
     ],
 )
-def test_a_backoff_that_no_worker_could_honour_is_refused(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidJob, match=told):
+def test_a_backoff_that_no_worker_could_honour_is_refused(wrong: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InvalidJob, match=expected):
         Backoff(**wrong)

@@ -44,7 +44,7 @@ def test_options_on_the_wire_are_what_a_node_worker_reads_and_absent_ones_are_le
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"attempts": 0}, "attempts"),
         ({"attempts": True}, "attempts"),
@@ -56,8 +56,8 @@ def test_options_on_the_wire_are_what_a_node_worker_reads_and_absent_ones_are_le
         ({"job_id": "a:b"}, "job id"),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidJob, match=told):
+def test_an_invalid_option_is_refused_by_name(wrong: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InvalidJob, match=expected):
         JobOptions(**wrong)
 
 

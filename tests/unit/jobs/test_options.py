@@ -87,7 +87,7 @@ def test_the_words_of_a_job_with_every_option_stand_in_the_order_of_the_wire() -
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"priority": -1}, "priority"),
         ({"priority": 2049}, "priority"),
@@ -112,13 +112,13 @@ def test_the_words_of_a_job_with_every_option_stand_in_the_order_of_the_wire() -
         ({"ordering": Ordering("k", token_bucket=TokenBucket(0.5, 1))}, "cost 1 is more than"),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidJob, match=told):
+def test_an_invalid_option_is_refused_by_name(wrong: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InvalidJob, match=expected):
         JobOptions(**wrong)
 
 
 @pytest.mark.parametrize(
-    ("part", "wrong", "told"),
+    ("part", "wrong", "expected"),
     [
         (Ordering, {"key": ""}, "ordering.key"),
         (Ordering, {"key": "k" * 257}, "ordering.key"),
@@ -142,10 +142,10 @@ def test_an_option_that_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any]
         (JobRef, {"queue": "a", "id": "{"}, "no job"),
     ],
 )
-def test_a_part_of_an_option_that_cannot_be_meant_is_refused_by_name(
-    part: type, wrong: dict[str, Any], told: str
+def test_an_invalid_part_of_an_option_is_refused_by_name(
+    part: type, wrong: dict[str, Any], expected: str
 ) -> None:
-    with pytest.raises(InvalidJob, match=told):
+    with pytest.raises(InvalidJob, match=expected):
         part(**wrong)
 
 

@@ -32,6 +32,6 @@ def test_several_patterns_are_alternatives_and_none_fit_all() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", "a.>.b"])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigurationError, match="pattern"):
         check_pattern(pattern)

@@ -1,4 +1,4 @@
-"""One thing among many that fails is told once; what concerns all of them is raised."""
+"""One thing among many that fails is logged once; what concerns all of them is raised."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def each(count: int) -> Op[list[str | None]]:
 
 
 @pytest.mark.parametrize("answer", [ProtocolError("WRONGTYPE"), 7, None, ConfigurationError("odd")], ids=str)
-def test_a_failure_stands_alone_and_is_told_once(
+def test_a_failure_stands_alone_and_is_logged_once(
     scripted: Scripted, caplog: pytest.LogCaptureFixture, answer: object
 ) -> None:
     apart._report_once.cache_clear()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             assert scripted(each(3), ["a", answer, "c"]).value == ["a", None, "c"]
-    (told,) = caplog.messages
-    assert told.startswith("thing 1 is left alone: ")
+    (line,) = caplog.messages
+    assert line.startswith("thing 1 is left alone: ")
 
 
 def test_an_operation_that_raises_something_raw_stands_alone_too(

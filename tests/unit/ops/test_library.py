@@ -1,4 +1,4 @@
-"""Use cases driven by scripts: what they ask next, whatever the server answers."""
+"""Use cases driven by scripts: what they ask next, whatever the server replies."""
 
 from __future__ import annotations
 
@@ -129,13 +129,17 @@ class TestTheServer:
 
 class TestLibraries:
     def test_nothing_is_loaded_where_all_is_there(self, scripted: Scripted) -> None:
-        told = scripted(ensure_libraries(), [INFO, *VERSIONS])
-        assert told.names == ["INFO", "glidemq_version", "gmo_version"]
+        transcript = scripted(ensure_libraries(), [INFO, *VERSIONS])
+        assert transcript.names == ["INFO", "glidemq_version", "gmo_version"]
 
     def test_both_are_loaded_on_an_empty_server(self, scripted: Scripted) -> None:
-        told = scripted(ensure_libraries(), [INFO, LibraryMissing("x"), "OK", LibraryMissing("x"), "OK"])
+        transcript = scripted(
+            ensure_libraries(), [INFO, LibraryMissing("x"), "OK", LibraryMissing("x"), "OK"]
+        )
         loads = [
-            each.words for each in told.requests if isinstance(each, Call) and each.words[0] == "FUNCTION"
+            each.words
+            for each in transcript.requests
+            if isinstance(each, Call) and each.words[0] == "FUNCTION"
         ]
         assert loads == [("FUNCTION", "LOAD", THEIRS.source), ("FUNCTION", "LOAD", OURS.source)]
 
@@ -144,7 +148,7 @@ class TestLibraries:
         script = [INFO, LibraryMissing("x"), taken, LibraryMissing("x"), taken]
         assert scripted(ensure_libraries(), script).value is None
 
-    def test_a_library_that_cannot_be_loaded_is_told(self, scripted: Scripted) -> None:
+    def test_a_library_that_cannot_be_loaded_is_reported(self, scripted: Scripted) -> None:
         script = [INFO, LibraryMissing("x"), ProtocolError("ERR Error compiling function")]
         with pytest.raises(ProtocolError, match="compiling"):
             scripted(ensure_libraries(), script)
@@ -158,8 +162,8 @@ class TestLibraries:
     def test_an_older_or_changed_library_of_ours_is_replaced(
         self, scripted: Scripted, found: list[str]
     ) -> None:
-        told = scripted(ensure_libraries(), [INFO, "93", found, "OK"])
-        last = told.requests[-1]
+        transcript = scripted(ensure_libraries(), [INFO, "93", found, "OK"])
+        last = transcript.requests[-1]
         assert isinstance(last, Call)
         assert last.words == ("FUNCTION", "LOAD", "REPLACE", OURS.source)
 
@@ -169,19 +173,21 @@ class TestLibraries:
             scripted(ensure_libraries(), [INFO, "93", [version, "x"]])
 
     def test_a_call_is_asked_again_after_loading(self, scripted: Scripted) -> None:
-        told = scripted(with_libraries(ask(call("GET", "x"))), [LibraryMissing("x"), INFO, *VERSIONS, "v"])
-        assert told.value == "v"
-        assert told.names == ["GET", "INFO", "glidemq_version", "gmo_version", "GET"]
+        transcript = scripted(
+            with_libraries(ask(call("GET", "x"))), [LibraryMissing("x"), INFO, *VERSIONS, "v"]
+        )
+        assert transcript.value == "v"
+        assert transcript.names == ["GET", "INFO", "glidemq_version", "gmo_version", "GET"]
 
     def test_only_the_lost_calls_of_a_batch_are_asked_again(self, scripted: Scripted) -> None:
         op: Op[Any] = ask_each([call("GET", "a"), call("GET", "b"), call("GET", "c")])
-        told = scripted(
+        transcript = scripted(
             with_libraries(op),
             [["1", LibraryMissing("x"), ServerBusy("x")], INFO, *VERSIONS, ["2"]],
         )
-        assert told.value[:2] == ["1", "2"]
-        assert isinstance(told.value[2], ServerBusy)
-        assert [each.words for each in told.requests[-1].calls] == [("GET", "b")]  # type: ignore[union-attr]
+        assert transcript.value[:2] == ["1", "2"]
+        assert isinstance(transcript.value[2], ServerBusy)
+        assert [each.words for each in transcript.requests[-1].calls] == [("GET", "b")]  # type: ignore[union-attr]
 
     def test_libraries_that_are_lost_again_are_loaded_again(self, scripted: Scripted) -> None:
         lost = [LibraryMissing("x"), INFO, *VERSIONS]
@@ -191,8 +197,8 @@ class TestLibraries:
 
     def test_they_may_be_lost_while_they_are_looked_at(self, scripted: Scripted) -> None:
         lost = [LibraryMissing("x"), INFO, LibraryMissing("x"), LibraryMissing("x")]
-        told = scripted(with_libraries(ask(call("GET", "x"))), [*lost, "v"])
-        assert (told.value, told.names[-1]) == ("v", "GET")
+        transcript = scripted(with_libraries(ask(call("GET", "x"))), [*lost, "v"])
+        assert (transcript.value, transcript.names[-1]) == ("v", "GET")
 
     def test_a_call_that_is_lost_for_ever_raises(self, scripted: Scripted) -> None:
         lost = [LibraryMissing("x"), INFO, *VERSIONS]
@@ -202,12 +208,12 @@ class TestLibraries:
         with pytest.raises(LibraryMissing):
             scripted(with_libraries(ask_all([call("GET", "x")])), [*batch * LOADS, [LibraryMissing("x")]])
 
-    def test_a_library_that_cannot_be_used_is_told_to_the_operation(self, scripted: Scripted) -> None:
+    def test_a_library_that_cannot_be_used_is_raised_in_the_operation(self, scripted: Scripted) -> None:
         def op() -> Op[str]:
             try:
                 return (yield from ask(call("GET", "x")))
             except LibraryVersionMismatch as exc:
-                return f"told: {exc.loaded}"
+                return f"mismatch: {exc.loaded}"
 
         script = [LibraryMissing("x"), INFO, "94"]
-        assert scripted(with_libraries(op()), script).value == "told: 94"
+        assert scripted(with_libraries(op()), script).value == "mismatch: 94"

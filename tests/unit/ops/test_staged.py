@@ -1,4 +1,4 @@
-"""Use cases driven by scripts: what they ask next, whatever the server answers."""
+"""Use cases driven by scripts: what they ask next, whatever the server replies."""
 
 from __future__ import annotations
 
@@ -55,47 +55,47 @@ class TestSubmitting:
         return flow.submit(REF, check_flow(spec(count, size)), kw.get("on_existing", "attach"), clock)
 
     def test_a_small_flow_is_one_trip_and_its_release(self, scripted: Scripted, clock: ManualClock) -> None:
-        told = scripted(self.submit(clock), [[1, 1, "staging", "running", 0]])
-        assert told.names == [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
+        transcript = scripted(self.submit(clock), [[1, 1, "staging", "running", 0]])
+        assert transcript.names == [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
 
     def test_chunks_hold_fifty_nodes(self, scripted: Scripted, clock: ManualClock) -> None:
         script = [[1, 1, *["staging"] * 5], ["running", *[9] * 5], 1, 0]
-        told = scripted(self.submit(clock, 250), script)
+        transcript = scripted(self.submit(clock, 250), script)
         staged = [*HEAD, *["gmo_stage_flow"] * 5]
-        assert told.names == [*staged, "gmo_start_flow", *["gmo_advance_flow"] * 7]
+        assert transcript.names == [*staged, "gmo_start_flow", *["gmo_advance_flow"] * 7]
 
     def test_chunks_hold_a_mebibyte(self, scripted: Scripted, clock: ManualClock) -> None:
-        told = scripted(self.submit(clock, 3, 600_000), [[1, 1, *["staging"] * 3], ["running", 0]])
-        assert told.names.count("gmo_stage_flow") == 3
+        transcript = scripted(self.submit(clock, 3, 600_000), [[1, 1, *["staging"] * 3], ["running", 0]])
+        assert transcript.names.count("gmo_stage_flow") == 3
 
     def test_a_trip_holds_256_calls(self, scripted: Scripted, clock: ManualClock) -> None:
         script = [[1, 1, *["staging"] * 256], ["staging"] * 44, ["running", *[0] * 20]]
-        told = scripted(self.submit(clock, 15_000), script)
-        trips = [len(request.calls) for request in told.requests[:2] if isinstance(request, Batch)]
+        transcript = scripted(self.submit(clock, 15_000), script)
+        trips = [len(request.calls) for request in transcript.requests[:2] if isinstance(request, Batch)]
         assert trips == [258, 44]
 
     def test_the_start_waits_until_every_chunk_was_accepted(
         self, scripted: Scripted, clock: ManualClock, make_transcript: type[Transcript]
     ) -> None:
-        told = make_transcript()
+        transcript = make_transcript()
         with pytest.raises(ServerBusy):
-            scripted(self.submit(clock, 100), [[1, 1, ServerBusy("OOM"), "staging"], 0], told)
-        assert told.names == [*HEAD, "gmo_stage_flow", "gmo_stage_flow", "gmo_discard_flow"]
+            scripted(self.submit(clock, 100), [[1, 1, ServerBusy("OOM"), "staging"], 0], transcript)
+        assert transcript.names == [*HEAD, "gmo_stage_flow", "gmo_stage_flow", "gmo_discard_flow"]
 
     def test_nothing_more_is_sent_of_a_flow_that_is_there(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        told = scripted(self.submit(clock, 15_000), [[1, 1, *["completed"] * 256]])
-        assert len(told.requests) == 1
+        transcript = scripted(self.submit(clock, 15_000), [[1, 1, *["completed"] * 256]])
+        assert len(transcript.requests) == 1
 
     def test_nodes_that_a_sweep_took_are_staged_again(self, scripted: Scripted, clock: ManualClock) -> None:
         swept = [1, 1, "staging", FlowIncomplete("x"), 0]
         script = [swept, CLAIMED, [1, 1, "staging", "running", 0]]
-        told = scripted(self.submit(clock), script)
+        transcript = scripted(self.submit(clock), script)
         staged = [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
-        assert told.names == [*staged, "SET", "GET", "HMGET", *staged]
+        assert transcript.names == [*staged, "SET", "GET", "HMGET", *staged]
 
-    def test_what_stays_incomplete_is_told(self, scripted: Scripted, clock: ManualClock) -> None:
+    def test_what_stays_incomplete_is_reported(self, scripted: Scripted, clock: ManualClock) -> None:
         swept = [1, 1, "staging", FlowIncomplete("x"), 0]
         with pytest.raises(FlowIncomplete):
             scripted(self.submit(clock), [swept, CLAIMED, swept, CLAIMED, swept, 0])
@@ -105,10 +105,10 @@ class TestSubmitting:
         nodes.append(FlowNode("all", "etl", "work", after=[node.name for node in nodes]))
         checked = check_flow(FlowSpec("n", nodes))
         script = [[1, 1, *["staging"] * 53], ["running", *[0] * 20]]
-        told = scripted(flow.submit(REF, checked, "attach", clock), script)
-        assert told.names.count("gmo_stage_flow") == 53
+        transcript = scripted(flow.submit(REF, checked, "attach", clock), script)
+        assert transcript.names.count("gmo_stage_flow") == 53
 
-    def test_a_refused_chunk_is_told_after_everything_staged_is_discarded(
+    def test_a_refused_chunk_is_reported_after_everything_staged_is_discarded(
         self, scripted: Scripted, clock: ManualClock, make_transcript: type[Transcript]
     ) -> None:
         script: list[Any] = [
@@ -116,12 +116,12 @@ class TestSubmitting:
             7,
             0,
         ]
-        told = make_transcript()
+        transcript = make_transcript()
         with pytest.raises(FlowConflict, match="job exists"):
-            scripted(self.submit(clock, 100), script, told)
-        assert told.names[4:] == ["gmo_discard_flow"] * 2
+            scripted(self.submit(clock, 100), script, transcript)
+        assert transcript.names[4:] == ["gmo_discard_flow"] * 2
 
-    def test_a_refusal_stands_even_when_the_server_is_gone_for_the_discard(
+    def test_a_refusal_stands_even_when_the_server_is_down_for_the_discard(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         with pytest.raises(FlowConflict):
@@ -143,10 +143,10 @@ class TestSubmitting:
     def test_a_failed_flow_is_retried_on_request(
         self, scripted: Scripted, clock: ManualClock, state: str
     ) -> None:
-        told = scripted(
+        transcript = scripted(
             self.submit(clock, on_existing="retry_failed"), [[1, 1, state, state, 0], "running", 1, 0]
         )
-        assert told.names[5:] == ["gmo_retry_flow", *["gmo_advance_flow"] * 2]
+        assert transcript.names[5:] == ["gmo_retry_flow", *["gmo_advance_flow"] * 2]
 
     def test_a_completed_flow_is_not_retried(self, scripted: Scripted, clock: ManualClock) -> None:
         asked = scripted(
@@ -171,19 +171,19 @@ def row(name: str, rank: int, state: str, reason: str = "") -> list[str]:
     return [name, json.dumps([rank, "etl", f"f~{name}", "work"]), state, "1", "", "", reason, ""]
 
 
-IDLE = (0, -1)  # nothing is over its time
+IDLE = (0, -1)  # nothing is overdue
 
 
 class TestWatching:
     def test_a_wait_ends_with_the_event_of_the_flow(self, scripted: Scripted, clock: ManualClock) -> None:
         entry = [["glide:{etl}:events", [["2-1", ["event", "flow.completed", "jobId", "", "flowId", "f"]]]]]
-        told = scripted(
+        transcript = scripted(
             flow.wait(REF, None, clock),
             [[["1-1", []]], record("running"), IDLE, entry, record("completed"), ["0", ["a", "1"]]],
         )
-        assert told.value.results == {"a": 1}
-        assert told.value.status.state is FlowState.COMPLETED
-        assert told.names == [
+        assert transcript.value.results == {"a": 1}
+        assert transcript.value.status.state is FlowState.COMPLETED
+        assert transcript.names == [
             *(
                 "XREVRANGE",
                 "gmo_flow_status",
@@ -197,8 +197,8 @@ class TestWatching:
     def test_the_position_is_taken_before_the_state_is_read(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        told = scripted(flow.wait(REF, None, clock), [[["1-1", []]], record("completed"), ["0", []]])
-        assert told.names == ["XREVRANGE", "gmo_flow_status", "gmo_flow_results"]
+        transcript = scripted(flow.wait(REF, None, clock), [[["1-1", []]], record("completed"), ["0", []]])
+        assert transcript.names == ["XREVRANGE", "gmo_flow_status", "gmo_flow_results"]
 
     def test_a_wait_reads_the_state_again_though_no_event_comes(
         self, scripted: Scripted, clock: ManualClock
@@ -206,13 +206,13 @@ class TestWatching:
         def late(_: object) -> None:
             clock.now += flow.REREAD_MS
 
-        told = scripted(
+        transcript = scripted(
             flow.wait(REF, None, clock), [[], record("running"), IDLE, late, record("completed"), ["0", []]]
         )
-        assert told.value.status.state is FlowState.COMPLETED
-        assert told.names.count("gmo_flow_status") == 2
+        assert transcript.value.status.state is FlowState.COMPLETED
+        assert transcript.names.count("gmo_flow_status") == 2
 
-    def test_events_of_others_move_the_position_and_wake_nobody(
+    def test_events_of_others_move_the_position_and_end_no_wait(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         others = [
@@ -228,18 +228,18 @@ class TestWatching:
         def late(_: object) -> None:
             clock.now += flow.REREAD_MS
 
-        told = scripted(
+        transcript = scripted(
             flow.wait(REF, None, clock),
             [[], record("running"), IDLE, others, late, record("completed"), ["0", []]],
         )
         reads = [
             request.words
-            for request in told.requests
+            for request in transcript.requests
             if isinstance(request, Call) and request.words[0] == "XREAD"
         ]
         assert [words[-1] for words in reads] == ["0-0", "2-2"]
 
-    def test_a_wait_that_takes_too_long_tells_how_far_it_came(
+    def test_a_wait_that_takes_too_long_reports_how_far_it_came(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         def late(_: object) -> None:
@@ -287,7 +287,7 @@ class TestWatching:
         with pytest.raises(FlowCancelled, match="too late"):
             flow.raise_unless_completed(ended)
 
-    def test_an_unknown_flow_is_told(self, scripted: Scripted) -> None:
+    def test_an_unknown_flow_is_reported(self, scripted: Scripted) -> None:
         with pytest.raises(FlowNotFound, match="no flow f"):
             scripted(flow.find("glide", "f"), [None])
         assert scripted(flow.find("glide", "f"), ["etl"]).value == REF

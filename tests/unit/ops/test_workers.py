@@ -1,4 +1,4 @@
-"""Use cases driven by scripts: what they ask next, whatever the server answers."""
+"""Use cases driven by scripts: what they ask next, whatever the server replies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def call(*words: str) -> Call[str]:
 
 @dataclass
 class Fleet:
-    """What the server says of the workers of one queue."""
+    """What the server holds about the workers of one queue."""
 
     ours: dict[str, list[str] | None]
     consumers: list[tuple[str, int]]
@@ -54,7 +54,7 @@ class Fleet:
         listed: list[Any] = [list(self.ours)]
         if self.ours:
             listed.append(
-                [told if told is None else json.dumps({"handlers": told}) for told in self.ours.values()]
+                [names if names is None else json.dumps({"handlers": names}) for names in self.ours.values()]
             )
         listed.append([["name", name, "pending", 0, "idle", idle] for name, idle in self.consumers])
         return listed
@@ -110,11 +110,11 @@ class TestRequiringWorkers:
         with pytest.raises(QueueNotServed):
             scripted(workers.require("glide", {"etl": ["a"]}, 0), [[], ProtocolError("ERR no such key")])
 
-    def test_a_server_that_is_gone_is_not_a_missing_worker(self, scripted: Scripted) -> None:
+    def test_a_server_that_is_down_is_not_a_missing_worker(self, scripted: Scripted) -> None:
         with pytest.raises(ServerBusy):
             scripted(workers.require("glide", {"etl": ["a"]}, 0), [[], ServerBusy("LOADING")])
 
-    def test_all_unserved_queues_are_told_at_once(self, scripted: Scripted) -> None:
+    def test_all_unserved_queues_are_reported_together(self, scripted: Scripted) -> None:
         with pytest.raises(QueueNotServed, match="queues a, b"):
             scripted(workers.require("glide", {"a": ["x"], "b": ["x"]}, 0), [[], [], [], []])
 
@@ -124,15 +124,15 @@ class TestQueues:
         with pytest.raises(InvalidJob, match=r"job name .. is not usable"):
             scripted(adding.add_job(HOME, NewJob(""), 0), [])
 
-    def test_a_taken_id_is_told(self, scripted: Scripted) -> None:
+    def test_a_taken_id_is_reported(self, scripted: Scripted) -> None:
         with pytest.raises(InvalidJob, match="'own' exists already in queue etl"):
             scripted(adding.add_job(HOME, NewJob("work", None, JobOptions(job_id="own")), 0), ["duplicate"])
 
-    def test_a_refusal_by_the_library_is_told(self, scripted: Scripted) -> None:
+    def test_a_refusal_by_the_library_is_reported(self, scripted: Scripted) -> None:
         with pytest.raises(ProtocolError, match="ERR:ID_EXHAUSTED"):
             scripted(adding.add_job(HOME, NewJob("work"), 0), ["ERR:ID_EXHAUSTED"])
 
-    def test_a_job_that_is_gone_is_not_found(self, scripted: Scripted) -> None:
+    def test_a_missing_job_is_not_found(self, scripted: Scripted) -> None:
         with pytest.raises(JobNotFound, match="no job 7 in queue etl"):
             scripted(adding.get_job(HOME, "7"), [[None] * len(JOB_FIELDS)])
 
@@ -147,18 +147,18 @@ class TestTheWorkersCalls:
         row = ["2", "2-1", "5", "work", "null", "{}", "0", "f", "n", None, None, None, None]
         answer: list[Any] = [["ok"], ["f"], [row], "", "", -1, "", []]
         op = attempts.exchange(HOME, "w", Request([], 1, "t"), clock)
-        told = scripted(op, [answer, ["7", ["a", "1"]], ["0", ["b", "2", "a", "1"]]])
-        assert told.names == ["gmo_finish_and_fetch", "gmo_node_inputs", "gmo_node_inputs"]
-        (attempt,) = told.value.begun
+        transcript = scripted(op, [answer, ["7", ["a", "1"]], ["0", ["b", "2", "a", "1"]]])
+        assert transcript.names == ["gmo_finish_and_fetch", "gmo_node_inputs", "gmo_node_inputs"]
+        (attempt,) = transcript.value.begun
         assert (attempt.job_id, attempt.entry_id, attempt.flow_id) == ("2", "2-1", "f")
         assert attempt.inputs == {"a": "1", "b": "2"}
-        assert told.value.positions is None
+        assert transcript.value.positions is None
 
     def test_news_matter_when_they_make_a_job_ready(self, scripted: Scripted) -> None:
         def heard(stream: list[Any], events: list[Any], held: Held = Held.NOTHING) -> attempts.News:
             reply = [["glide:{etl}:stream", stream], ["glide:{etl}:events", events]]
-            told = scripted(attempts.listen(HOME, ("1-1", "5-0"), 10, held), [reply])
-            news: attempts.News = told.value
+            transcript = scripted(attempts.listen(HOME, ("1-1", "5-0"), 10, held), [reply])
+            news: attempts.News = transcript.value
             return news
 
         at = ("1-1", "5-0")
@@ -168,7 +168,7 @@ class TestTheWorkersCalls:
         assert not ended.matters(at)
         assert ended.beyond(at) == ("1-1", "6-0")
         assert heard([], [["6-0", ["event", "completed"]]], Held.CONCURRENCY).matters(at)
-        assert heard([], []).matters(at), "somebody may write no events"
+        assert heard([], []).matters(at), "another client may write no events"
         assert not heard([["2-1", ["jobId", "7"]]], []).matters(("2-1", "5-0")), "it was known already"
         assert heard([["10-1", ["jobId", "7"]]], []).matters(("9-1", "5-0")), "ids are numbers, not texts"
 
@@ -179,11 +179,11 @@ class TestTheWorkersCalls:
         (words,) = [asked.words for asked in attempts.settle(HOME, "1-1", 5) if isinstance(asked, Call)]
         assert words[-3:] == ("STREAMS", "glide:{etl}:stream", "1-1"), "the events are left alone"
 
-    def test_upkeep_goes_on_where_a_flow_is_gone(self, scripted: Scripted, clock: ManualClock) -> None:
+    def test_upkeep_goes_on_where_a_flow_is_missing(self, scripted: Scripted, clock: ManualClock) -> None:
         script: list[Any] = [[0], [0], [["x", "y"]], FlowNotFound("x"), 0, [(0, -1)], [0, -1]]
         assert scripted(attempts.upkeep([HOME], clock), script).value == -1
 
-    def test_upkeep_tells_when_the_first_job_of_all_queues_is_due(
+    def test_upkeep_returns_when_the_first_job_of_all_queues_is_due(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         other = QueueKeys("glide", "other")
@@ -195,7 +195,7 @@ class TestTheWorkersCalls:
             == 500
         )
 
-    def test_upkeep_ends_what_is_over_its_time_and_tells_when_the_next_is(
+    def test_upkeep_ends_what_is_overdue_and_returns_when_the_next_is(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         script: list[Any] = [[0], [0], [[]], [(20, 5)], [(3, 400)], [(0, 400)], [0, 900]]
@@ -210,7 +210,7 @@ class TestTheWorkersCalls:
     def test_a_worker_that_leaves_keeps_its_consumer_while_entries_are_pending(
         self, scripted: Scripted
     ) -> None:
-        told = scripted(attempts.withdraw([HOME], "w"), [[1, 1, [["1-1", "w", 9, 1]]]])
-        assert told.names == ["UNLINK", "ZREM", "XPENDING"]
-        told = scripted(attempts.withdraw([HOME], "w"), [[1, 1, []], [0]])
-        assert told.names == ["UNLINK", "ZREM", "XPENDING", "XGROUP"]
+        transcript = scripted(attempts.withdraw([HOME], "w"), [[1, 1, [["1-1", "w", 9, 1]]]])
+        assert transcript.names == ["UNLINK", "ZREM", "XPENDING"]
+        transcript = scripted(attempts.withdraw([HOME], "w"), [[1, 1, []], [0]])
+        assert transcript.names == ["UNLINK", "ZREM", "XPENDING", "XGROUP"]

@@ -1,4 +1,4 @@
-"""Calls: what their replies say, what kept them from being read, and which may be repeated."""
+"""Calls: what their replies mean, why one cannot be read, and which may be repeated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def raising(error: type[Exception]) -> Callable[[Any], Any]:
 
 
 def end(op: Any, reply: Any) -> Any:
-    """What an operation of one request answers to a reply."""
+    """What an operation of one request returns for a reply."""
     next(op)
     with pytest.raises(StopIteration) as stop:
         op.send(reply)
@@ -56,13 +56,13 @@ def end(op: Any, reply: Any) -> Any:
 
 
 @pytest.mark.parametrize("error", RAW)
-def test_whatever_a_decoder_raises_is_told_with_its_place_and_without_what_was_read(
+def test_whatever_a_decoder_raises_is_reported_with_its_place_and_without_what_was_read(
     error: type[Exception],
 ) -> None:
     call = function("gmo_flow_status", [ETL.flow("f")], (), raising(error))
-    (told,) = end(ask_each([call]), ["x"])
-    assert type(told) is ProtocolError
-    assert str(told) == f"the reply to gmo_flow_status of queue etl cannot be read: {error.__name__}"
+    (raised,) = end(ask_each([call]), ["x"])
+    assert type(raised) is ProtocolError
+    assert str(raised) == f"the reply to gmo_flow_status of queue etl cannot be read: {error.__name__}"
     op = ask(call)
     next(op)
     with pytest.raises(ProtocolError, match="gmo_flow_status of queue etl"):
@@ -80,15 +80,15 @@ def test_one_reply_that_cannot_be_read_leaves_the_others() -> None:
         op.send(["1", "x", "3"])
 
 
-def test_a_refusal_that_nobody_understands_names_the_call_once_and_others_stay_as_they_are() -> None:
+def test_an_unknown_refusal_names_the_call_once_and_others_stay_as_they_are() -> None:
     call = command("GET", ETL.key("id"), decode=int)
     wrong = ProtocolError("WRONGTYPE of some kind")
     for _ in range(2):
         op = ask(call)
         next(op)
-        with pytest.raises(ProtocolError) as told:
+        with pytest.raises(ProtocolError) as raised:
             op.throw(wrong)
-        assert str(told.value) == "WRONGTYPE of some kind (GET of queue etl)"
+        assert str(raised.value) == "WRONGTYPE of some kind (GET of queue etl)"
     (lost,) = end(ask_each([call]), [LeaseLost("gone")])
     assert str(lost) == "gone"
 

@@ -30,7 +30,7 @@ def test_packages_are_compared_by_whole_parts(module: str, allowed: list[str], *
 
 
 @pytest.mark.parametrize("wrong", ["mypackage", [""], ["my-package"], ["a..b"], ["a:b"], ["*"], [3], ["a."]])
-def test_what_is_no_list_of_packages_is_refused(wrong: Any) -> None:
+def test_an_invalid_list_of_packages_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="allow_import"):
         Worker(URL, queues=["etl"], allow_import=wrong)
 

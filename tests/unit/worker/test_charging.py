@@ -1,4 +1,4 @@
-"""What is charged of a batch: the jobs that completed, however the handler tells the others."""
+"""What is charged of a batch: the jobs that completed, however the handler reports the others."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def failure(reason: str, attempts: int, backoff_ms: int) -> tuple[Any, ...]:
     return (Kind.FAIL, reason, "", attempts, backoff_ms)
 
 
-def said(outcome: Outcome) -> tuple[Any, ...]:
+def fields_of(outcome: Outcome) -> tuple[Any, ...]:
     return tuple(outcome)[1:]
 
 
@@ -93,33 +93,33 @@ def test_the_end_of_an_older_attempt_leaves_the_newer_one() -> None:
 
 
 def test_a_result_is_handed_in_as_json() -> None:
-    assert said(judge_result(attempt(), {"rows": 1}, 0.0)) == (Kind.DONE, '{"rows":1}', "", 0, 0)
-    assert said(judge_result(attempt(), None, 0.0)) == (Kind.DONE, "null", "", 0, 0)
+    assert fields_of(judge_result(attempt(), {"rows": 1}, 0.0)) == (Kind.DONE, '{"rows":1}', "", 0, 0)
+    assert fields_of(judge_result(attempt(), None, 0.0)) == (Kind.DONE, "null", "", 0, 0)
 
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), {1: 2}, "x" * 1_048_576, object()], ids=range(5))
-def test_a_result_that_is_no_json_is_a_failure_of_the_attempt(value: Any) -> None:
+def test_a_result_that_is_not_json_is_a_failure_of_the_attempt(value: Any) -> None:
     verdict = judge_result(attempt(), value, 0.0)
     assert verdict.kind is Kind.FAIL
     assert "result of job work" in verdict.text
     assert verdict.text.startswith(("EncodeError: ", "PayloadTooLarge: "))
 
 
-def test_an_error_is_told_with_its_type_and_the_pause_doubles() -> None:
-    assert said(judge_error(attempt(made=0), ValueError("x"), 0.0)) == failure("ValueError: x", 3, 100)
-    assert said(judge_error(attempt(made=1), ValueError("x"), 0.0)) == failure("ValueError: x", 3, 200)
-    assert said(judge_error(attempt(made=1), ValueError("x"), 0.5)) == failure("ValueError: x", 3, 250)
+def test_an_error_is_reported_with_its_type_and_the_pause_doubles() -> None:
+    assert fields_of(judge_error(attempt(made=0), ValueError("x"), 0.0)) == failure("ValueError: x", 3, 100)
+    assert fields_of(judge_error(attempt(made=1), ValueError("x"), 0.0)) == failure("ValueError: x", 3, 200)
+    assert fields_of(judge_error(attempt(made=1), ValueError("x"), 0.5)) == failure("ValueError: x", 3, 250)
     assert judge_error(attempt(), KeyError(), 0.0).text == "KeyError"
 
 
 def test_an_unrecoverable_error_ends_the_job_whatever_its_options_say() -> None:
-    assert said(judge_error(attempt(), Unrecoverable("gone"), 0.0)) == failure("gone", 0, 0)
+    assert fields_of(judge_error(attempt(), Unrecoverable("gone"), 0.0)) == failure("gone", 0, 0)
     assert judge_error(attempt(), Unrecoverable(), 0.0).text == "Unrecoverable"
 
 
 def test_a_retry_on_request_keeps_its_own_pause_within_the_attempts() -> None:
     later = RetryLater(timedelta(seconds=7), "busy")
-    assert said(judge_error(attempt(made=2), later, 0.9)) == failure("busy", 3, 7000)
+    assert fields_of(judge_error(attempt(made=2), later, 0.9)) == failure("busy", 3, 7000)
 
 
 def test_a_long_reason_is_cut_and_shows_it() -> None:
@@ -139,20 +139,20 @@ class Mute(Exception):
         raise RuntimeError("no text")
 
 
-def test_an_error_that_cannot_tell_itself_is_told_by_its_type() -> None:
-    assert said(judge_error(attempt(), Mute(), 0.0)) == failure("Mute", 3, 100)
+def test_an_error_without_a_text_is_reported_by_its_type() -> None:
+    assert fields_of(judge_error(attempt(), Mute(), 0.0)) == failure("Mute", 3, 100)
 
 
-def test_a_reason_that_is_no_unicode_can_be_sent() -> None:
+def test_a_reason_that_is_not_unicode_can_be_sent() -> None:
     reason = judge_error(attempt(), ValueError("bad \ud800 byte"), 0.0).text
     assert reason.encode()
     assert reason.startswith("ValueError: bad ")
 
 
-def test_an_unknown_handler_tells_the_known_names() -> None:
-    told = "HandlerNotFound: no handler for job 'work' in this worker (known: "
-    assert said(unknown_handler(attempt(), ["a", "b"])) == failure(told + "a, b)", 0, 0)
-    assert said(unknown_handler(attempt(), [])) == failure(told + "none)", 0, 0)
+def test_an_unknown_handler_is_reported_with_the_known_names() -> None:
+    start = "HandlerNotFound: no handler for job 'work' in this worker (known: "
+    assert fields_of(unknown_handler(attempt(), ["a", "b"])) == failure(start + "a, b)", 0, 0)
+    assert fields_of(unknown_handler(attempt(), [])) == failure(start + "none)", 0, 0)
 
 
 def test_pauses_between_reconnects_double_up_to_two_seconds() -> None:
@@ -161,11 +161,11 @@ def test_pauses_between_reconnects_double_up_to_two_seconds() -> None:
 
 def test_what_a_handler_asks_for_instead_of_a_result() -> None:
     later = RetryLater(timedelta(seconds=7), "busy", counts=False)
-    assert said(judge_error(attempt(), later, 0.0, now_ms=1_000)) == (Kind.LATER, "", "", 8_000, 0)
-    assert said(judge_error(attempt(), WaitForChildren(), 0.0)) == (Kind.CHILDREN, "", "", 0, 0)
+    assert fields_of(judge_error(attempt(), later, 0.0, now_ms=1_000)) == (Kind.LATER, "", "", 8_000, 0)
+    assert fields_of(judge_error(attempt(), WaitForChildren(), 0.0)) == (Kind.CHILDREN, "", "", 0, 0)
     parked = judge_error(attempt(), Suspend("approval", timedelta(seconds=2)), 0.0)
-    assert said(parked) == (Kind.SUSPEND, "approval", "", 2_000, 0)
-    assert said(judge_error(attempt(), Suspend(), 0.0)) == (Kind.SUSPEND, "", "", 0, 0)
+    assert fields_of(parked) == (Kind.SUSPEND, "approval", "", 2_000, 0)
+    assert fields_of(judge_error(attempt(), Suspend(), 0.0)) == (Kind.SUSPEND, "", "", 0, 0)
 
 
 def test_a_registered_backoff_decides_where_the_job_names_it() -> None:

@@ -72,7 +72,7 @@ def test_including_another_handler_for_a_name_is_refused() -> None:
         some.include(others)
 
 
-def test_the_signals_carry_what_is_to_be_said() -> None:
+def test_the_signals_carry_their_message() -> None:
     later = RetryLater(timedelta(seconds=5), "busy")
     assert (later.delay, str(later)) == (timedelta(seconds=5), "busy")
     assert str(RetryLater(timedelta(0))) == "asked to be retried later"
@@ -140,7 +140,7 @@ def test_including_takes_over_backoffs_and_job_hooks_once() -> None:
         all_of_them.include(other)
 
 
-def test_being_cancelled_is_told_to_who_asks_and_to_who_waits() -> None:
+def test_a_cancellation_is_seen_by_asking_and_by_waiting() -> None:
     cancelled = Cancelled()
     assert not cancelled.is_set()
     assert not cancelled.wait(0)

@@ -15,7 +15,7 @@ FINE: dict[str, Any] = {"max_tokens": 5, "per": timedelta(seconds=1)}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"max_tokens": 0}, "token_limit.max_tokens must be a whole number of at least 1, got 0"),
         ({"max_tokens": 1.5}, "token_limit.max_tokens"),
@@ -24,8 +24,8 @@ FINE: dict[str, Any] = {"max_tokens": 5, "per": timedelta(seconds=1)}
         ({"scope": "all"}, "token_limit.scope must be 'queue', 'worker' or 'both', got 'all'"),
     ],
 )
-def test_what_limits_nothing_is_refused(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_what_limits_nothing_is_refused(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         TokenLimit(**(FINE | given))
 
 
