@@ -78,7 +78,7 @@ reordered: prioritized > delayed
 parked: waiting > group-waiting
     glidemq_moveToActive glidemq_completeAndFetchNext gmo_finish_and_fetch
 let go on: group-waiting > waiting
-    glidemq_complete glidemq_completeAndFetchNext glidemq_fail glidemq_dedup
+    glidemq_complete glidemq_completeAndFetchNext glidemq_fail glidemq_dedup glidemq_moveToActive
     glidemq_drain glidemq_promoteRateLimited glidemq_revoke glidemq_removeJob glidemq_rateLimitGroup
     gmo_finish_and_fetch gmo_remove_jobs gmo_revoke_job gmo_reclaim gmo_cancel_flow gmo_advance_flow
 begun: waiting prioritized group-waiting > active
