@@ -20,7 +20,7 @@ local function end_flow(home, flow_id, now)
   end
 end
 
-local BEGUN = { active = true, suspended = true, completed = true, failed = true, ['waiting-children'] = true }
+local STARTED = { active = true, suspended = true, completed = true, failed = true, ['waiting-children'] = true }
 
 -- Fails a node that no worker has started by its queue timeout.
 local function end_node(ref, now)
@@ -33,7 +33,7 @@ local function end_node(ref, now)
   if is_passing then
     L.due.node(flow and flow.home or prefix, ref, now + PASSING)
   end
-  if not flow or not job[3] or BEGUN[job[1]] or (job[2] and job[2] ~= '') then
+  if not flow or not job[3] or STARTED[job[1]] or (job[2] and job[2] ~= '') then
     return
   end
   local queue = prefix:match('{(.*)}:$')

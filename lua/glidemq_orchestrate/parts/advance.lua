@@ -43,7 +43,7 @@ end
 -- Releases a slice of the ready nodes. Returns how many are left.
 local function release_ready(flow, key, now)
   for _, ref in ipairs(redis.call('SPOP', key .. ':ready', SLICE)) do
-    if L.rules.begin(key, ref) then
+    if L.rules.decide(key, ref) then
       L.release.node(flow, ref, now)
     end
   end

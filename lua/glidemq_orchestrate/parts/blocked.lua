@@ -1,10 +1,10 @@
--- blocked: nodes that still wait although all their dependencies have ended: the call that should have notified or
--- released them was interrupted, or a Node worker ended the dependency. Notifying a dependent again changes nothing.
+-- blocked: nodes that still wait although all their dependencies have ended, whatever the cause: the caller that should
+-- have notified or released them was interrupted, or notified other jobs. Notifying a node again changes nothing.
 L.blocked = {}
 local SMALL, PAGE, CHEAP = 50, 100, 2000
 local ENDED = { completed = true, failed = true }
 
--- Whether the flow is in no slice-wise step. Nodes that are being notified, released or added are not blocked.
+-- Whether the flow has no open work in its record. Nodes that are being notified, released or added are not blocked.
 function L.blocked.is_at_rest(flow, key, now)
   local marks = redis.call('HMGET', key, 'cancel', 'retry', 'restart')
   local tables = redis.call('EXISTS', key .. ':notifying', key .. ':ready', key .. ':blocked', key .. ':growing')
@@ -73,7 +73,7 @@ end
 
 -- Releases or ends a node that has been notified of all its dependencies.
 local function decide(flow, key, ref, now)
-  if L.rules.begin(key, ref) then
+  if L.rules.decide(key, ref) then
     L.release.node(flow, ref, now)
   end
   if redis.call('EXISTS', key .. ':blocked') == 1 then

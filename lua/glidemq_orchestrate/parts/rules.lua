@@ -108,7 +108,7 @@ end
 
 -- Decides about a node that starts, or starts again, by the outcomes counted so far; one that cannot run is blocked.
 -- Returns true when it may be released.
-function L.rules.begin(key, ref)
+function L.rules.decide(key, ref)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
   local v = redis.call('HMGET', job_key, 'gmo:rule', 'depsCompleted', COUNTERS.skipped, 'gmo:why', 'state')
