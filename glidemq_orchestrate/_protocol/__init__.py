@@ -1,1 +1,1 @@
-"""What is said to the server: calls as values, one builder per function, the reading of replies."""
+"""The wire protocol: calls as values, a builder for each server function, and the decoding of replies."""

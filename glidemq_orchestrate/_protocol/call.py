@@ -3,8 +3,8 @@
 A use case (``_ops``) is a generator: it yields a ``Call`` or a ``Batch`` and is resumed with the raw reply,
 or with the translated error thrown into it. A driver (``_io``) sends what is yielded. Nothing here does I/O.
 
-A ``Batch`` is one pipeline, not a transaction; its reply is a list in which an error stands where the reply
-of a refused call would be.
+A ``Batch`` is one pipeline, not a transaction; its reply is a list with an error in place of the reply of
+each refused call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 Word: TypeAlias = str | int | float
 
 _QUEUE: Final = re.compile(r"[^{}]*:\{([^{}]+)\}", re.DOTALL)
-# Without TIME: whoever asks for it measures how long the answer takes.
+# Without TIME: its callers measure how long the reply takes.
 _READS: Final = frozenset(
     """
     exists get hget hgetall hmget hscan info llen lrange mget ping scan scard sismember smembers smismember
@@ -45,13 +45,12 @@ _READING_FUNCTIONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One command and how to read its reply.
+    """One command and how to decode its reply.
 
-    ``blocks_for``: seconds for which the server may keep the call on purpose; the driver waits longer than
-    that.
-    ``repeatable``: sent twice it leaves what it leaves when sent once, and answers the same; the driver
-    repeats it where a connection breaks.
-    ``packed``: the command as the driver sends it, once that has made it.
+    ``blocks_for``: seconds for which the server may block on purpose; the driver waits longer than that.
+    ``repeatable``: sending it twice has the effect and the reply of sending it once; the driver repeats it
+    when a connection breaks.
+    ``packed``: the encoded command, once the driver has encoded it.
     """
 
     words: tuple[Word, ...]
@@ -62,20 +61,20 @@ class Call(Generic[T]):
 
     @property
     def place(self) -> str:
-        """What is called and for which queue, for errors."""
+        """The command or function and its queue, for error texts."""
         name = str(self.words[1] if self.words[0] in ("FCALL", "FCALL_RO") else self.words[0])
         queues = (
             found[1] for word in self.words[1:] if isinstance(word, str) and (found := _QUEUE.match(word))
         )
         queue = next(queues, "")
-        told = f"{name} of queue {queue}" if queue else name
-        return told.encode("ascii", "backslashreplace").decode()
+        text = f"{name} of queue {queue}" if queue else name
+        return text.encode("ascii", "backslashreplace").decode()
 
     def read(self, reply: Any) -> T:
-        """What the reply says.
+        """The decoded reply.
 
         Raises:
-            ProtocolError: It cannot be read; the message says what was called, for which queue.
+            ProtocolError: It cannot be read; the message names the call and its queue.
         """
         try:
             return self.decode(reply)
@@ -87,7 +86,7 @@ class Call(Generic[T]):
             raise ProtocolError(f"the reply to {self.place} cannot be read: {type(exc).__name__}") from exc
 
     def placed(self, error: GlideMQError) -> GlideMQError:
-        """The error, with the place in its message where that is a reply that nobody understands."""
+        """The error; a ``ProtocolError`` gets the place in its message."""
         if type(error) is ProtocolError and not error.is_placed:
             error.args, error.is_placed = (f"{error} ({self.place})",), True
         return error
@@ -95,7 +94,7 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Calls that travel together, in order."""
+    """Calls that are sent together, in order."""
 
     calls: tuple[Call[Any], ...]
 
@@ -105,14 +104,14 @@ Op: TypeAlias = Generator[Request, Any, T]
 
 
 class Run(Protocol):
-    """Drives an operation to its end: what the parts of a worker are given instead of a connection."""
+    """Drives an operation to its end; the parts of a worker have this instead of a connection."""
 
     async def __call__(self, op: Op[T]) -> T:
-        """The operation's value; raises what it raises."""
+        """Return the value of the operation, or raise its error."""
 
 
 def ask(call: Call[T]) -> Op[T]:
-    """Yield a call and decode its reply; a refusal raises."""
+    """Yield a call and return its decoded reply; raise its error."""
     try:
         reply = yield call
     except ProtocolError as exc:
@@ -121,16 +120,16 @@ def ask(call: Call[T]) -> Op[T]:
 
 
 def ask_all(calls: Iterable[Call[T]]) -> Op[list[T]]:
-    """Yield calls as one pipeline, decode the replies in order; the first refusal raises, all were sent."""
-    told = yield from ask_each(calls)
-    for one in told:
-        if isinstance(one, GlideMQError):
-            raise one
-    return told  # type: ignore[return-value]  # no error is among them
+    """Yield calls as one pipeline, return the decoded replies in order; raise the first error."""
+    results = yield from ask_each(calls)
+    for result in results:
+        if isinstance(result, GlideMQError):
+            raise result
+    return results  # type: ignore[return-value]  # no error is among them
 
 
 def ask_each(calls: Iterable[Call[T]]) -> Op[list[T | GlideMQError]]:
-    """Like ``ask_all``, but a refusal, or a reply that cannot be read, stands in the list."""
+    """Like ``ask_all``, but errors are in the list instead of raised."""
     batch = Batch(tuple(calls))
     if not batch.calls:
         return []
@@ -139,6 +138,7 @@ def ask_each(calls: Iterable[Call[T]]) -> Op[list[T | GlideMQError]]:
 
 
 def _read_or_error(call: Call[T], reply: Any) -> T | GlideMQError:
+    """The decoded reply, or the error that it is or raises."""
     if isinstance(reply, GlideMQError):
         return call.placed(reply)
     try:
@@ -150,7 +150,7 @@ def _read_or_error(call: Call[T], reply: Any) -> T | GlideMQError:
 def command(
     *words: Word, decode: Callable[[Any], T], blocks_for: float | None = None, repeatable: bool = False
 ) -> Call[T]:
-    """A plain server command. One that only reads is repeatable."""
+    """Return the call of a plain command. One that only reads is repeatable."""
     return Call(words, decode, blocks_for, repeatable or words[0] in _READS)
 
 
@@ -162,7 +162,7 @@ def function(
     *,
     repeatable: bool = False,
 ) -> Call[T]:
-    """A call of a server function. One that only reads is repeatable."""
+    """Return the call of a server function. One that only reads is repeatable."""
     declared = tuple(keys)
     words = ("FCALL", name, len(declared), *declared, *args)
     return Call(words, decode, repeatable=repeatable or name in _READING_FUNCTIONS)

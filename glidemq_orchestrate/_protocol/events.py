@@ -23,23 +23,23 @@ def last_event(queue: QueueKeys) -> Call[str]:
 
 
 def first_event(queue: QueueKeys) -> Call[str | None]:
-    """The id of the oldest event that is left; None for none."""
+    """The id of the oldest event that is not trimmed; None for none."""
     words = ("XRANGE", queue.key("events"), "-", "+", "COUNT", 1)
     return command(*words, decode=lambda reply: reply[0][0] if reply else None)
 
 
 def has_lost_events(queue: QueueKeys) -> Call[bool]:
-    """Whether events were ever trimmed away; refused when there are none."""
+    """Whether events were ever trimmed; refused without a stream."""
 
     def decode(reply: Any) -> bool:
-        told = replies.mapping(reply)
-        return int(told["entries-added"]) > int(told["length"])
+        info = replies.mapping(reply)
+        return int(info["entries-added"]) > int(info["length"])
 
     return command("XINFO", "STREAM", queue.key("events"), decode=decode)
 
 
 def read_events(queue: QueueKeys, position: str, count: int, block_ms: int | None) -> Call[Any]:
-    """Events after ``position``; waits for one at most ``block_ms``, not at all for None."""
+    """Events after ``position``; waits at most ``block_ms`` for one, not at all if it is None."""
     block: tuple[str | int, ...] = () if block_ms is None else ("BLOCK", block_ms)
     words = ("XREAD", "COUNT", count, *block, "STREAMS", queue.key("events"), position)
     return command(

@@ -1,4 +1,4 @@
-"""Raw replies into typed values or errors: the only place that knows error texts and codes."""
+"""Decode raw replies to typed values or errors; the only place that knows error texts and codes."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ _CODES: Final[dict[str, type[GlideMQError]]] = {
     "MASTERDOWN": ServerBusy,
     "CLUSTERDOWN": ServerBusy,
     "TRYAGAIN": ServerBusy,
-    "UNBLOCKED": ServerBusy,  # a call that was waiting when its server became a replica
+    "UNBLOCKED": ServerBusy,  # a blocking call whose server became a replica
     "NOREPLICAS": ServerBusy,
     "MISCONF": ServerBusy,
 }
 
 
 def error_from(text: str) -> GlideMQError:
-    """The error class for the text of an error reply. Server texts hold no payloads."""
-    code, _, told = text.partition(" ")
+    """The error for the text of an error reply. Server texts hold no payloads."""
+    code, _, message = text.partition(" ")
     if "Function not found" in text or "Function not loaded" in text:
         error: GlideMQError = LibraryMissing(text)
     elif "unknown command" in text and "FCALL" in text.upper():
         error = ServerTooOld("a server", "without functions")
-    elif "access a non local key" in text:  # a slot is on its way to another node
+    elif "access a non local key" in text:  # a slot is moving to another node
         error = ServerBusy(text)
     elif code in _CODES:
-        error = _CODES[code](told if code.startswith("GMO_") else text)
+        error = _CODES[code](message if code.startswith("GMO_") else text)
     else:
         error = ProtocolError(text)
     error.code = code
@@ -78,12 +78,12 @@ def integer(reply: Any) -> int:
 
 
 def anything(reply: Any) -> None:
-    """A reply nobody needs."""
+    """Ignore a reply."""
     del reply
 
 
 def pairs(reply: Any) -> dict[str, str]:
-    """A flat array of field, value, field, value; or the map that the driver made of it."""
+    """A dict from a flat array of fields and values, or from the map that the driver returns."""
     if isinstance(reply, dict):
         return reply
     if not isinstance(reply, list) or len(reply) % 2:
@@ -103,7 +103,7 @@ def rows(width: int) -> Callable[[Any], list[tuple[str, ...]]]:
 
 
 def stream_entries(reply: Any) -> dict[str, list[tuple[str, dict[str, str]]]]:
-    """Entries by stream key from XREAD or XREADGROUP; nothing is an empty dict."""
+    """Entries by stream key from XREAD or XREADGROUP; empty for an empty reply."""
     if not reply:
         return {}
     streams: Iterable[tuple[str, Any]] = reply.items() if isinstance(reply, dict) else reply
@@ -111,5 +111,5 @@ def stream_entries(reply: Any) -> dict[str, list[tuple[str, dict[str, str]]]]:
 
 
 def mapping(reply: Any) -> dict[str, Any]:
-    """A reply that is a map on some servers and a flat list on others."""
+    """A dict from a reply that is a map on some servers and a flat list on others."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))

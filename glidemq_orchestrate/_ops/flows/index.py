@@ -72,9 +72,9 @@ def _ms(moment: datetime | None) -> int:
 def _free(home: QueueKeys, swept: Swept) -> Op[None]:
     """Free the id of a flow that was removed; its claim is in another slot."""
     if swept.tombstone_ms:
-        yield from ask(claim.unclaim_after(home.prefix, swept.gone, swept.tombstone_ms))
+        yield from ask(claim.unclaim_after(home.prefix, swept.removed, swept.tombstone_ms))
     else:
-        yield from release(home, swept.gone)
+        yield from release(home, swept.removed)
     yield from leave(home)
 
 
@@ -106,7 +106,7 @@ def sweep(
         ]
         answers = yield from ask_all(calls)
         for queue, swept in zip(busy, answers, strict=True):
-            if swept.gone:
+            if swept.removed:
                 yield from _free(queue, swept)
         busy = [queue for queue, swept in zip(busy, answers, strict=True) if swept.is_busy]
         if not busy:

@@ -108,7 +108,7 @@ def _end_vanished(home: QueueKeys, flow_id: str, gone: Sequence[Suspect], clock:
         }
         yield from ask(
             calls.settle_vanished(
-                home, flow_id, lost, told=told, dependents=dependents[node], now_ms=clock.now_ms()
+                home, flow_id, lost, outcome=told, dependents=dependents[node], now_ms=clock.now_ms()
             )
         )
 

@@ -1,4 +1,4 @@
-"""Builders of what says whose a flow id is: plain commands, each of one key, in whatever slot that is."""
+"""Calls that claim a flow id for a home queue: plain commands, each with one key, in the slot of that key."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ CLAIM_MS: Final = 15 * 60_000
 
 
 def claim(home: QueueKeys, flow_id: str) -> Call[None]:
-    """Say which queue is the home of a flow, unless that is said already. Repeatable.
+    """Claim a flow id for a home queue, unless it is claimed already. Repeatable.
 
-    That holds for a quarter of an hour, or until ``keep``.
+    The claim expires after a quarter of an hour, unless ``keep`` is called.
     """
     key = flow_home(home.prefix, flow_id)
     return command("SET", key, home.queue, "NX", "PX", CLAIM_MS, decode=replies.anything, repeatable=True)
 
 
 def keep(prefix: str, flow_id: str) -> Call[None]:
-    """Let a claim hold as long as its flow is there. Repeatable."""
+    """Keep a claim as long as its flow exists. Repeatable."""
     return command("PERSIST", flow_home(prefix, flow_id), decode=replies.anything, repeatable=True)
 
 
@@ -37,24 +37,24 @@ def unclaim(prefix: str, flow_id: str) -> Call[None]:
 
 
 def unclaim_after(prefix: str, flow_id: str, ms: int) -> Call[None]:
-    """Free the id of a flow after so long."""
+    """Free the id of a flow after ``ms``."""
     return command("PEXPIRE", flow_home(prefix, flow_id), ms, decode=replies.anything)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A flow that is there: the path by which it went, ``staged`` or ``portable``, and what it is."""
+    """An existing flow: its path, ``staged`` or ``portable``, and its digest."""
 
     path: str
     digest: str
 
 
 def found(home: QueueKeys, flow_id: str) -> Call[Found | None]:
-    """What the record of a flow says; None without one."""
+    """Path and digest from the record of a flow; None without a record."""
 
     def decode(reply: Any) -> Found | None:
-        digest, told = reply
-        return Found("portable" if told == "portable" else "staged", digest) if digest else None
+        digest, path = reply
+        return Found("portable" if path == "portable" else "staged", digest) if digest else None
 
     return command("HMGET", home.flow(flow_id), "digest", "path", decode=decode)
 
@@ -65,5 +65,5 @@ def is_home(home: QueueKeys) -> Call[bool]:
 
 
 def note_home(home: QueueKeys) -> Call[None]:
-    """List a queue among those that are the home of a flow. Repeatable."""
+    """Add a queue to the home queues. Repeatable."""
     return command("SADD", flow_homes(home.prefix), home.queue, decode=replies.anything, repeatable=True)

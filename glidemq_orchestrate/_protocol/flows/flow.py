@@ -1,4 +1,4 @@
-"""Calls about whole flows; the contracts head the functions in ``lua/glidemq_orchestrate``."""
+"""Calls about whole flows; the contracts are in the headers of ``lua/glidemq_orchestrate/functions``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glidemq_orchestrate.stored import exact, moment, parsed_object
 def stage_flow(
     prefix: str, flow_id: str, flow: CheckedFlow, chunks: Iterable[Sequence[Piece]], now_ms: int
 ) -> Iterator[Call[FlowState]]:
-    """Write a flow's nodes, a call a chunk; nothing runs yet. Repeatable. Each answers the flow's state."""
+    """Write a flow's nodes, a call for each chunk; each returns the state. No node runs yet. Repeatable."""
     header: dict[str, Any] = {
         "id": flow_id,
         "name": flow.name,
@@ -49,19 +49,19 @@ def stage_flow(
 
 
 def start_flow(queue: QueueKeys, flow_id: str, digest: str, now_ms: int) -> Call[FlowState]:
-    """Let a completely staged flow run. Repeatable. Answers its state."""
+    """Start a completely staged flow; returns its state. Repeatable."""
     args = (now_ms, flow_id, digest)
     return function("gmo_start_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
 
 
 def discard_flow(queue: QueueKeys, flow_id: str, digest: str) -> Call[int]:
-    """Delete a slice of a flow that never started; answers how many nodes are left. Repeatable."""
+    """Delete a slice of a flow that never started; returns how many nodes are left. Repeatable."""
     args = (0, flow_id, digest)
     return function("gmo_discard_flow", [queue.flow(flow_id)], args, replies.integer, repeatable=True)
 
 
 def advance_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[int]:
-    """Do the next slice of what a flow still needs; answers 0 when that is nothing. Repeatable."""
+    """Do the next slice of a flow's open work; returns 0 when there is none. Repeatable."""
     keys = [queue.flow(flow_id)]
     return function("gmo_advance_flow", keys, (now_ms, flow_id), replies.integer, repeatable=True)
 
@@ -78,17 +78,17 @@ def cancel_flow(queue: QueueKeys, flow_id: str, reason: str, now_ms: int) -> Cal
 
 
 def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
-    """Mark an ended flow for another go at what did not complete; ``advance_flow`` does it. Repeatable."""
+    """Mark an ended flow so that ``advance_flow`` runs again the nodes that did not complete. Repeatable."""
     return function("gmo_retry_flow", [queue.flow(flow_id)], (now_ms, flow_id), FlowState)
 
 
 def restart_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
-    """Mark an ended flow for another go of all nodes; ``advance_flow`` does it. Repeatable until it ends."""
+    """Mark an ended flow so that ``advance_flow`` runs all nodes again. Repeatable until it ends."""
     return function("gmo_restart_flow", [queue.flow(flow_id)], (now_ms, flow_id), FlowState)
 
 
 def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:
-    """End what is over its time in a home queue: how many were due, and when the next ones are, or -1."""
+    """End expired jobs, nodes and flows of a home queue: how many were due, and when the next are, or -1."""
     return function("gmo_expire_due", [queue.key("gmo:due")], (now_ms,), lambda reply: (reply[0], reply[1]))
 
 
@@ -107,7 +107,7 @@ def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
 
 
 def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> FlowStatus:
-    """A status from the fields of the record, whatever they hold."""
+    """Return a status from the fields of the record, also where they are not valid."""
     fields = plain(fields)
     state = _flow_state(fields.get("state"))
     counts = {

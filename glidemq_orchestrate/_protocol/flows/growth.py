@@ -1,4 +1,4 @@
-"""Calls that add nodes to a flow; the contracts head ``gmo_grow.lua`` and ``gmo_extend.lua``."""
+"""Calls that add nodes to a flow; the contracts are in ``gmo_grow.lua`` and ``gmo_extend.lua``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def grow(
     known: Mapping[str, KnownNode],
     now_ms: int,
 ) -> Iterator[Call[int]]:
-    """Stage what an attempt adds when it completes, a call a chunk.
+    """Stage the nodes that an attempt adds when it completes, a call for each chunk.
 
-    Each answers 1; or 0 when it removed a slice of what an earlier attempt left, and then all are to be sent
-    again. Repeatable.
+    Each returns 1; or 0 when it removed a slice of what an earlier attempt had staged: then all are to be
+    sent again. Repeatable.
     """
     queue = QueueKeys(home.prefix, attempt.queue)
     proof = (now_ms, attempt.job_id, attempt.entry_id, GROUP, attempt.token, attempt.processed_on)
@@ -48,7 +48,7 @@ def extend(
     known: Mapping[str, KnownNode],
     now_ms: int,
 ) -> Iterator[Call[FlowState]]:
-    """Stage what is added to a flow from outside, a call a chunk; the last adds it. Repeatable."""
+    """Stage nodes that are added from outside, a call for each chunk; the last adds them. Repeatable."""
 
     def send(places: Sequence[str], header: str, words: Sequence[Word]) -> Call[FlowState]:
         keys = [home.flow(flow_id), *places]
@@ -62,7 +62,7 @@ def extension_id(growth: CheckedGrowth) -> str:
     return f"x-{growth.digest}"
 
 
-def _chunks(  # noqa: PLR0913, PLR0917  what a growth is made of
+def _chunks(  # noqa: PLR0913, PLR0917  the parts of a growth
     home: QueueKeys,
     flow_id: str,
     growth_id: str,
@@ -70,6 +70,7 @@ def _chunks(  # noqa: PLR0913, PLR0917  what a growth is made of
     known: Mapping[str, KnownNode],
     send: Send[T],
 ) -> Iterator[Call[T]]:
+    """The calls that stage a growth; the header of the last has the number of all."""
     names = JobNames(home.prefix, flow_id, growth.queue_of(known))
     queues = list(dict.fromkeys(node.queue for node in growth.nodes))
     numbers = {queue: number for number, queue in enumerate(queues, start=1)}
@@ -85,6 +86,7 @@ def _chunks(  # noqa: PLR0913, PLR0917  what a growth is made of
 
 
 def _outer_edges(chunk: Iterable[Piece], growth: CheckedGrowth, names: JobNames) -> dict[str, Any]:
+    """The edges of a chunk between new and old nodes, as the header has them."""
     after, before = [], []
     held = set(growth.before)
     for piece in chunk:
@@ -95,7 +97,7 @@ def _outer_edges(chunk: Iterable[Piece], growth: CheckedGrowth, names: JobNames)
 
 
 def drop_growth(home: QueueKeys, flow_id: str, growth_id: str) -> Call[int]:
-    """Remove a slice of what was staged and did not join; answers how many nodes are left. Repeatable."""
+    """Remove a slice of the staged nodes that did not join; returns how many are left. Repeatable."""
     args = (0, flow_id, growth_id)
     return function("gmo_drop_growth", [home.flow(flow_id)], args, replies.integer, repeatable=True)
 
@@ -120,7 +122,7 @@ def staged_nodes(home: QueueKeys, growth_id: str, names: Sequence[str]) -> Call[
 
 
 def _all_known(rows: Iterable[tuple[str, str | None]]) -> dict[str, KnownNode]:
-    """Of a row that cannot be read nothing is known: such a node is refused like one that is not there."""
+    """Nodes by name; one whose row cannot be read is treated as missing."""
     places = ((name, read_row(row) if row else None) for name, row in rows)
     return {
         name: KnownNode(name, place[0], place[1], place[2], place[4], "") for name, place in places if place
@@ -128,5 +130,5 @@ def _all_known(rows: Iterable[tuple[str, str | None]]) -> dict[str, KnownNode]:
 
 
 def job_state(queue: QueueKeys, job_id: str) -> Call[str]:
-    """The state of a job, '' when there is none."""
+    """The state of a job; '' for a missing job."""
     return command("HGET", queue.job(job_id), "state", decode=lambda reply: reply or "")

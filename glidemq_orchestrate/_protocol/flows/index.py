@@ -1,4 +1,4 @@
-"""Builders of the calls that list and sweep flows; contracts in ``lua/glidemq_orchestrate``."""
+"""Calls that list and sweep flows; the contracts are in ``lua/glidemq_orchestrate/functions``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which flows to list; what is empty does not filter. ``since_ms`` is the oldest time of creation."""
+    """Which flows to list; empty fields do not filter. ``since_ms`` is the oldest time of creation."""
 
     state: str = ""
     label: tuple[str, str] | None = None
@@ -33,14 +33,14 @@ class Position:
 
 
 def homes(prefix: str) -> Call[list[str]]:
-    """The queues that are the home of a flow."""
+    """The home queues."""
     return command("SMEMBERS", flow_homes(prefix), decode=list)
 
 
 def list_flows(
     home: QueueKeys, wanted: Filter, after: Position, count: int
 ) -> Call[tuple[Position | None, list[FlowStatus]]]:
-    """A page of the flows of a home queue, newest first, and where to go on; None at the end."""
+    """The next position (None at the end), and a page of the flows of a home queue, newest first."""
     words: dict[str, str] = {}
     if wanted.state:
         words["state"] = wanted.state
@@ -63,16 +63,16 @@ def list_flows(
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a slice of a sweep did.
+    """The result of a slice of a sweep.
 
     Attributes:
         is_busy: There may be more to do.
-        gone: The id of a flow of which nothing, or its tombstone alone, is left; '' for none.
-        tombstone_ms: How long its tombstone stays; 0: there is none.
+        removed: The id of a flow of which nothing, or only its tombstone, is left; '' for none.
+        tombstone_ms: How long its tombstone stays; 0 for none.
     """
 
     is_busy: bool
-    gone: str
+    removed: str
     tombstone_ms: int
 
 
@@ -81,12 +81,12 @@ def sweep(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int, now_m
     args = (now_ms, abandoned_before_ms, tombstone_ms)
 
     def decode(reply: Any) -> Swept:
-        busy, gone, ms = (reply, "", 0) if isinstance(reply, int) else reply
-        return Swept(busy == 1, gone, ms)
+        busy, removed, ms = (reply, "", 0) if isinstance(reply, int) else reply
+        return Swept(busy == 1, removed, ms)
 
     return function("gmo_sweep", [home.flows()], args, decode)
 
 
 def forget_home(queue: QueueKeys) -> Call[None]:
-    """Take a queue off the list of homes. Repeatable."""
+    """Remove a queue from the home queues. Repeatable."""
     return command("SREM", flow_homes(queue.prefix), queue.queue, decode=replies.anything)

@@ -1,4 +1,4 @@
-"""Calls about the nodes of a flow: what they are, their inputs and results."""
+"""Calls about the nodes of a flow: status, inputs and results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 PAGE: Final = 200
 
 
-LAST_RANK: Final = 1e9  # of nodes that cannot be read: no flow has so many
+LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
 
 
 _NODE_COLUMNS: Final = 8
@@ -36,7 +36,7 @@ def flow_nodes(
 
 
 def read_node(row: tuple[str, ...]) -> tuple[float, NodeStatus]:
-    """Rank and status of a node from the columns that ``gmo_flow_nodes`` answers."""
+    """Rank and status of a node from the columns of ``gmo_flow_nodes``."""
     name, table, state, attempts, started, finished, reason, progress = row
     place = read_row(table)
     # A job that retention removed has no state; only completed jobs are removed.
@@ -59,7 +59,7 @@ def read_node(row: tuple[str, ...]) -> tuple[float, NodeStatus]:
 
 
 def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
-    """Rank, queue, job id, handler and dependencies from a row of the node table; None for what is no row."""
+    """Rank, queue, job id, handler and dependencies from a row of the node table; None if it is not valid."""
     row = parsed(text)
     if not isinstance(row, list) or len(row) < 4 or not all(isinstance(part, str) for part in row[1:]):
         return None
@@ -79,7 +79,7 @@ def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str,
 
 
 def failed_node(node: NodeStatus) -> FailedNode:
-    """The failed node as errors and outcomes show it."""
+    """The failed node as it is in errors and outcomes."""
     return FailedNode(name=node.name, job_id=node.job_id, reason=node.reason, attempts=node.attempts)
 
 

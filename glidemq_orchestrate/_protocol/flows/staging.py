@@ -1,4 +1,4 @@
-"""How nodes travel to the server: cut into pieces and chunks that it takes in a few milliseconds each."""
+"""Nodes as arguments of staging calls, in pieces and chunks that take the server a few milliseconds each."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CHUNK_NODES: Final = 50
 GROWTH_NODES: Final = 25
 CHUNK_EDGES: Final = 1_000
 CHUNK_BYTES: Final = 1_048_576
-# More dependents than these are in the set of parents only, not in glide-mq's two lists for people to read.
+# Nodes with more dependents have them in the set of parents only, not in the two fields for people to read.
 MOST_LISTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A node, or as many of its edges as one call should carry; the last piece brings the node itself."""
+    """A node, or as many of its edges as one call should carry; the last piece has the node itself."""
 
     node: CheckedNode
     after: Sequence[str]
@@ -30,7 +30,7 @@ class Piece:
 
 
 class JobNames:
-    """Job ids and refs of the nodes of a flow, each made once; and the trace context that its jobs carry."""
+    """Job ids and refs of the nodes of a flow, each made once; and the trace context of its jobs."""
 
     def __init__(self, prefix: str, flow_id: str, queue_of: Mapping[str, str], trace: str = "") -> None:
         self.queue_of, self.trace = queue_of, trace
@@ -61,7 +61,7 @@ def pieces(node: CheckedNode) -> Iterator[Piece]:
 
 
 def chunks(nodes: Iterable[CheckedNode], most: int = CHUNK_NODES) -> Iterator[list[Piece]]:
-    """The nodes as one call after the other takes them."""
+    """The nodes in chunks, one for each call."""
     chunk: list[Piece] = []
     edges = size = 0
     for piece in (piece for node in nodes for piece in pieces(node)):
@@ -77,7 +77,7 @@ def chunks(nodes: Iterable[CheckedNode], most: int = CHUNK_NODES) -> Iterator[li
 
 
 def more_fields(node: CheckedNode, names: JobNames) -> str:
-    """The fields of the job that few nodes have, as ``gmo_stage_flow`` takes them; '' for none."""
+    """The job fields that few nodes have, as JSON for ``gmo_stage_flow``; '' for none."""
     fields: dict[str, str] = {}
     if node.is_placed:
         fields |= {"gmo:placed": "1", "priority": str(node.priority)}
@@ -96,14 +96,14 @@ def more_fields(node: CheckedNode, names: JobNames) -> str:
 
 
 def traced(options: str, trace: str) -> str:
-    """The options of a job with the trace context of whoever adds it, unless they have one."""
+    """The options of a job with the trace context of the client, unless they have one."""
     if not trace or '"traceparent"' in options:
         return options
     return f'{{"traceparent":{json.dumps(trace)}' + (",".join(["", options[1:]]) if options != "{}" else "}")
 
 
 def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
-    """The words of a piece after the number of its queue, as ``gmo_stage_flow`` reads them."""
+    """The arguments for a piece, after the number of its queue; see ``gmo_stage_flow``."""
     node = piece.node
     job_id = names.job_id(node.name)
     if piece.is_last:

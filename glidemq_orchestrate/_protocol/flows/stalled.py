@@ -1,4 +1,4 @@
-"""Calls that find the open nodes which nothing would ever end; the contracts head the functions."""
+"""Calls that find and repair open nodes which would never end; the contracts are in the Lua headers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STREAM_PAGE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An open node that may be lost: its queue and job, and what the job looked like; '' = it is gone."""
+    """An open node whose job may be lost: queue, job id, and its trace in the server; '' if it is missing."""
 
     queue: QueueKeys
     job_id: str
@@ -31,7 +31,7 @@ class Suspect:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it waits for dependencies of which none may be to come."""
+        """Whether it waits for dependencies, which may all have ended."""
         return self.trace.startswith("waiting-children|")
 
 
@@ -43,9 +43,9 @@ def running_flows(home: QueueKeys, first: int, count: int) -> Call[list[str]]:
 def check_open(
     home: QueueKeys, flow_id: str, position: int, silent_ms: int, now_ms: int
 ) -> Call[tuple[int, list[Suspect]]]:
-    """Look after a page of a flow's open nodes: the next position (0 at the end), and who may be lost.
+    """Check and repair a page of a flow's open nodes: the next position (0 at the end), and the suspects.
 
-    Positions are those in the order in which the nodes joined: another server process knows them too.
+    Positions are in the order in which the nodes joined, so that they hold in another server process too.
     """
 
     def decode(reply: Any) -> tuple[int, list[Suspect]]:
@@ -57,13 +57,14 @@ def check_open(
 
 
 def _suspect(ref: str, trace: str) -> Suspect:
+    """A suspect from the ref of its job."""
     base, _, job_id = ref.rpartition(":")
     prefix, _, queue = base.rpartition(":")
     return Suspect(QueueKeys(prefix, queue[1:-1]), job_id, trace)
 
 
 def dependencies(suspect: Suspect, cursor: str) -> Call[tuple[str, list[str]]]:
-    """A page of the refs that a node waits for: the next cursor (``0`` at the end); one may come twice."""
+    """The next cursor (``0`` at the end), and a page of a node's dependencies; one may come twice."""
     key = suspect.queue.key(f"deps:{suspect.job_id}")
     return command("SSCAN", key, cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1])))
 
@@ -71,9 +72,9 @@ def dependencies(suspect: Suspect, cursor: str) -> Call[tuple[str, list[str]]]:
 def notify_again(
     home: QueueKeys, flow_id: str, suspect: Suspect, refs: Sequence[str], now_ms: int
 ) -> Call[int]:
-    """Tell a blocked node how these dependencies have ended; none: it knows of all, and is to go on.
+    """Notify a blocked node of the ends of these dependencies; no refs: all are notified, release or end it.
 
-    Answers 0 when one of them has not ended, or the node does not wait any more. Repeatable.
+    Returns 0 when one of them has not ended, or the node does not wait any more. Repeatable.
     """
     keys = [home.flow(flow_id), suspect.queue.job(suspect.job_id)]
     return function("gmo_notify_again", keys, (now_ms, flow_id, suspect.job_id, *refs), replies.integer)
@@ -95,7 +96,7 @@ def is_held(queue: QueueKeys, entry_id: str) -> Call[bool]:
 
 
 def delivered(queue: QueueKeys) -> Call[tuple[int, int]]:
-    """The entry up to which the workers' group has been delivered."""
+    """The last entry that was delivered to the workers' group."""
 
     def decode(reply: Any) -> tuple[int, int]:
         for group in reply:
@@ -108,13 +109,13 @@ def delivered(queue: QueueKeys) -> Call[tuple[int, int]]:
 
 
 def entry_order(entry_id: str) -> tuple[int, int]:
-    """What entries are ordered by."""
+    """The sort key of an entry."""
     ms, _, number = entry_id.partition("-")
     return int(ms), int(number)
 
 
 def put_back(suspect: Suspect, dead_entry: str, now_ms: int) -> Call[int]:
-    """Bring a lost job back to the stream unless it has moved; 1 if it was brought back. Repeatable."""
+    """Bring a lost job back to the stream unless it has changed; 1 if it was brought back. Repeatable."""
     keys = [suspect.queue.job(suspect.job_id), suspect.queue.key("stream")]
     return function(
         "gmo_put_back", keys, (now_ms, suspect.job_id, suspect.trace, dead_entry), replies.integer
@@ -122,7 +123,7 @@ def put_back(suspect: Suspect, dead_entry: str, now_ms: int) -> Call[int]:
 
 
 def recent_events(queue: QueueKeys, before: str) -> Call[list[tuple[str, dict[str, str]]]]:
-    """A page of events from new to old, from before a position; ``""`` for the end."""
+    """A page of events from new to old, before a position; ``""`` for the end of the stream."""
     start = f"({before}" if before else "+"
     return command(
         "XREVRANGE",
@@ -145,16 +146,17 @@ def node_table(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, di
     return command("HSCAN", f"{home.flow(flow_id)}:nodes", cursor, "COUNT", TABLE_PAGE, decode=decode)
 
 
-def settle_vanished(  # noqa: PLR0913  what is known of a node
+def settle_vanished(  # noqa: PLR0913  the arguments of one server call
     home: QueueKeys,
     flow_id: str,
-    lost: Suspect,
+    missing: Suspect,
     *,
-    told: Mapping[str, Any],
+    outcome: Mapping[str, Any],
     dependents: Iterable[str],
     now_ms: int,
 ) -> Call[int]:
     """End a node whose job was removed; 1 if this call has ended it. Repeatable."""
-    keys = [home.flow(flow_id), lost.queue.job(lost.job_id), lost.queue.key(f"parents:{lost.job_id}")]
-    args: list[Word] = [now_ms, flow_id, lost.job_id, json.dumps(told), *dependents]
+    queue, job_id = missing.queue, missing.job_id
+    keys = [home.flow(flow_id), queue.job(job_id), queue.key(f"parents:{job_id}")]
+    args: list[Word] = [now_ms, flow_id, job_id, json.dumps(outcome), *dependents]
     return function("gmo_settle_vanished", keys, args, replies.integer)

@@ -1,4 +1,4 @@
-"""Builders of what watching a flow reads: several streams at once, and single nodes."""
+"""Calls for watching a flow: several event streams in one call, and single nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Entries = list[tuple[str, dict[str, str]]]
 
 
 def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[QueueKeys, Entries]]:
-    """Events after a position in each queue, where there are any; waits at most so long for the first."""
+    """Events after a position in each queue, if there are any; waits at most ``wait_ms`` for the first."""
     queues = {queue.key("events"): queue for queue in positions}
 
     def decode(reply: Any) -> dict[QueueKeys, Entries]:
@@ -30,18 +30,18 @@ def read_streams(positions: Mapping[QueueKeys, str], wait_ms: int) -> Call[dict[
 
 
 def rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str | None]]:
-    """Rows of the node table by name; None for a node that the flow does not have."""
+    """Rows of the node table by name; None for a missing node."""
     return command("HMGET", f"{home.flow(flow_id)}:nodes", *names, decode=list)
 
 
-def node_of_row(prefix: str, name: str, row: str, gone: str = "") -> Call[NodeStatus]:
-    """A node as its job is now; without a job it has failed for the reason ``gone``, '': it has completed."""
+def node_of_row(prefix: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
+    """The status of a node; if its job is missing, failed for ``reason``, or completed if that is ''."""
     _, queue, job_id, *_ = read_row(row) or (0, "", "")
-    return node_jobs.node_status(QueueKeys(prefix, queue), job_id, name, row, gone)
+    return node_jobs.node_status(QueueKeys(prefix, queue), job_id, name, row, reason)
 
 
-def node(prefix: str, known: NodeStatus, gone: str = "") -> Call[NodeStatus]:
-    """A node that was read before as its job is now."""
+def node(prefix: str, known: NodeStatus, reason: str = "") -> Call[NodeStatus]:
+    """The status of a node that was read before."""
     row: list[Any] = [0, known.queue, known.job_id, known.job, *known.after]
     place = QueueKeys(prefix, known.queue)
-    return node_jobs.node_status(place, known.job_id, known.name, json.dumps(row), gone)
+    return node_jobs.node_status(place, known.job_id, known.name, json.dumps(row), reason)

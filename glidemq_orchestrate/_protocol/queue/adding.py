@@ -1,4 +1,4 @@
-"""Many jobs in few calls: which of them travel together, and how the reply tells their ids."""
+"""Add many jobs in few calls: which jobs share a call, and their ids from the reply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_ADDED: Final = ("skipped", "duplicate")
 
 @dataclass(slots=True)
 class _Run:
-    """Jobs one after the other that differ in nothing but their data."""
+    """Consecutive jobs that differ only in their data."""
 
     name: str
     options: JobOptions
@@ -31,9 +31,9 @@ class _Run:
 def add_calls(
     queue: QueueKeys, jobs: Iterable[EncodedJob], now_ms: int
 ) -> Iterator[tuple[Call[list[str | None]], int]]:
-    """The calls that add the jobs in order, and how many characters each is; each answers ids.
+    """The calls that add the jobs in order, with the number of characters of each; each returns the ids.
 
-    An id is None for a job that was there before. A call of plain jobs has at most 100 of them and about
+    An id is None for a job that existed before. A call of plain jobs has at most 100 of them and about
     1 MB: the server needs less than 5 ms for it.
     """
     runs: list[_Run] = []
@@ -57,6 +57,7 @@ def add_calls(
 
 
 def _is_plain(options: JobOptions) -> bool:
+    """Whether ``gmo_add_jobs`` can add the job."""
     return options.deduplication is None and options.ordering is None and options.parent is None
 
 
@@ -67,8 +68,8 @@ def _add_one(queue: QueueKeys, job: EncodedJob, now_ms: int) -> Call[list[str | 
         call = job_calls.add_job(queue, job.name, job.data, job.options, now_ms)
 
     def decode(reply: Any) -> list[str | None]:
-        told = call.decode(reply)
-        return [None if told in NOT_ADDED else told]
+        job_id = call.decode(reply)
+        return [None if job_id in NOT_ADDED else job_id]
 
     return Call(call.words, decode)
 
@@ -82,7 +83,7 @@ def _add_runs(queue: QueueKeys, runs: list[_Run], now_ms: int) -> Call[list[str 
 
     def decode(reply: Any) -> list[str | None]:
         if not isinstance(reply, list) or len(reply) != len(lengths):
-            raise ProtocolError("gmo_add_jobs answered another number of runs than it was asked")
+            raise ProtocolError("the reply of gmo_add_jobs has another number of runs than the call")
         return [
             job_id for first, length in zip(reply, lengths, strict=True) for job_id in _ids(first, length)
         ]
@@ -91,6 +92,7 @@ def _add_runs(queue: QueueKeys, runs: list[_Run], now_ms: int) -> Call[list[str 
 
 
 def _head(run: _Run) -> tuple[Word, ...]:
+    """The arguments before the data of a run."""
     options = run.options
     return (
         run.name,
@@ -107,6 +109,7 @@ def _head(run: _Run) -> tuple[Word, ...]:
 
 
 def _ids(first: str, length: int) -> Iterable[str | None]:
+    """The ids of a run from its word in the reply."""
     if length == 1:
         return (None if first == "duplicate" else first,)
     start = int(first)

@@ -1,4 +1,4 @@
-"""Calls of glide-mq that steer a queue or one of its jobs, as its clients send them."""
+"""Calls of glide-mq functions that change a queue or one of its jobs, as its clients send them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
-_TOLD = {
-    "error:invalid_state": "is in a state in which that means nothing",
+_REASONS = {
+    "error:invalid_state": "is in a state that does not allow this",
     "error:not_delayed": "is not delayed",
-    "error:not_in_stream": "waits in the priority or LIFO list already, where its place is fixed",
+    "error:not_in_stream": "is in the priority or LIFO list already, where its place is fixed",
     "error:not_in_scheduled": "has just become ready",
     "error:not_active": "is not active",
     "error:no_group": "has no ordering key",
@@ -20,18 +20,18 @@ _TOLD = {
 
 
 def pause(queue: QueueKeys, *, resume: bool = False) -> Call[None]:
-    """Set or clear the mark that workers obey. Repeatable."""
+    """Pause or resume the queue. Repeatable."""
     name = "glidemq_resume" if resume else "glidemq_pause"
     return function(name, [queue.key("meta"), queue.key("events")], (), replies.anything)
 
 
 def change_priority(queue: QueueKeys, job_id: str, priority: int) -> Call[None]:
-    """Give a job that does not run yet another priority."""
+    """Change the priority of a job that is not running yet."""
     return _change("glidemq_changePriority", queue, job_id, (job_id, priority, GROUP))
 
 
 def change_delay(queue: QueueKeys, job_id: str, delay_ms: int, now_ms: int) -> Call[None]:
-    """Give a job that does not run yet another delay, from now."""
+    """Change the delay of a job that is not running yet; it counts from now."""
     return _change("glidemq_changeDelay", queue, job_id, (job_id, delay_ms, now_ms, GROUP))
 
 
@@ -41,21 +41,21 @@ def promote_job(queue: QueueKeys, job_id: str) -> Call[None]:
 
 
 def signal(queue: QueueKeys, job_id: str, name: str, data: str, now_ms: int) -> Call[bool]:
-    """Wake a suspended job; False when it is not suspended."""
+    """Signal a suspended job; False when it is not suspended."""
     names = (f"job:{job_id}", "stream", "events", "suspended", f"signals:{job_id}")
     keys = [queue.key(key) for key in names]
     return function("glidemq_signal", keys, (job_id, name, data, now_ms), lambda reply: reply == "ok")
 
 
 def rate_limit_group(queue: QueueKeys, key: str, duration_ms: int, now_ms: int, *, extend: bool) -> Call[int]:
-    """Hold back the jobs of an ordering key; answers until when."""
+    """Hold back the jobs of an ordering key; returns until when."""
     keys = [queue.key("ratelimited"), queue.key("events")]
     args = (key, duration_ms, now_ms, "max" if extend else "replace")
     return function("glidemq_rateLimitGroupExternal", keys, args, replies.integer)
 
 
 def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
-    """Tell a job that one of those it waits for is done. Repeatable."""
+    """Notify a job that one of its dependencies is done. Repeatable."""
     names = (f"deps:{job_id}", f"job:{job_id}", "stream", "events")
     return function(
         "glidemq_completeChild", [queue.key(key) for key in names], (member, job_id), replies.integer
@@ -68,7 +68,7 @@ def set_meta(queue: QueueKeys, *pairs: Word) -> Call[None]:
 
 
 def drop_meta(queue: QueueKeys, *fields: str) -> Call[None]:
-    """Take back settings of the queue. Repeatable."""
+    """Remove settings of the queue. Repeatable."""
     return command("HDEL", queue.key("meta"), *fields, decode=replies.anything)
 
 
@@ -78,7 +78,7 @@ def unlink(keys: list[str]) -> Call[None]:
 
 
 def drop_entry(queue: QueueKeys, entry_id: str) -> list[Call[None]]:
-    """Take an entry out of the stream. Repeatable."""
+    """Acknowledge and delete an entry of the stream. Repeatable."""
     stream = queue.key("stream")
     return [
         command("XACK", stream, GROUP, entry_id, decode=replies.anything),
@@ -93,12 +93,13 @@ def ended_before(queue: QueueKeys, name: str, cutoff_ms: int, first: int, count:
 
 
 def _change(name: str, queue: QueueKeys, job_id: str, args: tuple[Word, ...]) -> Call[None]:
+    """A call that changes one job; its error words become errors."""
     keys = [queue.key(key) for key in (f"job:{job_id}", "stream", "scheduled", "events")]
 
     def decode(reply: Any) -> None:
         if reply == "error:not_found":
             raise JobNotFound(f"no job {job_id} in queue {queue.queue}")
         if str(reply).startswith("error:"):
-            raise JobStateConflict(job_id, str(reply)[6:], _TOLD.get(reply, "cannot be changed"))
+            raise JobStateConflict(job_id, str(reply)[6:], _REASONS.get(reply, "cannot be changed"))
 
     return function(name, keys, args, decode)

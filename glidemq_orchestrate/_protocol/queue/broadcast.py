@@ -1,4 +1,4 @@
-"""Builders for broadcasts: each subscription is a consumer group of the queue's stream."""
+"""Calls about broadcasts: each subscription is a consumer group of the queue's stream."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def trim(queue: QueueKeys, count: int) -> Call[int]:
 
 
 def subscribe(queue: QueueKeys, group: str, start: str) -> Call[None]:
-    """Make a subscription; refused with BUSYGROUP when it is there."""
+    """Create a subscription; refused with BUSYGROUP if it exists."""
     return command("XGROUP", "CREATE", queue.key("stream"), group, start, "MKSTREAM", decode=replies.anything)
 
 
-def read(  # noqa: PLR0913  what a read is made of
+def read(  # noqa: PLR0913  the arguments of one server call
     queue: QueueKeys, group: str, consumer: str, *, count: int, block_ms: int, start: str
 ) -> Call[Any]:
     """Entries of a subscription: new ones (``>``), or those after ``start`` that this consumer holds."""
@@ -30,12 +30,12 @@ def read(  # noqa: PLR0913  what a read is made of
 
 
 def acknowledge(queue: QueueKeys, group: str, entry_id: str) -> Call[int]:
-    """The subscription is done with an entry. Repeatable."""
+    """Acknowledge an entry of a subscription. Repeatable."""
     return command("XACK", queue.key("stream"), group, entry_id, decode=replies.integer)
 
 
 def activate(queue: QueueKeys, job_id: str, entry_id: str, group: str, now_ms: int) -> Call[Any]:
-    """Begin a run: the fields of the job, or a status text."""
+    """Start a run: the fields of the job, or a status text."""
 
     def decode(reply: Any) -> Any:
         return reply if isinstance(reply, str) else replies.pairs(reply)
@@ -44,10 +44,10 @@ def activate(queue: QueueKeys, job_id: str, entry_id: str, group: str, now_ms: i
     return function("glidemq_moveToActive", keys, (now_ms, entry_id, group, job_id, 1), decode)
 
 
-def complete(  # noqa: PLR0913, PLR0917  what an end is made of
+def complete(  # noqa: PLR0913, PLR0917  the arguments of one server call
     queue: QueueKeys, job_id: str, entry_id: str, group: str, result: str, now_ms: int
 ) -> Call[int]:
-    """This subscription has handled the message."""
+    """Complete the run of this subscription."""
     keys = [queue.key(key) for key in ("stream", "completed", "events")]
     keys += [queue.job(job_id), queue.key("metrics:completed")]
     args = (job_id, entry_id, result, now_ms, group, 0, 0, 0, "", "", 1)
@@ -55,21 +55,21 @@ def complete(  # noqa: PLR0913, PLR0917  what an end is made of
 
 
 def beat(queue: QueueKeys, job_id: str, now_ms: int) -> Call[int]:
-    """The message is still being handled."""
+    """Send a heartbeat of a run."""
     return command("HSET", queue.job(job_id), "lastActive", now_ms, decode=replies.integer)
 
 
-def reclaim(  # noqa: PLR0913, PLR0917  what is taken over
+def reclaim(  # noqa: PLR0913, PLR0917  the arguments of one server call
     queue: QueueKeys, group: str, consumer: str, lock_ms: int, max_stalled: int, now_ms: int
 ) -> Call[int]:
-    """Take over what dead consumers of the subscription hold."""
+    """Reclaim the messages of dead consumers of the subscription."""
     args = (group, consumer, lock_ms, max_stalled, now_ms, queue.key("failed"), 1, lock_ms)
     return function(
         "glidemq_reclaimStalled", [queue.key("stream"), queue.key("events")], args, replies.integer
     )
 
 
-def fail(  # noqa: PLR0913  what a failure is made of
+def fail(  # noqa: PLR0913  the arguments of one server call
     queue: QueueKeys,
     job_id: str,
     entry_id: str,
@@ -80,7 +80,7 @@ def fail(  # noqa: PLR0913  what a failure is made of
     backoff_ms: int,
     now_ms: int,
 ) -> Call[str]:
-    """A run of this subscription failed: retrying or failed."""
+    """Fail the run of this subscription; returns ``retrying`` or ``failed``."""
     keys = [queue.key(key) for key in ("stream", "failed", "scheduled", "events")]
     keys += [queue.job(job_id), queue.key("metrics:failed")]
     args = (job_id, entry_id, reason, now_ms, max_attempts, backoff_ms, group, 0, 0, 0, 1)
@@ -88,7 +88,7 @@ def fail(  # noqa: PLR0913  what a failure is made of
 
 
 def attempts(queue: QueueKeys, job_id: str, group: str) -> Call[int]:
-    """Failed runs of this subscription so far."""
+    """How often runs of this subscription have failed so far."""
     return command("HGET", queue.job(job_id) + f":sub:{group}", "a", decode=lambda reply: int(reply or 0))
 
 

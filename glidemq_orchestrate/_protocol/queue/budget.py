@@ -19,6 +19,6 @@ def budget_fields(budget_key: str, *names: str) -> Call[list[str | None]]:
 def record_usage(  # noqa: PLR0913, PLR0917  the arguments of one server call
     budget_key: str, tokens: str, costs: str, weighted: float, cost: float, max_tokens: str, max_costs: str
 ) -> Call[str]:
-    """Add to what a budget has used. Not repeatable."""
+    """Add usage to a budget. Not repeatable."""
     args = (tokens, costs, weighted, cost, max_tokens, max_costs)
     return function("glidemq_recordUsageAndCheckBudget", [budget_key], args, replies.text)

@@ -1,4 +1,4 @@
-"""Builders for our own functions that remove, retry, revoke and change jobs."""
+"""Calls of our own functions that remove, retry, revoke and change jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Removal = tuple[list[str], list[tuple[str, str]]]
 def remove_jobs(queue: QueueKeys, jobs: Iterable[tuple[str, str]], event: str, now_ms: int) -> Call[Removal]:
     """Delete jobs, given with the ids of their stream entries (empty: not known).
 
-    Answers a word for each job, and pairs of a removed job and one of another queue that waits for it.
+    Returns a word for each job, and pairs of a removed job and one of another queue that waits for it.
     """
 
     def decode(reply: Any) -> Removal:
@@ -30,36 +30,36 @@ def remove_jobs(queue: QueueKeys, jobs: Iterable[tuple[str, str]], event: str, n
 
 
 def retry_jobs(queue: QueueKeys, job_ids: Sequence[str], now_ms: int) -> Call[list[str]]:
-    """Run failed jobs again; answers a word for each."""
+    """Run failed jobs again; returns a word for each."""
     return function("gmo_retry_jobs", [queue.key("id")], (now_ms, *job_ids), list)
 
 
 def revoke_job(queue: QueueKeys, job_id: str, now_ms: int) -> Call[tuple[str, str]]:
-    """End a job that does not run, flag one that does; answers that word and a flow to be advanced."""
+    """Fail a job that is not running, flag one that is; returns the word and a flow to be advanced."""
     return function("gmo_revoke_job", [queue.job(job_id)], (now_ms, job_id), tuple)
 
 
 def update_job(queue: QueueKeys, job_id: str, field: str, value: str | int, now_ms: int) -> Call[int]:
-    """Change data, progress or reported tokens of a job that is there. Repeatable."""
+    """Change data, progress or reported tokens of an existing job. Repeatable."""
     return function("gmo_update_job", [queue.job(job_id)], (now_ms, job_id, field, value), replies.integer)
 
 
 def report_usage(
     queue: QueueKeys, job_id: str, usage: str, fields: Mapping[str, str], now_ms: int
 ) -> Call[int]:
-    """Write what a job used; 0 when a Node client is doing so now. Repeatable."""
+    """Store the usage of a job; 0 when a Node client is writing it now. Repeatable."""
     args: list[Word] = [now_ms, job_id, usage]
     args += chain.from_iterable(fields.items())
     return function("gmo_report_usage", [queue.job(job_id)], args, replies.integer)
 
 
 def job_exists(queue: QueueKeys, job_id: str) -> Call[bool]:
-    """Whether there is such a job."""
+    """Whether the job exists."""
     return command("EXISTS", queue.job(job_id), decode=bool)
 
 
 def log_lines(queue: QueueKeys, job_id: str, first: int, last: int) -> Call[list[str]]:
-    """Log lines by place."""
+    """Log lines by index."""
     return command("LRANGE", queue.log(job_id), first, last, decode=list)
 
 
@@ -84,7 +84,7 @@ def whole_hash(key: str) -> Call[dict[str, str]]:
 
 
 def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Call[str]:
-    """Append to the output stream of a job; answers the entry's id."""
+    """Append to the output stream of a job; returns the entry's id."""
     words = chain.from_iterable(fields.items())
     return command("XADD", queue.output(job_id), "*", *words, decode=replies.text)
 
@@ -104,10 +104,10 @@ def read_output(
 
 
 def remember_usage(queue: QueueKeys) -> Call[None]:
-    """Note that the queue has usage. Repeatable."""
+    """Add the queue to those with usage. Repeatable."""
     return command("SADD", queues_with_usage(queue.prefix), queue.queue, decode=replies.anything)
 
 
 def forget_usage(queue: QueueKeys) -> Call[None]:
-    """Take that note back. Repeatable."""
+    """Remove the queue from those with usage. Repeatable."""
     return command("SREM", queues_with_usage(queue.prefix), queue.queue, decode=replies.anything)

@@ -19,7 +19,7 @@ _CUSTOM_ID: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A job that has failed for good: when, as the server notes it, and what it was if it may be gone."""
+    """A job that has failed for good: when, as the server notes it, and its data if it may be removed."""
 
     job_id: str
     failed_at: str
@@ -40,7 +40,7 @@ def noted(queue: QueueKeys) -> Call[list[str]]:
 
 
 def note(queue: QueueKeys, job_id: str) -> Call[Note | None]:
-    """What is noted of a job; None if nothing is."""
+    """The note of a job; None without one."""
 
     def decode(reply: Any) -> Note | None:
         if not reply:
@@ -58,7 +58,7 @@ def note(queue: QueueKeys, job_id: str) -> Call[Note | None]:
 
 
 def write(target: QueueKeys, letter_id: str, name: str, data: str, now_ms: int) -> Call[str]:
-    """Add a letter, without options as Node does; ``duplicate`` if it is there. Repeatable."""
+    """Add a letter, without options as Node does; ``duplicate`` if it exists. Repeatable."""
     keys = [target.key(name) for name in ("id", "stream", "scheduled", "events")]
     words = list(job_words(EncodedJob(name, data, DEFAULT_OPTIONS), now_ms))
     words[_CUSTOM_ID] = letter_id
@@ -66,12 +66,12 @@ def write(target: QueueKeys, letter_id: str, name: str, data: str, now_ms: int) 
 
 
 def written(queue: QueueKeys, note: Note) -> Call[int]:
-    """Forget the note, unless the job has failed again since."""
+    """Remove the note, unless the job has failed again since."""
     return function("gmo_letter_written", [_key(queue)], (0, note.job_id, note.failed_at), replies.integer)
 
 
 def forget_all(queue: QueueKeys) -> Call[int]:
-    """Forget all notes: the queue wants no letters any more."""
+    """Remove all notes: the queue has no dead letter queue any more."""
     return command("UNLINK", _key(queue), decode=replies.integer)
 
 

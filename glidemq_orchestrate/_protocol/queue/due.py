@@ -1,4 +1,4 @@
-"""Calls that move what has come due: delayed, rate-limited and suspended jobs."""
+"""Calls that move jobs which are due: delayed, rate-limited and suspended ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def promote(queue: QueueKeys, now_ms: int) -> Call[int]:
 
 
 def promote_rate_limited(queue: QueueKeys, now_ms: int) -> Call[int]:
-    """Release parked jobs of groups whose waiting time is over. Repeatable."""
+    """Release parked jobs of groups whose waiting time has passed. Repeatable."""
     keys = [queue.key(k) for k in ("ratelimited", "stream")]
     return function("glidemq_promoteRateLimited", keys, (now_ms,), replies.integer)
 

@@ -1,4 +1,4 @@
-"""Calls that add a job, and read one."""
+"""Calls that add and read one job."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class EncodedJob:
 
 
 def add_job(queue: QueueKeys, name: str, data: str, options: JobOptions, now_ms: int) -> Call[str]:
-    """Create one job; repeatable only with an own job id. Answers the id or ``duplicate``."""
+    """Create one job; repeatable only with a custom job id. Returns the id or ``duplicate``."""
     keys = [*(queue.key(k) for k in ("id", "stream", "scheduled", "events")), *_parent_keys(queue, options)]
     return function("glidemq_addJob", keys, job_words(EncodedJob(name, data, options), now_ms), _added)
 
 
 def dedup(queue: QueueKeys, deduplication: Deduplication, job: EncodedJob, now_ms: int) -> Call[str]:
-    """Create one job unless it was added before. Answers the id, ``duplicate`` or ``skipped``."""
+    """Create one job unless it was added before. Returns the id, ``duplicate`` or ``skipped``."""
     names = ("dedup", "id", "stream", "scheduled", "events")
     keys = [*(queue.key(k) for k in names), *_parent_keys(queue, job.options)]
     ttl = milliseconds(deduplication.ttl) if deduplication.ttl else 0
@@ -49,13 +49,14 @@ def deduplicated_job(queue: QueueKeys, deduplication_id: str) -> Call[str | None
 
 
 def _added(reply: Any) -> str:
+    """The id or word in the reply; raises for a refusal."""
     if str(reply).startswith("ERR:"):
         raise ProtocolError(f"job was refused: {reply}")
     return replies.text(reply)
 
 
 def _parent_keys(queue: QueueKeys, options: JobOptions) -> list[str]:
-    # Also for a parent in another queue: a child that is told to its parent later may have ended by then.
+    # Also for a parent in another queue: the child may end before it is registered with its parent.
     parent = options.parent
     return [QueueKeys(queue.prefix, parent.queue).deps(parent.id)] if parent else []
 
@@ -89,7 +90,7 @@ def job_words(job: EncodedJob, now_ms: int) -> tuple[Word, ...]:
 
 
 def job_fields(queue: QueueKeys, job_id: str, *, with_payload: bool = True) -> Call[dict[str, str]]:
-    """The fields of a job that are texts; empty if there is none. ``with_payload``: data and result too."""
+    """The text fields of a job; empty for a missing job. ``with_payload``: data and result too."""
     names = JOB_FIELDS if with_payload else JOB_FIELDS_WITHOUT_PAYLOAD
 
     def decode(reply: Any) -> dict[str, str]:

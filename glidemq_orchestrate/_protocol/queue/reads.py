@@ -1,4 +1,4 @@
-"""Plain commands that read what is in a queue. None of them looks at more than a page."""
+"""Plain commands that read the jobs of a queue. Each reads at most a page."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def stream_page(queue: QueueKeys, start: str, count: int) -> Call[list[tuple[str
 
 
 def pending_page(queue: QueueKeys, start: str, count: int) -> Call[list[str]]:
-    """Ids of the entries that workers hold, from ``start`` on; refused when there is no group."""
+    """Ids of the entries that workers hold, from ``start`` on; refused without a group."""
     words = ("XPENDING", queue.key("stream"), GROUP, start, "+", count)
     return command(*words, decode=lambda reply: [row[0] for row in reply])
 
 
 def stream_entry(queue: QueueKeys, entry_id: str) -> Call[list[tuple[str, str]]]:
-    """Entry id and job id of one entry, if it is there."""
+    """Entry id and job id of one entry; empty for a missing one."""
     return command("XRANGE", queue.key("stream"), entry_id, entry_id, decode=_entries)
 
 
@@ -59,7 +59,7 @@ def scan_keys(pattern: str, cursor: str, count: int) -> Call[Page]:
 
 
 def ordering_keys_page(queue: QueueKeys, cursor: str, count: int) -> Call[Page]:
-    """Next cursor, and some ordering keys that were ever used; a key may come twice."""
+    """Next cursor, and a page of all ordering keys ever used; a key may come twice."""
 
     def decode(reply: Any) -> Page:
         return str(reply[0]), list(replies.pairs(reply[1]))
@@ -73,13 +73,13 @@ def heads(queue: QueueKeys, job_ids: Sequence[str], fields: Sequence[str]) -> li
 
 
 def length(queue: QueueKeys, name: str) -> Call[int]:
-    """How much a stream, list or sorted set of the queue holds."""
+    """The length of a stream, list or sorted set of the queue."""
     kind = {"stream": "XLEN", "lifo": "LLEN", "priority": "LLEN"}.get(name, "ZCARD")
     return command(kind, queue.key(name), decode=replies.integer)
 
 
 def pending_count(queue: QueueKeys) -> Call[int]:
-    """How many entries workers hold; refused when there is no group."""
+    """How many entries workers hold; refused without a group."""
     return command("XPENDING", queue.key("stream"), GROUP, decode=lambda reply: int(reply[0]))
 
 
@@ -89,7 +89,7 @@ def list_active(queue: QueueKeys) -> Call[int]:
 
 
 def last_delivered(queue: QueueKeys) -> Call[str]:
-    """The newest entry that any worker has taken; empty for none. Refused when there is no stream."""
+    """The newest entry delivered to a worker; empty for none. Refused without a stream."""
 
     def decode(reply: Any) -> str:
         groups = [replies.pairs(group) for group in reply]

@@ -1,4 +1,4 @@
-"""Builders for schedulers: where entries are, and the functions that change them."""
+"""Calls about schedulers: the hashes of entries, and the functions that change them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def entries(queue: QueueKeys, where: str) -> Call[dict[str, str]]:
 
 
 def entry(queue: QueueKeys, where: str, name: str) -> Call[str]:
-    """One entry; an empty text when there is none."""
+    """The text of one entry; empty for a missing one."""
     return command("HGET", queue.key(where), name, decode=lambda reply: reply or "")
 
 
 def put(queue: QueueKeys, name: str, seen: tuple[str, str], texts: tuple[str, str], now_ms: int) -> Call[str]:
-    """Write (or with empty texts remove) an entry that is still as ``seen``: put, locked or changed."""
+    """Write an entry (remove it if ``texts`` are empty) that is still as ``seen``: put, locked or changed."""
     keys = [queue.key(key) for key in (LOCK, SHARED, OURS)]
     return function("gmo_put_scheduler", keys, (now_ms, name, *seen, *texts), replies.text)
 
 
-def fire(  # noqa: PLR0913  what a firing is made of
+def fire(  # noqa: PLR0913  the arguments of one server call
     queue: QueueKeys,
     where: str,
     name: str,
@@ -44,24 +44,24 @@ def fire(  # noqa: PLR0913  what a firing is made of
     data: Iterable[str],
     now_ms: int,
 ) -> Call[list[str]]:
-    """Add jobs and write the next state (None: remove) of an entry still as ``seen``; outcome, then ids."""
+    """Add jobs and write the next state (None: remove) of an entry still as ``seen``; a word, then ids."""
     stored = then or Stored.parse(seen) or Stored({})
     options, job = Stored(stored.options), stored.template.get("name")
     opts = json.dumps(stored.options, separators=(",", ":"), ensure_ascii=False)
-    told = name if stored.number("repeatAfterComplete") else ""
+    scheduler = name if stored.number("repeatAfterComplete") else ""
     numbers = [options.number(option) for option in ("priority", "attempts", "ttl")]
     is_lifo = int(stored.options.get("lifo") is True)
     return function(
         "gmo_fire_scheduler",
         [queue.key(LOCK), queue.key(where)],
         (now_ms, name, seen, then.text if then else "", job if isinstance(job, str) and job else name, opts,
-         *numbers, is_lifo, told, *data),
+         *numbers, is_lifo, scheduler, *data),
         list,
     )  # fmt: skip
 
 
 def job_end(queue: QueueKeys, job_id: str) -> Call[tuple[str | None, str | None]]:
-    """State and end of a job; both None when there is no such job."""
+    """State and end time of a job; both None for a missing job."""
     return command("HMGET", queue.job(job_id), "state", "finishedOn", decode=tuple)
 
 

@@ -1,4 +1,4 @@
-"""Builders for the counters of glide-mq's rate limit by tokens: ``tpm:<window>``, the window now / length."""
+"""Counters of glide-mq's rate limit by tokens: ``tpm:<window>``, where the window is now / length."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def spend(queue: QueueKeys, window: int, tokens: int) -> Call[int]:
 
 
 def forget_after(queue: QueueKeys, window: int, length_ms: int) -> Call[int]:
-    """Let the counter go when its window is over. Repeatable."""
+    """Expire the counter when its window has passed. Repeatable."""
     return command("PEXPIRE", queue.key(f"tpm:{window}"), length_ms, decode=replies.integer)
 
 
 def reported(queue: QueueKeys, job_id: str) -> Call[int]:
-    """Tokens that were reported for the limit alone, by ``report_tokens``."""
+    """Tokens that ``report_tokens`` reported, for this limit only."""
     return command("HGET", queue.job(job_id), "tpmTokens", decode=number)

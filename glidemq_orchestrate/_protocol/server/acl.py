@@ -1,4 +1,4 @@
-"""What an ACL user needs: one copy for the README, ``glidemq doctor`` and the tests."""
+"""The rights that an ACL user needs, for the README, ``glidemq doctor`` and the tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
-# The server checks the commands inside functions against the rights of the caller, too.
+# The server checks the commands inside functions against the rights of the caller too.
 _COMMANDS: Final = """
 fcall info scan get mget set incr incrby decr decrby exists del unlink expire pexpire persist hget hmget
 hgetall hset hsetnx hdel hexists hincrby hincrbyfloat hkeys hlen hrandfield hscan llen lpop lpos lpush
@@ -21,7 +21,7 @@ IN_A_CLUSTER: Final = ("asking", "cluster|slots")
 TO_LOAD: Final = ("fcall", "info", "cluster|nodes", "function|list", "function|load")
 
 
-# Words after a key with which a call changes nothing, or is refused, where the key is a string.
+# Words after the key with which a command changes nothing, or is refused, if the key is a string.
 _AFTER_KEY: Final = {
     "set": ("1", "PX", "60000"),
     "expire": ("60",),
@@ -55,9 +55,9 @@ _ELSE: Final = {
 
 
 def trial(name: str, key: str) -> Call[None]:
-    """A call of the command that leaves nothing behind but, for ``set``, the key for a minute.
+    """Return a call of the command without effects, except that ``set`` writes the key for a minute.
 
-    The key must be that of a string; commands for other types are then refused, after the check of rights.
+    The key must hold a string; commands for other types are then refused, after the check of rights.
     """
     more = 1 if name in _ONE.split() else 2 if name in _TWO.split() else 0
     words = _ELSE.get(name) or (name.upper(), "KEY", *_AFTER_KEY.get(name, ("1",) * more))
@@ -65,17 +65,17 @@ def trial(name: str, key: str) -> Call[None]:
 
 
 def rule(prefix: str = DEFAULT_PREFIX) -> str:
-    """The rule of a user who does everything but load the libraries."""
+    """The rule for a user of everything except loading the libraries."""
     return f"resetchannels ~{prefix}:* -@all {_allowed(COMMANDS)}"
 
 
 def cluster_rule() -> str:
-    """What is added to it in a cluster."""
+    """The additional rule in a cluster."""
     return _allowed(IN_A_CLUSTER)
 
 
 def loader_rule() -> str:
-    """The rule of a user who loads the libraries (``glidemq library load``)."""
+    """The rule for a user that loads the libraries (``glidemq library load``)."""
     return f"resetchannels -@all {_allowed(TO_LOAD)}"
 
 

@@ -1,4 +1,4 @@
-"""Which function libraries are loaded, and the version of glidemq that we speak."""
+"""Versions of the loaded function libraries, and the supported version of glidemq."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUPPORTED_VERSION: Final = "93"
 
 
 def glidemq_version() -> Call[str]:
-    """Which ``glidemq`` library is loaded."""
+    """Version of the loaded ``glidemq`` library."""
     return function("glidemq_version", (), (), replies.text)
 
 
@@ -21,7 +21,7 @@ def orchestrate_version() -> Call[tuple[str, str]]:
 
     def decode(reply: Any) -> tuple[str, str]:
         if not isinstance(reply, list) or len(reply) != 2:
-            raise ProtocolError("gmo_version answered something else than version and sha256")
+            raise ProtocolError("the reply of gmo_version is not version and sha256")
         return reply[0], reply[1]
 
     return function("gmo_version", (), (), decode)

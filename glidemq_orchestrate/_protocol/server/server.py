@@ -1,4 +1,4 @@
-"""Calls about the server itself: what it is, and its function libraries."""
+"""Calls about the server itself: product, version, clock, and its function libraries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def server_info() -> Call[tuple[str, str]]:
 
 
 def server_facts() -> Call[dict[str, str]]:
-    """Everything that the server tells about itself."""
+    """All fields of INFO."""
     return command(
         "INFO", decode=lambda reply: dict(re.findall(r"^([a-z_0-9]+):(.*?)\r?$", reply, re.MULTILINE))
     )
@@ -52,7 +52,7 @@ def server_time_us() -> Call[int]:
 
 
 def slots_served() -> Call[int]:
-    """How many of the 16,384 slots of the cluster somebody serves."""
+    """How many of the 16,384 slots of the cluster are served."""
     return command("CLUSTER", "SLOTS", decode=lambda reply: sum(row[1] - row[0] + 1 for row in reply))
 
 
@@ -62,7 +62,7 @@ def load_library(source: str, *, replace: bool = False) -> Call[None]:
 
 
 def library_code(name: str) -> Call[str | None]:
-    """The source of a function library as the server has it; None when there is none of this name."""
+    """The source of a loaded function library; None if it is not loaded."""
 
     def decode(reply: Any) -> str | None:
         return replies.text(replies.pairs(reply[0])["library_code"]) if reply else None
@@ -71,7 +71,7 @@ def library_code(name: str) -> Call[str | None]:
 
 
 def cluster_primaries() -> Call[list[tuple[str, int]]]:
-    """Host and port of each primary that serves slots; refused by a server that is in no cluster."""
+    """Host and port of each primary that serves slots; refused outside a cluster."""
 
     def decode(reply: Any) -> list[tuple[str, int]]:
         nodes = [line.split() for line in replies.text(reply).splitlines()]

@@ -1,4 +1,4 @@
-"""Calls about a job in the hands of a worker."""
+"""Calls about a job that a worker runs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 
 def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Call[int]:
-    """Store progress and tell the readers of events."""
+    """Store the progress of a job and emit an event."""
     return function(
         "gmo_progress", [queue.job(attempt.job_id)], (now_ms, *_proof(attempt), value), replies.integer
     )
 
 
 def has_queue_timeout(queue: QueueKeys, job_id: str) -> Call[bool]:
-    """Whether a node fails when no worker has begun it in time."""
+    """Whether a node fails when no worker starts it in time."""
     return command("HGET", queue.job(job_id), "gmo:queue_timeout", decode=bool)
 
 
 def note_unhandled(queue: QueueKeys, job_id: str, why: str) -> Call[None]:
-    """Note on a node why nobody runs it; its queue timeout tells that. Repeatable."""
+    """Store on a node why workers cannot run it, for the reason of its queue timeout. Repeatable."""
     return command("HSET", queue.job(job_id), "gmo:unhandled", why, decode=replies.anything)
 
 
 def _proof(attempt: Attempt) -> Iterable[Word]:
+    """The arguments by which the server checks the lease; see ``lease.lua``."""
     return (attempt.job_id, attempt.entry_id, GROUP, attempt.token, attempt.processed_on)

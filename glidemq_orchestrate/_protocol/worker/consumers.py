@@ -1,4 +1,4 @@
-"""Calls about consumer groups, and the registrations that glide-mq's clients list."""
+"""Calls about consumer groups, and the worker registrations that glide-mq's clients list."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 
 def create_group(queue: QueueKeys) -> Call[None]:
-    """Make the consumer group of the workers; refused with BUSYGROUP when it is there."""
+    """Create the consumer group of the workers; refused with BUSYGROUP if it exists."""
     return command("XGROUP", "CREATE", queue.key("stream"), GROUP, "0", "MKSTREAM", decode=replies.anything)
 
 
 def register_worker(queue: QueueKeys, worker_id: str, description: str, ttl_ms: int) -> Call[None]:
-    """Say that a worker is alive. Repeatable."""
+    """Register a worker until ``ttl_ms`` from now. Repeatable."""
     words = ("SET", queue.worker(worker_id), description, "PX", ttl_ms)
     return command(*words, decode=replies.anything, repeatable=True)
 
 
 def forget_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
-    """Take back a registration. Repeatable."""
+    """Remove a registration. Repeatable."""
     return command("UNLINK", queue.worker(worker_id), decode=replies.anything, repeatable=True)
 
 
 def worker_descriptions(queue: QueueKeys, worker_ids: list[str]) -> Call[list[str | None]]:
-    """The registrations of these workers; None where one has lapsed."""
+    """The registrations of these workers; None for an expired one."""
     return command("MGET", *(queue.worker(worker) for worker in worker_ids), decode=list)
 
 
 def consumers(queue: QueueKeys, group: str = GROUP) -> Call[list[dict[str, Any]]]:
-    """The consumers of a group with their idle times; refused when there is no group."""
+    """The consumers of a group with their idle times; refused without a group."""
     return command(
         "XINFO",
         "CONSUMERS",
@@ -42,7 +42,7 @@ def consumers(queue: QueueKeys, group: str = GROUP) -> Call[list[dict[str, Any]]
 
 
 def groups(queue: QueueKeys) -> Call[list[str]]:
-    """The consumer groups of the stream; refused when there is no stream."""
+    """The consumer groups of the stream; refused without a stream."""
     return command(
         "XINFO",
         "GROUPS",
@@ -58,5 +58,5 @@ def has_pending(queue: QueueKeys, consumer: str) -> Call[bool]:
 
 
 def drop_consumer(queue: QueueKeys, consumer: str) -> Call[None]:
-    """Remove a consumer that holds nothing any more."""
+    """Remove a consumer that holds no entry."""
     return command("XGROUP", "DELCONSUMER", queue.key("stream"), GROUP, consumer, decode=replies.anything)

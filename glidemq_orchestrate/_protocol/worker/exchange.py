@@ -1,4 +1,4 @@
-"""The call that a worker lives by, ``gmo_finish_and_fetch``: the outcomes it takes and what it answers."""
+"""The main call of a worker, ``gmo_finish_and_fetch``: its outcomes and its reply; and heartbeats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
-# The server takes 100 of each, but a call must not keep it busy for 5 ms, and shorter ones overlap better
+# The server accepts 100 of each, but a call must take less than 5 ms there, and shorter ones overlap better
 # with the work of the worker.
 MOST_OUTCOMES: Final = 50
 MOST_NODES: Final = 16  # the end of a node of a flow releases others
@@ -21,7 +21,7 @@ MOST_WANTED: Final = 64
 
 
 class Kind(StrEnum):
-    """What a worker says about an attempt."""
+    """The kind of an outcome."""
 
     DONE = "done"
     SKIP = "skip"
@@ -32,11 +32,11 @@ class Kind(StrEnum):
     BACK = "back"
 
 
-_WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are packed sooner
+_WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are encoded faster
 
 
 class Outcome(NamedTuple):
-    """One thing to say: see ``lua/glidemq_orchestrate/parts/outcome.lua`` for the columns of each kind."""
+    """The outcome of an attempt; its columns: ``lua/glidemq_orchestrate/parts/outcome.lua``."""
 
     attempt: Attempt
     kind: Kind
@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 
 
 class Held(StrEnum):
-    """What keeps the queue from giving out jobs."""
+    """The limit that holds jobs back."""
 
     NOTHING = ""
     PAUSED = "paused"
@@ -68,10 +68,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of it.
+    """The reply to an exchange.
 
-    ``positions`` of stream and events: whoever reads on from there misses nothing that makes a job ready.
-    None when the queue may have more jobs right now.
+    ``positions`` of stream and events: a client that reads on from there misses nothing that makes a job
+    ready. None when the queue may have more jobs right now.
     """
 
     verdicts: list[str]
@@ -84,9 +84,9 @@ class Answer:
 
 
 def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: int) -> Call[Answer]:
-    """Hand in and begin as many as a short call can: ``MOST_OUTCOMES``, ``MOST_NODES``, ``MOST_WANTED``.
+    """Report outcomes and start jobs, at most ``MOST_OUTCOMES``, ``MOST_NODES`` and ``MOST_WANTED``.
 
-    A repeat with ``again`` gives the jobs that a lost reply announced, and refuses the outcomes it took.
+    A repeat with ``again`` returns the jobs of a lost reply, and refuses the outcomes accepted before.
     """
 
     def decode(reply: Any) -> Answer:
@@ -120,7 +120,7 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
 
 
 def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[list[int]]:
-    """Keep the leases of up to 500 attempts: 1 kept, 0 asked to stop, -1 gone."""
+    """Keep the leases of up to 500 attempts: 1 kept, 0 kept but to be stopped, -1 lost."""
     words: list[Word] = [now_ms]
     for attempt in held:
         words += (attempt.job_id, attempt.token, attempt.processed_on)
@@ -130,7 +130,7 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[li
 def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]:
     """Entries of the stream and of the events after the given positions; waits for the first.
 
-    ``events`` may be '': then only the stream is read.
+    If ``events`` is '', only the stream is read.
     """
     after = {queue.key("stream"): stream} | ({queue.key("events"): events} if events else {})
     return Call(

@@ -1,4 +1,4 @@
-"""Calls of a supervisor: its lock, how far it has come, and what Node workers have ended."""
+"""Calls of a supervisor: its lock, its progress, and nodes that were ended by Node workers."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ Ended = Literal["completed", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A position in a set of ended jobs: a score, and how many jobs of that score are behind."""
+    """A position in a set of ended jobs: a score, and how many jobs of that score are done."""
 
     score: str = "-inf"
     passed: int = 0
 
 
 def renew_lock(queue: QueueKeys, token: str, ttl_ms: int) -> Call[int]:
-    """Keep the supervisor's lock; 0 when another holds it or nobody. Repeatable."""
+    """Renew the supervisor's lock; 0 if this token does not hold it. Repeatable."""
     keys = [queue.supervisor()]
     return function("glidemq_renewLock", keys, (token, ttl_ms), replies.integer, repeatable=True)
 
 
 def try_lock(queue: QueueKeys, token: str, ttl_ms: int) -> Call[int]:
-    """Take the supervisor's lock; 0 when it is held, by this token too."""
+    """Take the supervisor's lock; 0 if it is held, also by this token."""
     return function("glidemq_tryLock", [queue.supervisor()], (token, ttl_ms), replies.integer)
 
 
 def unlock(queue: QueueKeys, token: str) -> Call[int]:
-    """Give the supervisor's lock up; 0 when this token does not hold it. Repeatable."""
+    """Release the supervisor's lock; 0 if this token does not hold it. Repeatable."""
     return function("glidemq_unlock", [queue.supervisor()], (token,), replies.integer)
 
 
 def progress(queue: QueueKeys) -> Call[dict[str, str]]:
-    """How far the supervisors of the queue have come."""
+    """The stored progress of the queue's supervisors."""
     return command("HGETALL", queue.supervised(), decode=replies.pairs)
 
 
 def note_progress(queue: QueueKeys, fields: Mapping[str, str | int]) -> Call[None]:
-    """Store how far it is. An older position does no harm: what lies after it is looked at again."""
+    """Store the progress. An older position does no harm: the jobs after it are checked again."""
     pairs = [word for pair in fields.items() for word in pair]
     return command("HSET", queue.supervised(), *pairs, decode=replies.anything)
 
@@ -54,7 +54,7 @@ def note_progress(queue: QueueKeys, fields: Mapping[str, str | int]) -> Call[Non
 def settle_foreign(
     queue: QueueKeys, ended: Ended, place: Position, now_ms: int
 ) -> Call[tuple[Position, bool, int]]:
-    """Tell flows of jobs that have ended: where to go on, if more is there, how many were told."""
+    """Settle nodes whose jobs have ended: the next position, whether there is more, how many were settled."""
 
     def decode(reply: Any) -> tuple[Position, bool, int]:
         score, passed, more, settled = reply

@@ -1,4 +1,4 @@
-"""Calls about the workers of a queue: who lives, and what dead ones have left."""
+"""Calls about the workers of a queue: the live ones, and the jobs and consumers of dead ones."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from glidemq_orchestrate.keys import GROUP, QueueKeys
 def reclaim(
     queue: QueueKeys, consumer: str, *, lock_ms: int, max_stalled: int, now_ms: int
 ) -> Call[list[str]]:
-    """Take back the jobs of dead workers. Answers the flows that need ``advance_flow``."""
+    """Reclaim the jobs of dead workers. Returns the flows that need ``advance_flow``."""
     args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_stalled)
     return function("gmo_reclaim", [queue.key("stream")], args, list)
 
 
 def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) -> Call[int]:
-    """Remove what killed workers have left, but no entry. Answers how many consumers. Repeatable."""
+    """Remove registrations and consumers of killed workers; returns how many consumers. Repeatable."""
     return function("gmo_forget_workers", [queue.key("stream")], (now_ms, group, silent_ms), replies.integer)
 
 
 def announce_worker(queue: QueueKeys, worker_id: str, until_ms: int) -> Call[None]:
-    """List a worker among the live ones until then. Repeatable."""
+    """List a worker as live until ``until_ms``. Repeatable."""
     words = ("ZADD", queue.workers(), until_ms, worker_id)
     return command(*words, decode=replies.anything, repeatable=True)
 
@@ -32,5 +32,5 @@ def withdraw_worker(queue: QueueKeys, worker_id: str) -> Call[None]:
 
 
 def live_workers(queue: QueueKeys, now_ms: int) -> Call[list[str]]:
-    """The workers of ours that are alive."""
+    """The ids of our live workers."""
     return command("ZRANGEBYSCORE", queue.workers(), now_ms, "+inf", decode=list)

@@ -1,14 +1,15 @@
 -- gmo_add_jobs: create jobs without deduplication, ordering key or parent, in order.
 -- KEYS  1 id counter
--- ARGS  1 now_ms   then for each run of jobs that differ in nothing but their data:
+-- ARGS  1 now_ms   then for each run of jobs that differ only in their data:
 --       name, opts, max attempts, delay_ms, priority, ttl_ms, lifo (1 or 0), cost (milli), custom id, n, n times data
--- REPLY a text for each run: the id of its first job, the ids of its others count up from there; or duplicate: there
+-- REPLY a text for each run: the id of its first job, the ids of the others count up from there; or duplicate: there
 --       is a job with the custom id, and nothing was added for this run
--- ERROR GMO_BAD_CALL: more than 1000 jobs, or arguments that are no runs. Nothing was changed.
+-- ERROR GMO_BAD_CALL: more than 1000 jobs, or arguments that are not valid runs. Nothing was changed.
 -- EFFECTS those of glidemq_addJob for each job. Not repeatable for jobs without a custom id.
 -- EVENT added {name} for each job
 local MAX_JOBS, HEAD = 1000, 10
 
+-- Reads the run at args[at], and how many jobs it has; nil and 0 when it is not valid.
 local function read_run(args, at, now)
   local int = L.numbers.int
   local ttl, count = int(args[at + 5], 0), int(args[at + 9], 0)
@@ -23,7 +24,7 @@ local function read_run(args, at, now)
   }, count
 end
 
--- The runs in the arguments; nil when they are not what the header says.
+-- The runs in the arguments; nil when these are not as in the header above.
 local function read_runs(args, now)
   local runs, at, total = {}, 2, 0
   while args[at] do
@@ -55,7 +56,7 @@ end
 local function add_jobs(keys, args)
   local runs = read_runs(args, L.numbers.int(args[1], nil))
   if not runs or keys[1]:sub(-3) ~= ':id' then
-    return redis.error_reply('GMO_BAD_CALL gmo_add_jobs: these arguments are no jobs')
+    return redis.error_reply('GMO_BAD_CALL gmo_add_jobs: the arguments are not valid')
   end
   local prefix, reply = L.hashes.prefix(keys[1], 'id'), {}
   for i, run in ipairs(runs) do

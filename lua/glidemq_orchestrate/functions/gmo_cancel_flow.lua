@@ -1,7 +1,7 @@
 -- gmo_cancel_flow: mark a flow as being cancelled; gmo_advance_flow ends its nodes.
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms   2 flow id   3 reason
--- REPLY state of the flow before
+-- REPLY the previous state of the flow
 -- ERROR GMO_FLOW_NOT_FOUND
 -- EFFECTS on a staged or running flow: mark, reason, a first slice of the work. An ended flow stays as it is.
 local function cancel_flow(keys, args)

@@ -1,18 +1,20 @@
--- gmo_check_open: look after a page of the open nodes of a running flow.
+-- gmo_check_open: check and repair a page of the open nodes of a running flow.
 -- KEYS  1 flow hash
--- ARGS  1 now_ms  2 flow id  3 position in the order of the nodes ('0' first)  4 limit  5 silent_ms: longest silence
---       of a worker
--- REPLY {next position ('0' = end), then for each suspect: ref, trace ('' = the job is gone)}
--- EFFECTS nodes that others have ended are settled; delayed nodes that are in no schedule go to the stream; revoked
---   nodes that wait for dependencies fail; those whose dependencies have all ended run, or end. A flow that has work
---   left stands in gmo:todo again, one without open nodes ends. A suspect waits or runs and is in no place that can be
---   seen at once; one that waits for dependencies is for gmo_notify_again.
+-- ARGS  1 now_ms  2 flow id  3 position in the order of the nodes ('0' first)  4 limit  5 silent_ms: longest time
+--       without a heartbeat
+-- REPLY {next position ('0' = end), then for each suspect: ref, trace ('' = the job is missing)}
+-- EFFECTS nodes that were ended elsewhere are settled; delayed nodes that are in no schedule go to the stream; revoked
+--   nodes that wait for dependencies fail; those whose dependencies have all ended run, or end. A flow with open work
+--   is in gmo:todo again, one without open nodes ends. A suspect waits or runs, and a short search has not found it in
+--   its place; one that waits for dependencies is for gmo_notify_again.
+
+-- The two numbers of an entry id.
 local function parts(entry_id)
   local ms, seq = entry_id:match('^(%d+)-(%d+)$')
   return tonumber(ms), tonumber(seq)
 end
 
--- The entry up to which the group of the workers has come. One that is made later begins at the start.
+-- The last entry that was delivered to the workers' group; a group that is created later starts at the beginning.
 local function delivered(stream)
   local groups = redis.pcall('XINFO', 'GROUPS', stream)
   for _, group in ipairs(groups.err and {} or groups) do
@@ -27,9 +29,9 @@ local function delivered(stream)
   return { 0, 0 }
 end
 
-local seen_groups = {} -- of one call: nothing is delivered meanwhile
+local seen_groups = {} -- for one call, in which nothing is delivered
 
--- Whether the group has not come to the entry yet.
+-- Whether the entry has not been delivered yet.
 local function is_ahead(stream, entry_id)
   seen_groups[stream] = seen_groups[stream] or delivered(stream)
   local ms, seq = parts(entry_id)
@@ -37,8 +39,8 @@ local function is_ahead(stream, entry_id)
   return ms > last[1] or (ms == last[1] and seq > last[2])
 end
 
--- Whether the entry that the job names will be delivered, or is held by a worker.
-local function is_led_to(prefix, job_id, entry_id)
+-- Whether the job's entry will be delivered, or is held by a worker.
+local function has_entry(prefix, job_id, entry_id)
   if entry_id == '' then
     return false
   end
@@ -51,25 +53,26 @@ local function is_led_to(prefix, job_id, entry_id)
   return held.err or #held == 1 or is_ahead(stream, entry_id)
 end
 
+-- The score of a job in the schedule, or false.
 local function is_scheduled(prefix, job_id)
   return redis.call('ZSCORE', prefix .. 'scheduled', job_id)
 end
 
--- Whether the place where a job in this state belongs holds it; nil where that cannot be seen from here.
+-- Whether a job is in the place for its state; nil where a short search cannot decide that.
 local function is_in_place(prefix, job_id, fields, now, silent)
   local state = fields[1]
   if state == 'delayed' or state == 'prioritized' then
     return is_scheduled(prefix, job_id) and true or false
-  elseif state == 'active' and fields[9] == '' then -- glidemq_reclaimStalledListJobs sees to those of the lists
+  elseif state == 'active' and fields[9] == '' then -- glidemq_reclaimStalledListJobs does those of the lists
     local last = tonumber(fields[3]) or tonumber(fields[2]) or 0
-    return now - last < silent or is_led_to(prefix, job_id, fields[6]) or nil
+    return now - last < silent or has_entry(prefix, job_id, fields[6]) or nil
   elseif state == 'waiting' then
-    return is_led_to(prefix, job_id, fields[6]) and true or nil
+    return has_entry(prefix, job_id, fields[6]) and true or nil
   end
   return true
 end
 
--- A blocked node that was revoked waits for nothing any more.
+-- Fails a revoked node that waits for dependencies. Returns the cost.
 local function fail_revoked(prefix, job_id, now)
   local flow = L.record.of_job(prefix, job_id)
   if not flow then
@@ -79,8 +82,8 @@ local function fail_revoked(prefix, job_id, now)
   return L.open_nodes.REVOKED
 end
 
--- Looks after one open node. Returns what it cost, and its trace where it is a suspect.
-local function look_after(c, ref)
+-- Checks one open node. Returns the cost, and its trace if it is a suspect.
+local function check_node(c, ref)
   local prefix, job_id = L.record.split(ref)
   local seen, fields = L.open_nodes.trace(prefix .. 'job:' .. job_id)
   if not fields then
@@ -91,7 +94,7 @@ local function look_after(c, ref)
     local revoked = fields[10] == '1' and fail_revoked(prefix, job_id, c.now) or 0
     local cost, is_suspect = 0, false
     if revoked == 0 and c.is_at_rest then
-      cost, is_suspect = L.blocked.look(c.flow, c.key, ref, c.now)
+      cost, is_suspect = L.blocked.check(c.flow, c.key, ref, c.now)
     end
     return revoked + cost, is_suspect and seen or nil
   elseif state == 'completed' or state == 'failed' then
@@ -110,7 +113,7 @@ local function check_open(keys, args)
   local ahead = 2 * limit
   seen_groups = {}
   local record = redis.call('HMGET', key, 'state', 'path')
-  if record[1] ~= 'running' or record[2] then -- flows of the portable path are moved on by clients
+  if record[1] ~= 'running' or record[2] then -- clients advance flows of the portable path
     return { '0' }
   end
   L.order.ensure(key)
@@ -129,7 +132,7 @@ local function check_open(keys, args)
         reply[1] = L.numbers.text(at + i - 1)
         return reply
       end
-      local cost, suspect = look_after(c, ref)
+      local cost, suspect = check_node(c, ref)
       spent = spent + 1 + cost
       if suspect then
         reply[#reply + 1], reply[#reply + 2] = ref, suspect

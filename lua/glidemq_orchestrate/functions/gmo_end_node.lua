@@ -1,8 +1,9 @@
 -- gmo_end_node: end the job of a node of a portable flow.
 -- KEYS  1 job hash
--- ARGS  1 now_ms   2 job id   3 round   4 failed or skipped: one that waits for others; cancelled: whatever has not ended   5 reason
--- REPLY 1, or 0 when it is not like that (any more); then nothing was changed
--- EFFECTS it has ended; a cancelled one is taken out of wherever it could start from, and its lease is gone
+-- ARGS  1 now_ms   2 job id   3 round   4 failed or skipped: for a job that waits for others; cancelled: for any job
+--       that has not ended   5 reason
+-- REPLY 1, or 0 when the job is in another state or a later round; then nothing was changed
+-- EFFECTS the job has ended; a cancelled one is in no place from which it could start, and has lost its lease
 -- EVENT failed {failedReason} | completed {returnvalue, skipped} | revoked, then failed
 local ENDED = { completed = true, failed = true }
 

@@ -1,15 +1,16 @@
--- gmo_expire_due: do a slice of what is due in a queue.
+-- gmo_expire_due: do a slice of the work that is due in a queue.
 -- KEYS  1 <home>gmo:due
 -- ARGS  1 now_ms
 -- REPLY {how many were due, time of the next ones or -1}: call again while the first is not 0
--- EFFECTS those of glidemq_promote, and flows are told of the nodes that were too old; flows that are over their
---   deadline are stopped and fail; nodes that no worker has begun in time fail. Repeatable by anybody at any time.
+-- EFFECTS those of glidemq_promote, and expired nodes are settled; flows past their deadline are stopped and fail;
+--   nodes that no worker has started in time fail. Repeatable by any client at any time.
 local SLICE, PROMOTED, PASSING = 20, 100, 500
 
 local function seconds(ms)
   return L.numbers.text(L.numbers.int(ms, 0) / 1000) .. ' s'
 end
 
+-- Stops a flow that is still running at its deadline.
 local function end_flow(home, flow_id, now)
   local key = L.record.key(home, flow_id)
   local record = redis.call('HMGET', key, 'state', 'deadline')
@@ -19,19 +20,20 @@ local function end_flow(home, flow_id, now)
   end
 end
 
-local BEGUN = { active = true, suspended = true, completed = true, failed = true, ['waiting-children'] = true }
+local STARTED = { active = true, suspended = true, completed = true, failed = true, ['waiting-children'] = true }
 
+-- Fails a node that no worker has started by its queue timeout.
 local function end_node(ref, now)
   local prefix, job_id = L.record.split(ref)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'processedOn', 'gmo:queue_timeout',
     'gmo:unhandled', 'attemptsMade')
   local flow = L.record.of_job(prefix, job_id)
-  -- A worker without its handler takes it for a moment, and gives it back.
+  -- A worker without its handler holds it for a moment, and gives it back.
   local is_passing = job[4] and job[1] == 'active' and L.numbers.int(job[5], 0) == 0
   if is_passing then
     L.due.node(flow and flow.home or prefix, ref, now + PASSING)
   end
-  if not flow or not job[3] or BEGUN[job[1]] or (job[2] and job[2] ~= '') then
+  if not flow or not job[3] or STARTED[job[1]] or (job[2] and job[2] ~= '') then
     return
   end
   local queue = prefix:match('{(.*)}:$')

@@ -1,17 +1,18 @@
--- gmo_finish_and_fetch: accept the outcomes of attempts, then begin new ones: one call for many jobs.
+-- gmo_finish_and_fetch: accept the outcomes of attempts, then start new ones: one call for many jobs.
 -- KEYS  1 stream
--- ARGS  1 now_ms  2 group  3 consumer  4 jobs wanted (at most 100)  5 token of the attempts that begin
---       6 mode: '' | again (instead of new jobs, those that this consumer began with this token)
---       7 most starts per window (0 = what the queue says)  8 window in ms, then the outcomes (see outcome.lua)
--- REPLY {verdict per outcome, ids of flows that need gmo_advance_flow, rows of jobs that began, last stream entry,
---       last event, next due time or -1, what holds jobs back: '' | paused | concurrency | rate, troubles}
+-- ARGS  1 now_ms  2 group  3 consumer  4 jobs wanted (at most 100)  5 token of the attempts that start
+--       6 mode: '' | again (instead of new jobs, those that this consumer started with this token)
+--       7 most starts per window (0 = the setting of the queue)  8 window in ms, then the outcomes (see outcome.lua)
+-- REPLY {verdict per outcome, ids of flows that need gmo_advance_flow, rows of jobs that started, last stream entry,
+--       last event, next due time or -1, limit that holds jobs back: '' | paused | concurrency | rate, errors of jobs
+--       that could not start}
 --       row: job id, entry id, processedOn, name, data, opts, attemptsMade, flow, node, signals, fallbackIndex, budgetKey,
---       flat array of the dependencies' results by name (nil: outside flows, or gmo_node_inputs has them)
---       The two positions and the due time are given when fewer jobs than wanted began, else '' and -1: whoever
+--       flat array of the dependencies' results by name (nil: outside flows, or to be read with gmo_node_inputs)
+--       The two positions and the due time are given when fewer jobs than wanted started, else '' and -1: a client that
 --       reads both streams from there on misses nothing that makes a job ready.
 -- EFFECTS those of glidemq_complete, glidemq_fail and so on; of glidemq_promote; of glidemq_moveToActive. Outcomes are
---       taken or refused one by one. A repeat refuses the outcomes that were taken (stale) and begins further jobs;
---       mode `again` gives those that a lost reply announced.
+--       accepted or refused one by one. A repeat refuses the accepted outcomes (stale) and starts further jobs;
+--       mode `again` returns the jobs of a lost reply.
 local BUDGET, PROMOTED, MOST_WANTED = 200, 100, 100
 
 local function last_id(stream_key)
@@ -32,6 +33,7 @@ local function rate_room(x, max, duration)
   return math.max(max - count, 0), start, count
 end
 
+-- How many jobs may still be active by the limit of the queue; nil without a limit.
 local function concurrency_room(x, limit)
   if limit <= 0 then
     return nil
@@ -41,8 +43,8 @@ local function concurrency_room(x, limit)
   return math.max(limit - (pending.err and 0 or L.numbers.int(pending[1], 0)) - listed, 0)
 end
 
--- Begins up to `wanted` jobs as far as the queue allows; returns whether it had that many, what held jobs back,
--- and when that is over.
+-- Starts up to `wanted` jobs as far as the queue allows; returns whether it had that many, which limit held jobs back,
+-- and until when.
 local function fetch(x, wanted, max, duration)
   local int = L.numbers.int
   local meta = redis.call('HMGET', x.prefix .. 'meta', 'paused', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration')
@@ -72,6 +74,7 @@ local function fetch(x, wanted, max, duration)
   return is_full and held == '', (is_full or count == 0) and held or '', until_ms
 end
 
+-- Accepts or refuses each outcome and returns the verdicts; one that raises does not stop the others.
 local function accept(x, args)
   local verdicts = {}
   for at = 9, #args, L.outcome.WORDS do
@@ -93,7 +96,8 @@ local function accept(x, args)
   return verdicts
 end
 
-local function needing(flows)
+-- The ids without '' and repeats.
+local function distinct(flows)
   local seen, ids = { [''] = true }, {}
   for _, id in ipairs(flows) do
     if not seen[id] then
@@ -119,13 +123,13 @@ local function finish_and_fetch(keys, args)
     is_full, held, until_ms = fetch(x, wanted, tonumber(args[7]) or 0, tonumber(args[8]) or 0)
   end
   if is_full then
-    return { verdicts, needing(x.flows), x.jobs, '', '', -1, held, x.troubles }
+    return { verdicts, distinct(x.flows), x.jobs, '', '', -1, held, x.troubles }
   end
   local due = L.scheduled.next_due(x.prefix .. 'scheduled', x.prefix .. 'ratelimited')
   if until_ms >= 0 and (due < 0 or until_ms < due) then
     due = until_ms
   end
-  return { verdicts, needing(x.flows), x.jobs, last_id(x.stream), last_id(x.prefix .. 'events'), due, held, x.troubles }
+  return { verdicts, distinct(x.flows), x.jobs, last_id(x.stream), last_id(x.prefix .. 'events'), due, held, x.troubles }
 end
 
 redis.register_function {

@@ -1,6 +1,6 @@
 -- gmo_fire_scheduler: add the jobs of due slots and write the entry's next state.
--- KEYS  1 lock  2 the schedulers the entry is in
--- ARGS  1 now_ms  2 name  3 text that the caller saw  4 text to write ('' = remove the entry)  5 name of the jobs
+-- KEYS  1 lock  2 the hash of schedulers that has the entry
+-- ARGS  1 now_ms  2 name  3 text that the caller read  4 text to write ('' = remove the entry)  5 name of the jobs
 --       6 opts  7 priority  8 attempts  9 ttl  10 lifo  11 scheduler name for the jobs ('' = none)  12... data of
 --       each job (at most 100; none = only write)
 -- REPLY fired and the ids, locked, or changed

@@ -1,12 +1,12 @@
--- gmo_flow_nodes: a page of nodes.
+-- gmo_flow_nodes: return a page of the nodes of a flow.
 -- KEYS  1 flow hash          ARGS  1 now_ms (unused)  2 flow id  3 cursor ('0' first)  4 page size
--- REPLY {next cursor ('0' = done), then per node: name, table JSON, state (or skipped), attempts, started, finished,
+-- REPLY {next cursor ('0' = end), then per node: name, table JSON, state (or skipped), attempts, started, finished,
 --       reason, progress}
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED (only its tombstone is left)
 local function flow_nodes(keys, args)
-  local gone = L.retain.refusal(keys[1], args[2])
-  if gone then
-    return gone
+  local expired = L.retain.refusal(keys[1], args[2])
+  if expired then
+    return expired
   end
   local reply = { '0' }
   reply[1] = L.read.each_node(keys, args, function(name, row, job_key, is_left)

@@ -1,10 +1,10 @@
--- gmo_flow_results: a page of the results of completed nodes.
+-- gmo_flow_results: return a page of the results of completed nodes.
 -- KEYS and ARGS as gmo_flow_nodes
 -- REPLY {next cursor, flat array of node name, stored result}      ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED
 local function flow_results(keys, args)
-  local gone = L.retain.refusal(keys[1], args[2])
-  if gone then
-    return gone
+  local expired = L.retain.refusal(keys[1], args[2])
+  if expired then
+    return expired
   end
   local results = {}
   local cursor = L.read.each_node(keys, args, function(name, _, job_key, is_left)

@@ -1,4 +1,4 @@
--- gmo_flow_status: the record of a flow, in constant time.
+-- gmo_flow_status: return the record of a flow, in constant time.
 -- KEYS  1 flow hash          ARGS  1 now_ms (unused)  2 flow id
 -- REPLY flat array of the record's fields      ERROR GMO_FLOW_NOT_FOUND
 local function flow_status(keys, args)

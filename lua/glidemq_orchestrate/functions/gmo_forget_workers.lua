@@ -1,11 +1,12 @@
--- gmo_forget_workers: remove what is left of workers of ours that were killed.
+-- gmo_forget_workers: remove the registrations and consumers of our workers that were killed.
 -- KEYS  1 stream
--- ARGS  1 now_ms  2 group  3 silent_ms: after so long without a sign of life they are gone
+-- ARGS  1 now_ms  2 group  3 silent_ms: a worker is dead after so long without a call
 -- REPLY integer: consumers that were removed
--- EFFECTS at most 100 members of <prefix>gmo:workers go, and consumers that hold no entry: those who come back after
---   all are there again with their next call. Entries are never given up: reclaiming takes them over first.
+-- EFFECTS at most 100 members of <prefix>gmo:workers are removed, and as many consumers without entries: a worker that
+--   was only slow is registered again by its next call. A consumer with entries stays until they are reclaimed.
 local MOST, OURS = 100, '^gmo%-'
 
+-- The consumers of a group; none without a group.
 local function consumers(stream, group)
   local found = redis.pcall('XINFO', 'CONSUMERS', stream, group)
   local list = {}

@@ -1,7 +1,7 @@
--- gmo_letter_written: a noted job has its dead letter, or needs none.
+-- gmo_letter_written: remove the note of a job whose dead letter is written or not needed.
 -- KEYS  1 <prefix>gmo:letters
--- ARGS  1 now_ms (unused)  2 job id  3 when it failed, as the note says
--- REPLY 1, or 0 when it has been noted anew since, or not at all: then nothing was changed
+-- ARGS  1 now_ms (unused)  2 job id  3 when it failed, from the note
+-- REPLY 1, or 0 when there is a newer note or none: then nothing was changed
 local function letter_written(keys, args)
   local found = redis.call('HGET', keys[1], args[2])
   if not found or found:match('^[^\n]*') ~= args[3] then

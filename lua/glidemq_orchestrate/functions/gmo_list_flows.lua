@@ -1,10 +1,11 @@
--- gmo_list_flows: a page of the flows whose home is this queue, newest first.
+-- gmo_list_flows: return a page of the flows whose home is this queue, newest first.
 -- KEYS  1 <home>gmo:flows
 -- ARGS  1 now_ms (unused)   2 filter JSON {state, label, since, time, id}, each optional: state, '<key>=<value>', the
---       oldest created_at, and the position after which to go on   3 page size, at most 100
--- REPLY {time and id to go on after, both '' at the end, then per flow: id, flat array of the record's fields}
--- EFFECTS none; looks at 1000 entries at most, so that a page may be short or empty before the end.
--- Whether `a` comes before `b` byte by byte, as in a zset; `<` goes by the locale of the server.
+--       oldest created_at, and the position after which to continue   3 page size, at most 100
+-- REPLY {time and id to continue after, both '' at the end, then per flow: id, flat array of the record's fields}
+-- EFFECTS none; reads 1000 entries at most, so that a page may be short or empty before the end.
+
+-- Whether `a` comes before `b` byte by byte, as in a zset; `<` depends on the locale of the server.
 local function is_before(a, b)
   for i = 1, math.min(#a, #b) do
     if a:byte(i) ~= b:byte(i) then
@@ -14,8 +15,8 @@ local function is_before(a, b)
   return #a < #b
 end
 
--- Calls visit(flow id) for the flows of `list` from newest to oldest, those of one time by their ids backwards,
--- after the position {time, id}, until it returns true, `since` is passed or the scan has become long. Returns the
+-- Calls visit(flow id) for the flows of `list` from newest to oldest, those of one time in reverse order of their ids,
+-- after the position {time, id}, until it returns true, `since` is passed or MAX_SCAN entries are read. Returns the
 -- position reached, or nil at the end.
 local function each_newest(list, since, at, visit)
   local offset, seen = 0, 0
@@ -50,7 +51,7 @@ local function list_flows(keys, args)
   local reached = each_newest(list, filter.since or '-inf', at, function(flow_id)
     if not states or redis.call('ZSCORE', states, flow_id) then
       local record = redis.pcall('HGETALL', L.record.key(all:sub(1, -#'gmo:flows' - 1), flow_id))
-      if record.err then -- no hash: the reader tells it as broken
+      if record.err then -- not a hash: the client reports it as broken
         record = { 'state', '' }
       end
       if #record > 0 then

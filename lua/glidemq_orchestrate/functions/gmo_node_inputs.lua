@@ -1,6 +1,6 @@
--- gmo_node_inputs: a page of what the dependencies of a job returned.
+-- gmo_node_inputs: return a page of the results of a job's dependencies.
 -- KEYS  1 job hash           ARGS  1 now_ms (unused)  2 job id  3 cursor ('0' first)  4 page size
--- REPLY {next cursor ('0' = done), flat array of node name (job id outside flows), stored result}; only completed
+-- REPLY {next cursor ('0' = end), flat array of node name (job id outside flows), stored result}; only completed
 --       dependencies that were not skipped, and one may come twice
 local function node_inputs(keys, args)
   local prefix, inputs = keys[1]:sub(1, #keys[1] - #('job:' .. args[2])), {}

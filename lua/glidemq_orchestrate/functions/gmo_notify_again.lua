@@ -1,8 +1,8 @@
--- gmo_notify_again: tell an open node how a page of its dependencies has ended, and decide about it at the end.
+-- gmo_notify_again: notify an open node of a page of its ended dependencies; after the last, release or end it.
 -- KEYS  1 flow hash  2 job hash
--- ARGS  1 now_ms  2 flow id  3 job id  4.. refs of dependencies, at most 100; none = the node knows of all of them
--- REPLY 1, or 0 when one of them has not ended, or the node does not wait: then nothing more is to be done
--- EFFECTS those of the end of each of them, for this dependent. Repeatable.
+-- ARGS  1 now_ms  2 flow id  3 job id  4.. refs of dependencies, at most 100; none = all are notified
+-- REPLY 1, or 0 when one of them has not ended, or the node does not wait: then there is nothing more to do
+-- EFFECTS those of the end of each dependency on this node. Repeatable.
 local function notify_again(keys, args)
   local key, job_id, now = keys[1], args[3], tonumber(args[1])
   local flow = { home = L.record.home(key, args[2]), id = args[2], node = 'flow' }
@@ -13,7 +13,7 @@ local function notify_again(keys, args)
     return 0
   end
   for i = 4, math.min(#args, 3 + L.blocked.PAGE) do
-    if not L.blocked.tell(flow, key, ref, args[i], now) then
+    if not L.blocked.notify(flow, key, ref, args[i], now) then
       return 0
     end
   end

@@ -1,4 +1,4 @@
--- gmo_progress: store progress and tell the readers of events.
+-- gmo_progress: store the progress of a job and emit an event.
 -- KEYS  1 job hash          ARGS  1 now_ms, proof, 7 progress JSON
 -- REPLY integer: 1          ERROR GMO_STALE
 -- EVENT progress {data}

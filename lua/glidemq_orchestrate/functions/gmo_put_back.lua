@@ -1,7 +1,7 @@
--- gmo_put_back: bring a node back to the stream that was found nowhere else.
+-- gmo_put_back: bring a node back to the stream that was found in no other place.
 -- KEYS  1 job hash  2 stream
--- ARGS  1 now_ms (unused)  2 job id  3 trace that gmo_check_open saw  4 entry id that nobody will deliver, or ''
--- REPLY 1, or 0 when the job has moved since, or is in one of the lists: then nothing was changed
+-- ARGS  1 now_ms (unused)  2 job id  3 trace from gmo_check_open  4 entry id that will not be delivered, or ''
+-- REPLY 1, or 0 when the job has changed since, or is in one of the lists: then nothing was changed
 local function put_back_lost(keys, args)
   local prefix = keys[1]:sub(1, #keys[1] - #('job:' .. args[2]))
   if L.open_nodes.trace(keys[1]) ~= args[3] then

@@ -1,6 +1,6 @@
--- gmo_put_scheduler: write or remove a scheduler that is as the caller saw it.
+-- gmo_put_scheduler: write or remove a scheduler that has not changed since the caller read it.
 -- KEYS  1 lock  2 glide-mq's schedulers  3 our schedulers
--- ARGS  1 now_ms  2 name  3, 4 texts that the caller saw in 2 and 3 ('' = none)  5, 6 texts to write ('' = remove)
+-- ARGS  1 now_ms  2 name  3, 4 texts that the caller read in KEYS 2 and 3 ('' = none)  5, 6 texts to write ('' = remove)
 -- REPLY put | locked | changed
 local function put_scheduler(keys, args)
   if redis.call('EXISTS', keys[1]) == 1 then

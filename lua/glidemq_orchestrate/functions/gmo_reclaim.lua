@@ -1,13 +1,13 @@
 -- gmo_reclaim: take back the jobs of dead workers.
 -- KEYS  1 stream
--- ARGS  1 now_ms  2 group  3 consumer that takes them over  4 min_idle_ms  5 lock_ms  6 times a job may be lost
+-- ARGS  1 now_ms  2 group  3 consumer that takes them over  4 min_idle_ms  5 lock_ms  6 times a job may stall
 -- REPLY ids of the flows that need gmo_advance_flow
 -- EFFECTS those of glidemq_reclaimStalled and, for jobs that our workers took from a list, of
---   glidemq_reclaimStalledListJobs (a page of 100 each); a node that was lost too often fails with its dependents.
--- EVENT stalled or failed for each lost job
+--   glidemq_reclaimStalledListJobs (a page of 100 each); a node that stalled too often fails with its dependents.
+-- EVENT stalled or failed for each stalled job
 local PAGE = 100
 
--- Jobs that our workers took from a list; see fetch.lua.
+-- Reclaims stalled jobs that our workers took from a list; see fetch.lua.
 local function reclaim_listed(r)
   local held = r.prefix .. 'gmo:list-held'
   for _, job_id in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', r.now - r.min_idle, 'LIMIT', 0, PAGE)) do

@@ -3,16 +3,18 @@
 -- ARGS  1 now_ms  2 event: removed (one for each job), or a name for one event with the count as its job id
 --       then for each job, at most 200: job id, id of its stream entry ('' = not known)
 -- REPLY {{a word for each job}, {member, parent, ...}}; the words: removed; left = removed, but its stream entry is
---       not known and, for a single job, not where it should be; missing; flow = it is a node of a flow that has not ended, and was not removed. The
---       members are unfinished jobs that were removed, each with a job of another queue that waits for it.
+--       not known and, for a single job, not where it should be; missing; flow = it is a node of a flow that has not
+--       ended, and was not removed. The members are unfinished jobs that were removed, each with a job of another queue
+--       that waits for it.
 -- ERROR GMO_BAD_CALL. Nothing was changed.
--- EFFECTS the traces of a missing job in the sorted sets go too. A job of this queue that waited for a removed one
---   waits no longer: the removed one counts as done.
+-- EFFECTS a missing job is removed from the sorted sets too. For a job of this queue that waits for a removed one, that
+--   one counts as done.
 -- EVENT removed, or the one named, with the count; active for a parent that becomes ready
 local MAX_JOBS = 200
 
 local ENDED = { completed = true, failed = true }
 
+-- Whether the job is a node of a flow that has not ended.
 local function is_in_open_flow(prefix, job_id)
   local flow = L.record.of_job(prefix, job_id)
   if not flow then
@@ -32,8 +34,8 @@ local function parents_of(prefix, job_id)
   return refs
 end
 
--- Tells the parents in this queue; those elsewhere may be in another slot, and are for the caller to tell.
-local function tell(prefix, job_id, refs, elsewhere)
+-- Notifies the parents in this queue; those elsewhere may be in another slot, and the caller notifies them.
+local function notify(prefix, job_id, refs, elsewhere)
   local member = prefix .. job_id
   for _, ref in ipairs(refs) do
     local queue, parent_id = L.record.split(ref)
@@ -46,6 +48,7 @@ local function tell(prefix, job_id, refs, elsewhere)
   end
 end
 
+-- Removes one job and returns the word for it.
 local function remove(prefix, job_id, entry_id, limit, now, elsewhere)
   local is_broken = L.jobs.is_broken(prefix, job_id)
   if is_broken then
@@ -65,14 +68,14 @@ local function remove(prefix, job_id, entry_id, limit, now, elsewhere)
   end
   local refs = ENDED[job.state] and {} or parents_of(prefix, job_id)
   local is_clean = L.remove.job(prefix, job_id, job, entry_id ~= '' and entry_id or nil, limit, now)
-  tell(prefix, job_id, refs, elsewhere)
+  notify(prefix, job_id, refs, elsewhere)
   return is_clean and 'removed' or 'left'
 end
 
 local function remove_jobs(keys, args)
   local prefix, now = L.hashes.prefix(keys[1], 'id'), tonumber(args[1])
   if not now or #args % 2 == 1 or #args > 2 + 2 * MAX_JOBS then
-    return redis.error_reply('GMO_BAD_CALL gmo_remove_jobs: these arguments are no jobs')
+    return redis.error_reply('GMO_BAD_CALL gmo_remove_jobs: the arguments are not valid')
   end
   local words, elsewhere, count, limit = {}, {}, 0, #args == 4 and 0 or -1
   for i = 3, #args, 2 do

@@ -1,7 +1,7 @@
--- gmo_report_usage: write what a job used, and count it in the bucket of its minute.
+-- gmo_report_usage: store the usage of a job, and count it in the bucket of its minute.
 -- KEYS  1 job hash
 -- ARGS  1 now_ms  2 job id  3 usage JSON {model, provider, tokens, totalTokens, costs, totalCost, costUnit, latencyMs,
---       cached}, absent ones left out   then pairs: field of the job hash, text
+--       cached}, each optional   then pairs: field of the job hash, text
 -- REPLY integer: 1; 0 when a Node client is writing the usage of this job now, and nothing was changed
 -- ERROR GMO_JOB_NOT_FOUND, GMO_BAD_CALL. Nothing was changed.
 -- EFFECTS replaces an earlier report of the job, in the bucket of that report too. The buckets live for 30 days.
@@ -22,6 +22,7 @@ local function text(value)
   return tonumber(short) == value and short or string.format('%.17g', value)
 end
 
+-- Adds to a field of a bucket.
 local function add(bucket, field, value)
   if value ~= 0 then
     redis.call('HINCRBYFLOAT', bucket, field, text(value))
@@ -43,6 +44,7 @@ local function count(bucket, usage, sign)
   end
 end
 
+-- Takes an earlier report of the job out of its bucket.
 local function take_back(prefix, old)
   if not old[10] then
     return
@@ -76,7 +78,7 @@ end
 local function report_usage(keys, args)
   local now, job_id, ok, usage = tonumber(args[1]), args[2], pcall(cjson.decode, args[3])
   if not now or not ok or not is_usage(usage) or #args % 2 == 0 then
-    return redis.error_reply('GMO_BAD_CALL gmo_report_usage: this is no usage')
+    return redis.error_reply('GMO_BAD_CALL gmo_report_usage: the arguments are not valid')
   elseif redis.call('HEXISTS', keys[1], 'state') == 0 then
     return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id)
   elseif redis.call('EXISTS', keys[1] .. ':usage-lock') == 1 then

@@ -1,13 +1,14 @@
--- gmo_retry_jobs: run failed jobs again, at once.
+-- gmo_retry_jobs: run failed jobs again, without a delay.
 -- KEYS  1 id counter
 -- ARGS  1 now_ms   then at most 200 job ids
 -- REPLY a word for each job: retried; missing; flow = it is a node of a flow, which is retried as a whole; or the state
 --       of a job that has not failed
 -- ERROR GMO_BAD_CALL. Nothing was changed.
--- EFFECTS a retried job is ready, whatever its delay was; its attempts, time to live and revocation begin anew
+-- EFFECTS a retried job is ready, whatever its delay was; its attempts, time to live and revocation start again
 -- EVENT retried, with the count as job id
 local MAX_JOBS = 200
 
+-- Makes one failed job ready and returns the word for it.
 local function retry(prefix, job_id, now)
   local key, job = prefix .. 'job:' .. job_id, L.jobs.read(prefix, job_id)
   if not job then
@@ -28,7 +29,7 @@ end
 local function retry_jobs(keys, args)
   local prefix, now = L.hashes.prefix(keys[1], 'id'), tonumber(args[1])
   if not now or #args > 1 + MAX_JOBS then
-    return redis.error_reply('GMO_BAD_CALL gmo_retry_jobs: these arguments are no jobs')
+    return redis.error_reply('GMO_BAD_CALL gmo_retry_jobs: the arguments are not valid')
   end
   local words, count = {}, 0
   for i = 2, #args do

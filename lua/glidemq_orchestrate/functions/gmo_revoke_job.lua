@@ -1,10 +1,10 @@
--- gmo_revoke_job: end a job that does not run yet as failed, flag one that runs.
+-- gmo_revoke_job: fail a job that is not running yet, flag one that is.
 -- KEYS  1 job hash
 -- ARGS  1 now_ms  2 job id
--- REPLY {word, id of the flow if it needs gmo_advance_flow, else ''}; the words: revoked; left = revoked, but its stream
---       entry was not where it should be; flagged; completed or failed = it had ended, and nothing was changed
+-- REPLY {word, id of the flow if it needs gmo_advance_flow, else ''}; the words: revoked; left = revoked, but its
+--       stream entry was not where it should be; flagged; completed or failed = it had ended, and nothing was changed
 -- ERROR GMO_JOB_NOT_FOUND
--- EFFECTS beyond glidemq_revoke: also ends a job that waits for other jobs or for a signal, and settles the node of a flow
+-- EFFECTS beyond glidemq_revoke: also fails a job that waits for other jobs or for a signal, and settles its node
 -- EVENT revoked
 local function revoke_job(keys, args)
   local now, job_id = tonumber(args[1]), args[2]

@@ -1,8 +1,8 @@
--- gmo_run_again: let the job of a node of a portable flow that has ended wait again, behind a gate.
--- KEYS  1 job hash   2 set of what it waits for (glide-mq's `deps`)   3 completed   4 failed, all of its queue
--- ARGS  1 now_ms (unused)   2 job id   3 number of the round of the flow that runs it again   4 the gate
--- REPLY 1, or 0 when it waits for that round already, or a later one, or is gone; then nothing was changed
--- EFFECTS the end is taken back: state, result, reason, attempts and marks of the last run; it is in no set of ended jobs
+-- gmo_run_again: make the job of an ended node of a portable flow wait again, behind a gate.
+-- KEYS  1 job hash   2 set of its dependencies (glide-mq's `deps`)   3 completed   4 failed, all of its queue
+-- ARGS  1 now_ms (unused)   2 job id   3 number of the round of the flow that runs it again   4 member of the gate
+-- REPLY 1, or 0 when it is missing or was reset for that round or a later one; then nothing was changed
+-- EFFECTS state, result, reason, attempts and marks of the last run are removed; it is in no set of ended jobs
 local FRESH = { 'state', 'waiting-children', 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '' }
 
 local STALE = { 'revoked', 'stalledCount', 'progress', 'processedOn', 'gmo:token', 'gmo:entry', 'gmo:skipped', 'returnvalue' }

@@ -1,9 +1,9 @@
--- gmo_settle_foreign: tell flows what others have ended, from a position in one of the sets of ended jobs.
+-- gmo_settle_foreign: settle nodes that were ended elsewhere, from a position in one of the sets of ended jobs.
 -- KEYS  1 <prefix>completed or <prefix>failed
--- ARGS  1 now_ms  2 score to begin at  3 how many entries of that score to pass over  4 limit
--- REPLY {score and number to go on with, 1 if more is there, how many were settled}
--- EFFECTS at most `limit` jobs are looked at, or fewer with more dependents: the EFFECTS of gmo_finish_and_fetch
---   that concern the flow. Flows that need gmo_advance_flow stand in gmo:todo.
+-- ARGS  1 now_ms  2 score to start at  3 how many entries of that score to skip  4 limit
+-- REPLY {score and number to continue with, 1 if there is more, how many were settled}
+-- EFFECTS those of gmo_finish_and_fetch on the flow, for at most `limit` jobs, fewer if they have many dependents.
+--   Flows that need gmo_advance_flow are in gmo:todo.
 local function settle_foreign(keys, args)
   local now, from, passed, limit = tonumber(args[1]), args[2], tonumber(args[3]), tonumber(args[4])
   local prefix = keys[1]:match('^(.*:)[^:]+$')

@@ -1,10 +1,12 @@
--- gmo_settle_vanished: end a node whose job was removed before the flow knew how it ended.
+-- gmo_settle_vanished: end a node whose job was removed before its end was settled.
 -- KEYS  1 flow hash  2 job hash  3 set of its dependents (glide-mq's `parents`)
 -- ARGS  1 now_ms  2 flow id  3 job id  4 JSON {node, job, completed, result, reason}  5.. refs of its dependents
--- REPLY 1, or 0 when the node has ended or its job is there; then nothing was changed
--- EFFECTS the job is there again as ended, without data; else those of its outcome on its flow. A dependent
---   that a Node worker told before the job was removed says that it completed, whatever ARGS 4 says.
-local function is_told(ref, dependents)
+-- REPLY 1, or 0 when the node has ended or its job exists; then nothing was changed
+-- EFFECTS the job exists again as ended, without data; else those of its outcome on its flow. If a Node worker has
+--   notified a dependent before the job was removed, the job has completed, whatever is in ARGS 4.
+
+-- Whether any dependent has counted the job as completed.
+local function is_notified(ref, dependents)
   for i = 1, math.min(#dependents, 1000) do
     local prefix, job_id = L.record.split(dependents[i])
     if redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'depdone:' .. ref) == 1 then
@@ -15,7 +17,7 @@ local function is_told(ref, dependents)
 end
 
 local function settle_vanished(keys, args)
-  local now, job_id, told = tonumber(args[1]), args[3], cjson.decode(args[4])
+  local now, job_id, outcome = tonumber(args[1]), args[3], cjson.decode(args[4])
   local prefix = keys[2]:sub(1, #keys[2] - #('job:' .. job_id))
   local ref, dependents = prefix .. job_id, {}
   if redis.call('SISMEMBER', keys[1] .. ':open', ref) == 0 or redis.call('HEXISTS', keys[2], 'gmo:flow') == 1 then
@@ -24,21 +26,21 @@ local function settle_vanished(keys, args)
   for i = 5, #args do
     dependents[i - 4] = args[i]
   end
-  local is_completed = told.completed or is_told(ref, dependents)
+  local is_completed = outcome.completed or is_notified(ref, dependents)
   for first = 1, #dependents, 1000 do
     redis.call('SADD', keys[3], unpack(dependents, first, math.min(first + 999, #dependents)))
   end
   local home = L.record.home(keys[1], args[2])
-  redis.call('HSET', keys[2], 'id', job_id, 'name', told.job, 'data', 'null', 'opts', '{}', 'timestamp', args[1],
+  redis.call('HSET', keys[2], 'id', job_id, 'name', outcome.job, 'data', 'null', 'opts', '{}', 'timestamp', args[1],
     'attemptsMade', '0', 'delay', '0', 'priority', '0', 'maxAttempts', '0', 'finishedOn', args[1],
-    'gmo:flow', args[2], 'gmo:home', home, 'gmo:node', told.node)
+    'gmo:flow', args[2], 'gmo:home', home, 'gmo:node', outcome.node)
   if is_completed then
-    redis.call('HSET', keys[2], 'state', 'completed', 'returnvalue', told.result)
+    redis.call('HSET', keys[2], 'state', 'completed', 'returnvalue', outcome.result)
     redis.call('ZADD', prefix .. 'completed', now, job_id)
   else
-    redis.call('HSET', keys[2], 'state', 'failed', 'failedReason', told.reason)
+    redis.call('HSET', keys[2], 'state', 'failed', 'failedReason', outcome.reason)
     redis.call('ZADD', prefix .. 'failed', now, job_id)
-    L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', told.reason)
+    L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', outcome.reason)
   end
   L.foreign.settle(prefix, job_id, now)
   return 1

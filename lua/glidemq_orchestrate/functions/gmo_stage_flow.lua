@@ -1,21 +1,22 @@
 -- gmo_stage_flow: write a chunk of the nodes of a flow. Nothing runs before gmo_start_flow.
--- KEYS  1 flow hash   2.. id key of each queue of the flow. The id of the flow is claimed before, in its own slot.
+-- KEYS  1 flow hash   2.. id key of each queue of the flow. The id of the flow was claimed before, in its own slot.
 -- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention, deadline, fail_fast}; for each node:
 --       queue number, job id, node name, job name, data, opts, max attempts, delay_ms, table JSON,
---       dependents' ids JSON, dependents' queues JSON, more job fields JSON ('' = none; see rules.lua), n, n dependency refs, m, m dependent refs
+--       dependents' ids JSON, dependents' queues JSON, more job fields JSON ('' = none; see rules.lua),
+--       n, n dependency refs, m, m dependent refs
 --       A node with more edges than a call should carry comes in pieces: all but the last have an empty table JSON
---       and bring edges only. The last makes it a node, so that nothing starts without all edges.
--- REPLY state of the flow: staging; or what it is already, and then nothing was changed
+--       and only edges. The last writes the node, so that none starts without all its edges.
+-- REPLY state of the flow: staging; in any other state nothing was changed
 -- ERROR GMO_FLOW_CONFLICT: another flow has the id, or a job of a node exists outside this flow. Nothing was changed.
 -- EFFECTS first chunk: record, index. Each node once: job hash (waiting-children), deps and parents sets,
---   table, order, open set, ready set (without dependencies). Repeatable: nodes that are there already are passed over.
+--   table, order, open set, ready set (without dependencies). Repeatable: nodes that exist already are skipped.
 -- EVENT added {name} for each new node, in its queue
-local function conflict(told)
-  return redis.error_reply('GMO_FLOW_CONFLICT ' .. told)
+local function conflict(text)
+  return redis.error_reply('GMO_FLOW_CONFLICT ' .. text)
 end
 
--- Says why the flow cannot be staged here: an error, or the state of an equal flow that is past staging. The second
--- result says whether it has a record already.
+-- Returns an error or, for an equal flow that is past staging, its state when the flow cannot be staged; else nil, and
+-- whether it has a record already.
 local function refusal(keys, header)
   assert(keys[1]:sub(-9 - #header.id) == 'gmo:flow:' .. header.id, 'gmo_stage_flow: the client is older than this library')
   local found = redis.call('HMGET', keys[1], 'digest', 'state', 'path')
@@ -28,14 +29,14 @@ local function refusal(keys, header)
   return nil, found[2] and true or false
 end
 
--- Writes nodes that are new; what all of them have in common in few calls.
+-- Writes new nodes, with few commands for the tables.
 local function write_nodes(nodes, key, home, flow_id, now)
   local refs, rows, ready = {}, {}, {}
   for i, node in ipairs(nodes) do
     refs[i] = node.ref
     if node.row == '' then
       L.stage.write_edges(node)
-      if #node.after > 0 then redis.call('SREM', key .. ':ready', node.ref) end -- where it was brought before
+      if #node.after > 0 then redis.call('SREM', key .. ':ready', node.ref) end -- an earlier piece may have added it
     else
       L.stage.write_job(node, home, flow_id, now)
       rows[#rows + 1], rows[#rows + 2] = node.name, node.row
@@ -52,6 +53,7 @@ local function write_nodes(nodes, key, home, flow_id, now)
   L.order.add(key, nodes)
 end
 
+-- Writes the record of a new flow and adds it to the index.
 local function write_record(keys, header, home, now)
   redis.call('HSET', keys[1], 'id', header.id, 'name', header.name, 'digest', header.digest, 'total', header.total,
     'home', header.home, 'labels', header.labels, 'state', 'staging', 'created_at', now)
@@ -63,7 +65,7 @@ local function write_record(keys, header, home, now)
   L.index.added(home, header.id, header.labels, now)
 end
 
--- The nodes that the table does not have. The second result is one whose job exists all the same, outside the flow.
+-- The nodes that the table does not have; or nil and one whose job exists outside the flow.
 local function missing_nodes(table_key, nodes)
   local names, fresh = {}, {}
   for i, node in ipairs(nodes) do

@@ -1,9 +1,9 @@
--- gmo_start_flow: let a completely staged flow run.
+-- gmo_start_flow: start a completely staged flow.
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms   2 flow id   3 digest
 -- REPLY state of the flow
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_CONFLICT (other digest or path), GMO_FLOW_INCOMPLETE (nodes are missing)
--- EFFECTS a staged flow becomes running and its first slice of nodes is released. Any other state: nothing.
+-- EFFECTS a staged flow becomes running and its first slice of nodes is released. In any other state nothing.
 local function start_flow(keys, args)
   local record = redis.call('HMGET', keys[1], 'digest', 'state', 'total', 'path')
   if not record[1] then

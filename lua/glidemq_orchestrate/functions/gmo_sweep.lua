@@ -1,12 +1,13 @@
--- gmo_sweep: remove a slice of what is due in a home queue: half-submitted flows, jobs after their retention, what
---   attempts staged and did not finish.
+-- gmo_sweep: remove a slice of what is due in a home queue: abandoned submissions, flows after their retention, nodes
+--   that attempts staged without completing.
 -- KEYS  1 <home>gmo:flows
--- ARGS  1 now_ms   2 staged things that nobody touched since then are abandoned   3 how many ms tombstones live
+-- ARGS  1 now_ms   2 flows and nodes last staged before this time are abandoned   3 how many ms tombstones live
 -- REPLY {1 when something was removed and there may be more, 0 when nothing is due; the id of a flow of which nothing
 --   or only the tombstone is left, '' for none; how many ms that tombstone lives, 0 for none}: the caller frees the id
--- EFFECTS at most 50 jobs. Repeatable by anybody at any time.
--- Calls remove(flow id) for the first of a list that is due. One that cannot be removed, because a key of it holds
--- something else, keeps no other: it is tried again much later. Returns what `remove` does, or nil.
+-- EFFECTS at most 50 jobs. Repeatable by any client at any time.
+
+-- Calls remove(flow id) for the first flow of a list that is due. One that cannot be removed, because a key of it is of
+-- another type, does not block the others: it is due again much later. Returns the result of `remove`, or nil.
 local function first_due(list, upto, now, remove)
   local flow_id = redis.call('ZRANGEBYSCORE', list, '-inf', upto, 'LIMIT', 0, 1)[1]
   if not flow_id then
@@ -20,7 +21,7 @@ local function first_due(list, upto, now, remove)
   return why
 end
 
--- Returns the id of the flow if it is gone now, or '' when there may be more to do. The next one does the same.
+-- Removes a slice of an abandoned submission. Returns the id of the flow if nothing is left, else ''.
 local function discard_abandoned(home, flow_id)
   local key = L.record.key(home, flow_id)
   if redis.call('HGET', key, 'state') == 'staging' then
@@ -30,9 +31,10 @@ local function discard_abandoned(home, flow_id)
   return ''
 end
 
+-- Removes a slice of a flow after its retention. Returns its id if only the tombstone is left, else ''.
 local function expire(home, flow_id, now, tombstone_ms)
   local key = L.record.key(home, flow_id)
-  -- From the first slice on: what is read in between would be half a flow.
+  -- From the first slice on, so that no client reads half a flow.
   if redis.call('EXISTS', key) == 1 then
     redis.call('HSETNX', key, 'expired_at', now)
   end
@@ -47,17 +49,17 @@ end
 
 local function sweep(keys, args)
   local home, now = keys[1]:sub(1, -#'gmo:flows' - 1), tonumber(args[1])
-  local gone = first_due(home .. 'gmo:staging', args[2], now, function(flow_id)
+  local removed = first_due(home .. 'gmo:staging', args[2], now, function(flow_id)
     return discard_abandoned(home, flow_id)
   end)
-  if gone then
-    return { 1, gone, 0 }
+  if removed then
+    return { 1, removed, 0 }
   end
-  gone = first_due(home .. 'gmo:expiring', now, now, function(flow_id)
+  removed = first_due(home .. 'gmo:expiring', now, now, function(flow_id)
     return expire(home, flow_id, now, args[3])
   end)
-  if gone then
-    return { 1, gone, tonumber(args[3]) }
+  if removed then
+    return { 1, removed, tonumber(args[3]) }
   end
   return { L.grow.sweep(home, args[2]) and 1 or 0, '', 0 }
 end

@@ -1,4 +1,4 @@
--- gmo_update_job: change what a job carries, from outside.
+-- gmo_update_job: change one field of a job from outside.
 -- KEYS  1 job hash
 -- ARGS  1 now_ms  2 job id  3 field: data, progress or tpmTokens  4 value
 -- REPLY integer: 1
@@ -9,7 +9,7 @@ local FIELDS = { data = true, progress = true, tpmTokens = true }
 local function update_job(keys, args)
   local job_id, field, value = args[2], args[3], args[4]
   if not FIELDS[field] or not value then
-    return redis.error_reply('GMO_BAD_CALL gmo_update_job: this field is not to be changed')
+    return redis.error_reply('GMO_BAD_CALL gmo_update_job: this field cannot be changed')
   elseif redis.call('HEXISTS', keys[1], 'state') == 0 then
     return redis.error_reply('GMO_JOB_NOT_FOUND no job ' .. job_id)
   end

@@ -1,4 +1,4 @@
--- gmo_version: which library is loaded.
+-- gmo_version: return the version of the loaded library.
 -- KEYS  any, ignored          ARGS  any, ignored
 -- REPLY array {version, sha256 of the source}
 local function version()

@@ -1,9 +1,10 @@
--- advance: the work of a flow, a slice at a time: nodes to be ended, reset or released. All that is to be done stands in
--- the record, so whoever dies leaves nothing behind but the rest of the work.
+-- advance: the work of a flow, a slice at a time: nodes to be ended, reset or released. All open work is in the record,
+-- so another caller can continue after one that died.
 L.advance = {}
 local SLICE, EDGES = 50, 500
 
--- Cancelling: every open node ends now; the lease of a running one is gone with its state.
+-- Cancels the flow: ends a slice of its open nodes; a running one loses its lease with its state. Returns how many are
+-- left.
 local function abort_open(flow, key, now)
   local reason = 'cancelled: ' .. (redis.call('HGET', key, 'reason') or '')
   for _, ref in ipairs(redis.call('SRANDMEMBER', key .. ':open', SLICE)) do
@@ -11,11 +12,11 @@ local function abort_open(flow, key, now)
     redis.call('HSET', prefix .. 'job:' .. job_id, 'revoked', '1')
     L.settle.fail_node(flow, ref, reason, now)
   end
-  L.settle.end_if_over(flow, key, now) -- also one that was about to run again, with no node open yet
+  L.settle.end_if_done(flow, key, now) -- also a flow that was about to run again, with no node open yet
   return redis.call('SCARD', key .. ':open')
 end
 
--- An outcome travels: blocked nodes end, and their own dependents are told.
+-- Ends a slice of the blocked nodes and notifies their dependents. Returns how many are left.
 local function end_blocked(home, flow_id, key, now)
   local edges = 0
   for _ = 1, SLICE do
@@ -30,7 +31,7 @@ local function end_blocked(home, flow_id, key, now)
       local flow = L.record.of_job(prefix, job_id) or { home = home, id = flow_id, node = job_id }
       local is_skipped = ends_as == 'skipped'
       edges = edges + math.min(redis.call('SCARD', prefix .. 'parents:' .. job_id), SLICE)
-      L.dependents.dependents(flow, prefix, job_id, now,
+      L.dependents.notify(flow, prefix, job_id, now,
         { outcome = ends_as, cause = is_skipped and flow.node or cause, on_failure = flow.on_failure })
       local finish = is_skipped and L.settle.skip_node or L.settle.fail_node
       finish(flow, ref, 'upstream ' .. outcome .. ': ' .. cause, now)
@@ -38,16 +39,21 @@ local function end_blocked(home, flow_id, key, now)
   end
   return redis.call('SCARD', key .. ':blocked')
 end
+
+-- Releases a slice of the ready nodes. Returns how many are left.
 local function release_ready(flow, key, now)
   for _, ref in ipairs(redis.call('SPOP', key .. ':ready', SLICE)) do
-    if L.rules.begin(key, ref) then
+    if L.rules.decide(key, ref) then
       L.release.node(flow, ref, now)
     end
   end
   return redis.call('SCARD', key .. ':ready')
 end
+
+-- Does the first slice that is due: additions, a cancel, a restart, a retry, then everything else. Returns how much is
+-- left.
 local function work(flow, key, now)
-  local growing = L.grow.go_on(flow, key, now)
+  local growing = L.grow.continue(flow, key, now)
   if growing > 0 then
     return growing
   end
@@ -59,11 +65,11 @@ local function work(flow, key, now)
   elseif marks[2] then
     return L.rerun.slice(flow, key, now)
   end
-  local untold, unready = L.dependents.go_on(flow, key, now), release_ready(flow, key, now)
-  return untold + unready + end_blocked(flow.home, flow.id, key, now)
+  local unnotified, unready = L.dependents.continue(flow, key, now), release_ready(flow, key, now)
+  return unnotified + unready + end_blocked(flow.home, flow.id, key, now)
 end
 
--- Returns how many pieces of work are left.
+-- Does one slice of a running flow. Returns how many pieces of work are left.
 function L.advance.slice(home, flow_id, now)
   local key = L.record.key(home, flow_id)
   if redis.call('HGET', key, 'state') ~= 'running' then

@@ -1,7 +1,7 @@
--- begin_again: an ended flow is to run again, in part or as a whole.
+-- begin_again: an ended flow runs again, in part or as a whole.
 L.begin_again = {}
 
--- An ended flow begins to run again. Returns nil, or its state where nothing is to be done, or an error.
+-- Returns nil when the flow may run again, its state when there is nothing to do, or an error.
 local function refusal(keys, args, allowed)
   local state = redis.call('HGET', keys[1], 'state')
   if not state then
@@ -10,17 +10,19 @@ local function refusal(keys, args, allowed)
   if not allowed[state] then
     return state
   end
-  local gone = L.retain.refusal(keys[1], args[2])
-  if gone then
-    return gone
+  local expired = L.retain.refusal(keys[1], args[2])
+  if expired then
+    return expired
   end
-  -- Cancelled while it was being staged: what is missing cannot be run again, and the rest is not the flow.
+  -- Cancelled while it was being staged: the missing nodes cannot run, and the others are not the whole flow.
   if redis.call('HLEN', keys[1] .. ':nodes') < L.numbers.int(redis.call('HGET', keys[1], 'total'), 0) then
     return state
   end
   return nil
 end
-local function begin_again(keys, args, mark, value, event)
+
+-- Sets the flow running with the mark, does the first slice and returns the state.
+local function start(keys, args, mark, value, event)
   local home, now = L.record.home(keys[1], args[2]), tonumber(args[1])
   local state = redis.call('HGET', keys[1], 'state')
   redis.call('HDEL', keys[1], 'cancel', 'reason', 'finished_at')
@@ -34,4 +36,4 @@ local function begin_again(keys, args, mark, value, event)
 end
 
 L.begin_again.refusal = refusal
-L.begin_again.begin_again = begin_again
+L.begin_again.start = start

@@ -1,10 +1,10 @@
--- blocked: nodes that wait although nothing that they wait for is to come, whatever left them there: whoever told them, or
--- released them, was cut off, or told somebody else. To tell a dependent again what it knows changes nothing.
+-- blocked: nodes that still wait although all their dependencies have ended, whatever the cause: the caller that should
+-- have notified or released them was interrupted, or notified other jobs. Notifying a node again changes nothing.
 L.blocked = {}
 local SMALL, PAGE, CHEAP = 50, 100, 2000
 local ENDED = { completed = true, failed = true }
 
--- Whether all that the flow has to do stands in its nodes. What is being told, released or added is not missing.
+-- Whether the flow has no open work in its record. Nodes that are being notified, released or added are not blocked.
 function L.blocked.is_at_rest(flow, key, now)
   local marks = redis.call('HMGET', key, 'cancel', 'retry', 'restart')
   local tables = redis.call('EXISTS', key .. ':notifying', key .. ':ready', key .. ':blocked', key .. ':growing')
@@ -12,11 +12,12 @@ function L.blocked.is_at_rest(flow, key, now)
     redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
     return false
   end
-  L.settle.end_if_over(flow, key, now)
+  L.settle.end_if_done(flow, key, now)
   return true
 end
 
--- Whether a dependency of the node has not ended; nil where finding that out would take too long here.
+-- Whether a dependency of the node has not ended, nil where finding out would take too long here; and how many
+-- dependencies were counted.
 local function is_waiting(key, prefix, job_id)
   local deps, own = prefix .. 'deps:' .. job_id, prefix .. job_id
   local any = redis.call('SRANDMEMBER', deps) -- mostly one that has not ended
@@ -37,8 +38,8 @@ local function is_waiting(key, prefix, job_id)
   return redis.call('SINTERCARD', 2, deps, key .. ':open', 'LIMIT', 1 + guard) > guard, count
 end
 
--- What a node of the flow that has ended tells; one whose job is gone has ended as the record says.
-local function outcome_of(flow, key, ref)
+-- The notice of a node that has ended, or nil; where its job is missing, the outcome comes from the record.
+local function notice_of(flow, key, ref)
   local prefix, job_id = L.record.split(ref)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:node', 'gmo:skipped', 'gmo:on_failure',
     'gmo:flow')
@@ -50,29 +51,29 @@ local function outcome_of(flow, key, ref)
     return nil
   end
   return { outcome = job[3] and 'skipped' or state, cause = job[2] or job_id, on_failure = job[4] or nil,
-    is_stranger = job[1] and job[5] ~= flow.id }
+    is_outside = job[1] and job[5] ~= flow.id }
 end
 
--- Tells a node how one of its dependencies has ended; false when that has not.
-local function tell(flow, key, ref, dependency, now)
+-- Notifies a node of the end of one of its dependencies; false when that has not ended.
+local function notify(flow, key, ref, dependency, now)
   if dependency == ref then
     return true
   end
-  local told = outcome_of(flow, key, dependency)
-  if not told then
+  local notice = notice_of(flow, key, dependency)
+  if not notice then
     return false
-  elseif not told.is_stranger then
-    L.release.notify(flow, key, dependency, ref, told, now)
-  elseif told.outcome == 'completed' then -- a child that it has added itself
+  elseif not notice.is_outside then
+    L.release.notify(flow, key, dependency, ref, notice, now)
+  elseif notice.outcome == 'completed' then -- a child job that it has added itself
     local prefix, job_id = L.record.split(ref)
     L.parents.notify { prefix = prefix, parent_id = job_id, member = dependency }
   end
   return true
 end
 
--- The node knows of all: it runs, or ends, by what it knows.
+-- Releases or ends a node that has been notified of all its dependencies.
 local function decide(flow, key, ref, now)
-  if L.rules.begin(key, ref) then
+  if L.rules.decide(key, ref) then
     L.release.node(flow, ref, now)
   end
   if redis.call('EXISTS', key .. ':blocked') == 1 then
@@ -80,8 +81,9 @@ local function decide(flow, key, ref, now)
   end
 end
 
--- Sees to an open node that waits for dependencies. Returns what that cost, and true when gmo_notify_again has to.
-function L.blocked.look(flow, key, ref, now)
+-- Checks an open node that waits for dependencies, and notifies it if all have ended. Returns the cost, and true when
+-- gmo_notify_again has to do it.
+function L.blocked.check(flow, key, ref, now)
   local prefix, job_id = L.record.split(ref)
   local waits, count = is_waiting(key, prefix, job_id)
   local cost = math.min(count, CHEAP) / PAGE
@@ -91,7 +93,7 @@ function L.blocked.look(flow, key, ref, now)
     return cost, true
   end
   for _, dependency in ipairs(redis.call('SMEMBERS', prefix .. 'deps:' .. job_id)) do
-    if not tell(flow, key, ref, dependency, now) then
+    if not notify(flow, key, ref, dependency, now) then
       return cost + count, false
     end
   end
@@ -100,5 +102,5 @@ function L.blocked.look(flow, key, ref, now)
 end
 
 L.blocked.PAGE = PAGE
-L.blocked.tell = tell
+L.blocked.notify = notify
 L.blocked.decide = decide

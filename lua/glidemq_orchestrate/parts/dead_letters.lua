@@ -1,21 +1,23 @@
--- dead_letters: jobs that have failed for good and have no dead letter yet. The call that fails a job notes it, so that whoever
--- dies next loses nothing; the letter is written by a client, for its queue may be in another slot.
---   <prefix>gmo:letters   hash: job id -> "<when it failed>\n<JSON [name, data, reason, attempts], or ''>", while the meta
---                         field deadLetterQueueName says where letters go. The JSON is for when the job is gone by then:
---                         removed as it fails, or by the retention of others; '' where it is large and stays.
--- Not noted: nodes that end because of others, cancelled ones, and revocations that no attempt has met.
+-- dead_letters: jobs that have failed for good and have no dead letter yet. The call that fails a job notes it, so that
+-- no letter is lost with a client; a client writes the letter, as its queue may be in another slot.
+--   <prefix>gmo:letters   hash: job id -> "<when it failed>\n<JSON [name, data, reason, attempts], or ''>", if the meta
+--                         field deadLetterQueueName names a queue for letters. The JSON is for a job that may be removed
+--                         before: as it fails, or by the retention of others; '' for a large job that stays.
+-- Not noted: nodes that end because of others, cancelled nodes, and jobs that were revoked before an attempt.
 L.dead_letters = {}
 local SUSPENDED, LARGE = 100, 65536
+
+-- The queue for letters, or false.
 local function is_wanted(prefix)
   return redis.call('HGET', prefix .. 'meta', 'deadLetterQueueName')
 end
 
--- Where the key holds something else, the job fails without a letter: its end matters more.
+-- Writes a note. Where the key is of another type, the job fails without a letter: its end matters more.
 local function write(prefix, job_id, now, copy)
   redis.pcall('HSET', prefix .. 'gmo:letters', job_id, L.numbers.text(now) .. '\n' .. (copy or ''))
 end
 
--- What a letter needs of a job that may be removed as it fails; nil where no letter is wanted.
+-- The data for the letter of a job that may be removed as it fails; nil when no letter is wanted.
 function L.dead_letters.copy(prefix, job_id, reason)
   if not is_wanted(prefix) then
     return nil
@@ -24,7 +26,7 @@ function L.dead_letters.copy(prefix, job_id, reason)
   return cjson.encode({ v[1] or '', v[2] or 'null', reason, L.numbers.int(v[3], 0) + 1 })
 end
 
--- A job has failed for good. `copy`: from before, where the job may be gone.
+-- Notes a job that has failed for good. `copy`: made before the job may have been removed.
 function L.dead_letters.note(prefix, job_id, now, copy, is_revoked)
   if copy then
     return write(prefix, job_id, now, copy)
@@ -38,7 +40,7 @@ function L.dead_letters.note(prefix, job_id, now, copy, is_revoked)
   return write(prefix, job_id, now, copy)
 end
 
--- Suspended jobs whose time is over are about to fail, in a function that notes nothing.
+-- Notes suspended jobs past their timeout, which glidemq_sweepSuspended is about to fail without a note.
 function L.dead_letters.note_suspended(prefix, now)
   if redis.call('EXISTS', prefix .. 'suspended') == 0 or not is_wanted(prefix) then
     return

@@ -1,15 +1,17 @@
--- dependents: how a node ended, or that it runs again, is told to its dependents; to more than SLICE of them in slices.
--- Whoever was told moves from glide-mq's `parents` of the node to the set <prefix>gmo:notified:<job id>, and back when nobody
--- is left: what is still to be done is what is still there, whichever server process goes on.
--- Rows of <flow>:notifying: "<pass>\n<outcome>\n<cause>\n<on_failure>", pass `tell`, or `back` while all go back first,
--- because telling begins anew, or `end` when all know.
+-- dependents: notifies the dependents of a node that it has ended, or runs again; more than SLICE of them in slices.
+-- A notified one moves from glide-mq's `parents` of the node to the set <prefix>gmo:notified:<job id>, and all move back
+-- when none is left: the rest of the work is in the sets, and any server process can continue.
+-- Rows of <flow>:notifying: "<pass>\n<outcome>\n<cause>\n<on_failure>", pass `notify`, or `back` while all move back
+-- first because notifying starts again, or `end` when all are notified.
 L.dependents = {}
 local SLICE, BACK_SLICE = 50, 500
+
+-- The set of the dependents that are notified.
 local function notified_key(prefix, job_id)
   return prefix .. 'gmo:notified:' .. job_id
 end
 
--- How many dependents a node has, and whether they are few enough, and together, to be told at once.
+-- How many dependents a node has, and whether they are few enough, and all in one set, to be notified in one call.
 function L.dependents.count(prefix, job_id)
   local count = redis.call('SCARD', prefix .. 'parents:' .. job_id)
   if redis.call('EXISTS', notified_key(prefix, job_id)) == 1 then
@@ -18,18 +20,17 @@ function L.dependents.count(prefix, job_id)
   return count, count <= SLICE
 end
 
--- Dependents are to be told in slices, all of them, whatever was being told before.
-function L.dependents.begin(key, ref, told)
+-- Starts notifying all dependents in slices, also where an earlier notice has not reached all of them.
+function L.dependents.begin(key, ref, notice)
   local prefix, job_id = L.record.split(ref)
-  local pass = redis.call('EXISTS', notified_key(prefix, job_id)) == 1 and 'back' or 'tell'
-  local row = table.concat({ pass, told.outcome, told.cause or '', told.on_failure or '' }, '\n')
+  local pass = redis.call('EXISTS', notified_key(prefix, job_id)) == 1 and 'back' or 'notify'
+  local row = table.concat({ pass, notice.outcome, notice.cause or '', notice.on_failure or '' }, '\n')
   redis.call('HSET', key .. ':notifying', ref, row)
 end
 
--- Tells the dependents of a job, whichever queue they are in, how it ended. Returns true when gmo_advance_flow has to
--- go on: they are too many, or one cannot run. told: see rules.lua; count: how many there are, where that is known to
--- be few.
-function L.dependents.dependents(flow, prefix, job_id, now, told, count)
+-- Notifies the dependents of a job, in all queues, of its end. Returns true when gmo_advance_flow has to continue: they
+-- are too many, or one cannot run. notice: see rules.lua; count: the number of dependents, if the caller knows it.
+function L.dependents.notify(flow, prefix, job_id, now, notice, count)
   local key, ref = L.record.key(flow.home, flow.id), prefix .. job_id
   local is_small = count and count <= SLICE
   if not is_small then
@@ -37,23 +38,23 @@ function L.dependents.dependents(flow, prefix, job_id, now, told, count)
   end
   if not is_small then
     redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
-    L.dependents.begin(key, ref, told)
+    L.dependents.begin(key, ref, notice)
     return true
   end
   local is_unfinished = false
   for _, dependent in ipairs(count > 0 and redis.call('SMEMBERS', prefix .. 'parents:' .. job_id) or {}) do
-    is_unfinished = L.release.notify(flow, key, ref, dependent, told, now) or is_unfinished
+    is_unfinished = L.release.notify(flow, key, ref, dependent, notice, now) or is_unfinished
   end
   return is_unfinished
 end
 
--- Whether what is being told is still so: a retry may have undone a failure in the meantime.
+-- Whether the outcome still holds: a retry may have undone a failure in the meantime.
 local function is_current(prefix, job_id, outcome)
   return outcome ~= 'failed' or redis.call('HGET', prefix .. 'job:' .. job_id, 'state') == 'failed'
 end
 
--- A slice of the way back; returns whether all are back. Of a job that is gone nobody is a dependent any more.
-local function give_back(prefix, job_id)
+-- Moves a slice of the notified dependents back; returns whether all are back. A missing job has no dependents.
+local function move_back(prefix, job_id)
   if redis.call('EXISTS', prefix .. 'job:' .. job_id) == 0 then
     L.dependents.forget(prefix, job_id)
     return true
@@ -65,54 +66,54 @@ local function give_back(prefix, job_id)
   return #members < BACK_SLICE
 end
 
--- A slice of those who do not know yet; returns whether all know now.
-local function notify_some(flow, key, ref, told, now)
+-- Notifies a slice of the dependents; returns whether all are notified now.
+local function notify_some(flow, key, ref, notice, now)
   local prefix, job_id = L.record.split(ref)
-  local parents, knowing = prefix .. 'parents:' .. job_id, {}
-  local dooms = told.outcome == 'again' and L.rerun.dooms(key)
+  local parents, notified = prefix .. 'parents:' .. job_id, {}
+  local has_leaving = notice.outcome == 'again' and L.rerun.has_leaving(key)
   for _, dependent in ipairs(redis.call('SPOP', parents, SLICE)) do
-    if told.outcome ~= 'again' then
-      L.release.notify(flow, key, ref, dependent, told, now)
-      knowing[#knowing + 1] = dependent
-    elseif L.rerun.take_back(ref, dependent, dooms) then
-      knowing[#knowing + 1] = dependent
+    if notice.outcome ~= 'again' then
+      L.release.notify(flow, key, ref, dependent, notice, now)
+      notified[#notified + 1] = dependent
+    elseif L.rerun.take_back(ref, dependent, has_leaving) then
+      notified[#notified + 1] = dependent
     end
   end
-  if #knowing > 0 then
-    redis.call('SADD', notified_key(prefix, job_id), unpack(knowing))
+  if #notified > 0 then
+    redis.call('SADD', notified_key(prefix, job_id), unpack(notified))
   end
   return redis.call('EXISTS', parents) == 0
 end
 
--- Goes on with one job that has many dependents; returns how many such jobs are left.
-function L.dependents.go_on(flow, key, now)
-  local telling = key .. ':notifying'
-  local ref = redis.call('HRANDFIELD', telling)
+-- Does a slice of one job with many dependents; returns how many such jobs are left.
+function L.dependents.continue(flow, key, now)
+  local notifying = key .. ':notifying'
+  local ref = redis.call('HRANDFIELD', notifying)
   if not ref then
     return 0
   end
-  local row = redis.call('HGET', telling, ref)
+  local row = redis.call('HGET', notifying, ref)
   local pass, outcome, cause, on_failure = row:match('^(%w+)\n(%a+)\n([^\n]*)\n(.*)$')
   local prefix, job_id = L.record.split(ref)
   if pass ~= 'back' and pass ~= 'end' and is_current(prefix, job_id, outcome) then
     if notify_some(flow, key, ref,
       { outcome = outcome, cause = cause, on_failure = on_failure ~= '' and on_failure or nil }, now) then
-      redis.call('HSET', telling, ref, 'end' .. row:sub(#pass + 1))
+      redis.call('HSET', notifying, ref, 'end' .. row:sub(#pass + 1))
     end
-  elseif give_back(prefix, job_id) then
+  elseif move_back(prefix, job_id) then
     if pass == 'back' then
-      redis.call('HSET', telling, ref, 'tell' .. row:sub(#pass + 1))
+      redis.call('HSET', notifying, ref, 'notify' .. row:sub(#pass + 1))
     else
-      redis.call('HDEL', telling, ref)
+      redis.call('HDEL', notifying, ref)
       if outcome == 'again' then
-        L.rerun.told(key, ref, L.rerun.dooms(key))
+        L.rerun.forgotten(key, ref, L.rerun.has_leaving(key))
       end
     end
   end
-  return redis.call('HLEN', telling)
+  return redis.call('HLEN', notifying)
 end
 
--- The job goes, and what belongs to the telling with it.
+-- Removes the set of notified dependents of a job that is removed.
 function L.dependents.forget(prefix, job_id)
   redis.call('UNLINK', notified_key(prefix, job_id))
 end

@@ -1,10 +1,10 @@
--- fetch: ready jobs become active in the hands of a worker. Part of gmo_finish_and_fetch.
--- First the priority list, then the LIFO list, then the stream. Jobs from a list are pending in no stream; so that
--- they can be taken back without a scan, <prefix>gmo:list-held (zset: job id -> activation time) lists ours.
+-- fetch: makes ready jobs active for a worker. Part of gmo_finish_and_fetch.
+-- First the priority list, then the LIFO list, then the stream. Jobs from a list are pending in no stream; to reclaim
+-- them without a scan, <prefix>gmo:list-held (zset: job id -> activation time) lists those of our workers.
 L.fetch = {}
 local TRIES, MAX_INPUTS, MAX_INPUT_BYTES = 3, 20, 262144
 
--- What a row of the reply holds after job id, entry id and processedOn, in this order; then what decides.
+-- The fields in a row of the reply after job id, entry id and processedOn; after them, the fields that decide.
 local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node', 'signals', 'fallbackIndex',
   'budgetKey' }
 local SHOWN = #COLUMNS
@@ -16,7 +16,7 @@ local function read(key)
 end
 
 -- The results of a node's dependencies as a flat array of name and result; false when they are too many or too
--- large for this reply: gmo_node_inputs gives them in pages.
+-- large for this reply: gmo_node_inputs returns them in pages.
 local function inputs(prefix, job_id)
   local found, bytes = {}, 0
   local refs = redis.call('SRANDMEMBER', prefix .. 'deps:' .. job_id, MAX_INPUTS + 1)
@@ -37,7 +37,9 @@ local function inputs(prefix, job_id)
   end
   return found
 end
-local function hand_out(x, job_id, entry_id, v, started)
+
+-- Adds the row of a started job to the reply.
+local function add_row(x, job_id, entry_id, v, started)
   local row = { job_id, entry_id, started }
   for i = 1, SHOWN do
     row[i + 3] = v[i]
@@ -45,6 +47,8 @@ local function hand_out(x, job_id, entry_id, v, started)
   row[SHOWN + 4] = v[5] and inputs(x.prefix, job_id) or false
   x.jobs[#x.jobs + 1] = row
 end
+
+-- Makes the job active with the token of this attempt.
 local function mark(x, key, job_id, entry_id, v, at)
   local changes = { 'state', 'active', 'processedOn', x.now_text, 'lastActive', x.now_text, 'gmo:token', x.token,
     'gmo:entry', entry_id }
@@ -61,14 +65,14 @@ local function mark(x, key, job_id, entry_id, v, at)
   end
 end
 
--- A job that was revoked, may be too old, or belongs to a group passes the gates of glide-mq.
+-- Whether glide-mq's rules for revoked, expiring and grouped jobs let the job start; else it is ended or parked.
 local function pass_gates(x, job_id, entry_id)
   local why = L.activate.job { prefix = x.prefix, job_id = job_id, entry_id = entry_id, group = x.group, now = x.now }
   if not why then
     return true
   end
   if why == 'REVOKED' then
-    if entry_id == '' then -- failing gives back a slot of the lists
+    if entry_id == '' then -- L.finish.fail frees a slot of the lists
       redis.call('INCR', x.prefix .. 'list-active')
     end
     L.finish.fail { prefix = x.prefix, job_id = job_id, entry_id = entry_id, group = x.group, reason = 'revoked',
@@ -82,7 +86,7 @@ local function pass_gates(x, job_id, entry_id)
   return false
 end
 
--- Whether an attempt of ours holds the active job by something else than this entry: another one, or a list.
+-- Whether one of our attempts holds the active job by another entry than this one, or from a list.
 local function is_held_otherwise(x, job_id, entry_id, held)
   if not held or held == entry_id then
     return false
@@ -92,18 +96,20 @@ local function is_held_otherwise(x, job_id, entry_id, held)
   return #redis.call('XPENDING', x.stream, x.group, held, held, 1) > 0
 end
 
--- An entry whose job does not wait. That of a running job stays: reclaiming decides about it.
-local function set_aside(x, job_id, entry_id, v, at)
+-- Removes an entry whose job is not waiting. The entry of a running job stays: gmo_reclaim decides about it.
+local function drop_entry(x, job_id, entry_id, v, at)
   if v[at + STATE] == 'active' and entry_id ~= '' and not is_held_otherwise(x, job_id, entry_id, v[at + ENTRY]) then
     return
   end
   L.stream.ack(x.stream, x.group, entry_id, false)
 end
+
+-- Starts a job if it may start.
 local function begin(x, job_id, entry_id)
   local key, at = x.prefix .. 'job:' .. job_id, SHOWN
   local v = read(key)
   if v[at + STATE] ~= 'waiting' then
-    return set_aside(x, job_id, entry_id, v, at)
+    return drop_entry(x, job_id, entry_id, v, at)
   end
   if v[at + REVOKED] == '1' or v[at + EXPIRE] or (v[at + GROUP] and v[at + GROUP] ~= '') then
     if not pass_gates(x, job_id, entry_id) then
@@ -111,10 +117,10 @@ local function begin(x, job_id, entry_id)
     end
   end
   mark(x, key, job_id, entry_id, v, at)
-  return hand_out(x, job_id, entry_id, v, x.now_text)
+  return add_row(x, job_id, entry_id, v, x.now_text)
 end
 
--- One job that cannot be begun, because its hash is not a hash, say, must not hold up the others.
+-- Starts a job. One that cannot start, for example because its key is not a hash, must not block the others.
 local function try(x, job_id, entry_id)
   local is_fine, why = pcall(begin, x, job_id, entry_id)
   if not is_fine then
@@ -124,13 +130,15 @@ local function try(x, job_id, entry_id)
     x.troubles[#x.troubles + 1] = job_id .. ': ' .. (type(why) == 'table' and why.err or tostring(why))
   end
 end
+
+-- Starts jobs from a list.
 local function from_list(x, list_key, count)
   for _, job_id in ipairs(count > #x.jobs and redis.call('RPOP', list_key, count - #x.jobs) or {}) do
     try(x, job_id, '')
   end
 end
 
--- Somebody may have emptied the database: then the workers' group is made again.
+-- Reads new entries. The workers' group is created again where it is missing, as after FLUSHDB.
 local function read_stream(x, count)
   local words = { 'GROUP', x.group, x.consumer, 'COUNT', count, 'STREAMS', x.stream, '>' }
   local reply = redis.pcall('XREADGROUP', unpack(words))
@@ -141,7 +149,7 @@ local function read_stream(x, count)
   return reply
 end
 
--- Fills x.jobs up to `count`. Returns false when the queue had fewer that may run now.
+-- Fills x.jobs up to `count`. Returns false when the queue had fewer jobs that may run now.
 function L.fetch.jobs(x, count)
   local priority, lifo = x.prefix .. 'priority', x.prefix .. 'lifo'
   if redis.call('EXISTS', priority, lifo) > 0 then
@@ -166,24 +174,24 @@ function L.fetch.jobs(x, count)
   return true
 end
 
--- Hands out again what the worker began with this token: the reply that said so was lost.
+-- Adds the jobs that the worker started with this token again: their reply was lost.
 function L.fetch.again(x)
-  local function look(job_id, entry_id)
+  local function check(job_id, entry_id)
     local v = read(x.prefix .. 'job:' .. job_id)
     if v[SHOWN + STATE] == 'active' and v[SHOWN + TOKEN] == x.token and v[SHOWN + ENTRY] == entry_id then
-      hand_out(x, job_id, entry_id, v, v[SHOWN + STARTED])
+      add_row(x, job_id, entry_id, v, v[SHOWN + STARTED])
     end
   end
   local pending = redis.pcall('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)
-  for _, entry in ipairs(pending.err and {} or pending) do -- no group: the server lost everything
+  for _, entry in ipairs(pending.err and {} or pending) do -- no group: the database was emptied
     local found = redis.call('XRANGE', x.stream, entry[1], entry[1])[1]
     local job_id = found and L.stream.job_id(found[2])
     if job_id then
-      look(job_id, entry[1])
+      check(job_id, entry[1])
     end
   end
   for _, job_id in ipairs(redis.call('ZRANGE', x.prefix .. 'gmo:list-held', -1000, -1)) do
-    look(job_id, '')
+    check(job_id, '')
   end
 end
 for i = 1, #DECIDING do

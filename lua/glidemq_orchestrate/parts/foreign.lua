@@ -1,11 +1,11 @@
--- Nodes that somebody else has ended: a Node worker, a revocation, an expiry. Their job says so, the record does not.
--- What a supervisor does is repeatable and may be done by two at once: `:open` counts every end once.
+-- Nodes that were ended outside these functions, by a Node worker, a revocation or an expiry: their job has ended, the
+-- record has them open. Repeatable, also by two supervisors at the same time: `:open` counts every end once.
 L.foreign = {}
-local SETTLED, EDGE = 5, 1 -- what a settlement costs of the limit of a call, and each dependent that it tells
-local WIDEST = 50          -- more dependents are told in slices
+local SETTLED, EDGE = 5, 1 -- the cost of a settlement in the limit of a call, and of each dependent that it notifies
+local WIDEST = 50          -- more dependents are notified in slices
 
--- A released node that waits in the stream although it asked for a delay: whoever released it knows no delays.
--- Only while nobody holds its entry, and only where the entry is among the newest: this is a courtesy, not order.
+-- Delays a released node that is in the stream because a Node worker released it, which ignores delays. Only while no
+-- worker holds its entry, and only if the entry is among the newest: a best effort, not a guarantee.
 local function reroute(flow, ref, now)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
@@ -26,7 +26,7 @@ local function reroute(flow, ref, now)
   end
 end
 
--- Tells the flow of a job that the job has ended. Returns what it cost (0 = there was nothing to tell), and the flow.
+-- Settles the node of an ended job. Returns the cost (0 = nothing to settle), the flow, and its id or '' as job_failed.
 function L.foreign.settle(prefix, job_id, now)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:flow', 'state', 'failedReason')
   if not job[1] or (job[2] ~= 'completed' and job[2] ~= 'failed') then

@@ -1,17 +1,17 @@
--- Staging what is added to a flow. Nodes come as in gmo_stage_flow; edges to nodes that are in the flow already come
+-- Staging nodes that are added to a flow. Nodes come as in gmo_stage_flow; edges to nodes that the flow already has come
 -- in the header: after = [[old ref, new ref], ...] (the new one waits), before = [[new ref, old ref, name], ...] (the
--- old one waits too for the new one of that name).
+-- old one waits for the new one of that name too).
 -- Header JSON {id, growth, batch, chunk, chunks, after, before}: a batch is all or nothing. Its last chunk, or any
--- later one, has `chunks`, the number of all, and seals it when they are all there.
+-- later one, has the number of all `chunks`, and seals the batch when all of them have arrived.
 L.growth_staging = {}
 
--- Whether the flow has this node from the same growth already: a repeat, or a node that runs again.
+-- Whether the flow already has this node from the same growth: a repeat, or a node that runs again.
 local function is_same(s, node, row)
   return redis.call('HGET', node.prefix .. 'job:' .. node.id, 'gmo:grown') == s.header.growth
     and (node.row == '' or row:match('^%[[^,]*(,.*)$') == node.row:match('^%[[^,]*(,.*)$'))
 end
 
--- Sorts out what is new. Returns nil and an error when a name is taken.
+-- The nodes that are new; nil and an error when a name is taken.
 local function fresh_nodes(s, nodes)
   local fresh = {}
   for _, node in ipairs(nodes) do
@@ -25,7 +25,7 @@ local function fresh_nodes(s, nodes)
       or staged and batch ~= s.header.batch and redis.call('HEXISTS', s.table .. ':meta', 'sealed:' .. batch) == 1
       or not row and not staged and redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1
     if is_taken then
-      return nil, redis.error_reply('GMO_NODE_EXISTS the flow has a node ' .. node.name .. ' already')
+      return nil, redis.error_reply('GMO_NODE_EXISTS the flow already has a node ' .. node.name)
     end
     node.is_left = staged and batch ~= s.header.batch -- of a batch that was never sealed
     if not row and (not staged or node.is_left or old_row == '') then
@@ -34,6 +34,8 @@ local function fresh_nodes(s, nodes)
   end
   return fresh
 end
+
+-- Stages a node or a piece of one.
 local function write(s, node, now)
   if node.is_left then
     L.grow.unlink_row(s.table, node.name, node.ref)
@@ -46,6 +48,8 @@ local function write(s, node, now)
   end
   redis.call('HSET', s.table, node.name, s.header.batch .. '\n' .. node.row .. '\n' .. node.ref)
 end
+
+-- Stages the edges between new and old nodes.
 local function write_edges(s)
   for _, edge in ipairs(s.header.after or {}) do
     redis.call('RPUSH', s.table .. ':edges', cjson.encode { s.header.batch, edge[1], edge[2] })
@@ -55,7 +59,7 @@ local function write_edges(s)
   end
 end
 
--- Counts the chunk; returns whether the batch is complete, or nil while chunks are missing.
+-- Seals the batch and counts its nodes; false while chunks are missing.
 local function seal(s)
   local meta, batch = s.table .. ':meta', s.header.batch
   local chunks = redis.call('HGET', meta, 'chunks:' .. batch)
@@ -68,7 +72,8 @@ local function seal(s)
   return true
 end
 
--- s: home, key, header, ref and token of the attempt or nil. Returns nil, or an error reply with nothing changed.
+-- Stages a chunk. s: home, key, header, ref and token of the attempt or nil. Returns nil, or an error reply when
+-- nothing was changed.
 local function stage(s, nodes, now)
   s.table = L.grow.key(s.home, s.header.growth)
   local fresh, refused = fresh_nodes(s, nodes)
@@ -80,7 +85,7 @@ local function stage(s, nodes, now)
   if s.ref then
     redis.call('HSET', meta, 'ref', s.ref, 'token', s.token)
     local prefix, job_id = L.record.split(s.ref)
-    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:grows', '1') -- its end looks for it only then
+    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:grows', '1') -- without this field its end looks for no growth
   end
   redis.call('ZADD', s.home .. 'gmo:growing', now, s.header.growth .. '\n' .. s.header.id)
   for _, node in ipairs(fresh) do
@@ -91,8 +96,10 @@ local function stage(s, nodes, now)
     write_edges(s)
   end
 end
+
+-- The error reply for a batch with missing chunks.
 local function incomplete(s)
-  return redis.error_reply('GMO_FLOW_INCOMPLETE not all of what is added to flow ' .. s.header.id .. ' is there')
+  return redis.error_reply('GMO_FLOW_INCOMPLETE chunks of the nodes added to flow ' .. s.header.id .. ' are missing')
 end
 
 L.growth_staging.seal = seal

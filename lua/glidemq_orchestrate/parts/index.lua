@@ -1,12 +1,14 @@
--- The index of the flows of a home queue, for listing them, and what is due to be swept. All in the home's slot:
+-- The index of the flows of a home queue, for lists and for the sweep. All in the home's slot:
 --   <home>gmo:flows                   zset: flow id -> created_at
---   <home>gmo:flows:state:<state>     the same of the flows in that state
---   <home>gmo:flows:label:<key>=<value>   the same of the flows with that label, 16 labels a flow at most
---   <home>gmo:staging                 zset: id of a staged flow -> when its submitter was last heard of
+--   <home>gmo:flows:state:<state>     the same for the flows in that state
+--   <home>gmo:flows:label:<key>=<value>   the same for the flows with that label, 16 labels a flow at most
+--   <home>gmo:staging                 zset: id of a staged flow -> when its submitter last sent a chunk
 --   <home>gmo:expiring                zset: id of an ended flow -> when its jobs are to be removed
--- The set of the queues that are a home, <prefix>:gmo:homes, is in another slot: clients write it.
+-- The set of home queues, <prefix>:gmo:homes, is in another slot: clients write it.
 L.index = {}
 local MAX_LABELS, MAX_SCAN = 16, 1000
+
+-- The keys of the lists by label that a flow is in.
 local function label_keys(home, labels)
   local keys = {}
   local ok, pairs_of = pcall(cjson.decode, labels or '{}')
@@ -18,7 +20,7 @@ local function label_keys(home, labels)
   return keys
 end
 
--- A flow has a record now.
+-- Adds a new flow to the lists.
 function L.index.added(home, flow_id, labels, now)
   redis.call('ZADD', home .. 'gmo:flows', now, flow_id)
   for _, key in ipairs(label_keys(home, labels)) do
@@ -27,7 +29,7 @@ function L.index.added(home, flow_id, labels, now)
   L.index.moved(home, flow_id, nil, 'staging', now)
 end
 
--- A flow has changed its state; `old` may be nil. With its end the time of its jobs begins to run.
+-- Moves a flow to the list of its new state; `old` may be nil. Its retention starts when it ends.
 function L.index.moved(home, flow_id, old, new, now)
   local record = redis.call('HMGET', L.record.key(home, flow_id), 'created_at', 'retention', 'listed')
   for _, state in ipairs { old or new, record[3] or new } do
@@ -45,7 +47,7 @@ function L.index.moved(home, flow_id, old, new, now)
   end
 end
 
--- A flow leaves every list.
+-- Takes a flow off every list.
 function L.index.removed(home, flow_id)
   local record = redis.call('HMGET', L.record.key(home, flow_id), 'listed', 'labels')
   for _, key in ipairs(label_keys(home, record[2] or nil)) do

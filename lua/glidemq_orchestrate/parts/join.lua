@@ -1,10 +1,10 @@
--- How what was staged (grow.lua) joins its flow: first all nodes, then the edges that hold old nodes back, then those
--- that let new nodes run, and last the dependents of the node that added them are told. In slices, by anybody.
+-- How staged nodes (grow.lua) join their flow: first all nodes, then the edges that make old nodes wait, then those
+-- that let new nodes run; last the dependents of the node that added them are notified. In slices, by any caller.
 L.join = {}
 
 local SLICE, HELD_SLICE, EDGE_SLICE, MAX_ROW = 50, 500, 25, 65536
 
--- The nodes of the sealed batches belong to the flow from now on; gmo_advance_flow brings them in.
+-- Counts the nodes of the sealed batches as the flow's; gmo_advance_flow adds them.
 function L.grow.begin(flow, growth, count)
   local key = L.record.key(flow.home, flow.id)
   redis.call('HINCRBY', key, 'total', count)
@@ -12,6 +12,8 @@ function L.grow.begin(flow, growth, count)
   redis.call('ZREM', flow.home .. 'gmo:growing', growth .. '\n' .. flow.id)
   redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
 end
+
+-- Adds a page of staged nodes to the tables of the flow; removes those of batches that were not sealed.
 local function admit(key, table_key, sealed, page)
   for i = 1, #page, 2 do
     local batch, row, ref = L.grow.row(page[i + 1])
@@ -30,8 +32,8 @@ local function admit(key, table_key, sealed, page)
   end
 end
 
--- An old node waits for new ones too, unless it has been released already. Their names go to the end of its row, for
--- people to read, until that is long: writing a row of a megabyte again with each slice would cost more than the rest.
+-- Makes an old node wait for new ones too, unless it has been released. Their names are appended to its row, for people
+-- to read, until the row is long: rewriting a row of a megabyte in each slice would cost more than the rest.
 local function hold_back(key, old, edges)
   local prefix, job_id = L.record.split(old)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:node')
@@ -43,7 +45,7 @@ local function hold_back(key, old, edges)
     redis.call('SADD', prefix .. 'deps:' .. job_id, unpack(news))
     local row = redis.call('HGET', key .. ':nodes', job[2])
     if #row < MAX_ROW then
-      redis.call('HSETNX', prefix .. 'job:' .. job_id, 'gmo:row', #row) -- a restart takes these names away
+      redis.call('HSETNX', prefix .. 'job:' .. job_id, 'gmo:row', #row) -- a restart removes these names
       redis.call('HSET', key .. ':nodes', job[2], row:sub(1, -2) .. ',' .. table.concat(names, ',') .. ']')
     end
     return
@@ -53,6 +55,8 @@ local function hold_back(key, old, edges)
     redis.call('SREM', new_prefix .. 'parents:' .. new_id, old)
   end
 end
+
+-- Does a slice of the edges that make old nodes wait.
 local function hold_slice(key, table_key, sealed)
   local by_old = {}
   for _, text in ipairs(redis.call('LPOP', table_key .. ':held', HELD_SLICE) or {}) do
@@ -67,16 +71,18 @@ local function hold_slice(key, table_key, sealed)
   end
 end
 
--- A new node waits for an old one; when that has ended already, this is its only chance to be told.
+-- Makes a new node wait for an old one; if that has ended already, the new one is notified here, as no later call will.
 local function wait_for(flow, key, old, new, now)
   local prefix, job_id = L.record.split(old)
   redis.call('SADD', prefix .. 'parents:' .. job_id, new)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:node', 'gmo:skipped', 'gmo:on_failure')
   if job[1] == 'completed' or job[1] == 'failed' then
-    local told = { outcome = job[3] and 'skipped' or job[1], cause = job[2] or job_id, on_failure = job[4] }
-    L.release.notify(flow, key, old, new, told, now)
+    local notice = { outcome = job[3] and 'skipped' or job[1], cause = job[2] or job_id, on_failure = job[4] }
+    L.release.notify(flow, key, old, new, notice, now)
   end
 end
+
+-- Does the next slice of one growth: nodes, then edges of old nodes, then those of new ones.
 local function step(flow, key, growth, now)
   local table_key = L.grow.key(flow.home, growth)
   local meta = L.hashes.load(table_key .. ':meta')
@@ -100,14 +106,14 @@ local function step(flow, key, growth, now)
     if meta.ref then
       local prefix, job_id = L.record.split(meta.ref)
       local grower = L.record.of_job(prefix, job_id) or flow
-      L.dependents.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = grower.node })
+      L.dependents.notify(flow, prefix, job_id, now, { outcome = 'completed', cause = grower.node })
     end
-    L.settle.end_if_over(flow, key, now)
+    L.settle.end_if_done(flow, key, now)
   end
 end
 
--- Goes on with one growth that is joining; returns about how much work is left.
-function L.grow.go_on(flow, key, now)
+-- Does a slice of one growth that is joining; returns about how much work is left.
+function L.grow.continue(flow, key, now)
   local growth = redis.call('SRANDMEMBER', key .. ':growing')
   if not growth then
     return 0
@@ -117,13 +123,13 @@ function L.grow.go_on(flow, key, now)
   return redis.call('SCARD', key .. ':growing') + redis.call('HLEN', table_key) + redis.call('LLEN', table_key .. ':edges')
 end
 
--- Whether a flow whose nodes have all ended has ended itself.
-function L.grow.is_over(key)
+-- Whether no growth is joining, so that a flow whose nodes have all ended has ended.
+function L.grow.has_joined(key)
   return redis.call('EXISTS', key .. ':growing') == 0
 end
 
--- A node has completed: what its attempt staged joins the flow. Returns nil when that is nothing; else true:
--- gmo_advance_flow is needed, and the node's dependents are told by it.
+-- Lets the nodes that a completed attempt has staged join the flow. Returns nil when there are none; else true:
+-- gmo_advance_flow is needed, which notifies the node's dependents.
 function L.grow.commit(flow, prefix, job_id, now)
   local meta_key = L.grow.key(flow.home, job_id) .. ':meta'
   local meta = redis.call('HMGET', meta_key, 'token', 'count')

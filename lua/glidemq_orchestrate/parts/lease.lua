@@ -1,15 +1,15 @@
--- The lease of an attempt. Whoever begins one (fetch.lua) writes a token that only this attempt knows; what an attempt sends later is
--- taken only while the job is active, carries that token, and has the activation time that the attempt saw. The
--- last part fences off Node workers too: they rewrite processedOn when they take a job over, but know no token.
+-- The lease of an attempt. fetch.lua writes a token that only this attempt knows. What the attempt sends later is
+-- accepted only while the job is active and has that token and the activation time of the attempt. The time detects
+-- Node workers: they write processedOn when they take a job over, but no token.
 -- Proof in ARGS of gmo_progress and gmo_grow: 2 job id   3 stream entry id   4 group   5 token   6 processedOn
 L.lease = {}
 
--- Returns what the caller needs of the job, or nil and the error reply.
+-- Returns the prefix and the id of the job, or nil and the error reply.
 function L.lease.check(keys, args)
   local job_id = args[2]
   local fields = redis.call('HMGET', keys[1], 'state', 'gmo:token', 'processedOn')
   if not fields[1] then
-    return nil, redis.error_reply('GMO_STALE job ' .. job_id .. ' is gone')
+    return nil, redis.error_reply('GMO_STALE job ' .. job_id .. ' was removed')
   end
   if fields[1] ~= 'active' or fields[2] ~= args[5] or fields[3] ~= args[6] then
     return nil, redis.error_reply('GMO_STALE this attempt no longer owns job ' .. job_id .. ', which is ' .. fields[1])

@@ -1,10 +1,10 @@
--- Open nodes that nothing will ever end: their job was removed, or nothing leads to it any more.
+-- Open nodes that would never end: their job was removed, or is in no place from which a worker takes it.
 L.open_nodes = {}
 
 local PUT_BACK, REVOKED, LIST_SEARCH = 5, 50, 10000
 
--- Changes with every step of the life of a job; empty for a job that is gone, or of which a worker that came too late
--- has left some fields.
+-- A text that changes with every step in the life of a job, and the fields; empty for a missing job, or one of which
+-- only fields remain that a late worker has written.
 local function trace(job_key)
   local fields = redis.call('HMGET', job_key, 'state', 'processedOn', 'lastActive', 'attemptsMade', 'stalledCount',
     'gmo:entry', 'gmo:token', 'gmo:flow', 'activeSource', 'revoked')
@@ -16,6 +16,8 @@ local function trace(job_key)
   end
   return table.concat(fields, '|', 1, 7), fields
 end
+
+-- Brings a job back to the stream.
 local function put_back(prefix, job_id)
   local job_key = prefix .. 'job:' .. job_id
   local entry = L.stream.append(prefix .. 'stream', job_id, redis.call('HGET', job_key, 'name'))

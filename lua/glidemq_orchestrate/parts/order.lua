@@ -1,17 +1,19 @@
--- order: the nodes of a flow in an order that a restart of the server and a failover keep, <flow>:order. What looks at
--- all nodes in slices goes by positions in it; where a SCAN had come to means nothing to another server process.
--- Entries whose node has gone from the table may remain; a restart of the flow drops them.
+-- order: the nodes of a flow in an order that a restart of the server and a failover keep, <flow>:order. Functions that
+-- go through all nodes in slices use positions in it; a SCAN cursor is not valid in another server process.
+-- Entries of nodes that were removed from the table may remain; a restart of the flow removes them.
 L.order = {}
+
+-- The entry of a node.
 function L.order.entry(name, ref)
   return name .. '\n' .. ref
 end
 
--- Names of nodes hold no line break, names of queues may.
+-- The name and the ref in an entry. Names of nodes hold no line break, names of queues may.
 function L.order.split(entry)
   return entry:match('^([^\n]*)\n(.*)$')
 end
 
--- Nodes join; of a node that comes in pieces only the last counts.
+-- Appends nodes; of a node that comes in pieces only the last piece counts.
 function L.order.add(key, nodes)
   local entries = {}
   for _, node in ipairs(nodes) do
@@ -24,8 +26,8 @@ function L.order.add(key, nodes)
   end
 end
 
--- A flow that was staged before there was this list gets it in one go, however long that takes; then its length is
--- returned, else nil.
+-- Writes the list of a flow that was staged by a version without it, in one go, however long that takes, and returns
+-- its length; else nil.
 function L.order.ensure(key)
   if redis.call('EXISTS', key .. ':order') == 1 or redis.call('EXISTS', key .. ':nodes') == 0 then
     return nil

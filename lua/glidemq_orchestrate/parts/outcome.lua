@@ -1,27 +1,27 @@
--- outcome: what a worker says about an attempt, one of the kinds below. Part of gmo_finish_and_fetch.
+-- outcome: the outcome of an attempt, as a worker reports it, of one of the kinds below. Part of gmo_finish_and_fetch.
 -- In ARGS each outcome is 9 words: kind, job id, stream entry id ('' = from a list), token, processedOn, text,
 -- retention, number, number:
 --   done      text = result JSON
---   skip      text = reason: the job was not needed; it is completed, with the field gmo:skipped
+--   skip      text = reason: the job was not needed; it ends as completed, with the field gmo:skipped
 --   fail      text = reason, numbers = attempts allowed, backoff in ms
 --   later     text = new data ('' = keep), number = ms since the epoch; the attempt does not count
---   children  until the children of the job are done; the attempt does not count
+--   children  wait until the child jobs have completed; the attempt does not count
 --   suspend   text = reason, number = timeout in ms (0 = none)
 --   back      to the end of the queue; the attempt does not count
 -- Retention is '' or `<mode> <count> <age in seconds>` with glide-mq's modes; nodes of flows are kept.
--- Verdicts: ok, retrying, failed, again (too much work for one call: send it once more), `stale <why>`,
--- `error <what>` (the job's keys are broken).
+-- Verdicts: ok, retrying, failed, again (too much work for one call: send it again), `stale <why>`,
+-- `error <message>` (the job's keys are broken).
 L.outcome = {}
 L.outcome.WORDS = 9
 local FLOW_FAILURE = 50
 
--- Job fields that finishing needs, or nil and why the attempt is not the worker's any more.
+-- The job fields that finishing needs, or nil and the reason why the attempt no longer owns the job.
 local function read(x, o)
   local key = x.prefix .. 'job:' .. o.job_id
   local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingSeq', 'orderingKey',
     'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name', 'gmo:grows')
   if not v[1] then
-    return nil, 'stale job ' .. o.job_id .. ' is gone'
+    return nil, 'stale job ' .. o.job_id .. ' was removed'
   end
   if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then
     return nil, 'stale this attempt no longer owns job ' .. o.job_id .. ', which is ' .. v[1]
@@ -32,6 +32,8 @@ local function read(x, o)
     orderingKey = v[6] or nil, groupSlot = v[7] or nil, priority = v[8] or nil, parentId = v[9] or nil,
     parentQueue = v[10] or nil, name = v[14] or nil, flow = flow }
 end
+
+-- Mode, count and age of the retention; nodes of flows are kept.
 local function retention(o, job)
   local mode, count, age = o.retention:match('^(%S+) (%d+) (%d+)$')
   if job.flow or not mode then
@@ -40,8 +42,8 @@ local function retention(o, job)
   return mode, tonumber(count), tonumber(age)
 end
 
--- The entry goes with those of all other outcomes of the call; a job of a list gives its slot back.
-local function let_go(x, o)
+-- Removes the entry, together with those of the other outcomes of the call, or frees the slot of a job from a list.
+local function release_entry(x, o)
   if o.entry_id == '' then
     L.list_active.release(x.prefix .. 'list-active')
     redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
@@ -49,6 +51,8 @@ local function let_go(x, o)
     x.entries[#x.entries + 1] = o.entry_id
   end
 end
+
+-- Notifies the job that waits for this one by the fields parentId and parentQueue.
 local function notify_single_parent(x, o, job)
   if job.parentId and job.parentQueue and job.parentId ~= '' and job.parentQueue ~= '' then
     local start = x.prefix:match('^(.*):{[^{}]*}:$')
@@ -57,15 +61,17 @@ local function notify_single_parent(x, o, job)
   end
 end
 
--- Whether the job is a node of a flow of the portable path, whose dependents are told by the supervisor.
+-- Whether the job is a node of a flow of the portable path, whose dependents are notified by the supervisor.
 local function is_portable(x, o)
   local opts = redis.call('HGET', x.prefix .. 'job:' .. o.job_id, 'opts') or ''
   return opts:find('"gmo":{"flow"', 1, true) ~= nil or opts:find('"gmo": {"flow"', 1, true) ~= nil
 end
+
+-- Completes the job, also as skipped.
 local function done(x, o, job)
   local mode, count, age = retention(o, job)
   local result = o.kind == 'skip' and 'null' or o.text
-  let_go(x, o)
+  release_entry(x, o)
   redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn', x.now_text)
   redis.call('ZADD', x.prefix .. 'completed', x.now, o.job_id)
   L.ordering.mark_done(x.prefix, job.orderingKey, job.orderingSeq)
@@ -91,6 +97,8 @@ local function done(x, o, job)
   end
   return 'ok'
 end
+
+-- Fails the job for good or for a retry.
 local function fail(x, o, job)
   local mode, count, age = retention(o, job)
   local key = x.prefix .. 'job:' .. o.job_id
@@ -112,6 +120,8 @@ local function fail(x, o, job)
   end
   return verdict
 end
+
+-- Ends the attempt without an end of the job: it waits for a time, child jobs, a signal or its turn.
 local function park(x, o, job)
   local p = { prefix = x.prefix, job_id = o.job_id, entry_id = o.entry_id, group = x.group, now = x.now }
   if o.entry_id == '' then
@@ -133,18 +143,18 @@ local function park(x, o, job)
 end
 local ACT = { done = done, skip = done, fail = fail, later = park, children = park, suspend = park, back = park }
 
--- Reads the outcome that begins at args[at].
+-- Reads the outcome from args[at] on.
 function L.outcome.read(args, at)
   return { kind = args[at], job_id = args[at + 1], entry_id = args[at + 2], token = args[at + 3],
     processed_on = args[at + 4], text = args[at + 5], retention = args[at + 6],
     first = tonumber(args[at + 7]) or 0, second = tonumber(args[at + 8]) or 0 }
 end
 
--- Returns the verdict. Where a node has many dependents, telling them counts against what one call may do.
+-- Accepts an outcome and returns the verdict. Notifying the dependents of a node counts against the budget of the call.
 function L.outcome.accept(x, o)
   local act = ACT[o.kind]
   if not act then
-    return 'stale unknown kind of outcome ' .. tostring(o.kind)
+    return 'stale unknown outcome kind ' .. tostring(o.kind)
   end
   if x.spent >= x.budget then
     return 'again'

@@ -1,11 +1,15 @@
 -- read: pages of large tables. Nothing here writes.
 L.read = {}
 
--- Cursors of SCAN mean something to one server process only: those that are given out say which, and a page that
--- another one is asked for is the first again. Whoever reads may get things twice, and misses none.
+-- A cursor of SCAN is valid in one server process only, so the cursors in replies name theirs, and another process
+-- starts again with the first page. A reader may get an item twice, and misses none.
+
+-- The id of this server process.
 local function process()
   return redis.call('INFO', 'server'):match('run_id:(%x+)') or ''
 end
+
+-- The SCAN cursor in a cursor that `following` made: 0 where that was made by another process.
 local function resume(cursor)
   local at, origin = cursor:match('^(%d+)@(%x*)$')
   if not at then
@@ -13,11 +17,13 @@ local function resume(cursor)
   end
   return origin == process() and at or '0'
 end
+
+-- The cursor for a reply: 0 at the end, else with the id of the process.
 local function following(cursor)
   return cursor == '0' and '0' or cursor .. '@' .. process()
 end
 
--- Whether a node still has what the generation before left in it: its turn to run again has not come.
+-- A function that returns whether a node still holds the results of the previous run: it is yet to be reset.
 local function leftovers(key)
   local marks = redis.call('HMGET', key, 'restart', 'retry')
   return function(ref)
@@ -28,8 +34,8 @@ local function leftovers(key)
   end
 end
 
--- Calls visit(name, table row, job key, is it about to run again) for a page of nodes; returns the next cursor, '0' at
--- the end.
+-- Calls visit(name, table row, job key, whether it is yet to be reset) for a page of nodes; returns the next cursor,
+-- '0' at the end.
 local function each_node(keys, args, visit)
   local start, is_left = keys[1]:match('^(.*:){[^{}]*}:gmo:flow:'), leftovers(keys[1])
   local page = redis.call('HSCAN', keys[1] .. ':nodes', resume(args[3]), 'COUNT', args[4])
@@ -41,7 +47,7 @@ local function each_node(keys, args, visit)
   return following(page[1])
 end
 
--- Fields of a job; of one that cannot be read, or that no row leads to, a state that no job has.
+-- Fields of a job; the state `unreadable`, which no job has, where the job or the row of its node cannot be read.
 local function fields_of(job_key, ...)
   local fields = job_key and redis.pcall('HMGET', job_key, ...) or { err = 'no row' }
   return fields.err and { 'unreadable' } or fields

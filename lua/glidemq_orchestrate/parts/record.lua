@@ -1,26 +1,30 @@
 -- The record of a flow and the names of its keys. Everything lives in the slot of the home queue:
 --   <home>gmo:flow:<id>           hash: id name digest total home labels state completed failed reason
---                                 skipped ignored (those of the failed that do not count) created_at started_at
+--                                 skipped ignored (failures that do not count) created_at started_at
 --                                 finished_at generation (how often it was restarted) retention and deadline (ms)
---                                 fail_fast expired_at listed (the state it is listed under), and the marks cancel
---                                 (what it ends as), retry and restart (how much of the order is left): see
+--                                 fail_fast expired_at listed (the state in the index), and the marks cancel
+--                                 (the state it ends in), retry and restart (how much of the order is left): see
 --                                 begin_again.lua; doomed: rerun.lua
 --   <home>gmo:flow:<id>:nodes     hash: node name -> JSON [rank, queue, job id, job, dependency...]
 --   <home>gmo:flow:<id>:open      set of refs: nodes that have not ended
 --   <home>gmo:flow:<id>:ready     set of refs: nodes to be released
 --   <home>gmo:flow:<id>:failed    set of refs: nodes that a retry runs again: failed, or skipped because of others
---   <home>gmo:flow:<id>:blocked   set of "<ref>\n<failed or skipped>\n<outcome>\n<cause>": nodes to be ended like that,
---                                 because a dependency had this outcome, which the node <cause> began
+--   <home>gmo:flow:<id>:blocked   set of "<ref>\n<failed or skipped>\n<outcome>\n<cause>": nodes to be ended as failed
+--                                 or skipped, because a dependency had this outcome, which started at node <cause>
 --   <home>gmo:flow:<id>:order     list of "<node name>\n<ref>" of all nodes, as they joined: see order.lua
---   <home>gmo:flow:<id>:notifying   hash: ref of a node with many dependents -> how far they were told: see dependents.lua;
---                                 the outcome `again` takes back what they were told
+--   <home>gmo:flow:<id>:notifying hash: ref of a node with many dependents -> how far they are notified, see
+--                                 dependents.lua; the outcome `again` makes them forget the node's end
 --   <home>gmo:flow:<id>:growing   set: see grow.lua
 --   <home>gmo:todo                set of flow ids that need gmo_advance_flow
 -- A ref is "<queue prefix><job id>", the form of glide-mq's dependency members.
 L.record = {}
+
+-- The prefix of the home queue, from the key of the flow.
 function L.record.home(flow_key, flow_id)
   return flow_key:sub(1, #flow_key - #('gmo:flow:' .. flow_id))
 end
+
+-- The key of the flow's record.
 function L.record.key(home, flow_id)
   return home .. 'gmo:flow:' .. flow_id
 end
@@ -38,6 +42,8 @@ function L.record.of_job(prefix, job_id)
   end
   return { id = fields[1], home = fields[2], node = fields[3] or job_id, on_failure = fields[4] or nil }
 end
+
+-- The error reply for a flow without a record.
 function L.record.not_found(flow_id)
   return redis.error_reply('GMO_FLOW_NOT_FOUND no flow ' .. flow_id .. ' in this queue')
 end

@@ -1,7 +1,7 @@
--- Making nodes ready: the only place that moves a node of a flow out of waiting-children.
+-- Releasing nodes: the only place that moves a node of a flow out of waiting-children.
 L.release = {}
 
--- A node that asked for more than a place in the stream: its priority, order and time to live count from now on.
+-- Makes a node ready whose options ask for more than a place in the stream: priority, ordering, cost, time to live.
 -- Returns false when it can never start.
 local function place(prefix, job_id, name, now)
   local key, int = prefix .. 'job:' .. job_id, L.numbers.int
@@ -39,17 +39,17 @@ local function place(prefix, job_id, name, now)
   return true
 end
 
--- What releasing needs of a job, as `read` gives it.
+-- The job fields that `read` returns.
 local FIELDS = { 'state', 'name', 'delay', 'gmo:rule', 'gmo:placed', 'gmo:queue_timeout', 'gmo:edge' }
 
--- The fields of a job that releasing it needs, and one more.
+-- The fields of a job that its release needs, and one more.
 function L.release.read(job_key, field)
   FIELDS[8] = field
   return redis.call('HMGET', job_key, unpack(FIELDS))
 end
 
--- Routes one node by its own options, and remembers the stream entry so that a cancel can take it back. `v`: what
--- `L.release.read` has found, where that is known.
+-- Makes one node ready by its own options, and stores its stream entry so that a cancel can remove it. `v`: its fields
+-- from `L.release.read`, if the caller has them.
 function L.release.node(flow, ref, now, v)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
@@ -66,7 +66,8 @@ function L.release.node(flow, ref, now, v)
   end
   if v[5] then
     if not place(prefix, job_id, v[2] or '', now) then
-      L.settle.fail_and_notify(L.record.of_job(prefix, job_id), ref, 'its cost is over the capacity of its bucket', now)
+      local reason = 'its cost exceeds the capacity of its token bucket'
+      L.settle.fail_and_notify(L.record.of_job(prefix, job_id), ref, reason, now)
       L.dead_letters.note(prefix, job_id, now)
     end
   elseif delay > 0 then
@@ -78,15 +79,16 @@ function L.release.node(flow, ref, now, v)
   end
 end
 
--- Returns true when gmo_advance_flow has to end the dependent.
-function L.release.notify(flow, key, ref, dependent, told, now)
-  local what, v = L.rules.notify(key, ref, dependent, told)
-  if what == 'run' then
+-- Notifies a dependent of the end of the job `ref`, and releases it if it may run. Returns true when gmo_advance_flow
+-- has to end it.
+function L.release.notify(flow, key, ref, dependent, notice, now)
+  local decision, v = L.rules.notify(key, ref, dependent, notice)
+  if decision == 'run' then
     local prefix, job_id = L.record.split(dependent)
     L.release.node(flow, dependent, now, v)
     L.events.emit(prefix .. 'events', 'active', job_id)
-  elseif what == 'blocked' then
+  elseif decision == 'blocked' then
     redis.call('SADD', flow.home .. 'gmo:todo', flow.id)
   end
-  return what == 'blocked'
+  return decision == 'blocked'
 end

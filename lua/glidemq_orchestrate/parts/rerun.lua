@@ -1,17 +1,20 @@
--- rerun: nodes that have ended are to run again, in a retry or a restart of their flow. Steps, each in slices:
---   restart   (restarts only) every node is noted in :failed; those that running nodes had added are doomed
---   retry     every noted node goes back to waiting, and its dependents forget how it had ended; doomed ones go
---   then      what they know of the dependencies that do not run again decides about the nodes that went back
--- Nothing is released before the first two are over. The record's field `doomed` is there from the first node that is
--- doomed until the retry is over, cut off by a cancel or not: without it no edge needs to be looked at for doom.
+-- rerun: ended nodes run again, in a retry or a restart of their flow. Steps, each in slices:
+--   restart   (restarts only) every node is added to :failed; those that running nodes had added are leaving: they are
+--             to be removed, and have the field gmo:doomed
+--   retry     every node in :failed waits again, and its dependents forget its end; leaving ones are removed
+--   then      the ends of the dependencies that do not run again decide about the reset nodes
+-- Nothing is released before the first two have ended. The record has the field `doomed` from the first leaving node to
+-- the end of the retry, interrupted by a cancel or not: without it no edge needs to be checked for a leaving node.
 L.rerun = {}
 local SLICE, BUDGET = 50, 250
-local function is_doomed(prefix, job_id)
+
+-- Whether the node is to be removed by the restart.
+local function is_leaving(prefix, job_id)
   return redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:doomed') == 1
 end
 
--- Nodes that were added from outside stay, those of a running node (see grow.lua) do not: it adds them again. Returns
--- whether the node stays.
+-- Adds a node to :failed. Nodes that were added from outside stay, those that a running node has added (see grow.lua)
+-- leave: it adds them again. Returns whether the node stays.
 local function note(key, name, ref)
   local prefix, job_id = L.record.split(ref)
   redis.call('SADD', key .. ':failed', ref)
@@ -20,7 +23,7 @@ local function note(key, name, ref)
     redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:doomed', '1')
     redis.call('HSET', key, 'doomed', '1')
     return false
-  elseif job[2] then -- without the names that were added to it
+  elseif job[2] then -- remove the names that were appended to the row
     local row = redis.call('HGET', key .. ':nodes', name)
     redis.call('HSET', key .. ':nodes', name, row:sub(1, tonumber(job[2]) - 1) .. ']')
     redis.call('HDEL', prefix .. 'job:' .. job_id, 'gmo:row')
@@ -28,15 +31,15 @@ local function note(key, name, ref)
   return true
 end
 
--- A slice of the restart; `left`: how many entries at the head of the order have not been looked at. Those that stay go
--- to its end. Returns how much is left.
+-- Does a slice of the restart; `left`: how many entries at the head of the order are not done. Nodes that stay move to
+-- its end. Returns how much is left.
 function L.rerun.note_all(key, left)
   left = L.order.ensure(key) or tonumber(left)
   local open = key .. ':open'
   for _, entry in ipairs(redis.call('LPOP', key .. ':order', math.min(left, SLICE)) or {}) do
     left = left - 1
     local name, ref = L.order.split(entry)
-    -- What joins the flow meanwhile is open and runs anyway.
+    -- Nodes that join the flow meanwhile are open and run anyway.
     if redis.call('HEXISTS', key .. ':nodes', name) == 1
       and (redis.call('SISMEMBER', open, ref) == 1 or note(key, name, ref)) then
       redis.call('RPUSH', key .. ':order', entry)
@@ -51,6 +54,8 @@ function L.rerun.note_all(key, left)
   end
   return redis.call('SCARD', key .. ':failed') + 1
 end
+
+-- Resets the job of a node to waiting-children, without the results of its last run.
 local function clear(prefix, job_id, job, now)
   local key = prefix .. 'job:' .. job_id
   redis.call('ZREM', prefix .. 'failed', job_id)
@@ -60,39 +65,41 @@ local function clear(prefix, job_id, job, now)
     'gmo:skipped')
 end
 
--- Whether any node of the flow is doomed.
-function L.rerun.dooms(key)
+-- Whether any node of the flow is leaving.
+function L.rerun.has_leaving(key)
   return redis.call('HEXISTS', key, 'doomed') == 1
 end
 
--- A dependent forgets how the node ended, or that there was such a node. Returns whether it stays a dependent.
-function L.rerun.take_back(ref, dependent, dooms)
-  if not dooms then
+-- Makes a dependent forget the end of the node, or a leaving node itself. Returns whether it stays a dependent.
+function L.rerun.take_back(ref, dependent, has_leaving)
+  if not has_leaving then
     L.rules.forget(ref, dependent)
     return true
   end
   local prefix, job_id = L.record.split(ref)
   local its_prefix, its_id = L.record.split(dependent)
-  local goes, its_goes = is_doomed(prefix, job_id), is_doomed(its_prefix, its_id)
-  if its_goes and not goes then
+  local leaves, it_leaves = is_leaving(prefix, job_id), is_leaving(its_prefix, its_id)
+  if it_leaves and not leaves then
     redis.call('SREM', prefix .. 'parents:' .. job_id, dependent)
     return false
   end
   L.rules.forget(ref, dependent)
-  if goes and not its_goes then
+  if leaves and not it_leaves then
     redis.call('SREM', its_prefix .. 'deps:' .. its_id, ref)
   end
   return true
 end
 
--- All dependents of the node have forgotten it.
-function L.rerun.told(key, ref, dooms)
+-- Removes a leaving node after all its dependents have forgotten it.
+function L.rerun.forgotten(key, ref, has_leaving)
   local prefix, job_id = L.record.split(ref)
-  if dooms and is_doomed(prefix, job_id) then
+  if has_leaving and is_leaving(prefix, job_id) then
     redis.call('HDEL', key .. ':nodes', redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:node'))
     L.jobs.unlink(prefix, job_id)
   end
 end
+
+-- Takes the end of a node out of the counts of the flow.
 local function uncount(key, v)
   if v[1] == 'failed' then
     redis.call('HINCRBY', key, 'failed', -1)
@@ -104,13 +111,13 @@ local function uncount(key, v)
   end
 end
 
--- Returns what it cost.
-local function reset(key, ref, now, dooms)
+-- Resets one node, or counts it out if it is leaving, and its dependents forget its end. Returns the cost.
+local function reset(key, ref, now, has_leaving)
   local prefix, job_id = L.record.split(ref)
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule')
   local job = L.jobs.read(prefix, job_id)
-  uncount(key, v[1] and v or { 'failed' }) -- a job that is gone has counted as failed
-  if dooms and is_doomed(prefix, job_id) then
+  uncount(key, v[1] and v or { 'failed' }) -- a missing job has counted as failed
+  if has_leaving and is_leaving(prefix, job_id) then
     redis.call('HINCRBY', key, 'total', -1)
     redis.call('ZREM', prefix .. 'failed', job_id)
     redis.call('ZREM', prefix .. 'completed', job_id)
@@ -130,28 +137,28 @@ local function reset(key, ref, now, dooms)
     return SLICE
   end
   for _, dependent in ipairs(redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)) do
-    L.rerun.take_back(ref, dependent, dooms)
+    L.rerun.take_back(ref, dependent, has_leaving)
   end
-  L.rerun.told(key, ref, dooms)
+  L.rerun.forgotten(key, ref, has_leaving)
   return 5 + count
 end
 
--- A slice of the retry; returns how much is left.
+-- Does a slice of the retry; returns how much is left.
 function L.rerun.slice(flow, key, now)
-  local spent, dooms = 0, L.rerun.dooms(key)
+  local spent, has_leaving = 0, L.rerun.has_leaving(key)
   while spent < BUDGET do
     local ref = redis.call('SPOP', key .. ':failed')
     if not ref then
       break
     end
-    spent = spent + reset(key, ref, now, dooms)
+    spent = spent + reset(key, ref, now, has_leaving)
   end
   local left = redis.call('SCARD', key .. ':failed')
   if left == 0 and spent < BUDGET then
-    left = L.dependents.go_on(flow, key, now)
+    left = L.dependents.continue(flow, key, now)
     if left == 0 then
       redis.call('HDEL', key, 'retry', 'doomed')
-      L.settle.end_if_over(flow, key, now) -- where every node that was noted is gone
+      L.settle.end_if_done(flow, key, now) -- when all nodes of :failed were removed
     end
   end
   return math.max(left + redis.call('SCARD', key .. ':ready'), 1)

@@ -1,11 +1,11 @@
--- What is left of flows in the end. A flow with a retention loses its jobs and tables that long after its end; a
--- tombstone stays: its record with the field expired_at, for as long as the sweep says. Flows that were staged and
--- never started are removed without a trace, and so is what attempts staged that did not finish.
+-- Removing flows. The jobs and tables of a flow with a retention are removed that long after its end; a tombstone
+-- stays: its record with the field expired_at, for as long as the sweep asks for. Flows that were staged and never
+-- started are removed completely, and so are nodes that were staged by attempts that did not complete.
 L.retain = {}
 local SLICE, LATER = 50, 3600 * 1000
 local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'blocked', 'notifying', 'growing' }
 
--- An error reply when the flow is gone or only its tombstone is left, else nil.
+-- An error reply when there is no flow or only its tombstone, else nil.
 function L.retain.refusal(key, flow_id)
   local found = redis.call('HMGET', key, 'id', 'expired_at')
   if not found[1] then
@@ -15,6 +15,8 @@ function L.retain.refusal(key, flow_id)
     return redis.error_reply('GMO_FLOW_EXPIRED the jobs of flow ' .. flow_id .. ' were removed after its retention')
   end
 end
+
+-- Removes the job of a node, unless it belongs to another flow.
 local function remove_job(ref, flow_id)
   local prefix, job_id = L.record.split(ref)
   local owner = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:flow')
@@ -27,7 +29,7 @@ local function remove_job(ref, flow_id)
   redis.call('ZREM', prefix .. 'failed', job_id)
 end
 
--- Removes the jobs of a slice of the nodes, and them from the tables; returns how many nodes are left.
+-- Removes a slice of the nodes: their jobs and their entries in the tables. Returns how many nodes are left.
 local function remove_nodes(key, flow_id)
   local start = key:match('^(.*):{[^{}]*}:gmo:flow:')
   local page = redis.call('HRANDFIELD', key .. ':nodes', SLICE, 'WITHVALUES')
@@ -35,12 +37,12 @@ local function remove_nodes(key, flow_id)
     local queue, job_id = L.stage.place(page[i + 1])
     local ref = start .. ':{' .. queue .. '}:' .. job_id
     remove_job(ref, flow_id)
-    -- Out of the tables too: a submission that comes before the last slice must stage the node again.
+    -- From the tables too: a submission before the last slice must stage the node again.
     redis.call('HDEL', key .. ':nodes', page[i])
     redis.call('SREM', key .. ':open', ref)
     redis.call('SREM', key .. ':ready', ref)
   end
-  if #page == 0 then -- nodes of which only some edges were staged
+  if #page == 0 then -- nodes with only some of their edges staged
     for _, ref in ipairs(redis.call('SPOP', key .. ':open', SLICE)) do
       remove_job(ref, flow_id)
     end
@@ -53,7 +55,7 @@ local function unlink_tables(key)
   end
 end
 
--- Deletes a slice of a flow that never started; returns the nodes that are left.
+-- Deletes a slice of a flow that never started; returns how many nodes are left.
 local function discard(key, home, flow_id)
   local left = remove_nodes(key, flow_id)
   if left == 0 then

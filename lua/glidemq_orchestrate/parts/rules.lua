@@ -1,11 +1,11 @@
--- rules: what the end of a dependency means to a node, and when a node runs.
+-- rules: what the end of a dependency means for a node, and when a node runs.
 -- A node ends as completed, failed or skipped; a skipped one is completed for glide-mq, with the field gmo:skipped.
--- What an outcome counts for a dependent says, in this order, the field gmo:edge:<ref> or gmo:edge of the dependent,
+-- How an outcome counts for a dependent is set by, in this order, the field gmo:edge:<ref> or gmo:edge of the dependent,
 -- or the field gmo:on_failure of the dependency: fail (the default), ignore, skip or all_done.
--- A node without the field gmo:rule runs when everything that it waits for counts as completed, and ends with the first
--- that does not; glide-mq counts the completed ones for it too. A node with that field counts for itself, in
--- gmo:completed, gmo:failed and gmo:skips, each dependency once by its field gmo:dep:<ref>. Nobody else can release it:
--- until it is released it waits for itself too, as one more member of its dependencies.
+-- A node without the field gmo:rule runs when all its dependencies count as completed, and ends with the first
+-- that does not; glide-mq counts its completed ones too. For a node with that field we count in gmo:completed,
+-- gmo:failed and gmo:skips, each dependency once by the field gmo:dep:<ref>. glide-mq cannot release it:
+-- until it is released, its set of dependencies has the node itself as one more member.
 L.rules = {}
 local COUNTS_AS = {
   ignore = { failed = 'completed' },
@@ -14,8 +14,8 @@ local COUNTS_AS = {
 }
 local COUNTERS = { completed = 'gmo:completed', failed = 'gmo:failed', skipped = 'gmo:skips' }
 
--- Each returns run, failed or skipped, or nil while it is open; c, f, k of n dependencies have completed, failed, been
--- skipped. The names and meanings are those of Airflow's trigger rules.
+-- Each returns run, failed or skipped, or false while it is undecided; c, f, k of n dependencies have completed, failed,
+-- been skipped. The names and meanings are those of Airflow's trigger rules.
 local VERDICT = {
   all_success = function(c, f, k, n)
     return f > 0 and 'failed' or k > 0 and 'skipped' or c == n and 'run'
@@ -55,28 +55,32 @@ local VERDICT = {
   end,
 }
 
--- From now on nobody but us releases the node.
+-- Adds the node to its own dependencies, so that glide-mq does not release it.
 function L.rules.guard(prefix, job_id)
   redis.call('SADD', prefix .. 'deps:' .. job_id, prefix .. job_id)
 end
+
+-- Removes the node from its own dependencies.
 function L.rules.unguard(prefix, job_id)
   redis.call('SREM', prefix .. 'deps:' .. job_id, prefix .. job_id)
 end
 
--- How an outcome counts; v: what `L.release.read` has found.
-local function effect(told, v)
-  local changed = COUNTS_AS[v[8] or v[7] or told.on_failure]
-  return changed and changed[told.outcome] or told.outcome
+-- How an outcome counts for the dependent; v: its fields from `L.release.read`.
+local function effect(notice, v)
+  local changed = COUNTS_AS[v[8] or v[7] or notice.on_failure]
+  return changed and changed[notice.outcome] or notice.outcome
 end
+
+-- A counter of a job; 0 without it.
 local function count(key, field)
   return tonumber(redis.call('HGET', key, field)) or 0
 end
 
--- What is to happen to a waiting node with a rule: run, failed or skipped, or nil.
+-- The decision about a waiting node with a rule: run, failed or skipped, or nil while it is undecided.
 local function verdict(prefix, job_id, rule)
   local key, deps = prefix .. 'job:' .. job_id, prefix .. 'deps:' .. job_id
   if redis.call('SISMEMBER', deps, prefix .. job_id) == 0 then
-    return nil -- it has been released, and waits for jobs of its own
+    return nil -- it has been released, and waits for its own child jobs
   end
   local all = redis.call('SCARD', deps) - 1
   if all == 0 then
@@ -86,12 +90,14 @@ local function verdict(prefix, job_id, rule)
   return decide(count(key, COUNTERS.completed), count(key, COUNTERS.failed), count(key, COUNTERS.skipped), all) or nil
 end
 
--- The end of a node that cannot run, for gmo_advance_flow; the field gmo:why keeps its cause.
-local function block(key, job_key, dependent, outcome, told)
-  local why = type(told) == 'string' and told or told.outcome .. '\n' .. told.cause
+-- Records a node that cannot run, for gmo_advance_flow; its field gmo:why keeps the cause.
+local function block(key, job_key, dependent, outcome, notice)
+  local why = type(notice) == 'string' and notice or notice.outcome .. '\n' .. notice.cause
   redis.call('HSET', job_key, 'gmo:why', why)
   redis.call('SADD', key .. ':blocked', dependent .. '\n' .. outcome .. '\n' .. why)
 end
+
+-- Counts the outcome of a dependency; false when it was counted before.
 local function mark(job_key, ref, outcome)
   if redis.call('HSETNX', job_key, 'gmo:dep:' .. ref, outcome) == 0 then
     return false
@@ -100,8 +106,9 @@ local function mark(job_key, ref, outcome)
   return true
 end
 
--- What was told before decides about a node that begins, or begins again. Returns true when it may be released.
-function L.rules.begin(key, ref)
+-- Decides about a node that starts, or starts again, by the outcomes counted so far; one that cannot run is blocked.
+-- Returns true when it may be released.
+function L.rules.decide(key, ref)
   local prefix, job_id = L.record.split(ref)
   local job_key = prefix .. 'job:' .. job_id
   local v = redis.call('HMGET', job_key, 'gmo:rule', 'depsCompleted', COUNTERS.skipped, 'gmo:why', 'state')
@@ -119,31 +126,31 @@ function L.rules.begin(key, ref)
   return now_due == 'run'
 end
 
--- Counts as glide-mq does. Returns whether this was the last that the node waits for.
+-- Counts a dependency as glide-mq does. Returns whether it was the last that the node waits for.
 local function tick_off(prefix, job_id, ref)
   local key = prefix .. 'job:' .. job_id
   return redis.call('HSETNX', key, 'depdone:' .. ref, '1') == 1
     and L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)
 end
 
--- Tells a dependent how the job `ref` ended. A repeat changes nothing. Returns run when it may be released, blocked
--- when gmo_advance_flow has to end it, or nil; and what `L.release.read` has found.
--- told: outcome, cause (the node that began it) and on_failure (of the node that ended, or nil).
-function L.rules.notify(key, ref, dependent, told)
+-- Notifies a dependent of the end of the job `ref`. A repeat changes nothing. Returns run when it may be released,
+-- blocked when gmo_advance_flow has to end it, or nil; and its fields from `L.release.read`.
+-- notice: outcome, cause (the node where it started) and on_failure (of the node that ended, or nil).
+function L.rules.notify(key, ref, dependent, notice)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id
   local v = L.release.read(job_key, 'gmo:edge:' .. ref)
   if not v[1] then
     return nil
   end
-  local outcome, is_waiting = effect(told, v), v[1] == 'waiting-children'
+  local outcome, is_waiting = effect(notice, v), v[1] == 'waiting-children'
   if not v[4] then
     if outcome == 'completed' then
       return tick_off(prefix, job_id, ref) and is_waiting and 'run' or nil, v
     elseif outcome == 'skipped' then
       mark(job_key, ref, outcome)
     end
-    block(key, job_key, dependent, outcome, told)
+    block(key, job_key, dependent, outcome, notice)
     return 'blocked'
   end
   tick_off(prefix, job_id, ref)
@@ -152,13 +159,13 @@ function L.rules.notify(key, ref, dependent, told)
   end
   local now_due = is_waiting and verdict(prefix, job_id, v[4])
   if now_due == 'failed' or now_due == 'skipped' then
-    block(key, job_key, dependent, now_due, told)
+    block(key, job_key, dependent, now_due, notice)
     return 'blocked'
   end
   return now_due or nil, v
 end
 
--- Takes back what a dependent was told of the job `ref`, which is to run again.
+-- Undoes the notification of a dependent about the job `ref`, which runs again.
 function L.rules.forget(ref, dependent)
   local prefix, job_id = L.record.split(dependent)
   local job_key = prefix .. 'job:' .. job_id

@@ -1,6 +1,6 @@
--- Schedulers. Both functions do nothing while somebody holds the lock with which glide-mq's workers guard reading,
--- firing and writing an entry: what is atomic here cannot come between. An entry that has changed since the caller
--- read it is left alone, so that of any number of callers one wins.
+-- Schedulers. gmo_put_scheduler and gmo_fire_scheduler do nothing while a glide-mq worker holds the lock under which it
+-- reads, fires and writes an entry. An entry that has changed since the caller read it is left alone, so that one of
+-- any number of callers wins.
 L.scheduler = {}
 
 local LOCK = 'schedulers:lock:__tick__'
@@ -9,6 +9,8 @@ local LOCK = 'schedulers:lock:__tick__'
 local function stored(key, name)
   return redis.call('HGET', key, name) or ''
 end
+
+-- Writes the text of an entry; '' removes it.
 local function write(key, name, text)
   if text == '' then
     redis.call('HDEL', key, name)

@@ -1,6 +1,8 @@
--- The end of nodes and of flows: counts, causes, and the event that wakes whoever waits.
+-- The end of nodes and of flows: counts, reasons, and the event that wakes waiting clients.
 -- EVENT flow.completed | flow.failed | flow.cancelled  {flowId}  on the events stream of the home queue
 L.settle = {}
+
+-- Ends a running flow in the state that its marks and counts give.
 local function close(home, flow, key, now)
   local marks = redis.call('HMGET', key, 'cancel', 'failed', 'ignored', 'state')
   if marks[4] ~= 'running' then
@@ -20,18 +22,17 @@ local function close(home, flow, key, now)
   L.events.emit(home .. 'events', 'flow.' .. state, '', 'flowId', flow)
 end
 
--- Ends the flow when all its nodes have ended and none are about to join it.
-function L.settle.end_if_over(flow, key, now)
-  if redis.call('SCARD', key .. ':open') == 0 and L.grow.is_over(key) then
+-- Ends the flow when all its nodes have ended and none is about to join it.
+function L.settle.end_if_done(flow, key, now)
+  if redis.call('SCARD', key .. ':open') == 0 and L.grow.has_joined(key) then
     close(flow.home, flow.id, key, now)
   end
 end
 
--- Every open node of the flow is to end; gmo_advance_flow does it. `how`: what the flow ends as. False: it was stopped
--- before.
-function L.settle.stop(home, flow_id, how, reason)
+-- Marks the flow so that gmo_advance_flow ends its open nodes. `state`: the one it ends in. False: it was stopped before.
+function L.settle.stop(home, flow_id, state, reason)
   local key = L.record.key(home, flow_id)
-  if redis.call('HSETNX', key, 'cancel', how) == 0 then
+  if redis.call('HSETNX', key, 'cancel', state) == 0 then
     return false
   end
   redis.call('HSET', key, 'reason', reason)
@@ -40,22 +41,22 @@ function L.settle.stop(home, flow_id, how, reason)
   return true
 end
 
--- A failure that is ignored leaves the flow as it is; the first other one is its reason, and may stop it.
+-- Records the failure of a node. An ignored one does not count; the first other one is the flow's reason, and may stop it.
 local function note_failure(flow, key, ref, reason)
   local prefix, job_id = L.record.split(ref)
   if redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') == 'ignore' then
     L.hashes.add(key, 'ignored', 1)
     return
   end
-  local told = flow.node .. ': ' .. reason
-  redis.call('HSETNX', key, 'reason', told)
+  local text = flow.node .. ': ' .. reason
+  redis.call('HSETNX', key, 'reason', text)
   if redis.call('HGET', key, 'fail_fast') then
-    L.settle.stop(flow.home, flow.id, 'failed', told)
+    L.settle.stop(flow.home, flow.id, 'failed', text)
   end
 end
 
 -- Counts the end of one node once, however often it is reported. Failed nodes, and those that were skipped because of
--- others, run again when the flow is retried; one that chose to be skipped does not.
+-- others, run again when the flow is retried; one whose handler skipped it does not.
 function L.settle.ended(flow, ref, outcome, reason, now)
   local key = L.record.key(flow.home, flow.id)
   if redis.call('SREM', key .. ':open', ref) == 0 then
@@ -66,11 +67,11 @@ function L.settle.ended(flow, ref, outcome, reason, now)
     redis.call('SADD', key .. ':failed', ref)
     note_failure(flow, key, ref, reason)
   end
-  L.settle.end_if_over(flow, key, now)
+  L.settle.end_if_done(flow, key, now)
 end
 
--- Takes a node out of every place that could start it, and from whoever runs it.
-local function take_away(prefix, job_id, now)
+-- Takes a node out of every place from which a worker could start it, and from a worker that runs it.
+local function withdraw(prefix, job_id, now)
   local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:entry', 'gmo:placed')
   local entry = v[1] and v[1] ~= '' and v[1] or nil
   if v[2] then
@@ -87,26 +88,26 @@ local function take_away(prefix, job_id, now)
   end
 end
 
--- Ends a node that is not running (any more) as failed.
+-- Ends a node as failed that is not running, or not any more.
 function L.settle.fail_node(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
-  take_away(prefix, job_id, now)
+  withdraw(prefix, job_id, now)
   L.jobs.set_failed(prefix, job_id, reason, now)
   L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', reason)
   L.settle.ended(flow, ref, 'failed', reason, now)
 end
 
--- The same for a node whose dependents know nothing of it yet.
+-- The same for a node whose dependents are not notified yet.
 function L.settle.fail_and_notify(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
-  L.dependents.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
+  L.dependents.notify(flow, prefix, job_id, now, L.settle.failure(flow))
   L.settle.fail_node(flow, ref, reason, now)
 end
 
--- Ends a node that is not needed.
+-- Ends a node as skipped because of others.
 function L.settle.skip_node(flow, ref, reason, now)
   local prefix, job_id = L.record.split(ref)
-  take_away(prefix, job_id, now)
+  withdraw(prefix, job_id, now)
   redis.call('ZADD', prefix .. 'completed', now, job_id)
   redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'completed', 'returnvalue', 'null', 'gmo:skipped', reason,
     'finishedOn', L.numbers.text(now))
@@ -115,23 +116,25 @@ function L.settle.skip_node(flow, ref, reason, now)
   L.settle.ended(flow, ref, 'skipped', reason, now)
 end
 
--- What the dependents of a failed node are told.
+-- The notice to the dependents of a failed node.
 function L.settle.failure(flow)
   return { outcome = 'failed', cause = flow.node, on_failure = flow.on_failure }
 end
 
 -- Counts the nodes that have completed in this call, those of a flow together. `ended`: key of the flow -> the flow
--- and the refs of its nodes. Before anything else that looks at open nodes: these are not open any more.
+-- and the refs of its nodes. To be called before anything that reads open nodes: these have ended.
 function L.settle.flush(ended, now)
   for key, list in pairs(ended) do
     local removed = redis.call('SREM', key .. ':open', unpack(list.refs))
     if removed > 0 then
       L.hashes.add(key, 'completed', removed)
-      L.settle.end_if_over(list.flow, key, now)
+      L.settle.end_if_done(list.flow, key, now)
     end
     ended[key] = nil
   end
 end
+
+-- Adds a completed node to those that `flush` counts.
 local function count_later(flow, ref)
   local key = L.record.key(flow.home, flow.id)
   local list = flow.ended[key]
@@ -142,12 +145,12 @@ local function count_later(flow, ref)
   list.refs[#list.refs + 1] = ref
 end
 
--- A node has completed: its dependents are told, and its end is counted, at once or by `flush` where the caller of
--- many says so. Returns the id of its flow if that needs gmo_advance_flow, else ''. Where they are known, `grows` says
--- whether the attempt staged nodes, and `dependents` how many there are.
+-- Notifies the dependents of a completed node and counts its end, here, or in `flush` if flow.ended is set. Returns the
+-- id of its flow if that needs gmo_advance_flow, else ''. flow.grows: whether the attempt staged nodes; flow.dependents:
+-- how many dependents there are; both nil if not known.
 function L.settle.job_completed(flow, prefix, job_id, now)
   local is_unfinished = flow.grows ~= false and L.grow.commit(flow, prefix, job_id, now)
-    or L.dependents.dependents(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node }, flow.dependents)
+    or L.dependents.notify(flow, prefix, job_id, now, { outcome = 'completed', cause = flow.node }, flow.dependents)
   if flow.ended then
     count_later(flow, prefix .. job_id)
   else
@@ -156,23 +159,23 @@ function L.settle.job_completed(flow, prefix, job_id, now)
   return is_unfinished and flow.id or ''
 end
 
--- A node's handler has said that it is not needed.
+-- Ends a node that its handler has skipped.
 function L.settle.job_skipped(flow, prefix, job_id, reason, now)
   L.grow.abandon(flow, job_id)
-  L.dependents.dependents(flow, prefix, job_id, now,
+  L.dependents.notify(flow, prefix, job_id, now,
     { outcome = 'skipped', cause = flow.node, on_failure = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:on_failure') })
   L.settle.ended(flow, prefix .. job_id, 'skipped', reason, now)
   return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
 end
 
--- A job has failed for good. Returns the id of its flow if that needs gmo_advance_flow, else ''.
+-- Ends the node of a job that has failed for good. Returns the id of its flow if that needs gmo_advance_flow, else ''.
 function L.settle.job_failed(prefix, job_id, reason, now)
   local flow = L.record.of_job(prefix, job_id)
   if not flow then
     return ''
   end
   L.grow.abandon(flow, job_id)
-  L.dependents.dependents(flow, prefix, job_id, now, L.settle.failure(flow))
+  L.dependents.notify(flow, prefix, job_id, now, L.settle.failure(flow))
   L.settle.ended(flow, prefix .. job_id, 'failed', reason, now)
   return L.advance.slice(flow.home, flow.id, now) > 0 and flow.id or ''
 end

@@ -1,8 +1,8 @@
--- stage: the jobs and the rows of nodes that a flow or an addition to one brings; nothing of them runs yet.
+-- stage: the jobs and table rows of the nodes of a flow, or of an addition to one; none of them runs yet.
 L.stage = {}
 local NODE_FIELDS = 12
 
--- Queue and job id of a table row; '' for what is none. Decoding thousands of dependencies would take milliseconds.
+-- Queue and job id of a table row, '' where it has none. The pattern saves decoding thousands of dependencies.
 function L.stage.place(row)
   local queue, job_id = row:match('^%[[^,]*,"([^"\\]*)","([^"\\]*)"')
   if queue then
@@ -13,7 +13,7 @@ function L.stage.place(row)
   return tostring(parts[2] or ''), tostring(parts[3] or '')
 end
 
--- Reads the nodes that begin at args[at]; their queue numbers count from keys[first_queue].
+-- Reads the nodes from args[at] on; their queue numbers count from keys[first_queue].
 function L.stage.read_nodes(keys, first_queue, args, at)
   local nodes = {}
   while args[at] do
@@ -34,19 +34,21 @@ function L.stage.read_nodes(keys, first_queue, args, at)
   end
   return nodes
 end
+
+-- Adds members to a set, a thousand in a command.
 local function add_all(key, members)
   for first = 1, #members, 1000 do
     redis.call('SADD', key, unpack(members, first, math.min(first + 999, #members)))
   end
 end
 
--- Adds the edges that came with a node or a piece of one.
+-- Adds the edges of a node or of a piece of one.
 function L.stage.write_edges(node)
   add_all(node.prefix .. 'parents:' .. node.id, node.dependents)
   add_all(node.prefix .. 'deps:' .. node.id, node.after)
 end
 
--- What few nodes have: rules, policies, priority and so on. Notes the rule in the node.
+-- Writes the fields that few nodes have: rules, policies, priority and so on. Sets node.rule.
 local function write_more(job_key, node)
   local fields = {}
   for field, value in pairs(cjson.decode(node.more)) do
@@ -64,7 +66,7 @@ local function write_more(job_key, node)
   end
 end
 
--- Writes the job of a node with its edges; nothing refers to it yet. Extra pairs for the hash may follow.
+-- Writes the job of a node with its edges; no table has it yet. Extra pairs for the hash may follow.
 function L.stage.write_job(node, home, flow_id, now, ...)
   local job_key = node.prefix .. 'job:' .. node.id
   local more = { ... }
@@ -82,8 +84,8 @@ function L.stage.write_job(node, home, flow_id, now, ...)
   L.events.emit(node.prefix .. 'events', 'added', node.id, 'name', node.job)
 end
 
--- Whether a node whose edges are all written may run at once. The others with a rule are guarded from now on.
--- `has_deps`: it is known to wait for something.
+-- Whether a node whose edges are all written may run immediately; if not, one with a rule is guarded from now on.
+-- `has_deps`: it is known to have dependencies.
 function L.stage.is_root(prefix, job_id, rule, has_deps)
   if not has_deps and redis.call('EXISTS', prefix .. 'deps:' .. job_id) == 0 then
     return true

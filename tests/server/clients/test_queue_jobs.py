@@ -313,9 +313,9 @@ class TestChanges:
     def test_a_running_job_cannot_be_moved(self, queue: Queue, node: Node, dump: Dump) -> None:
         job_id = node.begin(queue.add("a"))
         before = dump()
-        with pytest.raises(JobStateConflict, match="means nothing"):
+        with pytest.raises(JobStateConflict, match="does not allow this"):
             queue.change_priority(job_id, 1)
-        with pytest.raises(JobStateConflict, match="means nothing"):
+        with pytest.raises(JobStateConflict, match="does not allow this"):
             queue.change_delay(job_id, HOUR)
         assert dump() == before
 

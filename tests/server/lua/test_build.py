@@ -42,9 +42,9 @@ def test_check_names_a_stale_artefact(build: Any, tmp_path: Path) -> None:
 def test_manifest_problems_are_named(build: Any) -> None:
     parts = ["shared/numbers.lua", "shared/numbers.lua", "shared/none.lua"]
     problems = list(build.manifest_problems({"x": {"parts": parts}}))
-    assert "shared/numbers.lua: named 2 times in x" in problems
-    assert "shared/none.lua: in the manifest of x, but no such file" in problems
-    assert "shared/events.lua: in no manifest" in problems
+    assert "shared/numbers.lua: listed 2 times in x" in problems
+    assert "shared/none.lua: in the manifest of x, but there is no such file" in problems
+    assert "shared/events.lua: not in any manifest" in problems
 
 
 def test_long_functions_and_parts_are_named(
@@ -65,9 +65,9 @@ def test_long_functions_and_parts_are_named(
         (
             "functions/gmo_a.lua",
             "redis.register_function('gmo_b', b)",
-            "must register gmo_a and nothing else, not gmo_b",
+            "must register only gmo_a, not gmo_b",
         ),
-        ("functions/gmo_a.lua", "local a = 1", "must register gmo_a and nothing else, not nothing"),
+        ("functions/gmo_a.lua", "local a = 1", "must register only gmo_a, not nothing"),
         (
             "parts/a.lua",
             "redis.register_function { function_name = 'gmo_a' }",
