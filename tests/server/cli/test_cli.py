@@ -141,7 +141,7 @@ def test_a_worker_ends_with_0_on_sigterm(worker: subprocess.Popen[bytes], redis_
         (["flow", "submit", "missing.yaml"], 2, "ConfigurationError: cannot read flow file missing.yaml"),
         (["flow", "submit", "steps.py"], 2, "InvalidFlow: steps.py"),
         (["worker", "--app", "nothing", "--queue", "q"], 2, "there is no module nothing"),
-        (["worker", "--app", "json", "--queue", "q"], 2, "json holds no handlers"),
+        (["worker", "--app", "json", "--queue", "q"], 2, "json has no handlers"),
         (["worker", "--app", "steps", "--queue", "a:b"], 2, "queue name 'a:b' is not valid"),
         (["flow", "show", "x", "--url", "http://here"], 2, "does not name a server"),
         (["flow", "show", "x", "--url", "valkey://127.0.0.1:1"], 1, "ConnectionFailed: cannot connect"),
