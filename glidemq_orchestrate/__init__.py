@@ -1,7 +1,7 @@
 """Run a DAG as one flow of jobs on Valkey, in the format of glide-mq.
 
 Importing this package loads nothing else: every public name is resolved on first use, so a DAG file that
-imports it stays cheap to parse. ``__init__.pyi`` tells type checkers the same names.
+imports it stays cheap to parse. ``__init__.pyi`` declares the same names for type checkers.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Payloads on the wire: compact JSON, at most 1 MiB, and glide-mq's optional gzip form when reading.
 
-msgspec does the work. Where it could differ from Python's own ``json``, that one decides: so form and errors
-are those of ``json``, whatever the value.
+msgspec does the work. Where it could differ from Python's ``json``, that decides: output and errors are those
+of ``json``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
 from glidemq_orchestrate.importing import importing
 
 Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
-"""What is read."""
+"""A decoded value."""
 JsonLike: TypeAlias = "None | bool | int | float | str | Sequence[JsonLike] | Mapping[str, JsonLike]"
-"""What may be written: also a ``dict[str, int]``, which is no ``dict[str, Json]``."""
+"""A value that can be encoded: also a ``dict[str, int]``, which is not a ``dict[str, Json]``."""
 
 MAX_PAYLOAD_BYTES = 1_048_576
 _GZIP_MARK = "gz:"
@@ -39,7 +39,7 @@ def encode(value: JsonLike, *, where: str) -> str:
     """Encode a value as the compact JSON text that glide-mq stores.
 
     Args:
-        value: Anything JSON can say; tuples become lists. No NaN, no infinity, only text keys.
+        value: Anything that JSON can express; tuples become lists. No NaN, no infinity, only string keys.
         where: What the value belongs to, for the error: ``node clean``, ``result of job 7``.
 
     Raises:
@@ -84,13 +84,13 @@ def decode(text: str | None, *, where: str) -> Json:
 
 
 def _encoded_fast(value: JsonLike) -> bytes | None:
-    """As msgspec writes it; None where ``json`` has to decide, which may write another form or refuse it."""
+    """The value as msgspec encodes it; None where ``json`` has to decide what to write or refuse."""
     write, read = _msgspec()
     try:
         data: bytes = write(value)
         if not _is_plain(value) or (b"null" in data and read(data) != value):  # NaN becomes null, too
             return None
-    except Exception:  # noqa: BLE001  json tells what is wrong, if anything is
+    except Exception:  # noqa: BLE001  json reports what is wrong, if anything is
         return None
     if _TINY in data or _EXPONENT.search(data):
         return None
@@ -98,7 +98,7 @@ def _encoded_fast(value: JsonLike) -> bytes | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether all of it is of the types that JSON has, and no subclass of theirs. Not for circles."""
+    """Whether all of it is of the types that JSON has, not of subclasses. Not for circular values."""
     if type(value) in _SCALARS:
         return True
     containers = [value]
@@ -118,7 +118,7 @@ def _is_plain(value: Any) -> bool:
 def _loads(text: str | bytes) -> Json:
     try:
         value: Json = _msgspec()[1](text)
-    except Exception:  # noqa: BLE001  NaN, half a character, or no JSON: json decides
+    except Exception:  # noqa: BLE001  NaN, a lone surrogate, or not JSON: json decides
         value = json.loads(text)
     return value
 
@@ -142,7 +142,7 @@ def is_utf8(text: str) -> bool:
 
 
 def readable(text: str) -> str:
-    """A stored text for people to read: U+FFFD stands for what is not UTF-8."""
+    """A stored text made printable: U+FFFD replaces what is not UTF-8."""
     return text if is_utf8(text) else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -160,14 +160,14 @@ def pack(text: str) -> str:
 
 
 def _check_keys(value: JsonLike) -> None:
-    # json.dumps quietly makes texts of numbers and None; the reader would not find what the writer wrote.
+    # json.dumps silently turns keys that are numbers or None into strings; the reader would not find them.
     rest = [value]
     while rest:
         part = rest.pop()
         if isinstance(part, dict):
             for key in part:
                 if not isinstance(key, str):
-                    raise TypeError(f"keys must be texts, not {type(key).__name__}")
+                    raise TypeError(f"keys must be strings, not {type(key).__name__}")
             rest.extend(part.values())
         elif isinstance(part, list | tuple):
             rest.extend(part)
@@ -175,6 +175,6 @@ def _check_keys(value: JsonLike) -> None:
 
 def _message(exc: Exception) -> str:
     # json's own messages name types and keys ("Object of type set is not JSON serializable"), never values,
-    # but for floats it prints the value.
+    # except for floats, whose value it prints.
     text = str(exc)
     return "NaN and infinity are not JSON" if text.startswith("Out of range float") else text

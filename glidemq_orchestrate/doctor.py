@@ -16,20 +16,20 @@ __all__ = ["Finding", "Verdict", "examine"]
 def examine(
     url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
 ) -> list[Finding]:
-    """Look at the server, or at every primary of the cluster, and leave nothing behind. Repeatable.
+    """Check the server, or every primary of the cluster, and leave nothing behind. Repeatable.
 
-    Looked at are connection, version, role, persistence, memory, the user's rights, libraries, clock, slots.
+    It checks connection, version, role, persistence, memory, the user's rights, libraries, clock, slots.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        prefix: First part of every key; the rights to such keys are tried.
+        prefix: First part of every key; the rights to such keys are checked.
         clock: For tests.
 
     Returns:
-        What was found, in that order. A server that cannot be asked is a finding too.
+        What was found, in that order. A server that cannot be reached is a finding too.
 
     Raises:
-        ConfigurationError: The URL is not usable.
+        ConfigurationError: The URL is not valid.
     """
     with importing():
         from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
@@ -37,9 +37,9 @@ def examine(
     settings, now = ConnectionSettings.resolve(url, prefix=prefix), clock or SystemClock()
     driver = SyncDriver(settings)
     try:
-        told = driver.run_on_each(lambda place: ops.examine(settings.prefix, now, settings, place))
-    except GlideMQError as exc:  # nobody knows who the primaries are
+        findings = driver.run_on_each(lambda place: ops.examine(settings.prefix, now, settings, place))
+    except GlideMQError as exc:  # the primaries are not known
         return [ops.unreachable(settings.where, exc)]
     finally:
         driver.close()
-    return [finding for _, findings in told for finding in findings]
+    return [finding for _, found in findings for finding in found]

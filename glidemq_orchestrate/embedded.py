@@ -31,20 +31,21 @@ MINIMUM_FREE_BYTES = 64 * 1024 * 1024
 class EmbeddedServer:
     """One Valkey server process, bound to this machine.
 
-    Every accepted write is in an append-only file within a second; with ``data_dir`` it is there again after
-    a restart, without it the data is deleted at the end.
+    Every accepted write is in an append-only file within a second; with ``data_dir`` it survives a restart,
+    without it the data is deleted at the end.
 
     It never outlives the process that started it: when that is killed, a guard sends the server SIGTERM, as
-    ``stop`` does, and it ends in order within a second or so; what was accepted is on the disk. (A temporary
-    data directory then stays behind.) A server that is to live on belongs to a service manager, not to this
-    class. A forked child may use the server, but only the process that started it stops it.
+    ``stop`` does, and it shuts down cleanly within a second or so; what was accepted is on the disk. (A
+    temporary data directory then stays behind.) A server that should keep running belongs to a service
+    manager, not to this class. A forked child may use the server, but only the process that started it stops
+    it.
 
     Args:
-        data_dir: Where the data lives; made if missing. None: a temporary directory.
+        data_dir: Where the data is stored; created if missing. None: a temporary directory.
         port: A free one by default.
         unix_socket: Path of a socket to listen on instead of a port.
-        databases: How many it has, at least 1; ``/3`` at the end of a URL names the fourth. They cost nothing
-            while they are empty.
+        databases: How many databases it has, at least 1; ``/3`` at the end of a URL selects the fourth. Empty
+            ones cost nothing.
 
     Raises:
         ConfigurationError: The port is taken, the directory cannot be used, the disk is full, the
@@ -78,11 +79,11 @@ class EmbeddedServer:
         """The URL for clients.
 
         Raises:
-            ConfigurationError: The server does not run.
+            ConfigurationError: The server is not running.
         """
         if self._server is None:
             raise ConfigurationError(
-                "the embedded server does not run; call start() or use it in a with statement"
+                "the embedded server is not running; call start() or use it in a with statement"
             )
         return (
             f"unix://{self._socket}"
@@ -96,7 +97,7 @@ class EmbeddedServer:
         return self._pid
 
     def start(self) -> Self:
-        """Start the server and wait until it answers. A repeat does nothing."""
+        """Start the server and wait until it replies. A repeat does nothing."""
         if self._server is not None:
             return self
         try:
@@ -127,7 +128,7 @@ class EmbeddedServer:
         return self
 
     def stop(self) -> None:
-        """Stop the server. A repeat does nothing; nor does a child that was forked while it ran."""
+        """Stop the server. A repeat does nothing; nor does a call in a child that was forked while it ran."""
         if self._server is not None:
             pid, server = self._pid, self._server
             self._server = self._pid = None
@@ -164,8 +165,7 @@ class EmbeddedServer:
 
 
 def _free_port() -> int:
-    # Never a fixed favourite: clients of an earlier server that still try to reconnect must not find this
-    # one.
+    # Never a fixed port: clients of an earlier server that still try to reconnect must not find this one.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

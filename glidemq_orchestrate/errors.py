@@ -1,7 +1,7 @@
 """Every exception of the package, in one tree.
 
-A class exists where the caller does something else next. ``retryable`` says whether the same call may
-succeed later without a change; ``code`` is the server's error code, where one exists.
+A class exists where a caller would react differently. ``retryable`` states whether the same call may
+succeed later unchanged; ``code`` is the server's error code, where one exists.
 
 ::
 
@@ -78,7 +78,7 @@ class InvalidFlow(GlideMQError, ValueError):
 
 
 class CycleError(InvalidFlow):
-    """The dependencies form a circle; ``cycle`` lists its nodes in order, each once."""
+    """The dependencies form a cycle; ``cycle`` lists its nodes in order, each once."""
 
     def __init__(self, cycle: Sequence[str]) -> None:
         self.cycle = list(cycle)
@@ -98,8 +98,8 @@ class UnknownDependency(InvalidFlow):
 
     def __init__(self, missing: Mapping[str, Sequence[str]]) -> None:
         self.missing = {node: list(names) for node, names in missing.items()}
-        told = "; ".join(f"{node} waits for {', '.join(names)}" for node, names in self.missing.items())
-        super().__init__(f"unknown dependencies: {told}")
+        unknown = "; ".join(f"{node} waits for {', '.join(names)}" for node, names in self.missing.items())
+        super().__init__(f"unknown dependencies: {unknown}")
 
 
 class FlowTooLarge(InvalidFlow):
@@ -111,7 +111,7 @@ class InvalidJob(GlideMQError, ValueError):
 
 
 class CodecError(GlideMQError, ValueError):
-    """A payload does not fit the wire."""
+    """A payload cannot be encoded or decoded."""
 
 
 class EncodeError(CodecError):
@@ -131,7 +131,7 @@ class DecodeError(CodecError):
 
 
 class TransportError(GlideMQError):
-    """The server could not be asked."""
+    """The server could not carry out the call."""
 
     retryable = True
 
@@ -145,11 +145,11 @@ class OutcomeUnknown(TransportError):
 
 
 class ServerBusy(TransportError):
-    """The server answered, but cannot take the call now: it is loading, out of memory or read-only."""
+    """The server replied that it cannot take the call now: it is loading, out of memory or read-only."""
 
 
 class ServerTooOld(TransportError):
-    """The server lacks functions: ``version`` is what it says. Valkey 7.2 or Redis 7.0 is needed."""
+    """The server lacks functions: ``version`` is the one it reports. Valkey 7.2 or Redis 7.0 is needed."""
 
     retryable = False
 
@@ -162,11 +162,11 @@ class ServerTooOld(TransportError):
 
 
 class LibraryError(GlideMQError):
-    """Something about the server-side function libraries."""
+    """A problem with the server-side function libraries."""
 
 
 class LibraryMissing(LibraryError):
-    """The function is not on the server; loading the library cures it."""
+    """The function is not on the server; loading the library fixes it."""
 
     retryable = True
 
@@ -180,13 +180,13 @@ class LibraryVersionMismatch(LibraryError):
 
 
 class ProtocolError(GlideMQError):
-    """The server's reply is not what the protocol says: a bug, a foreign library, a key of another type."""
+    """The server's reply does not match the protocol: a bug, a foreign library, a key of another type."""
 
     is_placed = False
 
 
 class StateError(GlideMQError):
-    """The thing named is not in a state that allows the call. Nothing was changed."""
+    """The state of the job, flow, queue or scheduler does not allow the call. Nothing was changed."""
 
 
 class JobNotFound(StateError):
@@ -205,11 +205,11 @@ class JobSkipped(StateError):
 
 
 class JobStateConflict(StateError):
-    """The job is in a state in which the call means nothing: ``actual``."""
+    """The state of the job, ``actual``, does not allow the call."""
 
-    def __init__(self, job_id: str, actual: str, told: str) -> None:
+    def __init__(self, job_id: str, actual: str, problem: str) -> None:
         self.job_id, self.actual = job_id, actual
-        super().__init__(f"job {job_id} {told}; nothing was changed")
+        super().__init__(f"job {job_id} {problem}; nothing was changed")
 
 
 class QueueInUse(StateError):
@@ -218,7 +218,7 @@ class QueueInUse(StateError):
     def __init__(self, queue: str, active: int) -> None:
         self.active = active
         super().__init__(
-            f"{active} jobs of queue {queue} are active; nothing was removed. Stop its workers, or force it"
+            f"{active} jobs of queue {queue} are active; nothing was removed. Stop its workers, or use force"
         )
 
 
@@ -227,7 +227,7 @@ class FlowNotFound(StateError):
 
 
 class FlowConflict(StateError):
-    """Another flow lives under this id. Nothing was changed."""
+    """Another flow has this id. Nothing was changed."""
 
 
 class FlowExpired(StateError):
@@ -239,13 +239,13 @@ class FlowEnded(StateError):
 
 
 class FlowIncomplete(StateError):
-    """Nodes that were staged are gone before they could start: somebody swept them. Submit again."""
+    """Staged nodes were swept before the flow could start. Submit it again."""
 
     retryable = True
 
 
 class NodeExists(StateError):
-    """The flow has another node of this name already. Nothing was added."""
+    """The flow already has a node of this name. Nothing was added."""
 
 
 class NodeNotFound(StateError):
@@ -253,7 +253,7 @@ class NodeNotFound(StateError):
 
 
 class LeaseLost(StateError):
-    """The attempt no longer owns its job: somebody else took it over, or it was cancelled."""
+    """The attempt no longer owns its job: another worker took it over, or it was cancelled."""
 
 
 class SchedulerNotFound(StateError):
@@ -261,13 +261,13 @@ class SchedulerNotFound(StateError):
 
 
 class SchedulerBusy(StateError):
-    """Workers were firing or changing the scheduler all the time. A repeat may succeed."""
+    """Workers kept firing or changing the scheduler. A repeat may succeed."""
 
     retryable = True
 
 
 class WorkersMissing(GlideMQError):
-    """A flow needs workers that are not there. Nothing was sent."""
+    """A flow needs workers that are not running. Nothing was sent."""
 
     retryable = True
 
@@ -290,16 +290,16 @@ class HandlerNotFound(WorkersMissing):
     def __init__(self, missing: Mapping[str, Sequence[str]], known: Mapping[str, Sequence[str]]) -> None:
         self.missing = {queue: list(jobs) for queue, jobs in missing.items()}
         self.known = {queue: list(jobs) for queue, jobs in known.items()}
-        told = "; ".join(
+        lacking = "; ".join(
             f"queue {queue}: no handler for {_count('job', jobs)} "
             f"(known: {', '.join(known[queue]) or 'none'})"
             for queue, jobs in self.missing.items()
         )
-        super().__init__(f"{told}. Register it with @handlers.handler(NAME) in the worker's --app module")
+        super().__init__(f"{lacking}. Register it with @handlers.handler(NAME) in the worker's --app module")
 
 
 class JobFailed(GlideMQError):
-    """The job that was waited for has failed for good; ``reason`` says why: also ``revoked``, ``expired``."""
+    """The job that was waited for has failed for good; ``reason`` is why, or ``revoked`` or ``expired``."""
 
     def __init__(self, job_id: str, reason: str) -> None:
         self.job_id, self.reason = job_id, reason
@@ -322,13 +322,13 @@ class FlowFailed(GlideMQError):
     def __init__(self, flow_id: str, failed: Sequence[FailedNode]) -> None:
         self.flow_id, self.failed = flow_id, list(failed)
         causes = [node for node in self.failed if not node.reason.startswith("upstream failed: ")]
-        told = "; ".join(f"{node.name}: {node.reason}" for node in causes[:3] or self.failed[:1])
+        shown = "; ".join(f"{node.name}: {node.reason}" for node in causes[:3] or self.failed[:1])
         more = f" (and {len(causes) - 3} more)" if len(causes) > 3 else ""
-        super().__init__(f"flow {flow_id} failed: {told}{more}")
+        super().__init__(f"flow {flow_id} failed: {shown}{more}")
 
 
 class FlowCancelled(GlideMQError):
-    """The flow was cancelled; the message says why."""
+    """The flow was cancelled; the message holds the reason."""
 
     def __init__(self, flow_id: str, reason: str) -> None:
         self.flow_id, self.reason = flow_id, reason
@@ -336,7 +336,7 @@ class FlowCancelled(GlideMQError):
 
 
 class WaitTimeout(GlideMQError):
-    """The thing waited for did not happen in time; it may still happen."""
+    """What was waited for did not happen in time; it may still happen."""
 
     retryable = True
 

@@ -1,7 +1,8 @@
-"""Imports in mid-run, by one thread at a time and never beside a fork.
+"""Imports at run time, by one thread at a time and never during a fork.
 
 A child that was forked while a thread imported a module waits for that module for ever: its lock is held by a
-thread that the child does not have. And two threads that import from two ends of a circle get half a module.
+thread that the child does not have. And two threads that enter an import cycle from two ends see half-loaded
+modules.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Imports in this block are over, or have not begun, when any thread of this process forks."""
+    """Keep any thread of this process from forking while the imports in this block run."""
     with _ONE_AT_A_TIME:
         yield
 
 
-# The thread that forks takes the lock first, and gives it back on both sides.
+# The thread that forks takes the lock first, and both processes release it.
 os.register_at_fork(
     before=_ONE_AT_A_TIME.acquire,
     after_in_parent=_ONE_AT_A_TIME.release,

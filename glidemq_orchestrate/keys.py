@@ -47,7 +47,7 @@ class QueueKeys:
         return f"{self.base}:log:{job_id}"
 
     def output(self, job_id: str) -> str:
-        """The stream of what one job puts out while it runs."""
+        """The stream of the output of one job while it runs."""
         return f"{self.base}:jstream:{job_id}"
 
     def deps(self, job_id: str) -> str:
@@ -63,15 +63,15 @@ class QueueKeys:
         return f"{self.base}:w:{worker_id}"
 
     def workers(self) -> str:
-        """Sorted set of the live workers of ours: member worker id, score when it ends without a beat."""
+        """Sorted set of our live workers: member worker id, score the time it expires without a heartbeat."""
         return f"{self.base}:gmo:workers"
 
     def flow(self, flow_id: str) -> str:
-        """The record of one flow whose home is this queue; its tables are below it."""
+        """The record of one flow whose home is this queue; the keys of its tables start with it."""
         return f"{self.base}:gmo:flow:{flow_id}"
 
     def flows(self) -> str:
-        """The index of the flows whose home is this queue; those by state and by label are below it."""
+        """The index of the flows whose home is this queue; those by state and by label start with it."""
         return f"{self.base}:gmo:flows"
 
     def growth(self, growth_id: str) -> str:
@@ -83,7 +83,7 @@ class QueueKeys:
         return f"{self.base}:gmo:supervisor"
 
     def supervised(self) -> str:
-        """How far the supervisors of this queue have come: a hash."""
+        """The progress of the supervisors of this queue: a hash."""
         return f"{self.base}:gmo:supervised"
 
 
@@ -95,7 +95,7 @@ def slot_of(key: str) -> int:
 
 
 def flow_home(prefix: str, flow_id: str) -> str:
-    """The key that says which queue is the home of a flow; it outlives the flow."""
+    """The key that holds which queue is the home of a flow; it outlives the flow."""
     return f"{prefix}:gmo:home:{{{flow_id}}}"
 
 
@@ -110,12 +110,12 @@ def flow_homes(prefix: str) -> str:
 
 
 def doctors_key(prefix: str) -> str:
-    """The key on which ``glidemq doctor`` tries what may be done."""
+    """The key on which ``glidemq doctor`` checks the rights of the user."""
     return f"{prefix}:gmo:doctor"
 
 
 def check_queue_name(name: str) -> str:
-    """Return the name if glide-mq takes it: 1 to 256 characters, none of ``{ } :``.
+    """Return the name if glide-mq accepts it: 1 to 256 characters, none of ``{ } :``.
 
     Raises:
         ConfigurationError: The name breaks a rule.
@@ -124,7 +124,7 @@ def check_queue_name(name: str) -> str:
 
 
 def is_queue_name(name: str) -> bool:
-    """Whether ``check_queue_name`` takes the name."""
+    """Whether ``check_queue_name`` accepts the name."""
     try:
         check_queue_name(name)
     except ConfigurationError:
@@ -133,7 +133,7 @@ def is_queue_name(name: str) -> bool:
 
 
 def check_job_id(job_id: str) -> str:
-    """Return the id if glide-mq takes it: 1 to 256 characters, no control characters, none of ``{ } :``.
+    """Return the id if glide-mq accepts it: 1 to 256 characters, no control characters, none of ``{ } :``.
 
     ``||`` is refused too: glide-mq uses it to mark retries of broadcast messages.
 
@@ -141,7 +141,7 @@ def check_job_id(job_id: str) -> str:
         InvalidJob: The id breaks a rule.
     """
     if "||" in JOB_ID.check(job_id):
-        raise InvalidJob(f"job id {shown(job_id)} is not usable: it may not have ||")
+        raise InvalidJob(f"job id {shown(job_id)} is not valid: it may not contain ||")
     return job_id
 
 
@@ -155,14 +155,14 @@ def check_flow_id(flow_id: str) -> str:
     """
     if _NO_FLOW_ID.search(FLOW_ID.check(flow_id)):
         raise ConfigurationError(
-            f"flow id {shown(flow_id)} is not usable: not ending in "
+            f"flow id {shown(flow_id)} is not valid: it may not end in "
             ":nodes :order :open :ready :failed :blocked :notifying :growing"
         )
     return flow_id
 
 
 def node_job_id(flow_id: str, node: str) -> str:
-    """The id of the job of a node: the same for the same flow and node, for ever.
+    """The id of the job of a node: always the same for the same flow and node.
 
     Readable (``nightly-2026-01-01~clean``) where both names are made of letters, digits and ``_ . -``;
     otherwise a hash, since Airflow's run ids have characters that job ids may not have.

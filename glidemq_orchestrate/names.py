@@ -1,7 +1,7 @@
-"""What may be a name: every bound is here. Knows no key and no server.
+"""The rules for names, with every limit. Independent of keys and servers.
 
-Queue names, job ids and ordering keys have glide-mq's bound. It bounds no names of jobs and schedulers; ours
-leave room for some names of an orchestrator in one.
+Queue names, job ids and ordering keys have glide-mq's limit. It does not limit names of jobs and schedulers;
+our limit leaves room for several names of an orchestrator in one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ MAX_REASON: Final = 4_000
 SHOWN: Final = 60
 
 _CONTROL: Final = r"\x00-\x1f\x7f"
-_HALF: Final = r"\ud800-\udfff"
+_SURROGATE: Final = r"\ud800-\udfff"
 
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """What one kind of name may be.
+    """The rule for one kind of name.
 
     Attributes:
         what: The kind, for errors.
-        error: What is raised.
-        most: Longest, in characters.
+        error: The class that is raised.
+        most: The longest, in characters.
         marks: Characters that it may not have.
         is_plain: Whether control characters are refused too.
     """
@@ -40,14 +40,14 @@ class NameRule:
     is_plain: bool = False
 
     def check(self, name: object) -> str:
-        """Return the name if it is one.
+        """Return the name if it is valid.
 
         Raises:
-            GlideMQError: Of the class ``error``; it is none. Long names are cut in the message.
+            GlideMQError: The name is not valid; the class is ``error``. Long names are cut in the message.
         """
         if isinstance(name, str) and 0 < len(name) <= self.most and not self._has_fault(name):
             return name
-        raise self.error(f"{self.what} {shown(name)} is not usable: {self.rule}")
+        raise self.error(f"{self.what} {shown(name)} is not valid: use {self.rule}")
 
     @property
     def rule(self) -> str:
@@ -62,11 +62,11 @@ class NameRule:
             return True
         if self.marks and any(mark in name for mark in self.marks):
             return True
-        return not name.isascii() and _HALVES.search(name) is not None
+        return not name.isascii() and _SURROGATES.search(name) is not None
 
 
 _CONTROLS: Final = re.compile(f"[{_CONTROL}]")
-_HALVES: Final = re.compile(f"[{_HALF}]")  # half a character: no text that can be sent
+_SURROGATES: Final = re.compile(f"[{_SURROGATE}]")  # lone surrogates cannot be sent
 
 
 QUEUE: Final = NameRule("queue name", marks="{}:")
@@ -84,15 +84,15 @@ PREFIX: Final = NameRule("prefix", marks="{}")
 
 
 def shown(name: object) -> str:
-    """A name for errors, cut where it is long."""
+    """A name as errors show it: quoted, and cut where it is long."""
     if not isinstance(name, str):
         return f"of type {type(name).__name__}"
     if len(name) <= SHOWN:
-        return ascii(name) if _HALVES.search(name) else repr(name)
+        return ascii(name) if _SURROGATES.search(name) else repr(name)
     return f"{shown(name[:SHOWN])}... ({len(name):,} characters)"
 
 
 def short_reason(reason: str) -> str:
-    """A reason as it is kept: at most 4,000 characters, and something that can be sent."""
-    text = reason.encode(errors="replace").decode()  # half a character, as in names of files, cannot be sent
+    """A reason as it is stored: at most 4,000 characters, without lone surrogates."""
+    text = reason.encode(errors="replace").decode()  # lone surrogates, as in file names, cannot be sent
     return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"

@@ -1,4 +1,4 @@
-"""Where the server is, and how to be let in. Opens nothing and keeps secrets out of ``repr``."""
+"""Where the server is, and how to log in. Opens nothing and keeps secrets out of ``repr``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMES: Final = tuple(
     [f"{scheme}{'+' if kind else ''}{kind}://" for kind in _KINDS for scheme in _TCP]
     + [f"{scheme}://" for scheme in _SOCKETS]
 )
-# In a query: our names, and those under which redis-py knows the same.
+# In a query: our names, and redis-py's names for the same.
 _QUERY: Final = {
     "user": "user",
     "username": "user",
@@ -53,7 +53,7 @@ _HOST: Final = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?\Z")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?\Z")
 _DATABASE: Final = re.compile(r"[0-9]{1,6}\Z")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-_HALF: Final = re.compile(r"[\ud800-\udfff]")
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _USER_INFO: Final = re.compile(r"[^/]*://[^/]*@")
 
 
@@ -64,7 +64,7 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """As in a URL."""
+        """The endpoint as in a URL."""
         if not self.port:
             return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -72,9 +72,9 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """A server, a cluster, or a server that sentinels watch; and how to be let in.
+    """A server, a cluster, or a server that sentinels watch; and how to log in.
 
-    What is given here goes before what the URL says. Files are read when the first connection is made.
+    What is given here takes precedence over the URL. Files are read when the first connection is made.
 
     Attributes:
         url: ``valkey://user:password@host:6379/0``, ``unix:///path``, ``valkey+cluster://host:6379,host:6379``
@@ -85,16 +85,16 @@ class ConnectionSettings:
         connect_timeout: Seconds to wait for a connection.
         socket_timeout: Seconds to wait for the reply of a call that does not block on purpose.
         user: ACL user.
-        password: Of the user.
+        password: Password of that user.
         ca: File with the certificates to trust; those of the system by default.
         cert: File with the certificate of this client.
         key: File with its private key; it may be in ``cert``.
-        verify: False takes any certificate of the server: for tests only.
+        verify: False accepts any certificate of the server: for tests only.
         sentinel_user: ACL user at the sentinels.
-        sentinel_password: Of that user.
+        sentinel_password: Password of that user.
 
     Raises:
-        ConfigurationError: An option is not usable; the message names it and shows no secret.
+        ConfigurationError: An option is not valid; the message names it and shows no secret.
     """
 
     url: str
@@ -129,11 +129,9 @@ class ConnectionSettings:
 
     def _check_options(self) -> None:
         if not self.tls and (set_ := [name for name in _FILES if getattr(self, name)]):
-            raise ConfigurationError(
-                f"{set_[0]} needs TLS: {self.where} is a plain connection, valkeys://... is TLS"
-            )
+            raise ConfigurationError(f"{set_[0]} needs TLS: {self.where} is not encrypted; use valkeys://...")
         if self.key and not self.cert:
-            raise ConfigurationError("key needs cert: name the file of the client's certificate too")
+            raise ConfigurationError("key needs cert: give the file of the client's certificate too")
         if self.kind == "cluster" and self.db:
             raise ConfigurationError(f"db must be 0 in a cluster, got {self.db}")
         if self.kind != "sentinel" and (self.sentinel_user or self.sentinel_password):
@@ -147,46 +145,48 @@ class ConnectionSettings:
 
         Args:
             url: The settings or the URL.
-            prefix: Goes before that of the settings unless it is the default.
+            prefix: Replaces the prefix of the settings unless it is the default.
 
         Raises:
-            ConfigurationError: Neither is there, or the URL or a part of it is not usable.
+            ConfigurationError: Neither is given, or the URL or a part of it is not valid.
         """
         if isinstance(url, ConnectionSettings):
             return url if prefix in {DEFAULT_PREFIX, url.prefix} else replace(url, prefix=prefix)
         url = url or os.environ.get(ENV_URL)
         if not url:
             raise ConfigurationError(
-                f"no server named: pass url=..., --url or set {ENV_URL} "
+                f"no server given: pass url=..., --url or set {ENV_URL} "
                 "(for one on this machine: glidemq server)"
             )
         return cls(url=url, prefix=prefix)
 
     @property
     def where(self) -> str:
-        """The servers as in the URL, for people: without user, password and query."""
+        """The servers as in the URL, to be shown: without user, password and query."""
         return _shown(self)
 
     def node(self, place: Endpoint) -> str:
-        """One of the servers, for people: without secrets."""
+        """The URL of one of the servers, to be shown: without secrets."""
         if self.kind == "single" and place in self.places:
             return self.where
         return f"{'valkeys' if self.tls else 'valkey'}://{place}"
 
     def as_cluster(self, place: Endpoint) -> ConnectionSettings:
-        """Settings for the cluster that a server belongs to, with all the rest as here."""
+        """Settings for the cluster that a server belongs to, with everything else unchanged."""
         parts = urlsplit(self.url)
-        said = _secrets(parts)
-        who = ":".join(quote(said.get(name, ""), safe="") for name in ("user", "password")) + "@"
+        secrets = _secrets(parts)
+        user_info = ":".join(quote(secrets.get(name, ""), safe="") for name in ("user", "password")) + "@"
         query = urlencode(
             [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != "db"]
         )
         scheme = "valkeys+cluster" if self.tls else "valkey+cluster"
-        return replace(self, url=f"{scheme}://{who if said else ''}{place}{'?' if query else ''}{query}")
+        return replace(
+            self, url=f"{scheme}://{user_info if secrets else ''}{place}{'?' if query else ''}{query}"
+        )
 
     def __repr__(self) -> str:
-        """Shows no secret."""
-        # What the URL says may be a part of a password, put in the wrong place.
+        """The options that are set, without secrets."""
+        # What is read from the URL may be a part of a password, put in the wrong place.
         hidden = {*_SECRETS, *_read(self.url)}
         shown = {"url": self.where, "prefix": self.prefix}
         for name in ("user", *_FILES, *_SECRETS):
@@ -202,19 +202,19 @@ _DEFAULTS: Final = {one.name: one.default for one in fields(ConnectionSettings)}
 
 
 def _shown(settings: ConnectionSettings) -> str:
-    """What people see of a URL that names a server: never who is let in, and nothing of the query."""
+    """The part of a URL that may be shown: never the user, the password or the query."""
     head, path = settings.url.partition("://")[0], f"/{settings.db}" if settings.db else ""
-    who = "***@" if _USER_INFO.match(settings.url) else ""
+    user_info = "***@" if _USER_INFO.match(settings.url) else ""
     if head in _SOCKETS:
-        return f"{head}://{who}{settings.places[0].host}"
+        return f"{head}://{user_info}{settings.places[0].host}"
     service = f"/{settings.service}" if settings.service else ""
-    return f"{head}://{who}{','.join(map(str, settings.places))}{service}{path}"
+    return f"{head}://{user_info}{','.join(map(str, settings.places))}{service}{path}"
 
 
 def _read(url: str) -> dict[str, object]:
-    """What a URL says, by the names of the settings. Errors show none of it: it may be part of a password."""
-    if not isinstance(url, str) or (not url.isascii() and _HALF.search(url)):
-        raise ConfigurationError("the URL of the server must be a text")
+    """Returns the options in a URL by setting name. Errors quote none of it: it may be part of a password."""
+    if not isinstance(url, str) or (not url.isascii() and _SURROGATE.search(url)):
+        raise ConfigurationError("the URL of the server must be a string without lone surrogates")
     scheme, mark, _ = url.partition("://")
     base, _, suffix = scheme.partition("+")
     is_known = scheme in _SOCKETS or (base in _TCP and suffix in _KINDS and not scheme.endswith("+"))
@@ -226,22 +226,22 @@ def _read(url: str) -> dict[str, object]:
         raise _refused("use HOST or HOST:PORT after ://, and [ ] around IPv6 addresses") from None
     if _is_torn(url, parts):
         raise _refused(f"write {' '.join(_QUOTED)} in a password as {' '.join(_QUOTED.values())}")
-    said: dict[str, object] = dict(_query(parts))
-    said |= _secrets(parts)
+    found: dict[str, object] = dict(_query(parts))
+    found |= _secrets(parts)
     if scheme in _SOCKETS:
-        return said | {"kind": "single", "places": (Endpoint(_socket_path(parts), 0),)}
+        return found | {"kind": "single", "places": (Endpoint(_socket_path(parts), 0),)}
     kind = _KINDS[suffix]
-    said |= {"kind": kind, "tls": _TCP[base], "places": tuple(_places(parts, kind))}
+    found |= {"kind": kind, "tls": _TCP[base], "places": tuple(_places(parts, kind))}
     path = [unquote(part) for part in parts.path.split("/")[1:] if part]
     if kind == "sentinel":
         if not path:
             raise _refused("the service is missing: .../SERVICE")
-        said["service"] = SERVICE.check(path.pop(0))
+        found["service"] = SERVICE.check(path.pop(0))
     if len(path) > 1:
-        raise _refused("its path is too long: only the number of a database may follow the host")
+        raise _refused("its path is too long: only a database number may follow the host")
     if path:
-        said["db"] = _database(path[0])
-    return said
+        found["db"] = _database(path[0])
+    return found
 
 
 def _refused(why: str) -> ConfigurationError:
@@ -254,10 +254,10 @@ def _is_torn(url: str, parts: SplitResult) -> bool:
 
 
 def _secrets(parts: SplitResult) -> Mapping[str, str]:
-    who, mark, _ = parts.netloc.rpartition("@")
+    user_info, mark, _ = parts.netloc.rpartition("@")
     if not mark:
         return {}
-    user, _, password = who.partition(":")
+    user, _, password = user_info.partition(":")
     found = {"user": unquote(user), "password": unquote(password)}
     return {name: value for name, value in found.items() if value}
 
@@ -265,7 +265,7 @@ def _secrets(parts: SplitResult) -> Mapping[str, str]:
 def _socket_path(parts: SplitResult) -> str:
     path = unquote(parts.path)
     if not path or _CONTROL.search(path):
-        raise _refused("the path of the socket is missing or not usable: unix:///PATH")
+        raise _refused("the path of the socket is missing or not valid: unix:///PATH")
     return path
 
 
@@ -280,19 +280,19 @@ def _places(parts: SplitResult, kind: Kind) -> Iterator[Endpoint]:
         except ValueError:
             host, port = None, None
         if text and (host is None or not _is_host(host)):
-            raise _refused(f"number {number} of its hosts is not usable: use HOST or HOST:PORT")
+            raise _refused(f"host number {number} is not valid: use HOST or HOST:PORT")
         default = SENTINEL_PORT if kind == "sentinel" else DEFAULT_PORT
         yield Endpoint(host or "localhost", default if port is None else port)
 
 
 def _is_host(host: str) -> bool:
-    """Whether a resolver can be asked for it."""
+    """Whether a resolver can look the host up."""
     if _IPV6.match(host):
         return True
     if len(host) > MAX_HOST or not _HOST.match(host):
         return False
     try:
-        with importing():  # the codec is a module
+        with importing():  # the idna codec is a module
             return host.isascii() or bool(host.encode("idna"))
     except UnicodeError:
         return False

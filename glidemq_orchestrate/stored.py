@@ -1,4 +1,4 @@
-"""What is stored, read so that nothing stored can raise: numbers, times, JSON. Pure."""
+"""Readers of stored numbers, times and JSON that never raise, whatever is stored. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def exact(text: str | None) -> int | None:
 
 
 def number(value: object, default: int = 0) -> int:
-    """A stored number without its fraction, at most 2^53 either way; ``default`` for what is none."""
+    """A stored number without its fraction, at most 2^53 either way; ``default`` when it is not a number."""
     if not value or value == "0":
         return 0
     try:
@@ -37,7 +37,7 @@ def span(value: object) -> timedelta:
 
 
 def moment(text: str | None) -> datetime | None:
-    """A stored time in ms since the epoch, as an aware datetime; None when absent, or when it is none."""
+    """A stored time in ms since the epoch, as an aware datetime; None when absent or not a time."""
     if not text:
         return None
     try:
@@ -47,7 +47,7 @@ def moment(text: str | None) -> datetime | None:
 
 
 def parsed(text: str | None) -> Any:
-    """Stored JSON; None for what is none."""
+    """Stored JSON, decoded; None when it is not valid."""
     try:
         return json.loads(text or "null")
     except (ValueError, RecursionError):
@@ -55,7 +55,7 @@ def parsed(text: str | None) -> Any:
 
 
 def parsed_object(text: str | None) -> dict[str, Any]:
-    """Stored JSON that should be an object; empty for anything else."""
+    """Stored JSON that should be an object; an empty one for anything else."""
     value = parsed(text)
     return value if isinstance(value, dict) else {}
 
@@ -72,7 +72,7 @@ def read_progress(text: str | None) -> Json:
 
 
 def amount(value: object) -> float:
-    """A number of the wire as it can be counted with: not negative, at most 2^53."""
+    """A number from the wire made safe for sums: not negative, at most 2^53; 0 when it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return 0.0
     return float(min(value, MOST))

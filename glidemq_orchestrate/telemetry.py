@@ -1,7 +1,7 @@
 """OpenTelemetry spans: one where a job is added, one where it runs, linked by what the job carries.
 
 The package ``opentelemetry-api`` is optional; without it, or without a tracer provider, nothing here costs
-more than a look. Names and attributes follow the semantic conventions for messaging.
+more than a check. Names and attributes follow the semantic conventions for messaging.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _api() -> Any:
 
 
 def _tracer() -> Tracer | None:
-    """The tracer, where somebody has set a provider."""
+    """The tracer, when a provider is set."""
     trace = _api()
     if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return None

@@ -1,6 +1,6 @@
-"""A pytest plugin: a real Valkey, workers in threads, and a way to wait that says what it saw last.
+"""A pytest plugin: a real Valkey, workers in threads, and a way to wait that reports the last value it saw.
 
-It is there as soon as this package and pytest are installed (extra ``testing``):
+It is active as soon as this package and pytest are installed (extra ``testing``):
 
     def test_it(glidemq_url, run_worker, eventually):
         run_worker(["etl"], {"clean": lambda ctx: ctx.data * 2})
@@ -40,7 +40,7 @@ __all__ = [
 T = TypeVar("T")
 
 END_SECONDS = 20.0
-# Less than the lease of a job: what only its end brings about is not taken for what was waited for.
+# Less than the lease of a job, so that an effect of an expired lease is not mistaken for the expected one.
 EVENT_SECONDS = 20.0
 DATABASES = 10_000
 
@@ -49,10 +49,10 @@ _next_database: Final[dict[str, Iterator[int]]] = {}
 
 
 class Eventually(Protocol):
-    """Waits until a predicate answers something true and returns that; fails with the last answer."""
+    """Waits until a predicate returns something true and returns that; fails with the last value."""
 
     def __call__(self, predicate: Callable[[], T], timeout: float = EVENT_SECONDS) -> T:
-        """Ask again and again, for at most ``timeout`` seconds."""
+        """Call the predicate repeatedly, for at most ``timeout`` seconds."""
 
 
 class RunningWorker:
@@ -83,7 +83,7 @@ class RunningWorker:
         """Stop it and wait for its end; one that does not end is cancelled. A repeat does nothing.
 
         Raises:
-            AssertionError: It did not end by itself, or ended by an error.
+            AssertionError: It did not end by itself, or ended with an error.
         """
         self.worker.stop()
         self._thread.join(END_SECONDS)
@@ -91,7 +91,7 @@ class RunningWorker:
             self._cancel()
             raise AssertionError(f"the worker did not end within {END_SECONDS:.0f} s")
         if self.error is not None:
-            raise AssertionError(f"the worker ended by an error: {self.error!r}") from self.error
+            raise AssertionError(f"the worker ended with an error: {self.error!r}") from self.error
 
     def _run(self) -> None:
         try:
@@ -126,7 +126,7 @@ class RunWorker(Protocol):
 
 @pytest.fixture(scope="session")
 def glidemq_server() -> Iterator[EmbeddedServer]:
-    """A real Valkey for the whole run, on a free port (extra ``embedded``); one a process of pytest-xdist."""
+    """A real Valkey for the whole run, on a free port (extra ``embedded``); one per xdist process."""
     from glidemq_orchestrate.embedded import EmbeddedServer  # noqa: PLC0415  only when used
 
     with EmbeddedServer(databases=DATABASES) as running:
@@ -138,7 +138,7 @@ def glidemq_url(glidemq_server: EmbeddedServer) -> Iterator[str]:
     """The URL of an empty database that only this test has; the functions of the server stay loaded.
 
     A worker that an earlier test has left behind looks for jobs in another database. At the end of the test
-    whoever is still connected to this one is cut off, and it is emptied.
+    clients that are still connected to this one are disconnected, and it is emptied.
     """
     yield from own_database(glidemq_server.url)
 
@@ -146,8 +146,8 @@ def glidemq_url(glidemq_server: EmbeddedServer) -> Iterator[str]:
 def own_database(url: str) -> Iterator[str]:
     """What the fixture ``glidemq_url`` does, for fixtures of your own with a server of your own.
 
-    ``url`` names no database. With a server of N databases a number comes again after N tests; one that has
-    a single database, as a cluster, is emptied for each test.
+    ``url`` has no database. With N databases a number is used again after N tests; a server with a single
+    database, such as a cluster, is emptied for each test.
     """
     from redis import Redis  # noqa: PLC0415  only when used
 
@@ -172,8 +172,8 @@ def own_database(url: str) -> Iterator[str]:
 def run_worker(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
     """A factory of workers in threads.
 
-    At the end of the test all of them are stopped, whatever became of the test or of one of them; one that
-    does not end is cancelled. The test fails when one raised, did not end, or left a job active, which a
+    At the end of the test all of them are stopped, whether or not the test or one of them failed; one
+    that does not end is cancelled. The test fails when one raised, did not end, or left a job active, which a
     worker never should; ``may_leave_active=True`` is for tests that hold jobs themselves.
     """
     yield from start_workers(request)
@@ -183,7 +183,7 @@ def start_workers(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
     """What the fixture ``run_worker`` does, for fixtures of your own."""
     started: list[tuple[RunningWorker, Address, Sequence[str]]] = []
     if "glidemq_url" in request.fixturenames:
-        request.getfixturevalue("glidemq_url")  # so that it ends after the workers, whoever named it to them
+        request.getfixturevalue("glidemq_url")  # so that it ends after the workers, also with a URL passed in
 
     def start(
         queues: Sequence[str],
@@ -208,7 +208,7 @@ def start_workers(request: pytest.FixtureRequest) -> Iterator[RunWorker]:
 
 
 def _end(started: Sequence[tuple[RunningWorker, Address, Sequence[str]]]) -> None:
-    """Stop every worker, whatever the others do; then say what went wrong."""
+    """Stop every worker, whatever the others do; then raise what went wrong."""
     wrong: list[Exception] = []
 
     def attempt(step: Callable[..., None], *args: Any) -> None:
@@ -226,7 +226,7 @@ def _end(started: Sequence[tuple[RunningWorker, Address, Sequence[str]]]) -> Non
     if len(wrong) == 1:
         raise wrong[0]
     if wrong:
-        raise ExceptionGroup("the workers did not end well", wrong)
+        raise ExceptionGroup("the workers did not end cleanly", wrong)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The flights pipeline behind one Airflow task, and a second DAG that waits for it.
 
 ``flights`` runs 20 Spark steps as one flow: it needs workers for the job ``spark.python`` on the queue, and
-the connection ``glidemq_default``. Where the data goes is the parameter ``location``; its default is the
+the connection ``glidemq_default``. The parameter ``location`` is where the data goes; its default is the
 environment variable ``GLIDEMQ_FLIGHTS_DATA``.
 """
 
@@ -37,7 +37,7 @@ with DAG(
         task_id="run_flights",
         flow="glidemq_orchestrate.spark.flights.flow:build",
         flow_kwargs={
-            # One directory per run, without the marks that paths of Spark may not have.
+            # One directory per run, without characters that Spark paths must not contain.
             "location": "{{ params.location }}/{{ run_id | replace(':', '') | replace('+', '_') }}",
             "queue": "{{ params.queue }}",
         },
@@ -47,7 +47,7 @@ with DAG(
 
     @task
     def summary(results: Any) -> Any:
-        """Log and return what the last node says: the paths of report and chart, and the summary."""
+        """Log and return the result of the last node: the paths of report and chart, and the summary."""
         report = results["report"]
         logger.info("Report: %s", report["report"])
         logger.info("Chart: %s", report["chart"])
@@ -63,7 +63,7 @@ with DAG(
     catchup=False,
     params={"run_id": Param("", type="string", description="Run id of the DAG flights to wait for")},
     tags=["glidemq", "spark"],
-    doc_md="Waits for the flow of one run of the DAG flights, then prints where its report is.",
+    doc_md="Waits for the flow of one run of the DAG flights, then logs the path of its report.",
 ):
     ready = GlideMQFlowSensor(
         task_id="ready",
@@ -76,7 +76,7 @@ with DAG(
 
     @task
     def print_report(results: Any) -> Any:
-        """Log and return where the report is."""
+        """Log and return the path of the report."""
         logger.info("The report is at %s", results["report"]["report"])
         return results["report"]["report"]
 

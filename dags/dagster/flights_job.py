@@ -2,7 +2,7 @@
 
 It needs workers for the job ``spark.python`` on the queue ``spark``. ``GLIDEMQ_URL`` names the server, and
 ``GLIDEMQ_FLIGHTS_DATA`` (or ``location`` in the step's config) the directory that all workers can write;
-every run gets a directory of its own below it. ``GLIDEMQ_FLIGHTS_FLOW_ID`` may name the flow beforehand.
+every run gets a directory of its own below it. ``GLIDEMQ_FLIGHTS_FLOW_ID`` may set the id of the flow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUEUE = "spark"
 
 
 def build_for_run(context: dg.AssetExecutionContext) -> FlowSpec:
-    """The flow of one run; a re-execution finds the files of the run before."""
+    """The flow of one run; a re-execution uses the files of the earlier run."""
     location = context.op_execution_context.op_config["location"]
     return build(f"{location}/{root_run_id(context)}", queue=QUEUE)
 

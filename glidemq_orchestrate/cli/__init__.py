@@ -1,4 +1,4 @@
-"""The command line ``glidemq``: arguments, output, exit codes (0 done, 1 failed, 2 the request is wrong)."""
+"""The command line ``glidemq``: arguments, output, exit codes (0 success, 1 failure, 2 invalid request)."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ app.command()(process.demo)
 
 def main() -> None:
     """Entry point of the ``glidemq`` command."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names on the wire may hold bytes that are no text
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names on the wire may hold bytes that are not text
         sys.stdout.reconfigure(errors="backslashreplace")
     app()

@@ -17,7 +17,7 @@ STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold 
 
 @reports_errors
 def doctor(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False) -> None:
-    """Check the server (each primary of a cluster) and say what to do. Exit code 1 when something failed."""
+    """Check the server (each primary of a cluster) and advise. Exit code 1 when a check failed."""
     found = examine(url, prefix=prefix)
     if as_json:
         say_json([asdict(finding) for finding in found])

@@ -1,4 +1,4 @@
-"""``glidemq events``: what happens in a queue, as it happens."""
+"""``glidemq events``: the events of a queue, live."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def events(
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     start: Annotated[
-        str | None, typer.Option("--from", help="Position to go on after; 0-0 for all that is left.")
+        str | None, typer.Option("--from", help="Position to start after; 0-0 for all stored events.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for further events.")] = True,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more events.")] = True,
     kind: Annotated[list[str] | None, typer.Option(help="Only events of this kind; repeatable.")] = None,
     job: Annotated[list[str] | None, typer.Option(help="Only events of this job; repeatable.")] = None,
     flow: Annotated[list[str] | None, typer.Option(help="Only events of this flow; repeatable.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Print the events of a queue, the oldest first; lost ones are told in their place."""
+    """Print the events of a queue, oldest first; a line marks where events were lost."""
     where = EventFilter(kinds=kind or None, jobs=job or None, flows=flow or None)
     idle_timeout = None if follow else timedelta(milliseconds=100)
     with EventReader(
@@ -45,6 +45,6 @@ def _json(event: Event) -> str:
 def _line(event: Event) -> str:
     if event.is_gap:
         return f"{event.id}  events after this position were lost"
-    # Payloads are for --json: a terminal log may be kept by others.
+    # Payloads only with --json: terminal output may be logged elsewhere.
     about = event.flow_id or event.job_id
     return f"{event.id}  {event.kind}  {about}  {event.fields.get('name', '')}".rstrip()

@@ -1,4 +1,4 @@
-"""``glidemq job``: look at single jobs and steer them."""
+"""``glidemq job``: show and manage single jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
-job_app = typer.Typer(name="job", help="Look at single jobs and steer them.", no_args_is_help=True)
+job_app = typer.Typer(name="job", help="Show and manage single jobs.", no_args_is_help=True)
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 JobIdArgument = Annotated[str, typer.Argument(metavar="JOB_ID", help="The job's id.")]
@@ -38,14 +38,16 @@ JobIdArgument = Annotated[str, typer.Argument(metavar="JOB_ID", help="The job's 
 @reports_errors
 def job_add(
     queue: QueueName,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The handler that runs it.")],
-    data: Annotated[str, typer.Option(help="JSON.")] = "null",
-    attempts: Annotated[int, typer.Option(help="Runs in all.")] = 1,
-    priority: Annotated[int, typer.Option(help="0 to 2048; from 1 on, the lower the earlier.")] = 0,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the job: that of its handler.")],
+    data: Annotated[str, typer.Option(help="The data of the job, as JSON.")] = "null",
+    attempts: Annotated[int, typer.Option(help="How many times it may run in total.")] = 1,
+    priority: Annotated[int, typer.Option(help="0 to 2048; 1 runs first, 0 after all others.")] = 0,
     delay: Annotated[
         float, typer.Option(parser=seconds(), metavar="SECONDS", help="Time before the first run.")
     ] = 0,
-    job_id: Annotated[str | None, typer.Option("--id", help="An own id, unique in the queue.")] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--id", help="An id of your own, unique in the queue.")
+    ] = None,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
@@ -53,7 +55,7 @@ def job_add(
     try:
         value = json.loads(data)
     except ValueError as exc:
-        raise EncodeError("--data is not JSON", where="data") from exc
+        raise EncodeError("--data is not valid JSON", where="data") from exc
     options = JobOptions(attempts=attempts, priority=priority, delay=timedelta(seconds=delay), job_id=job_id)
     with Queue(queue, url, prefix=prefix) as client:
         say(client.add(name, value, options=options))
@@ -99,10 +101,10 @@ def job_retry(
 def job_revoke(
     queue: QueueName, job_id: JobIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:
-    """End a job that does not run yet; tell one that runs to stop."""
+    """Fail a job that has not started; ask an active one to stop."""
     with Queue(queue, url, prefix=prefix) as client:
         outcome = client.revoke(job_id)
-    say(f"{job_id} {'has failed' if outcome == 'revoked' else 'was told to stop'}")
+    say(f"{job_id} {'has failed' if outcome == 'revoked' else 'was asked to stop'}")
 
 
 @job_app.command("promote")
@@ -110,7 +112,7 @@ def job_revoke(
 def job_promote(
     queue: QueueName, job_id: JobIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:
-    """Make a delayed job ready now."""
+    """Make a delayed job ready to run now."""
     with Queue(queue, url, prefix=prefix) as client:
         client.promote(job_id)
     say(f"{job_id} is waiting")
@@ -121,12 +123,12 @@ def job_promote(
 def job_remove(
     queue: QueueName, job_id: JobIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:
-    """Delete a job. A node of a flow that has not ended stays."""
+    """Delete a job. Refused for a node of a flow that has not ended."""
     with Queue(queue, url, prefix=prefix) as client:
         client.remove(job_id)
-    say(f"{job_id} is gone")
+    say(f"{job_id} was removed")
 
 
 def job_row(job: Job) -> dict[str, Any]:
-    """The fields of a job as JSON has them."""
+    """The fields of a job for JSON."""
     return {part.name: getattr(job, part.name) for part in fields(job) if part.name != "options"}

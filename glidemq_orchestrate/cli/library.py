@@ -11,7 +11,7 @@ from glidemq_orchestrate.cli.shell import AsJson, Url, reports_errors, say, say_
 from glidemq_orchestrate.clients.library import Libraries, LibraryStatus, source
 
 library_app = typer.Typer(
-    name="library", help="Look at the server's function libraries and load them.", no_args_is_help=True
+    name="library", help="Show and load the server's function libraries.", no_args_is_help=True
 )
 
 
@@ -28,10 +28,10 @@ def library_status(url: Url = None, as_json: AsJson = False) -> None:
 def library_load(
     url: Url = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also replace what somebody else has loaded.")
+        bool, typer.Option("--replace", help="Also replace libraries that are not ours.")
     ] = False,
 ) -> None:
-    """Load what is missing, on every primary of a cluster. Exit code 1 when a foreign one was left alone."""
+    """Load missing libraries on every primary of a cluster. Exit code 1 when a foreign one was kept."""
     with Libraries(url) as libraries:
         _show_libraries(libraries.load(replace=replace), as_json=False)
 
@@ -52,6 +52,6 @@ def _show_libraries(found: dict[str, list[LibraryStatus]], *, as_json: bool) -> 
         return
     words = {True: "ours", False: "not ours"}
     for row in rows:
-        told = f"{words[row['ours']]}, version {row['version'] or 'unknown'}, sha256 {row['sha256']}"
-        line = f"{row['server']}  {row['name']}: {told if row['loaded'] else 'not loaded'}"
+        state = f"{words[row['ours']]}, version {row['version'] or 'unknown'}, sha256 {row['sha256']}"
+        line = f"{row['server']}  {row['name']}: {state if row['loaded'] else 'not loaded'}"
         say(line)

@@ -1,4 +1,4 @@
-"""``glidemq server``, ``glidemq worker`` and ``glidemq demo``: what runs in the foreground."""
+"""``glidemq server``, ``glidemq worker`` and ``glidemq demo``: commands that run in the foreground."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from glidemq_orchestrate.worker.handler import Handlers
 
 @reports_errors
 def server(
-    data: Annotated[Path, typer.Option(help="Directory for the data; made if missing.")] = Path(
+    data: Annotated[Path, typer.Option(help="Directory for the data; created if missing.")] = Path(
         "glidemq-data"
     ),
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6379,
 ) -> None:
     """Run an embedded Valkey in the foreground until Ctrl-C. Its data survives a restart."""
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # before it starts: a stop must never leave it behind
+    for number in (signal.SIGTERM, signal.SIGINT):  # before it starts: a signal must never leave it behind
         signal.signal(number, lambda *_: ended.set())
     with EmbeddedServer(data_dir=data, port=port) as running:
         console.print(
@@ -56,17 +56,17 @@ class JsonLines(logging.Formatter):
     OWN = ("action", "worker", "queue", "job_id", "flow_id")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Make one line."""
-        told = {
+        """Format a record as one line."""
+        entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= {name: value for name in self.OWN if (value := getattr(record, name, None)) is not None}
+        entry |= {name: value for name in self.OWN if (value := getattr(record, name, None)) is not None}
         if record.exc_info:
-            told["error"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
 
 
 @reports_errors
@@ -79,33 +79,33 @@ def worker(
     ],
     queue: Annotated[list[str], typer.Option(help="Queue to serve. Repeatable.")],
     url: Url = None,
-    concurrency: Annotated[int, typer.Option(help="Jobs at the same time.", min=1)] = 10,
+    concurrency: Annotated[int, typer.Option(help="How many jobs to run at the same time.", min=1)] = 10,
     lock: Annotated[
         float,
         typer.Option(
             parser=seconds(1),
             metavar="SECONDS",
-            help="Seconds without a sign of life until others take the jobs over.",
+            help="Time without a heartbeat after which others take over the jobs.",
         ),
     ] = 30,
     stop_after: Annotated[
         float,
-        typer.Option(parser=seconds(), metavar="SECONDS", help="Seconds to wait for running jobs at a stop."),
+        typer.Option(
+            parser=seconds(), metavar="SECONDS", help="Time that running jobs have to end at a stop."
+        ),
     ] = 10,
     allow_import: Annotated[
         list[str] | None,
         typer.Option(
-            help="Package from which jobs may name what is imported (spark.python). Repeatable; "
-            "the packages of --app when left out."
+            help="Package from which spark.python jobs may import functions. Repeatable; "
+            "the packages of --app by default."
         ),
     ] = None,
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Level = LogLevel.INFO,
-    log_json: Annotated[
-        bool, typer.Option("--log-json", help="One JSON object a line, for programs.")
-    ] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
-    """Run jobs until SIGTERM or Ctrl-C; then finish or give back what it holds."""
+    """Run jobs until SIGTERM or Ctrl-C; then finish them or return them to the queue."""
     from glidemq_orchestrate.worker.worker import Worker  # noqa: PLC0415  no other command needs it
 
     log_to_stderr(log_level)
@@ -130,42 +130,42 @@ def worker(
 @reports_errors
 def demo(
     orchestrator: Annotated[str, typer.Option(help="airflow or dagster.")] = "airflow",
-    home: Annotated[Path, typer.Option(help="Where the demo keeps its data.")] = Path(".demo"),
+    home: Annotated[Path, typer.Option(help="Directory for the data of the demo.")] = Path(".demo"),
     project: Annotated[Path, typer.Option(help="The checkout with the example DAGs.")] = Path(),
 ) -> None:
     """Run the flights pipeline: a real orchestrator, a real Valkey, a worker with a warm Spark session."""
-    # By name: the demo stands above the command line, and needs its extra.
+    # By name: the demo is a layer above the command line, and needs its extra.
     run_demo = importlib.import_module("glidemq_orchestrate.demo.run").run_demo
     run_demo(orchestrator, home=home.resolve(), project=project.resolve(), console=console)
 
 
 def package_of(app: str) -> str:
-    """The package that holds the module of ``module`` or ``module:name``; a module in none is its own."""
+    """The package of the module of ``module`` or ``module:name``; a top-level module is its own."""
     module = app.partition(":")[0]
     spec = sys.modules[module].__spec__
     return (spec and spec.parent) or module
 
 
 def load_handlers(name: str) -> Handlers:
-    """The handlers that ``module`` or ``module:name`` holds, directly or in a Worker.
+    """The handlers in ``module`` or ``module:name``, from a ``Handlers`` or a ``Worker``.
 
     Raises:
-        ConfigurationError: There is no such module or name, or no handlers in it.
+        ConfigurationError: There is no such module or name, or it has no handlers.
     """
     module_name, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
-    except (ValueError, TypeError) as exc:  # no name, or one with dots before it
-        raise ConfigurationError(f"--app {shown(name)} is no name of a module") from exc
+    except (ValueError, TypeError) as exc:  # empty, or a relative name
+        raise ConfigurationError(f"--app {shown(name)} is not a module name") from exc
     except ModuleNotFoundError as exc:
         if exc.name is not None and not f"{module_name}.".startswith(f"{exc.name}."):
             raise ConfigurationError(
-                f"--app {name}: {module_name} needs the module {exc.name}, which is missing"
+                f"--app {name}: {module_name} imports {exc.name}, which is not installed"
             ) from exc
         raise ConfigurationError(
-            f"--app {name}: there is no module {exc.name}; is it installed or below here?"
+            f"--app {name}: there is no module {exc.name}; install it, or start in its directory"
         ) from exc
     from glidemq_orchestrate.worker.worker import Worker  # noqa: PLC0415  no other command needs it
 
@@ -175,4 +175,4 @@ def load_handlers(name: str) -> Handlers:
             return thing
         if isinstance(thing, Worker):
             return thing.handlers
-    raise ConfigurationError(f"--app {name} holds no handlers: make a glidemq_orchestrate.Handlers() there")
+    raise ConfigurationError(f"--app {name} has no handlers: create a glidemq_orchestrate.Handlers() there")

@@ -1,4 +1,4 @@
-"""``glidemq queue``: look at queues and steer them."""
+"""``glidemq queue``: show and manage queues."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
-queue_app = typer.Typer(name="queue", help="Look at queues and steer them.", no_args_is_help=True)
+queue_app = typer.Typer(name="queue", help="Show and manage queues.", no_args_is_help=True)
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 HIDDEN = (JobState.WAITING_CHILDREN, JobState.GROUP_WAITING, JobState.SKIPPED, JobState.UNKNOWN)
 SHOWN = [state for state in JobState if state not in HIDDEN]
 
@@ -31,7 +31,7 @@ SHOWN = [state for state in JobState if state not in HIDDEN]
 @queue_app.command("list")
 @reports_errors
 def queue_list(url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False) -> None:
-    """List the queues with their numbers of jobs. Goes through all keys of the server, a page at a time."""
+    """List the queues with their job counts. Scans all keys of the server, a page at a time."""
     with Queues(url, prefix=prefix) as queues:
         names = queues.names()
     rows = [_listed(name, url, prefix) for name in names]
@@ -79,9 +79,9 @@ def queue_show(
 @reports_errors
 def queue_jobs(
     queue: QueueName,
-    state: Annotated[JobState, typer.Option(help="Which jobs.")] = JobState.WAITING,
+    state: Annotated[JobState, typer.Option(help="The state of the jobs.")] = JobState.WAITING,
     name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
-    limit: Annotated[int, typer.Option(help="How many at most.")] = 20,
+    limit: Annotated[int, typer.Option(help="How many jobs at most.")] = 20,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
@@ -104,13 +104,13 @@ def queue_jobs(
         table.add_row(*map(Text, cells))
     console.print(table)
     if jobs.is_partial:
-        console.print(f"There may be more: only about {LOOK_AT:,} jobs were looked through.", style="dim")
+        console.print(f"There may be more: only about {LOOK_AT:,} jobs were searched.", style="dim")
 
 
 @queue_app.command("pause")
 @reports_errors
 def queue_pause(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX) -> None:
-    """Let workers begin no job of a queue until it is resumed."""
+    """Keep workers from starting jobs of a queue until it is resumed."""
     with Queue(queue, url, prefix=prefix) as client:
         client.pause()
     say(f"{queue} is paused")
@@ -119,7 +119,7 @@ def queue_pause(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREF
 @queue_app.command("resume")
 @reports_errors
 def queue_resume(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PREFIX) -> None:
-    """Let workers begin jobs again."""
+    """Let workers start jobs of a paused queue again."""
     with Queue(queue, url, prefix=prefix) as client:
         client.resume()
     say(f"{queue} is resumed")
@@ -129,13 +129,13 @@ def queue_resume(queue: QueueName, url: Url = None, prefix: Prefix = DEFAULT_PRE
 @reports_errors
 def queue_drain(
     queue: QueueName,
-    delayed: Annotated[bool, typer.Option("--delayed", help="Delayed jobs too.")] = False,
+    delayed: Annotated[bool, typer.Option("--delayed", help="Also delete delayed jobs.")] = False,
     yes: Yes = False,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the jobs that wait to be run. Nodes of flows stay."""
+    """Delete the waiting jobs. Nodes of flows are kept."""
     _ask(f"Delete the waiting jobs of queue {queue}?", yes=yes)
     with Queue(queue, url, prefix=prefix) as client:
         _print_count("deleted", client.drain(delayed=delayed), as_json=as_json)
@@ -147,34 +147,37 @@ def queue_clean(
     queue: QueueName,
     state: Annotated[str, typer.Option(help="completed or failed.")] = "completed",
     older: Annotated[
-        float, typer.Option(parser=seconds(), metavar="SECONDS", help="Ended at least so long ago.")
+        float,
+        typer.Option(
+            parser=seconds(), metavar="SECONDS", help="Only jobs that ended at least this long ago."
+        ),
     ] = 0,
-    limit: Annotated[int, typer.Option(help="How many at most.")] = 1000,
+    limit: Annotated[int, typer.Option(help="How many jobs at most.")] = 1000,
     yes: Yes = False,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Delete ended jobs, the oldest first. Nodes of flows that have not ended stay."""
+    """Delete ended jobs, oldest first. Nodes of flows that have not ended are kept."""
     if state not in ("completed", "failed"):
-        raise typer.BadParameter("completed or failed", param_hint="--state")
+        raise typer.BadParameter("must be completed or failed", param_hint="--state")
     _ask(f"Delete up to {limit} {state} jobs of queue {queue}?", yes=yes)
     ended: EndedState = JobState.COMPLETED if state == "completed" else JobState.FAILED
     with Queue(queue, url, prefix=prefix) as client:
-        gone = client.clean(ended, grace=timedelta(seconds=older), limit=limit)
-    _print_count("deleted", len(gone), as_json=as_json)
+        deleted = client.clean(ended, grace=timedelta(seconds=older), limit=limit)
+    _print_count("deleted", len(deleted), as_json=as_json)
 
 
 @queue_app.command("retry")
 @reports_errors
 def queue_retry(
     queue: QueueName,
-    limit: Annotated[int | None, typer.Option(help="How many at most.")] = None,
+    limit: Annotated[int | None, typer.Option(help="How many jobs at most.")] = None,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Run failed jobs again, the oldest first. Nodes of flows stay failed: retry the flow."""
+    """Run failed jobs again, oldest first. Nodes of flows stay failed: retry the flow."""
     with Queue(queue, url, prefix=prefix) as client:
         _print_count("retried", client.retry_failed(limit), as_json=as_json)
 
@@ -183,20 +186,20 @@ def queue_retry(
 @reports_errors
 def queue_obliterate(
     queue: QueueName,
-    force: Annotated[bool, typer.Option("--force", help="Also when jobs are active.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also delete when jobs are active.")] = False,
     yes: Yes = False,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
-    """Delete everything about a queue. Stop its workers first."""
-    _ask(f"Delete everything about queue {queue}?", yes=yes)
+    """Delete a queue with everything in it. Stop its workers first."""
+    _ask(f"Delete queue {queue} with everything in it?", yes=yes)
     with Queue(queue, url, prefix=prefix) as client:
         client.obliterate(force=force)
-    say(f"{queue} is gone")
+    say(f"{queue} was deleted")
 
 
 def _listed(queue: str, url: str | None, prefix: str) -> dict[str, Any]:
-    """A row of the list; a queue whose keys cannot be read says so, and keeps no other from being listed."""
+    """A row of the list; a queue whose keys cannot be read has the error in ``broken``."""
     try:
         return _described(queue, url, prefix, indexed_only=True)
     except ProtocolError as exc:

@@ -13,9 +13,7 @@ from glidemq_orchestrate.clients.schedulers import SchedulerEntry, Schedulers
 from glidemq_orchestrate.errors import SchedulerNotFound
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
-scheduler_app = typer.Typer(
-    name="scheduler", help="Look at repeating jobs and remove them.", no_args_is_help=True
-)
+scheduler_app = typer.Typer(name="scheduler", help="Show and remove repeating jobs.", no_args_is_help=True)
 
 Queue = Annotated[str, typer.Option("--queue", "-q", help="The queue.")]
 Name = Annotated[str, typer.Argument(help="Name of the scheduler.")]
@@ -26,7 +24,7 @@ Name = Annotated[str, typer.Argument(help="Name of the scheduler.")]
 def scheduler_list(
     queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """List the schedulers of a queue, those that Node made too."""
+    """List the schedulers of a queue, including those made by Node."""
     with Schedulers(queue, url, prefix=prefix) as schedulers:
         rows = [_row(entry) for entry in schedulers.list()]
     if as_json:
@@ -42,7 +40,7 @@ def scheduler_list(
 def scheduler_show(
     name: Name, queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """Show one scheduler. Exit code 1 when there is none of this name."""
+    """Show one scheduler. Exit code 1 when it does not exist."""
     with Schedulers(queue, url, prefix=prefix) as schedulers:
         row = _row(schedulers.get(name))
     if as_json:
@@ -57,7 +55,7 @@ def scheduler_show(
 def scheduler_remove(
     name: Name, queue: Queue, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
 ) -> None:
-    """Remove a scheduler; jobs that it has added stay. Exit code 1 when there is none of this name."""
+    """Remove a scheduler; jobs that it has added are kept. Exit code 1 when it does not exist."""
     with Schedulers(queue, url, prefix=prefix) as schedulers:
         if not schedulers.remove(name):
             raise SchedulerNotFound(f"no scheduler {name} in queue {queue}")

@@ -1,4 +1,4 @@
-"""What all commands share: the console, common options, and errors as one sentence and an exit code."""
+"""Shared by all commands: the console, common options, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from glidemq_orchestrate.jobs.bounds import MAX_DURATION
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Output that goes to a file or a pipe has no width of its own.
+# A file or a pipe has no width.
 console = SafeConsole() if sys.stdout.isatty() else SafeConsole(width=120)
 errors = SafeConsole(stderr=True, soft_wrap=True)
 
@@ -41,13 +41,11 @@ Url = Annotated[
     ),
 ]
 Prefix = Annotated[str, typer.Option(help="First part of every key, as in glide-mq.")]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
-    """Turn the errors of this package into one sentence and an exit code."""
+    """Turn the errors of this package into one line and an exit code."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,7 +56,7 @@ def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
         except GlideMQError as exc:
             stop_with(exc, 1)
         except UnicodeEncodeError as exc:
-            stop_with(ConfigurationError("a value of the command is no UTF-8 text"), 2, exc)
+            stop_with(ConfigurationError("an argument is not UTF-8 text"), 2, exc)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
@@ -66,24 +64,24 @@ def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def stop_with(exc: GlideMQError, code: int, cause: Exception | None = None) -> NoReturn:
-    """Tell an error in one line, and end."""
+    """Print an error in one line and exit."""
     errors.print(f"[bold red]{type(exc).__name__}[/]: ", end="")
     errors.print(printable(str(exc)), markup=False, highlight=False)
     raise typer.Exit(code) from cause or exc
 
 
 def say(text: str, *, lines: bool = False, end: str = "\n") -> None:
-    """Print a line, or several, for people. JSON goes this way too: it is ASCII, and so stays as it is."""
+    """Print a line, or several. Control characters are replaced; JSON is ASCII and stays unchanged."""
     typer.echo(printable(text, lines=lines) + end, nl=False)
 
 
 def say_json(value: object, *, indent: int | None = 2) -> None:
-    """Print a document for programs, exactly: what a terminal would obey is escaped as JSON does it."""
+    """Print a JSON document unchanged: control characters are escaped by JSON itself."""
     typer.echo(json.dumps(value, default=as_json_value, indent=indent))
 
 
 def as_json_value(value: object) -> object:
-    """What JSON has no form for: times as ISO 8601, durations as seconds."""
+    """A value that JSON cannot express: times as ISO 8601, durations as seconds."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, datetime):
@@ -92,7 +90,7 @@ def as_json_value(value: object) -> object:
 
 
 def seconds(least: float = 0) -> Callable[[str], float]:
-    """A parser for options that are a time in seconds: a number that a duration can have."""
+    """A parser for options in seconds, of at least ``least``."""
 
     def parse(text: str) -> float:
         try:
@@ -117,11 +115,13 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-Level = Annotated[LogLevel, typer.Option("--log-level", case_sensitive=False, help="From which level on.")]
+Level = Annotated[
+    LogLevel, typer.Option("--log-level", case_sensitive=False, help="The lowest level that is logged.")
+]
 
 
 def log_to_stderr(level: LogLevel) -> None:
-    """Let the log of this process appear."""
+    """Write the log of this process to standard error."""
     logging.basicConfig(level=level.upper())
     for handler in logging.getLogger().handlers:
         handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))

@@ -1,6 +1,6 @@
-"""Text from outside made fit for a terminal: names, reasons and logs may hold escapes.
+"""Makes external text safe for a terminal: names, reasons and logs may hold escape sequences.
 
-Whatever the command line prints for people goes through ``printable``, here and nowhere else.
+Everything that the command line prints for people goes through ``printable``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from rich.segment import Segment
 
 _UNKNOWN: Final = "\ufffd"
 _ODD: Final[dict[int, str | int]] = {
-    **{code: 0x2400 + code for code in range(0x20)},  # C0 by the pictures that Unicode has of them
+    **{code: 0x2400 + code for code in range(0x20)},  # C0: the Unicode control pictures
     0x7F: 0x2421,
-    **dict.fromkeys(range(0x80, 0xA0), _UNKNOWN),  # C1: 0x9b alone begins an escape
-    # What turns the direction of the text around, and so shows another name than is there.
+    **dict.fromkeys(range(0x80, 0xA0), _UNKNOWN),  # C1: 0x9b alone starts an escape sequence
+    # Bidirectional controls, which could make a name look like another.
     **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), _UNKNOWN),
     **dict.fromkeys((0x2028, 0x2029), _UNKNOWN),
     **dict.fromkeys(range(0xD800, 0xE000), _UNKNOWN),
@@ -27,14 +27,14 @@ _IN_LINES: Final = {code: sign for code, sign in _IN_LINE.items() if code != ord
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """The text without anything that a terminal obeys; tabs stay, and ends of lines where they are wanted."""
+    """The text with control characters replaced; tabs stay, and with ``lines`` line ends too."""
     if text.isascii() and text.isprintable():
         return text
     return text.translate(_IN_LINES if lines else _IN_LINE)
 
 
 class SafeConsole(Console):
-    """A console of rich that prints nothing from outside as it is; its own colours work."""
+    """A rich console that makes external text printable; its own colours still work."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Make every piece of text printable."""
@@ -46,11 +46,11 @@ class SafeConsole(Console):
 class SafeFormatter(logging.Formatter):
     """Makes log records printable: a message is one line, a traceback keeps its own."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  its contract
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the base class's name
         """The line of a record."""
         record.message = printable(record.message)
         return super().formatMessage(record)
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802  its contract
+    def formatException(self, ei: Any) -> str:  # noqa: N802  the base class's name
         """The traceback of a record."""
         return printable(super().formatException(ei), lines=True)

@@ -1,4 +1,4 @@
-"""How flows look in a terminal. Takes values, returns things that rich can print; asks no server."""
+"""Renders flows for a terminal: from values to rich renderables, without a server."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def flow_view(
     Args:
         status: The record.
         nodes: All nodes, dependencies before dependents.
-        now: Until when the time of what runs is counted; None: it is not shown.
-        rows: Most lines of the tree; those of nodes that have nothing new to tell are left out first.
+        now: The time for the durations of running nodes; None: they are not shown.
+        rows: Maximum number of lines of the tree; failed and active nodes are shown first.
     """
     failed = Text(f", {status.failed:,} failed", style="red") if status.failed else Text()
     skipped = Text(f", {status.skipped:,} skipped", style="dim") if status.skipped else Text()
@@ -57,9 +57,9 @@ def flow_view(
     bar = Table.grid()
     bar.add_row(ProgressBar(total=status.total, completed=status.total - status.open, width=60))
     path = critical_path(nodes)
-    told = [node_table(nodes, path=path, now=now, rows=rows)]
+    tree = [node_table(nodes, path=path, now=now, rows=rows)]
     foot = [Text(status.reason, style="red")] if status.reason else []
-    return Group(Text("  ").join(parts), bar, *told, *foot, *_path_line(nodes, path, now))
+    return Group(Text("  ").join(parts), bar, *tree, *foot, *_path_line(nodes, path, now))
 
 
 def node_table(
@@ -69,7 +69,7 @@ def node_table(
     now: datetime | None = None,
     rows: int | None = None,
 ) -> Table:
-    """The nodes as a tree: one row for a node or a folded group of nodes."""
+    """The nodes as a tree: one row for each node or folded group of nodes."""
     has_queues = len({node.queue for node in nodes}) > 1
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("node", *(["queue"] if has_queues else []), "state", "time", "tries", "after", "detail"):
@@ -91,7 +91,7 @@ def node_table(
 
 
 def _shown(lines: Sequence[tuple[str, Any]], most: int | None) -> set[int]:
-    """The places of the lines that are shown when only so many may be: first where something goes on."""
+    """The indices of the lines to show when there are more than ``most``: failed and active nodes first."""
     if most is None or len(lines) <= most:
         return set(range(len(lines)))
     interest = {JobState.FAILED: 0, JobState.ACTIVE: 1, JobState.COMPLETED: 3, JobState.SKIPPED: 3}
@@ -103,6 +103,7 @@ def _shown(lines: Sequence[tuple[str, Any]], most: int | None) -> set[int]:
 
 
 def _is_cause(node: NodeStatus) -> bool:
+    """Whether a node failed by itself, not because of another."""
     return node.state is JobState.FAILED and not node.reason.startswith(_CONSEQUENCES)
 
 
@@ -138,20 +139,23 @@ def _cells(
     on_path = Text(" ◆", style="yellow") if any(node.name in path for node in nodes) else Text()
     name = Text(mark, style=style) + Text(f" {group.label}") + on_path
     tries = max(node.attempts for node in nodes)
-    told_tries = Text(f"{'≤ ' if group.is_folded else ''}{tries}" if tries > 1 else "")
+    shown_tries = Text(f"{'≤ ' if group.is_folded else ''}{tries}" if tries > 1 else "")
     if not group.is_folded:
         (node,) = nodes
         time = _between(node.started_at, node.finished_at or now) if _has_run(node) else ""
-        return name, Text(_word(node.state), style=style), Text(time), told_tries, Text(_detail(node))
+        return name, Text(_word(node.state), style=style), Text(time), shown_tries, Text(_detail(node))
     counts = Counter(node.state for node in nodes)
-    told = [Text(f"{count:,} {_word(state)}", style=_look(state)[1]) for state, count in counts.most_common()]
-    state = Text(f"{len(nodes):,} nodes: ") + Text(", ").join(told)
+    states = [
+        Text(f"{count:,} {_word(state)}", style=_look(state)[1]) for state, count in counts.most_common()
+    ]
+    state = Text(f"{len(nodes):,} nodes: ") + Text(", ").join(states)
     longest = max((node.seconds for node in nodes if node.seconds is not None), default=None)
     reason = next((node.reason for node in nodes if node.state is JobState.FAILED), "")
-    return name, state, Text("" if longest is None else f"≤ {_duration(longest)}"), told_tries, Text(reason)
+    return name, state, Text("" if longest is None else f"≤ {_duration(longest)}"), shown_tries, Text(reason)
 
 
 def _mark(nodes: Sequence[NodeStatus]) -> tuple[str, str]:
+    """The mark and style of a group: of its failed or active nodes, if any."""
     states = {node.state for node in nodes}
     for state in (JobState.FAILED, JobState.ACTIVE):
         if state in states:
@@ -174,7 +178,7 @@ def _between(start: datetime | None, end: datetime | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """For people: ``0.4 s``, ``2 min 05 s``, ``3 h 20 min``."""
+    """A duration as shown: ``0.4 s``, ``2 min 05 s``, ``3 h 20 min``."""
     whole = max(seconds, 0.0)
     if whole < 60:
         return f"{whole:.1f} s"

@@ -36,7 +36,7 @@ _POLL_SECONDS: Final = 0.25
 
 
 class AirflowStackError(GlideMQError):
-    """Airflow did not do what was asked; the message has the end of the log that matters."""
+    """Airflow did not start or refused a request; the message includes the end of the relevant log."""
 
 
 class AirflowStack:
@@ -46,13 +46,13 @@ class AirflowStack:
     second start with the same home keeps DAG runs and needs no migration.
 
     Args:
-        home: ``AIRFLOW_HOME``: configuration, database and logs; made if missing.
+        home: ``AIRFLOW_HOME``: configuration, database and logs; created if missing.
         dags: Folder of DAG files.
-        connections: Connection ids and what they are (a URI, or a dict with ``conn_type``, ``host``, ...).
-        python_path: Further folders from which DAGs may import.
-        environment: Further variables for all processes.
+        connections: Connections by id (a URI, or a dict with ``conn_type``, ``host``, ...).
+        python_path: Additional folders from which DAGs may import.
+        environment: Additional variables for all processes.
         parallelism: Tasks that run at the same time.
-        progress: Told what is being done, one line at a time.
+        progress: Called with a line for each step.
     """
 
     def __init__(  # noqa: PLR0913  all but the first two have defaults
@@ -79,22 +79,22 @@ class AirflowStack:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Start Airflow."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop Airflow."""
         self.stop()
 
     # -- life ------------------------------------------------------------------------------------------------
 
     def start(self, timeout: float = 180.0) -> None:
-        """Start the four processes and wait until all are healthy; about half a minute, less the second time.
+        """Start the four processes and wait until all are healthy: about half a minute, less the second time.
 
         Raises:
             ConfigurationError: Airflow is not installed here.
-            AirflowStackError: A process has died or is not healthy in time. Nothing is left running.
+            AirflowStackError: A process died or was not healthy in time. Nothing is left running.
         """
         try:
             version = metadata.version("apache-airflow-core")
@@ -111,13 +111,13 @@ class AirflowStack:
                 self._start(component, component, *quiet)
             self._wait_until_healthy(time.monotonic() + timeout)
             self._token = self._get("/auth/token")["access_token"]
-        except BaseException:  # also Ctrl-C: processes of our own groups would outlive us
+        except BaseException:  # also Ctrl-C: processes in groups of their own would outlive this one
             self.stop()
             raise
         self._progress(f"Airflow is up at {self.url}")
 
     def stop(self, timeout: float = 15.0) -> None:
-        """Stop what was started; what has not ended after ``timeout`` seconds is killed. Repeatable."""
+        """Stop all processes; those that have not ended after ``timeout`` seconds are killed. Repeatable."""
         if not self._processes:
             return
         self._progress("stopping Airflow")
@@ -141,16 +141,16 @@ class AirflowStack:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process id of each component; it is its group's id too."""
+        """The process id of each component, which is also its group id."""
         return {component: process.pid for component, process in self._processes.items()}
 
     # -- DAGs, runs, tasks -----------------------------------------------------------------------------------
 
     def wait_for_dag(self, dag_id: str, timeout: float = 60.0) -> None:
-        """Wait until the DAG file has been read.
+        """Wait until the DAG file has been parsed.
 
         Raises:
-            AirflowStackError: It has not in ``timeout`` seconds; the message has the import errors.
+            AirflowStackError: It was not within ``timeout`` seconds; the message lists the import errors.
         """
         for _ in self._polls(timeout):
             if self._request("GET", f"/api/v2/dags/{quote(dag_id)}")[0] == http.client.OK:
@@ -160,7 +160,7 @@ class AirflowStack:
         )
 
     def import_errors(self) -> dict[str, str]:
-        """DAG files that cannot be read, with the traceback."""
+        """DAG files that cannot be imported, with their tracebacks."""
         found = self._get("/api/v2/importErrors")["import_errors"]
         return {entry["filename"]: entry["stack_trace"] for entry in found}
 
@@ -179,7 +179,7 @@ class AirflowStack:
         """Wait until a DAG run has ended and return its state.
 
         Raises:
-            WaitTimeout: It has not in ``timeout`` seconds; the message has the states of its tasks.
+            WaitTimeout: It has not within ``timeout`` seconds; the message lists the states of its tasks.
         """
         for _ in self._polls(timeout):
             if (state := self.dag_run_state(dag_id, run_id)) in ("success", "failed"):
@@ -189,7 +189,7 @@ class AirflowStack:
         )
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """The state of each task; of a mapped task, ``task[index]``."""
+        """The state of each task; mapped tasks are named ``task[index]``."""
         found = self._get(f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
         return {_name(entry): entry["state"] for entry in found}
 
@@ -199,7 +199,7 @@ class AirflowStack:
         """Wait until a task is in one of the states, and return it.
 
         Raises:
-            WaitTimeout: It is not in ``timeout`` seconds.
+            WaitTimeout: It was not within ``timeout`` seconds.
         """
         state: str | None = None
         for _ in self._polls(timeout):
@@ -209,19 +209,19 @@ class AirflowStack:
         raise WaitTimeout(f"{dag_id}.{task_id} is {state} after {timeout:.0f} s, not {' or '.join(states)}")
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
-        """The log of one try, with what its trigger said."""
+        """The log of one try, with the log of its trigger."""
         found = self._get(f"{_task(dag_id, run_id, task_id)}/logs/{try_number}", {"full_content": "true"})
         content = found["content"]
         return content if isinstance(content, str) else "\n".join(_line(entry) for entry in content)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
-        """What a task has pushed; None before that."""
+        """The XCom value that a task has pushed; None before that."""
         place = f"{_task(dag_id, run_id, task_id)}/xcomEntries/{quote(key)}?deserialize=true"
-        status, answer = self._request("GET", place)
-        return answer["value"] if status == http.client.OK else None
+        status, body = self._request("GET", place)
+        return body["value"] if status == http.client.OK else None
 
     def mark_task(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-        """Set the state of a task, as the buttons of the UI do."""
+        """Set the state of a task, as the UI does."""
         self._ask("PATCH", _task(dag_id, run_id, task_id), {"new_state": state})
 
     def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None:
@@ -272,7 +272,7 @@ class AirflowStack:
             "AIRFLOW_HOME": str(self.home),
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": os.pathsep.join(python_path),
-            "no_proxy": "*",  # proxies of a build machine catch 127.0.0.1 too
+            "no_proxy": "*",  # the proxies of a build machine may catch 127.0.0.1 too
             "NO_PROXY": "*",
             **{f"AIRFLOW__{name}": value for name, value in options.items()},
             **connections,
@@ -282,7 +282,7 @@ class AirflowStack:
         marker = self.home / _MIGRATED_FILE
         if (self.home / "airflow.db").exists() and marker.exists() and marker.read_text() == version:
             return
-        self._progress("making Airflow's database")
+        self._progress("creating Airflow's database")
         self._start("migrate", "db", "migrate")
         if self._processes["migrate"].wait() != 0:
             raise AirflowStackError(f"airflow db migrate failed:\n{self._tail('migrate')}")
@@ -304,7 +304,7 @@ class AirflowStack:
         lifeline.watch(self._processes[name].pid)
 
     def _wait_until_healthy(self, until: float) -> None:
-        health: Any = "no answer"
+        health: Any = "no response"
         for _ in self._polls(until - time.monotonic()):
             for component, process in self._processes.items():
                 if process.poll() is not None:
@@ -333,13 +333,13 @@ class AirflowStack:
         return self._ask("GET", f"{path}?{urlencode(query)}" if query else path)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        status, answer = self._request(method, path, body)
+        status, reply = self._request(method, path, body)
         if status not in (http.client.OK, http.client.CREATED):
-            raise AirflowStackError(f"{method} {path}: {status} {answer}")
-        return answer
+            raise AirflowStackError(f"{method} {path}: {status} {reply}")
+        return reply
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
-        """Send one request; status 0 when nobody answers."""
+        """Send one request; status 0 when there is no response."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -383,7 +383,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _kept_secrets(home: Path) -> dict[str, str]:
-    """Keys of this home; the same at the next start, or what the database holds could not be read again."""
+    """The keys of this home, kept between starts so that encrypted data in the database can be read again."""
     path = home / _SECRETS_FILE
     if path.exists():
         kept: dict[str, str] = json.loads(path.read_text())

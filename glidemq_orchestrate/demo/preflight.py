@@ -1,4 +1,4 @@
-"""What must be there before the demo or the Spark tests run: installed, or named with the remedy."""
+"""Checks that the demo and the Spark tests can run: installs what is missing, or reports how to."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Say = Callable[[str], None]
 
 
 def ensure_java(say: Say = print) -> None:
-    """Make sure that Java 17 or newer is there: installs it with apt-get where that is allowed.
+    """Make sure that Java 17 or newer is installed, with apt-get where that is allowed.
 
     Raises:
-        JavaMissing: It is missing and could not be installed; the message says what to do.
+        JavaMissing: It is missing and could not be installed; the message explains what to do.
     """
     try:
         require_java()
@@ -51,19 +51,19 @@ def ensure_disk(folder: Path, needed: int = FREE_BYTES) -> None:
     """Make sure that the folder exists and its disk has room.
 
     Raises:
-        ConfigurationError: It cannot be made, or less than ``needed`` bytes are free.
+        ConfigurationError: It cannot be created, or less than ``needed`` bytes are free.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise ConfigurationError(
-            f"cannot make {folder}: {exc.strerror}; name another folder with --home"
+            f"cannot create {folder}: {exc.strerror}; choose another folder with --home"
         ) from exc
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ConfigurationError(
-            f"{free / 1024**3:.1f} GiB are free below {folder}, {needed / 1024**3:.0f} are needed; "
-            "free some space or name another folder with --home"
+            f"{free / 1024**3:.1f} GiB are free in {folder}, {needed / 1024**3:.0f} are needed; "
+            "free some space or choose another folder with --home"
         )
 
 
@@ -71,7 +71,7 @@ def ensure_packages(names: Sequence[str]) -> None:
     """Make sure that these Python packages can be imported.
 
     Raises:
-        ConfigurationError: Some cannot; the message names them.
+        ConfigurationError: Some cannot; the message lists them.
     """
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:

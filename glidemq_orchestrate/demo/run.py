@@ -37,23 +37,23 @@ PACKAGES: Final = {
 
 
 def run_demo(orchestrator: str, *, home: Path, project: Path, console: Console) -> None:
-    """Run the flights pipeline through an orchestrator and print what came out.
+    """Run the flights pipeline through an orchestrator and print the results.
 
     Everything that was started is stopped at the end, also after an error or Ctrl-C, and when this process is
     killed. Logs stay in ``home``.
 
     Raises:
-        ConfigurationError: Something needed is missing; the message names it and the remedy.
-        GlideMQError: The flow failed; the message says why.
+        ConfigurationError: Something is missing; the message names it and how to install it.
+        GlideMQError: The flow failed; the message gives the reason.
     """
     if orchestrator not in PACKAGES:
         raise ConfigurationError(f"--orchestrator must be airflow or dagster, got {orchestrator!r}")
     if not (project / "dags" / orchestrator).is_dir():
         raise ConfigurationError(
-            f"{project} has no dags/{orchestrator}: run the demo in a checkout, or name it with --project"
+            f"{project} has no dags/{orchestrator}: run the demo in a checkout, or pass one with --project"
         )
     console.rule(f"glidemq-orchestrate: the flights of 2013, through {orchestrator.capitalize()}")
-    with _step(console, "Looking for what is needed: packages, Java, disk"):
+    with _step(console, "Checking requirements: packages, Java, disk space"):
         ensure_packages(PACKAGES[orchestrator])
         ensure_java(lambda text: console.print(f"  {text}"))
         ensure_disk(home)
@@ -64,7 +64,7 @@ def run_demo(orchestrator: str, *, home: Path, project: Path, console: Console) 
 
 
 class _Demo:
-    """One demonstration: the server and the worker are up as soon as it exists."""
+    """One run of the demo: the server and the worker are started on creation."""
 
     def __init__(self, home: Path, project: Path, console: Console, running: ExitStack) -> None:
         self._home, self._project, self._console, self._running = home, project, console, running
@@ -140,7 +140,7 @@ class _Demo:
         return flow
 
     def report(self, flow: Flow) -> None:
-        """Print the nodes, the table and where the files are."""
+        """Print the nodes, the table and the paths of the files."""
         outcome = flow.outcome()
         self._console.print(flow_view(outcome.status, flow.nodes()))
         result = outcome.results.get("report")
@@ -164,9 +164,9 @@ class _Demo:
                     if status.state.is_terminal:
                         return flow
                 if alive is not None and alive.poll() is not None:
-                    raise GlideMQError(f"it ended before the flow; see {self._home / 'dagster.log'}")
+                    raise GlideMQError(f"Dagster ended before the flow; see {self._home / 'dagster.log'}")
                 time.sleep(REFRESH_SECONDS)
-        raise WaitTimeout(f"no flow came to an end within {FLOW_SECONDS} s; see the logs below {self._home}")
+        raise WaitTimeout(f"the flow did not end within {FLOW_SECONDS} s; see the logs in {self._home}")
 
     def _find(self, flow_id: str | None) -> Flow | None:
         try:
@@ -179,8 +179,8 @@ class _Demo:
         deadline = time.monotonic() + WORKER_SECONDS
         while "serves queues" not in log.read_text(encoding="utf-8", errors="replace"):
             if worker.poll() is not None:
-                told = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-                raise GlideMQError(f"the worker did not start: {' '.join(told)} (all of it: {log})")
+                last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+                raise GlideMQError(f"the worker did not start: {' '.join(last)} (full log: {log})")
             if time.monotonic() > deadline:
                 raise WaitTimeout(f"the worker is not ready after {WORKER_SECONDS} s; see {log}")
             time.sleep(0.2)
@@ -210,7 +210,7 @@ def _step(console: Console, title: str) -> Iterator[None]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process group: politely, then surely."""
+    """End a process group: by SIGTERM, then by SIGKILL."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
-"""What a reader who watches a flow is told, and the position from which watching can go on.
+"""The changes that a watched flow reports, and the position from which watching can resume.
 
-A position holds what was told so far, not a place in a stream: so nothing that was trimmed away is missed and
-nothing is told twice, whoever goes on and however much later.
+A position holds the states reported so far, not a place in a stream: so nothing that was trimmed away is
+missed and nothing is reported twice, whichever process resumes and however much later.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.names import MAX_NAME
 
 UNSEEN: Final = JobState.WAITING_CHILDREN
-"""Nobody is told of a node before it leaves this state."""
+"""A node is not reported before it leaves this state."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node is in another state than the reader was told last, or has made progress.
+    """A node is in another state than the one last reported, or has made progress.
 
     Attributes:
         node: Its name.
-        state: Where it is now.
-        at: When it got there; of states without a time of their own, when that was noticed.
-        attempts: Runs that were begun.
-        reason: Why it failed last.
-        progress: What the handler told last.
-        position: Watching can go on after this change.
+        state: Its state now.
+        at: When it entered the state; for states without a stored time, when the change was noticed.
+        attempts: Runs that were started.
+        reason: Why it last failed.
+        progress: What the handler last reported.
+        position: Where watching resumes after this change.
     """
 
     node: str
@@ -49,14 +49,14 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True)
 class FlowChange:
-    """The end of the flow: always the last that is seen.
+    """The end of the flow: always the last change.
 
     Attributes:
         flow: Its id.
         state: How it ended.
         at: When it ended.
         reason: The first failure, or why it was cancelled.
-        position: Watching can go on after this change, when the flow was retried or has grown.
+        position: Where watching resumes after this change, when the flow was retried or has grown.
     """
 
     flow: str
@@ -81,10 +81,10 @@ _PARTS: Final = 4
 
 
 class Seen:
-    """What a reader was told so far: the state of each node, and of the flow when it has ended.
+    """What was reported so far: the state of each node, and of the flow when it has ended.
 
-    A node is known by its rank where that is a whole number, as in all nodes of a submission; nodes that came
-    later have ranks between those and are known by their names.
+    A node is identified by its rank where that is a whole number, as in all nodes of a submission; nodes
+    added later have ranks between those and are identified by their names.
     """
 
     def __init__(self, flow_id: str) -> None:
@@ -95,10 +95,10 @@ class Seen:
 
     @classmethod
     def at(cls, flow_id: str, position: str) -> Seen:
-        """What was told at a position.
+        """What was reported up to a position.
 
         Raises:
-            ConfigurationError: It is no position, or that of another flow.
+            ConfigurationError: It is not a position, or belongs to another flow.
         """
         seen = cls(flow_id)
         match = _POSITION.match(position)
@@ -108,19 +108,19 @@ class Seen:
             for rank, code in re.findall(r"(\d+)([a-z])", match[2] if match else ""):
                 seen._put(_rank(rank), _known(code))
         except (ValueError, RecursionError, zlib.error) as exc:
-            raise ConfigurationError(f"{position[:60]!r} is no position of a watched flow") from exc
+            raise ConfigurationError(f"{position[:60]!r} is not a position of a watched flow") from exc
         if of != flow_id:
             raise ConfigurationError(f"the position belongs to flow {of[:MAX_NAME]}, not to {flow_id}")
         return seen
 
     def state(self, rank: float, name: str) -> str:
-        """The state of a node that was told last."""
+        """The state of a node that was last reported."""
         if not isinstance(rank, int):
             return self._others.get(name, UNSEEN)
         return _STATES[chr(self._codes[rank])] if rank < len(self._codes) else UNSEEN
 
     def record(self, rank: float, node: NodeStatus) -> str:
-        """Remember the state of a node; answers the position."""
+        """Remember the state of a node; returns the position after it."""
         code = _CODES.get(node.state, "")
         if isinstance(rank, int) and code:
             self._put(rank, code)
@@ -133,7 +133,7 @@ class Seen:
         return self._position()
 
     def record_end(self, state: FlowState) -> str:
-        """Remember the end of the flow; answers the position."""
+        """Remember the end of the flow; returns the position after it."""
         self.end, self._head = str(state), ""
         return self._position()
 
@@ -143,7 +143,7 @@ class Seen:
         self._codes[rank] = ord(code)
 
     def _position(self) -> str:
-        # Packing everything costs as much as the flow is large: for most changes, they alone are added.
+        # Packing everything takes time in proportion to the flow: most positions only append their changes.
         if not self._head or len(self._deltas) > max(_MOST_DELTAS, len(self._codes) // 100):
             wire = json.dumps([self.flow_id, self.end, self._codes.decode("ascii"), self._others])
             self._head = base64.urlsafe_b64encode(zlib.compress(wire.encode())).decode().rstrip("=")
@@ -152,7 +152,7 @@ class Seen:
 
 
 def _unpacked(packed: str) -> tuple[str, str, str, dict[str, str]]:
-    """The parts of a position. Somebody may have made it up: they are checked, and unpack to so much only."""
+    """The parts of a position. It may be forged: the parts are checked, and the unpacked size is limited."""
     unpacker = zlib.decompressobj()
     data = unpacker.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), _MOST_BYTES)
     wire = json.loads(data) if unpacker.eof else None
@@ -160,7 +160,7 @@ def _unpacked(packed: str) -> tuple[str, str, str, dict[str, str]]:
         raise ValueError("not the parts of a position")
     of, end, codes, others = wire
     if not (isinstance(of, str) and isinstance(codes, str) and isinstance(others, dict)):
-        raise ValueError("a part of the wrong type")  # noqa: TRY004  for the caller it is no position
+        raise ValueError("a part of the wrong type")  # noqa: TRY004  the caller reports an invalid position
     if end not in ("", *map(str, FlowState)) or not all(isinstance(state, str) for state in others.values()):
         raise ValueError("an unknown state")
     return of, end, codes, others
@@ -179,7 +179,7 @@ def _rank(text: str) -> int:
 
 
 def time_of(node: NodeStatus, noticed: datetime) -> datetime:
-    """When a node got into its state."""
+    """When a node entered its state."""
     if node.state.is_terminal:
         return node.finished_at or noticed
     return (node.started_at if node.state is JobState.ACTIVE else None) or noticed

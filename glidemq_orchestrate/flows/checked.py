@@ -1,4 +1,4 @@
-"""Flows that can be sent: everything checked that can be without a server, payloads encoded."""
+"""Flows ready to be sent: checked as far as possible without a server, payloads encoded."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class CheckedNode:
     """A node ready to be sent: payloads encoded, relations known in both directions.
 
     Attributes:
-        is_placed: Its options ask for more than a place in the order of adding.
+        is_placed: Its options affect where it is queued: priority, LIFO, time to live, ordering or cost.
         rule: None for a node that runs when all have completed.
-        on_failure: What its failure means to its dependents; None for a failure.
-        policies: What the failure of a dependency means to it, where it says so itself.
+        on_failure: What its failure means to its dependents; None: it counts as a failure.
+        policies: What the failure of a dependency means to it, where the node itself sets that.
     """
 
     rank: float
@@ -59,11 +59,11 @@ class CheckedNode:
 
     @property
     def has_policies(self) -> bool:
-        """Whether it or its failure is treated otherwise than by default."""
+        """Whether its rule, its failure policies or its queue timeout differ from the defaults."""
         return self.rule is not None or self.on_failure is not None or self.queue_timeout_ms is not None
 
     def identity(self) -> list[Any]:
-        """What makes it what it is, for the fingerprint of the flow."""
+        """What distinguishes the node, for the fingerprint of the flow."""
         parts: list[Any] = [
             self.name,
             self.queue,
@@ -84,12 +84,12 @@ class CheckedFlow:
     Attributes:
         name, labels, nodes: As in the specification.
         queue_of: The queue of each node by name.
-        home: The queue that keeps the record: the one with most nodes, the first of them in doubt.
-        digest: A fingerprint of what would run; the order of writing does not matter.
+        home: The queue that keeps the record: the one with most nodes, of equals the first.
+        digest: A fingerprint of what would run, independent of the order in which nodes are listed.
         retention_ms: How long after the end the jobs are kept, or None.
         deadline_ms: How long it may run, or None.
         fail_fast: Whether the first failure ends it.
-        trace: The W3C trace context that its jobs carry; says nothing about what the flow is.
+        trace: The W3C trace context that its jobs carry; not part of the fingerprint.
     """
 
     name: str
@@ -112,16 +112,16 @@ class CheckedFlow:
 def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
     """Check everything that can be checked without a server, and encode the payloads.
 
-    Whoever submits a flow does this first. In a test of your flows it finds what a submission would refuse.
+    Submitting a flow does this first. In a test of your flows it finds what a submission would refuse.
 
     Args:
         spec: The flow.
-        is_part: It may wait for nodes that it does not have.
+        is_part: The nodes may wait for nodes outside ``spec``.
 
     Raises:
         InvalidFlow: No nodes, a bad name; its subclasses CycleError, DuplicateNode, UnknownDependency,
             FlowTooLarge for those.
-        ConfigurationError: A queue name is not usable.
+        ConfigurationError: A queue name is not valid.
         EncodeError, PayloadTooLarge: A payload is not JSON or over 1 MiB; the message names the node.
     """
     _check_spec(spec)
@@ -235,7 +235,7 @@ def _check_node(node: FlowNode) -> None:
     NODE.check(node.name)
     if isinstance(node.after, str):
         raise InvalidFlow(
-            f"node {node.name}: after must be a list of node names, got the text {node.after!r}"
+            f"node {node.name}: after must be a list of node names, got the string {node.after!r}"
         )
     try:
         JOB_NAME.check(node.job)
@@ -249,13 +249,13 @@ def _check_node(node: FlowNode) -> None:
 
 
 def _check_policies(name: str, after: Sequence[str], policies: Mapping[str, OnFailure]) -> None:
-    """Refuse what the server could not write in a few milliseconds."""
+    """Refuse more policies than the server could write in a few milliseconds."""
     if len(after) <= MAX_OWN_POLICIES or not policies:
         return
     if len(policies) < len(after) or len(set(policies.values())) > 1:
         raise InvalidFlow(
             f"node {name} has {len(after):,} dependencies, and on_failure for some of them: "
-            f"beyond {MAX_OWN_POLICIES:,} they must all have the same, or none of their own"
+            f"beyond {MAX_OWN_POLICIES:,} dependencies, all must have the same on_failure or none"
         )
 
 
@@ -281,5 +281,5 @@ def _ms(name: str, value: timedelta | None) -> int | None:
 
 
 def _canonical(data: str) -> str:
-    # A YAML file and a dict may differ in the order of keys and in nothing else. One key has no order.
+    # Flows that differ only in the order of keys have one fingerprint. A single key has no order.
     return json.dumps(json.loads(data), sort_keys=True) if data.count('":') > 1 else data

@@ -10,10 +10,10 @@ from glidemq_orchestrate.errors import CycleError, DuplicateNode, UnknownDepende
 
 
 def check_unique(names: Sequence[str]) -> None:
-    """Refuse names that come twice.
+    """Refuse duplicate names.
 
     Raises:
-        DuplicateNode: Some do; it lists them.
+        DuplicateNode: Names are not unique; it lists those.
     """
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise DuplicateNode(repeated)
@@ -23,7 +23,7 @@ def check_known(after: Mapping[str, Sequence[str]]) -> None:
     """Refuse dependencies that are not among the names.
 
     Raises:
-        UnknownDependency: Some are not; it lists them by the name that waits for them.
+        UnknownDependency: It maps each dependent to its unknown dependencies.
     """
     missing = {name: [str(one) for one in others if one not in after] for name, others in after.items()}
     if any(missing.values()):
@@ -31,10 +31,10 @@ def check_known(after: Mapping[str, Sequence[str]]) -> None:
 
 
 def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:
-    """Names with every dependency before its dependents; among equals in the order of writing.
+    """Names with every dependency before its dependents; otherwise in the order given.
 
     Raises:
-        CycleError: There is none.
+        CycleError: There is no such order.
     """
     names = list(after)
     ranks = {name: rank for rank, name in enumerate(names)}
@@ -60,7 +60,7 @@ def topological_order(after: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _cycle(after: Mapping[str, Sequence[str]], ordered: Collection[str]) -> list[str]:
     """A cycle among the nodes that could not be ordered, dependencies before dependents."""
-    # Each of them waits for another of them, so whoever follows these comes to a node twice.
+    # Each of them waits for another of them, so following dependencies reaches a node twice.
     seen: dict[str, int] = {}
     name = next(name for name in after if name not in ordered)
     while name not in seen:

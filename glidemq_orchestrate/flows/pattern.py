@@ -1,4 +1,4 @@
-"""Shapes that flows are often made of: pure functions from nodes to nodes, also for running flows."""
+"""Common shapes of flows: pure functions from nodes to nodes, also for running flows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def group(*parts: Part) -> list[FlowNode]:
     """Put parts side by side: none waits for another.
 
     Raises:
-        DuplicateNode: A name comes twice.
+        DuplicateNode: A name is used twice.
     """
     nodes = [node for part in parts for node in _nodes(part)]
     counts = Counter(node.name for node in nodes)
@@ -30,10 +30,10 @@ def group(*parts: Part) -> list[FlowNode]:
 
 
 def chain(*parts: Part) -> list[FlowNode]:
-    """Put parts one after the other: the first nodes of each wait for all last nodes of the one before.
+    """Put parts one after the other: the first nodes of each wait for all last nodes of the previous part.
 
     Raises:
-        DuplicateNode: A name comes twice.
+        DuplicateNode: A name is used twice.
     """
     linked: list[list[FlowNode]] = []
     last: list[str] = []
@@ -45,10 +45,10 @@ def chain(*parts: Part) -> list[FlowNode]:
 
 
 def chord(header: Iterable[Part], body: Part) -> list[FlowNode]:
-    """Put parts side by side and one after all of them; its first nodes get the results of their last ones.
+    """Put parts side by side and ``body`` after all; its first nodes get the results of their last nodes.
 
     Raises:
-        DuplicateNode: A name comes twice.
+        DuplicateNode: A name is used twice.
     """
     return chain(group(*header), body)
 
@@ -57,9 +57,9 @@ def nested(flow: FlowSpec, *, name: str | None = None, after: Sequence[str] = ()
     """Make a flow a part of another: every node is called ``name/node``.
 
     Args:
-        flow: What holds for all of it, such as labels and deadline, is left behind: that belongs to the outer
-            flow.
-        name: Left out: the flow's own name.
+        flow: Its nodes are used; its labels, deadline and other settings of a whole flow are ignored, the
+            outer flow has its own.
+        name: Replaces the flow's own name in the prefix.
         after: What its first nodes wait for in the outer flow.
     """
     prefix = f"{name or flow.name}/"
@@ -73,14 +73,14 @@ def nested(flow: FlowSpec, *, name: str | None = None, after: Sequence[str] = ()
 def map_over(
     template: FlowNode, items: Iterable[JsonLike], *, collect: FlowNode | None = None
 ) -> list[FlowNode]:
-    """Make one node an item: ``name[0]``, ``name[1]``, ... in the order of the items.
+    """Make one node per item: ``name[0]``, ``name[1]``, ... in the order of the items.
 
     Args:
         template: Queue, job, options and dependencies of each. Its data must be an object or nothing: each
             node gets it with the item added as ``item``; without data, the item is the data.
         items: JSON values.
-        collect: A node that waits for all of them, besides what it waits for already. Without items it waits
-            for what the template waits for.
+        collect: A node that waits for all of them, in addition to its own dependencies. Without items it
+            waits for the dependencies of the template.
 
     Raises:
         InvalidFlow: The template's data is not an object.
@@ -116,6 +116,7 @@ def _nodes(part: Part) -> list[FlowNode]:
 
 
 def _after(nodes: Sequence[FlowNode], names: Sequence[str]) -> list[FlowNode]:
+    """The nodes, with ``names`` added to the dependencies of the first ones."""
     first = set(entries(nodes))
     return [
         replace(node, after=[*dict.fromkeys((*node.after, *names))]) if node.name in first else node
@@ -132,6 +133,6 @@ def _with_item(template: FlowNode, item: JsonLike) -> JsonLike:
         return item
     if not isinstance(template.data, Mapping):
         raise InvalidFlow(
-            f"node {template.name}: data of a template must be an object, the item goes into it"
+            f"node {template.name}: data of a template must be an object, since the item is added to it"
         )
     return {**template.data, "item": item}

@@ -1,6 +1,6 @@
-"""When a node runs: trigger rules, and what the failure of a dependency means. Knows no server.
+"""When a node runs: trigger rules, and what the failure of a dependency means. Independent of the server.
 
-The server decides; see ``rules.lua``. ``verdict`` is for where our functions are not.
+The server decides; see ``rules.lua``. ``verdict`` decides for flows on the portable path.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from glidemq_orchestrate.errors import InvalidFlow
 class OnFailure(StrEnum):
     """What the failure of a node means to a node that waits for it.
 
-    The dependent's rule then looks at what the failure counts as.
+    The dependent's rule then applies to what the failure counts as.
     """
 
     FAIL = "fail"
     """It counts as a failure."""
     IGNORE = "ignore"
-    """It counts as completed. Said of a node itself, its failure does not fail the flow either."""
+    """It counts as completed. Set on the node itself, its failure does not fail the flow either."""
     SKIP = "skip"
     """It counts as skipped."""
     ALL_DONE = "all_done"
@@ -31,8 +31,8 @@ class OnFailure(StrEnum):
 class Rule(StrEnum):
     """When a node with dependencies runs. Names and meanings are those of Airflow's trigger rules.
 
-    A node ends as failed or skipped as soon as its rule cannot be met any more. What waits for nothing runs
-    at once, whatever its rule.
+    A node ends as failed or skipped as soon as its rule can no longer be met. A node without dependencies
+    runs immediately, whatever its rule.
     """
 
     ALL_SUCCESS = "all_success"
@@ -40,7 +40,7 @@ class Rule(StrEnum):
     ALL_FAILED = "all_failed"
     """All have failed; else it is skipped."""
     ALL_DONE = "all_done"
-    """All have ended, whatever way."""
+    """All have ended, in whatever state."""
     ALL_DONE_MIN_ONE_SUCCESS = "all_done_min_one_success"
     """All have ended, none was skipped (else it is skipped) and one has completed (else it fails)."""
     ALL_SKIPPED = "all_skipped"
@@ -58,7 +58,7 @@ class Rule(StrEnum):
     NONE_SKIPPED = "none_skipped"
     """All have completed or failed. Skipped with the first skipped one."""
     ALWAYS = "always"
-    """At once: the dependencies only say what the results are that it gets, if they are there already."""
+    """Immediately: dependencies only select which results it gets, if they have completed by then."""
 
 
 class Dependency(str):
@@ -68,10 +68,10 @@ class Dependency(str):
 
     Args:
         name: The node to wait for.
-        on_failure: Left out, the ``on_failure`` of that node counts.
+        on_failure: When left out, the ``on_failure`` of that node applies.
 
     Raises:
-        InvalidFlow: No such policy.
+        InvalidFlow: The policy is unknown.
     """
 
     __slots__ = ("on_failure",)
@@ -79,7 +79,7 @@ class Dependency(str):
     on_failure: OnFailure | None
 
     def __new__(cls, name: str, on_failure: OnFailure | str | None = None) -> Self:
-        """Make the name."""
+        """Create the name with its policy."""
         made = super().__new__(cls, name)
         made.on_failure = None if on_failure is None else read_policy(on_failure, where=f"dependency {name}")
         return made
@@ -90,18 +90,18 @@ class Dependency(str):
         return str(self)
 
     def __repr__(self) -> str:
-        """As it is written."""
+        """As written in code."""
         if self.on_failure is None:
             return super().__repr__()
         return f"Dependency({str(self)!r}, {str(self.on_failure)!r})"
 
     def __getnewargs__(self) -> tuple[str, OnFailure | None]:  # type: ignore[override]
-        """For copies."""
+        """Keep the policy in copies and pickles."""
         return str(self), self.on_failure
 
 
 def counts_as(end: str, policy: OnFailure | None) -> str:
-    """What the end of a dependency is to a node with this policy for it: completed, failed or skipped."""
+    """How the end of a dependency counts under a policy: completed, failed or skipped."""
     if policy is OnFailure.ALL_DONE or (policy is OnFailure.IGNORE and end == "failed"):
         return "completed"
     return "skipped" if policy is OnFailure.SKIP and end == "failed" else end
@@ -135,18 +135,18 @@ def _run(is_due: bool) -> str | None:  # noqa: FBT001  a condition
 
 
 def verdict(rule: Rule, completed: int, failed: int, skipped: int, *, total: int) -> str | None:
-    """What becomes of a node: ``run``, ``failed`` or ``skipped``; None while that is open.
+    """The fate of a node: ``run``, ``failed`` or ``skipped``; None while it is undecided.
 
-    By how many of its ``total`` dependencies count as completed, failed and skipped already.
+    It depends on how many of its ``total`` dependencies count as completed, failed and skipped so far.
     """
     return _VERDICT[rule](completed, failed, skipped, total) if total else "run"
 
 
 def read_policy(value: str, *, where: str) -> OnFailure:
-    """A policy by its name.
+    """The policy of this name.
 
     Raises:
-        InvalidFlow: There is none of that name.
+        InvalidFlow: There is no such policy.
     """
     try:
         return OnFailure(value)
@@ -155,10 +155,10 @@ def read_policy(value: str, *, where: str) -> OnFailure:
 
 
 def read_rule(value: str, *, where: str) -> Rule:
-    """A rule by its name.
+    """The rule of this name.
 
     Raises:
-        InvalidFlow: There is none of that name.
+        InvalidFlow: There is no such rule.
     """
     try:
         return Rule(value)

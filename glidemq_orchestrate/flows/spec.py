@@ -1,6 +1,6 @@
-"""Flows as users write and read them: specification, checks, order, and the values a status is made of.
+"""Flows as users write and read them: specification and status.
 
-Knows no key, no server and no clock.
+Independent of keys, servers and clocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FlowId = NewType("FlowId", str)
 
 @dataclass(frozen=True, slots=True)
 class FlowNode:
-    """One position in a flow; it becomes one job.
+    """One node of a flow; it becomes one job.
 
     Attributes:
         name: Unique in the flow, 1 to 256 characters, no control characters.
@@ -37,13 +37,13 @@ class FlowNode:
         after: Names of the nodes that must end first, or ``Dependency`` with what the failure of that node
             means to this one. The results of those that complete are ``ctx.inputs``.
         options: Attempts, backoff, timeout, delay, priority, time to live, ordering key. All but the
-            attempts count from the moment the node may run. What removes jobs is without effect: a flow
+            attempts count from the moment the node may run. Options that remove jobs have no effect: a flow
             keeps its nodes.
         rule: When this node runs, by how its dependencies end; see ``Rule``.
-        on_failure: What the failure of this node means to those that wait for it and do not say so
-            themselves; see ``OnFailure``.
-        queue_timeout: The node fails when no worker has begun it so long after it could run. None: that of
-            the flow.
+        on_failure: What the failure of this node means to dependents that do not set it themselves; see
+            ``OnFailure``.
+        queue_timeout: The node fails when no worker has started it within this time after it could run. None:
+            that of the flow.
     """
 
     name: str
@@ -59,20 +59,21 @@ class FlowNode:
 
 @dataclass(frozen=True, slots=True)
 class FlowSpec(FlowForms):
-    """A DAG of jobs with one fate. Made from any order of nodes; ``check_flow`` checks it.
+    """A DAG of jobs that ends as one. Nodes may be in any order; ``check_flow`` checks it.
 
     Attributes:
-        name: What the flow is called in lists; not its id.
+        name: The name of the flow in lists; not its id.
         nodes: 1 to 100,000 nodes.
-        labels: Small texts to find the flow again, such as the DAG and run it came from: at most 16, keys and
+        labels: Short strings to find the flow by, such as the DAG and run it came from: at most 16, keys and
             values of 1 to 256 characters.
         retention: How long after its end the jobs and results of the flow are kept; None: for ever. Its
-            verdict stays longer, under its id.
-        deadline: The flow fails when it has not ended so long after its start; a retry begins anew.
-        fail_fast: The first failure that is not ignored ends all other nodes; otherwise what does not depend
-            on it still runs.
-        priority: Of the nodes that have none of their own; 0 to 2048.
-        queue_timeout: Of the nodes that have none of their own. None: they wait for a worker for ever.
+            outcome can be read longer, by its id.
+        deadline: The flow fails when it has not ended within this time after its start; a retry starts the
+            time again.
+        fail_fast: The first failure that is not ignored ends all other nodes; otherwise nodes that do not
+            depend on it still run.
+        priority: For the nodes that have none of their own; 0 to 2048.
+        queue_timeout: For the nodes that have none of their own. None: they wait for a worker for ever.
     """
 
     name: str
@@ -94,8 +95,8 @@ class FlowSpec(FlowForms):
         ``JobOptions``; an element of ``after`` is a name or ``{"name", "on_failure"}``.
 
         Raises:
-            InvalidFlow: A field is missing, unknown or of the wrong type; the message lists ten places
-                at most.
+            InvalidFlow: A field is missing, unknown or of the wrong type; the message lists at most
+                ten places.
         """
         with importing():
             from glidemq_orchestrate.flows.forms.file import read  # noqa: PLC0415  pydantic is slow to import
@@ -127,7 +128,7 @@ class FlowSpec(FlowForms):
 
 
 class FlowState(StrEnum):
-    """Where a flow is."""
+    """The state of a flow."""
 
     STAGING = "staging"
     RUNNING = "running"
@@ -135,7 +136,7 @@ class FlowState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
-    """What is stored is none of these; the flow is told as ``broken``."""
+    """The stored state is none of these; the flow is marked ``broken``."""
 
     @property
     def is_terminal(self) -> bool:
@@ -176,9 +177,9 @@ class FlowStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node of a flow as it was when it was read. ``attempts`` counts the runs that were begun.
+    """One node of a flow as it was when it was read. ``attempts`` counts the runs that were started.
 
-    ``broken``: its place in the flow or its state cannot be read; what cannot is empty or ``UNKNOWN``.
+    ``broken``: its place in the flow or its state cannot be read; such fields are empty or ``UNKNOWN``.
     """
 
     name: str
@@ -204,7 +205,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class FlowOutcome:
-    """How a flow ended: its status, the result of each completed node, and what failed, causes first."""
+    """How a flow ended: its status, the result of each completed node, and the failed nodes, causes first."""
 
     status: FlowStatus
     results: Mapping[str, Json]
@@ -216,4 +217,4 @@ def _options(wire: OptionsFile, place: str) -> JobOptions:
         fallbacks = tuple(Fallback(**dict(fallback)) for fallback in wire.fallbacks)
         return JobOptions(**(dict(wire) | {"fallbacks": fallbacks}))
     except InvalidJob as exc:
-        raise InvalidFlow(f"not a flow: {place}: {exc}") from exc
+        raise InvalidFlow(f"not a valid flow: {place}: {exc}") from exc

@@ -1,4 +1,4 @@
-"""A job in the hands of a worker."""
+"""One run of a job, as a worker holds it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from glidemq_orchestrate.stored import exact
 
 @dataclass(slots=True)
 class Attempt:
-    """An activated job in the hands of a worker, with what proves that the attempt is the worker's.
+    """An active job held by a worker, with the token that proves the worker owns the attempt.
 
     ``inputs``: the stored results of the dependencies by node name; None when they have to be read in pages.
-    ``unreadable``: why no handler can run it; then it fails for good with that reason.
-    ``is_mute``: what its handler still says is not heard any more.
+    ``unreadable``: why no handler can run it; it fails for good with that reason.
+    ``is_mute``: messages that its handler still sends are dropped.
     """
 
     queue: str
@@ -70,7 +70,7 @@ class Attempt:
         if inputs is not None:
             results = dict(zip(inputs[::2], inputs[1::2], strict=False))
         unreadable = ""
-        if not f"{job_id}{name}{opts}{flow_id}{node}".isascii():  # most are: one look at all of them
+        if not f"{job_id}{name}{opts}{flow_id}{node}".isascii():  # most are: one check for all of them
             unreadable = _flaw(
                 ("id", job_id), ("name", name), ("opts", opts), ("flow", flow_id), ("node", node)
             )
@@ -97,6 +97,7 @@ class Attempt:
 
 
 def _flaw(*texts: tuple[str, str | None]) -> str:
+    """Why a text cannot be read; '' when all can."""
     for name, text in texts:
         if text and not text.isascii() and not is_utf8(text):
             return f"its {name} is not UTF-8"
@@ -104,6 +105,7 @@ def _flaw(*texts: tuple[str, str | None]) -> str:
 
 
 def _odd(*counts: tuple[str, str | None]) -> str:
+    """Why a count cannot be read; '' when all can."""
     for name, text in counts:
         if text and exact(text) is None:
             return f"its {name} is not a whole number"

@@ -1,4 +1,4 @@
-"""How long a failed attempt waits before the next one. Pure: the jitter's random number is an argument."""
+"""The pause between attempts. Pure: the random number for the jitter is an argument."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Backoff:
     Attributes:
         kind: ``fixed``: always ``delay``. ``exponential``: ``delay`` doubled after each failure.
         delay: The first pause; not negative.
-        jitter: 0 to 1: up to this share is added at random.
+        jitter: 0 to 1: up to this share of the pause is added at random.
     """
 
     kind: Literal["fixed", "exponential"] = "exponential"
@@ -24,7 +24,7 @@ class Backoff:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what no worker could honour."""
+        """Refuse values that no worker could apply."""
         if self.kind not in ("fixed", "exponential"):
             raise InvalidJob(f"backoff kind {self.kind!r} is unknown; use 'fixed' or 'exponential'")
         if self.delay < timedelta(0):

@@ -1,4 +1,4 @@
-"""Numbers, durations and names within their bounds; errors name the option."""
+"""Checks of numbers, durations and names; errors name the option."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MAX_DURATION: Final = timedelta(days=10_000)  # scores of waiting jobs have 42 b
 
 
 def whole(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Refuse what is no whole number within the bounds; the message names the option.
+    """Refuse a value that is not a whole number within the bounds; the message names the option.
 
     Raises:
-        InvalidJob: It is none.
+        InvalidJob: The value is refused.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidJob(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -25,10 +25,10 @@ def whole(name: str, value: object, least: int, most: int | None = None) -> None
 
 
 def amount(name: str, value: object, *, least: float = 0.0) -> None:
-    """Refuse what is no finite number of at least ``least``.
+    """Refuse a value that is not a finite number of at least ``least``.
 
     Raises:
-        InvalidJob: It is none.
+        InvalidJob: The value is refused.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 2**40:
         raise InvalidJob(f"{name} must be a number from {least:g} to {2**40}, got {value!r}")
@@ -37,10 +37,10 @@ def amount(name: str, value: object, *, least: float = 0.0) -> None:
 def lasting(
     name: str, value: object, *, least: timedelta = timedelta(0), most: timedelta = MAX_DURATION
 ) -> None:
-    """Refuse what is no duration within the bounds.
+    """Refuse a value that is not a duration within the bounds.
 
     Raises:
-        InvalidJob: It is none.
+        InvalidJob: The value is refused.
     """
     if not isinstance(value, timedelta):
         raise InvalidJob(f"{name} must be a timedelta, got {type(value).__name__}")
@@ -54,10 +54,10 @@ def lasting(
 
 
 def named(name: str, value: object) -> None:
-    """Refuse what is no text of 1 to 256 characters.
+    """Refuse a value that is not a string of 1 to 256 characters.
 
     Raises:
-        InvalidJob: It is none.
+        InvalidJob: The value is refused.
     """
     NameRule(name, InvalidJob).check(value)
 
@@ -68,7 +68,7 @@ def milliseconds(duration: timedelta) -> int:
 
 
 def milli(value: float) -> int:
-    """Thousandths, as the wire has tokens and costs; halves are rounded up as glide-mq does."""
+    """Thousandths, the unit of tokens and costs on the wire; halves are rounded up, as in glide-mq."""
     return math.floor(value * 1000 + 0.5)
 
 

@@ -46,7 +46,7 @@ class Cron:
         """Check a pattern. Names (``mon``, ``jan``) become digits, so that Node can read what is stored.
 
         Raises:
-            ConfigurationError: The pattern or the time zone is not usable; the message names the field.
+            ConfigurationError: The pattern or the time zone is not valid; the message names the field.
         """
         fields = pattern[:MOST_CHARACTERS].lower().split()
         if len(pattern) > MOST_CHARACTERS:
@@ -71,11 +71,11 @@ class Cron:
 
     def _search(self, at_ms: int, *, forward: bool) -> int | None:
         with importing():
-            from croniter import CroniterBadDateError  # noqa: PLC0415  only who schedules pays for the import
+            from croniter import CroniterBadDateError  # noqa: PLC0415  only schedulers need the import
 
         zone = _zone(self.zone or "UTC")
         local = datetime.fromtimestamp(at_ms / 1000, zone).replace(tzinfo=None, fold=0)
-        # Backwards from the second pass of a repeated hour: matches of its first pass come later on the dial.
+        # Backwards from the second pass of a repeated hour: matches of its first pass have later local times.
         start = local if forward else max(local, _end_of_fold(local, zone))
         matches = _matches(self.pattern, start)
         for _ in range(100_000):
@@ -91,13 +91,11 @@ class Cron:
 
 def _matches(pattern: str, start: datetime) -> croniter:
     with importing():
-        from croniter import croniter  # noqa: PLC0415  only who schedules pays for the import
+        from croniter import croniter  # noqa: PLC0415  only schedulers need the import
 
     return croniter(
         pattern,
-        start.replace(
-            tzinfo=UTC
-        ),  # the dial of a clock without changes; the zone is applied to what is found
+        start.replace(tzinfo=UTC),  # search without clock changes; the zone is applied to the match
         day_or=False,
         second_at_beginning=True,
         max_years_between_matches=HORIZON_YEARS,
@@ -105,6 +103,7 @@ def _matches(pattern: str, start: datetime) -> croniter:
 
 
 def _instant(local: datetime, zone: ZoneInfo) -> int | None:
+    """The first instant of a local time in ms since the epoch; None when that time does not exist."""
     moment = local.replace(tzinfo=zone, fold=0)
     if moment.astimezone(UTC).astimezone(zone).replace(tzinfo=None, fold=0) != local:
         return None
@@ -112,6 +111,7 @@ def _instant(local: datetime, zone: ZoneInfo) -> int | None:
 
 
 def _end_of_fold(local: datetime, zone: ZoneInfo) -> datetime:
+    """The local time, moved past the repeated hour that it may be in."""
     first, second = (local.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
     if first is None or second is None or first <= second:
         return local
@@ -119,6 +119,7 @@ def _end_of_fold(local: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _field(index: int, text: str) -> str:
+    """A checked field of a pattern, with its names as digits."""
     low, high = _RANGES[index]
     names = {4: _MONTHS, 5: _DAYS}.get(index, [])
     for number, name in enumerate(names, start=low):
@@ -147,4 +148,4 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as exc:
-        raise ConfigurationError(f"time_zone {name!r} is not known on this machine") from exc
+        raise ConfigurationError(f"time_zone {name!r} is unknown on this machine") from exc

@@ -1,4 +1,4 @@
-"""When a job is not added because it was added before."""
+"""Deduplication of jobs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named
 
 @dataclass(frozen=True, slots=True)
 class Deduplication:
-    """When to add a job although one with the same deduplication id was added before.
+    """When to add a job although one with the same deduplication id was added earlier.
 
     Attributes:
-        id: 1 to 256 characters; what is the same job.
-        mode: ``simple``: not while the earlier job has not ended. ``throttle``: not within ``ttl`` of the
-            earlier one. ``debounce``: replace the earlier one while it is delayed or waits by priority; not
-            while it is anything else that has not ended.
+        id: 1 to 256 characters; jobs with the same id are the same job.
+        mode: ``simple``: not until the earlier job has ended. ``throttle``: not within ``ttl`` of the earlier
+            one. ``debounce``: replace the earlier one while it is delayed or prioritized; not while it is in
+            any other state that is not an end.
         ttl: The window of ``throttle``.
     """
 
@@ -27,7 +27,7 @@ class Deduplication:
     ttl: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a mode nobody knows and a window that is missing or without use."""
+        """Refuse an unknown mode, and a window that is missing or has no effect."""
         named("deduplication.id", self.id)
         if self.mode not in ("simple", "throttle", "debounce"):
             raise InvalidJob(
@@ -36,7 +36,7 @@ class Deduplication:
         if self.ttl is not None:
             lasting("deduplication.ttl", self.ttl, least=timedelta(milliseconds=1))
         if (self.ttl is None) == (self.mode == "throttle"):
-            raise InvalidJob("deduplication.ttl belongs to mode 'throttle', and to no other")
+            raise InvalidJob("deduplication.ttl is required with mode 'throttle' and not allowed otherwise")
 
 
 def deduplication_wire(deduplication: Deduplication) -> dict[str, Any]:

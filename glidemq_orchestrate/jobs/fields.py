@@ -1,4 +1,4 @@
-"""The field names of glide-mq's job hash: the only place that knows them."""
+"""The field names of glide-mq's job hash, defined here only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIELD_HOME: Final = "gmo:home"
 FIELD_NODE: Final = "gmo:node"
 
 
-# Named one by one: other fields of a job hash may hold bytes that are no text.
+# Named one by one: other fields of a job hash may hold bytes that are not text.
 JOB_FIELDS_WITHOUT_PAYLOAD: Final = (
     *("id", "name", "opts", "timestamp", "attemptsMade", "state", "delay", "priority", "maxAttempts"),
     *("processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey"),

@@ -20,23 +20,23 @@ JobId = NewType("JobId", str)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job as it was when it was read. Times are UTC; a time is None until it happened.
+    """A job at the moment it was read. Times are UTC, and None until they are set.
 
     ``result`` is what the handler returned; ``failed_reason`` stays after a later success.
 
     Attributes:
-        delay: What it was added with, or was given since; not the pause before a retry.
+        delay: The delay it was added with or changed to; not the pause before a retry.
         ordering_key: The key whose jobs run in order.
-        cost: Tokens of the bucket of its key; None where the default of 1 holds.
-        expires_at: It is not started any more after this.
-        revoked: It was revoked; an active job may complete all the same.
-        lost_runs: How often a worker was lost with it.
-        parent: The job that waits for it; ``Queue.parents`` knows all.
+        cost: Tokens it takes from the bucket of its key; None where the default of 1 applies.
+        expires_at: It is not started after this.
+        revoked: It was revoked; an active job may still complete.
+        lost_runs: How many runs were lost with their worker.
+        parent: The job that waits for it; ``Queue.parents`` lists all.
         scheduler: The scheduler that repeats it after its end.
-        tokens: What was reported for the rate limit by tokens.
-        fallback_index: 0 for the first attempt, then counting on, also past the end of the fallbacks.
-        broken: Data or result is not JSON, or unpacks to more than 1 MiB, and both are None; or the state is
-            none that a job can have, and it is ``UNKNOWN``.
+        tokens: Tokens reported for the token limit.
+        fallback_index: 0 for the first attempt, then one more for each, also past the end of the fallbacks.
+        broken: Data or result is not JSON, or unpacks to more than 1 MiB, and both are None; or the stored
+            state is not one that a job can have, and ``state`` is ``UNKNOWN``.
     """
 
     id: JobId

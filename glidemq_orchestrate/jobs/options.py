@@ -1,4 +1,4 @@
-"""The options of one job, checked when they are made, and their form on the wire. Knows no server."""
+"""The options of one job, checked on creation, and their form on the wire. Independent of the server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Fallback:
     metadata: Mapping[str, Json] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no name or no JSON."""
+        """Refuse a model that is not a name, and metadata that is not JSON."""
         named("fallbacks.model", self.model)
         try:
             encode(self.metadata, where="fallbacks.metadata")
@@ -61,12 +61,12 @@ class JobRef:
     id: str
 
     def __post_init__(self) -> None:
-        """Refuse names that no job has."""
+        """Refuse names that no job can have."""
         try:
             check_queue_name(self.queue)
             check_job_id(self.id)
         except (ConfigurationError, InvalidJob) as exc:
-            raise InvalidJob(f"no job: {exc}") from exc
+            raise InvalidJob(f"not a job: {exc}") from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +74,27 @@ class JobOptions:
     """How one job is run.
 
     Attributes:
-        attempts: Runs in all, at least 1; a run lost with its worker does not count.
-        backoff: Pause between attempts; none means at once.
+        attempts: How many times the job may run in total, at least 1; a run lost with its worker does not
+            count.
+        backoff: Pause between attempts; without it a retry is immediate.
         timeout: Longest time of one run; afterwards the attempt fails. None: no limit.
-        delay: Time before the first run; in a flow counted from the moment the dependencies are done.
-        job_id: Own id, unique in the queue (letters, digits, punctuation but ``{ } :``). A node of a flow has
-            its own.
-        priority: 0 to 2048. 0: in order of adding, after every job with a priority. From 1 on, the lower the
-            earlier.
-        lifo: Before the jobs added earlier; not together with ``ordering``.
-        ttl: Not started any more so long after adding: it fails with reason ``expired``.
-        ordering: A key whose jobs run in order, with its limits.
+        delay: Time before the first run; in a flow counted from the moment the dependencies have ended.
+        job_id: An id of your own, unique in the queue (letters, digits, punctuation except ``{ } :``). A flow
+            sets it for its nodes.
+        priority: 0 to 2048. 1 runs first; 0, the default, runs in order of adding, after every job with a
+            priority.
+        lifo: Whether it runs before jobs added earlier; not together with ``ordering``.
+        ttl: Time after which it is no longer started: it fails with reason ``expired``.
+        ordering: A key whose jobs run in order, and its limits.
         cost: Tokens that a start takes from the ``token_bucket`` of the ordering key; 1 when left out.
-        deduplication: When to skip adding the job because it was added before.
-        lock_duration: 1 second to 1 day: how long a silent worker keeps the job before another takes it over.
+        deduplication: When to skip adding the job because it was added earlier.
+        lock_duration: How long a worker keeps the job without a heartbeat before another takes it over; 1
+            second to 1 day.
         remove_on_complete: Whether and when the completed job is removed.
         remove_on_fail: Whether and when the failed job is removed.
         fallbacks: What the attempts after the first use instead.
-        parent: A job that waits for this one; made by hand, a flow does it for its nodes.
-        traceparent: The W3C trace context that the span of a run links to. ``Queue.add`` fills it in where
+        parent: A job that waits for this one; a flow sets it for its nodes.
+        traceparent: The W3C trace context that the span of a run links to. ``Queue.add`` sets it when
             OpenTelemetry is set up.
     """
 
@@ -115,7 +117,7 @@ class JobOptions:
     traceparent: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant; the message names the option."""
+        """Refuse values out of range and options that conflict; the message names the option."""
         whole("attempts", self.attempts, 1)
         whole("priority", self.priority, 0, MAX_PRIORITY)
         self._check_times()
@@ -124,7 +126,7 @@ class JobOptions:
         if self.cost is not None:
             amount("cost", self.cost)
         if self.lifo and self.ordering is not None:
-            raise InvalidJob("lifo and ordering exclude each other")
+            raise InvalidJob("lifo and ordering cannot be combined")
         check_retention("remove_on_complete", self.remove_on_complete)
         check_retention("remove_on_fail", self.remove_on_fail)
         self._check_cost()

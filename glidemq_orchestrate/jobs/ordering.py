@@ -18,14 +18,14 @@ class RateLimit:
     per: timedelta
 
     def __post_init__(self) -> None:
-        """Refuse what limits nothing."""
+        """Refuse a limit that has no effect."""
         whole("rate_limit.max", self.max, 1)
         lasting("rate_limit.per", self.per, least=timedelta(milliseconds=1))
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """A bucket of ``capacity`` tokens that fills by ``refill_per_second``; a start takes its cost."""
+    """A bucket of ``capacity`` tokens that refills by ``refill_per_second``; a start takes its cost."""
 
     capacity: float
     refill_per_second: float
@@ -53,10 +53,10 @@ class Ordering:
     token_bucket: TokenBucket | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no server could keep."""
+        """Refuse keys and limits that the server could not store."""
         named("ordering.key", self.key)
         if self.key == "__":
-            raise InvalidJob("ordering.key must not be '__', which glide-mq uses itself")
+            raise InvalidJob("ordering.key must not be '__', which glide-mq reserves")
         whole("ordering.concurrency", self.concurrency, 1)
 
 

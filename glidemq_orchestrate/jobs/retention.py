@@ -1,4 +1,4 @@
-"""How many ended jobs stay, and for how long."""
+"""How many ended jobs are kept, and for how long."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from glidemq_orchestrate.jobs.bounds import lasting, whole
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How many ended jobs stay, for how long; whatever is given applies, at least one of the two."""
+    """How many ended jobs are kept, and for how long: one of the two or both."""
 
     count: int | None = None
     age: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what keeps everything or nothing."""
+        """Refuse a retention that keeps everything or nothing."""
         if self.count is None and self.age is None:
             raise InvalidJob("keep needs a count, an age or both")
         if self.count is not None:
@@ -28,7 +28,7 @@ class Keep:
 
 
 Retention: TypeAlias = "bool | int | Keep"
-"""``False``: stay until cleaned. ``True``: removed at once. A number: the last so many stay. Or ``Keep``."""
+"""``False``: kept until cleaned. ``True``: removed immediately. A number: this many are kept. Or ``Keep``."""
 
 
 def check_retention(name: str, value: object) -> None:

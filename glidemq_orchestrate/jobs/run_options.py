@@ -1,4 +1,4 @@
-"""What a worker obeys of a job's stored options. Pure."""
+"""The stored options of a job that concern its worker. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from glidemq_orchestrate.stored import amount
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a worker obeys of a job's stored options; unknown and broken parts are ignored.
+    """The stored options of a job that concern its worker; unknown and broken parts are ignored.
 
     ``remove_on_complete`` and ``remove_on_fail`` are glide-mq's retention as ``mode count age``, '' for none.
-    ``portable``: flow and node of a job that went by the portable path; ``is_wide``: more depend on it than
-    the server tells.
+    ``portable``: flow and node of a job that went by the portable path; ``is_wide``: it has
+    more dependents than one call of the server notifies.
     """
 
     attempts: int
@@ -71,7 +71,7 @@ def _run_options(text: str) -> RunOptions:
 
 
 def _portable(mark: object) -> tuple[str, str] | None:
-    """Flow and node of the mark of the portable path; a mark that no flow can have is ignored."""
+    """Flow and node of a node on the portable path; names that no flow can have are ignored."""
     flow, node = (mark.get("flow"), mark.get("node")) if isinstance(mark, dict) else (None, None)
     if not isinstance(flow, str) or not isinstance(node, str) or not is_utf8(flow + node):
         return None
@@ -79,7 +79,7 @@ def _portable(mark: object) -> tuple[str, str] | None:
 
 
 def _backoff_name(wire: object) -> str:
-    """The name of a backoff that a worker must have been given; '' for the built-in ones."""
+    """The name of a backoff function that the worker must have; '' for the built-in ones."""
     name = wire.get("type") if isinstance(wire, dict) else None
     return name if isinstance(name, str) and name not in ("fixed", "exponential") else ""
 
@@ -112,5 +112,5 @@ def _fallbacks(wire: object) -> tuple[Fallback, ...]:
         try:
             found.append(Fallback(fields.get("model", ""), fields.get("provider"), fields.get("metadata")))
         except InvalidJob:
-            return ()  # a hole would shift the others
+            return ()  # leaving one out would shift the others
     return tuple(found)

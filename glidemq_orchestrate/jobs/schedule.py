@@ -1,4 +1,4 @@
-"""Repeating jobs: when they run, what is added, and how glide-mq stores it. Pure."""
+"""Repeating jobs: when they run, what is added, and how glide-mq stores them. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OURS: Final = ("catchUp", "catchUpLimit", "overlap", "logicalTime")
 
 
 class CatchUp(StrEnum):
-    """What becomes of slots that passed while no worker was alive.
+    """What happens to slots that passed while no worker was alive.
 
     ``SKIP``: one run, for the oldest of them (all that glide-mq can do). ``LAST``: one run, for the newest.
     ``ALL``: one run for each of the newest ``catch_up_limit``.
@@ -40,23 +40,23 @@ class Schedule:
     """When jobs are added. Exactly one of ``every``, ``cron`` and ``repeat_after_complete``.
 
     Six-field patterns, ``catch_up`` other than ``SKIP``, ``overlap=False`` and ``logical_time`` are unknown
-    to glide-mq: such schedules are kept apart from its own, and only Python workers fire them.
+    to glide-mq: such schedules are stored apart from its own, and only Python workers fire them.
 
     Attributes:
-        every: A fixed distance, at least a millisecond.
+        every: A fixed interval, at least a millisecond.
         cron: Minute, hour, day of month, month, day of week; with six fields, seconds come first. Both day
             fields must match. ``*``, ``n``, ``a-b``, ``*/s``, ``a-b/s``, lists; names of months and days.
-        repeat_after_complete: The distance between the end of a run and the next one.
-        time_zone: IANA name in which ``cron`` is meant; UTC when left out.
+        repeat_after_complete: The interval between the end of a run and the next one.
+        time_zone: IANA name of the time zone of ``cron``; UTC when left out.
         start, end: No slot lies outside; aware datetimes.
-        limit: So many runs in all.
-        catch_up: What becomes of missed slots; not for ``repeat_after_complete``.
+        limit: The total number of runs.
+        catch_up: What happens to missed slots; not for ``repeat_after_complete``.
         catch_up_limit: For ``CatchUp.ALL``, 1 to 100.
-        overlap: False: a slot waits until the job of the last one has ended.
+        overlap: False: a slot waits until the job of the previous one has ended.
         logical_time: Put the time of the slot (ISO 8601, UTC) into the data of the job under ``logicalTime``.
 
     Raises:
-        ConfigurationError: An option cannot be meant so; the message names it.
+        ConfigurationError: An option is not valid; the message names it.
     """
 
     every: timedelta | None = None
@@ -72,7 +72,7 @@ class Schedule:
     logical_time: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Refuse values out of range and options that conflict."""
         modes = ("every", "cron", "repeat_after_complete")
         if sum(getattr(self, mode) is not None for mode in modes) != 1:
             raise ConfigurationError("a schedule needs exactly one of every, cron and repeat_after_complete")
@@ -102,12 +102,14 @@ class Schedule:
                 f"catch_up_limit must be 1 to {MOST_CAUGHT_UP}, got {self.catch_up_limit}"
             )
         if self.repeat_after_complete is not None and self.catch_up != CatchUp.SKIP:
-            raise ConfigurationError("catch_up is not for repeat_after_complete: it misses no slot")
+            raise ConfigurationError(
+                "catch_up cannot be combined with repeat_after_complete, which misses no slot"
+            )
         if not self.overlap and self.catch_up == CatchUp.ALL:
-            raise ConfigurationError("overlap=False and catch_up=all exclude each other")
+            raise ConfigurationError("overlap=False and catch_up=all cannot be combined")
 
     def to_wire(self) -> dict[str, Any]:
-        """The fields of glide-mq's entry that say when, then ours; absent ones are left out, never null."""
+        """The time fields of glide-mq's entry, then ours; absent ones are left out, never null."""
         cron = Cron.parse(self.cron, self.time_zone) if self.cron is not None else None
         wire = {
             "pattern": cron and cron.pattern,
@@ -133,11 +135,11 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
-    """What a scheduler adds.
+    """The job that a scheduler adds.
 
     Attributes:
-        name: The handler; the name of the scheduler when left out.
-        data: JSON, at most 1 MiB encoded; with ``logical_time`` an object. Left out, jobs get ``{}``.
+        name: The handler's name; the name of the scheduler when left out.
+        data: JSON, at most 1 MiB encoded; an object with ``logical_time``. When left out, jobs get ``{}``.
         options: As for ``Queue.add``, without ``delay`` and ``job_id``, which glide-mq ignores here.
     """
 
@@ -146,7 +148,7 @@ class JobTemplate:
     options: JobOptions = DEFAULT_OPTIONS
 
     def __post_init__(self) -> None:
-        """Refuse what would be ignored."""
+        """Refuse options that would be ignored."""
         if self.options.delay or self.options.job_id is not None:
             raise InvalidJob("the options of a scheduler's template cannot have delay or job_id")
         if self.name is not None:
@@ -165,14 +167,14 @@ class SchedulerEntry:
     """A scheduler as it is stored.
 
     Attributes:
-        name: Of the scheduler, unique in its queue.
-        schedule: When; None where the stored one is not usable.
+        name: Its name, unique in the queue.
+        schedule: When it fires; None when the stored schedule is not valid.
         job: The handler that its jobs are for.
-        data, options: Of its jobs, as stored.
+        data, options: Those of its jobs, as stored.
         iterations: Runs so far.
-        last_run, next_run: UTC. ``next_run`` is None while a ``repeat_after_complete`` run is not over.
-        python_only: Whether Node workers leave it alone.
-        broken: Why no worker can fire it; empty for one that can be fired. Writing it anew mends it.
+        last_run, next_run: UTC. ``next_run`` is None while a ``repeat_after_complete`` run has not ended.
+        python_only: Whether only Python workers fire it.
+        broken: Why no worker can fire it; empty when one can. Upserting it again repairs it.
     """
 
     name: str
@@ -189,13 +191,13 @@ class SchedulerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The JSON of an entry, read leniently: what cannot be fired is None in ``mode``."""
+    """The JSON of an entry, read leniently; ``flaw`` is why it cannot be fired."""
 
     wire: Mapping[str, Any]
 
     @classmethod
     def parse(cls, text: str) -> Stored | None:
-        """Read a stored entry; None when it is no JSON object."""
+        """Read a stored entry; None when it is not a JSON object."""
         try:
             wire = json.loads(text)
         except (ValueError, RecursionError):
@@ -211,7 +213,7 @@ class Stored:
         if stored is None or not is_utf8(text):
             return "it is not a JSON object in UTF-8"
         if not is_utf8(stored.text):
-            return "a text in it has half a character (a lone surrogate)"
+            return "a string in it has a lone surrogate"
         try:
             stored.payload(0)
             is_timed = stored.is_timed
@@ -236,7 +238,7 @@ class Stored:
 
     @property
     def template(self) -> Mapping[str, Any]:
-        """What to add; empty where nothing is said."""
+        """The job to add; empty when none is stored."""
         value = self.wire.get("template")
         return value if isinstance(value, dict) else {}
 
@@ -248,18 +250,18 @@ class Stored:
 
     @property
     def cron(self) -> Cron | None:
-        """The pattern; None where there is none."""
+        """The cron pattern, or None."""
         pattern = self.wire.get("pattern")
         return Cron.parse(pattern, self.wire.get("tz")) if isinstance(pattern, str) else None
 
     @property
     def is_timed(self) -> bool:
-        """Whether it says when to fire."""
+        """Whether it has a time to fire."""
         return bool(self.cron or self.number("every") or self.number("repeatAfterComplete"))
 
     @property
     def is_over(self) -> bool:
-        """Whether its runs are used up or its end has passed."""
+        """Whether its last run has been fired or its end has passed."""
         limit, end, due = self.number("limit"), self.number("endDate"), self.number("nextRun")
         return bool(limit and self.number("iterationCount") >= limit) or bool(end and due > end)
 
@@ -279,7 +281,7 @@ class Stored:
         return self._within(run)
 
     def following(self, slot_ms: int, now_ms: int) -> int | None:
-        """The slot after firing at ``now_ms``; 0 while the run's end is awaited; None when it is over."""
+        """The slot after firing at ``now_ms``; 0 while the run goes on; None when there is no more."""
         every = self.number("every")
         if cron := self.cron:
             return self._within(cron.after(now_ms))
@@ -288,7 +290,7 @@ class Stored:
         return 0
 
     def due_slots(self, now_ms: int) -> list[int]:
-        """The slots to run now, oldest first, as the catch-up policy says."""
+        """The slots to run now by the catch-up policy, oldest first."""
         slot, policy = self.number("nextRun"), self.wire.get("catchUp")
         if policy not in (CatchUp.LAST, CatchUp.ALL):
             return [slot]
@@ -299,6 +301,7 @@ class Stored:
         return self._backwards(slot, until, bound) or [slot]
 
     def _backwards(self, first_ms: int, until_ms: int, bound: int) -> list[int]:
+        """The newest slots between two times, at most ``bound``, oldest first."""
         every, cron, slots = self.number("every"), self.cron, list[int]()
         if not every and not cron:
             return []
@@ -324,7 +327,7 @@ class Stored:
         return encode(data, where="data of a scheduler's template")
 
     def entry(self, name: str, *, python_only: bool) -> SchedulerEntry:
-        """What users see."""
+        """The entry as users see it."""
         job, data = self.template.get("name"), self.template.get("data")
         return SchedulerEntry(
             name=name,

@@ -1,6 +1,6 @@
-"""The life cycle of a job in one table: what leads from which state to which, and the calls that do it.
+"""The life cycle of a job in one table: the transitions between its states, and the calls that make them.
 
-``docs/job-states.md`` is made from it, and the tests of our functions are held against it.
+``docs/job-states.md`` is made from it, and tests check our functions against it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 
 
 class JobState(StrEnum):
-    """Where a job is; the values are glide-mq's, but for that of a node of a flow that is not needed."""
+    """The state of a job; the values are glide-mq's, except ``skipped`` and ``unknown``."""
 
     WAITING = "waiting"
     ACTIVE = "active"
@@ -25,13 +25,13 @@ class JobState(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """Only of nodes: as a job it has completed, without a result."""
+    """Only for nodes of flows: the job has completed, without a result."""
     UNKNOWN = "unknown"
-    """What is stored is none of these; the job or node is told as ``broken``."""
+    """The stored state is none of these; the job or node is marked ``broken``."""
 
     @classmethod
     def read(cls, text: str | None) -> Self:
-        """The state that is stored."""
+        """The state of this name; ``UNKNOWN`` for any other text."""
         try:
             return cls(text or "")
         except ValueError:
@@ -39,14 +39,14 @@ class JobState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing happens any more without a retry."""
+        """Whether the job has ended; only a retry or restart runs it again."""
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
 
 
 ABSENT: Final = "absent"
-"""In the table: there is no such job yet, or any more."""
+"""In the table: the job does not exist yet, or no longer."""
 
-# What happens: states before > states after; below it the calls that do it. `any`: all that a job can have.
+# Transition: states before > states after; below it the calls that make it. `any`: every state of a job.
 _HEAD: Final = re.compile(r"([a-z ]+): ([a-z -]+) > ([a-z -]+)")
 TABLE: Final = """
 added: absent > waiting
@@ -77,11 +77,11 @@ reordered: prioritized > delayed
     glidemq_changeDelay
 parked: waiting > group-waiting
     glidemq_moveToActive glidemq_completeAndFetchNext gmo_finish_and_fetch
-let go on: group-waiting > waiting
+unparked: group-waiting > waiting
     glidemq_complete glidemq_completeAndFetchNext glidemq_fail glidemq_dedup glidemq_moveToActive
     glidemq_drain glidemq_promoteRateLimited glidemq_revoke glidemq_removeJob glidemq_rateLimitGroup
     gmo_finish_and_fetch gmo_remove_jobs gmo_revoke_job gmo_reclaim gmo_cancel_flow gmo_advance_flow
-begun: waiting prioritized group-waiting > active
+started: waiting prioritized group-waiting > active
     glidemq_moveToActive glidemq_completeAndFetchNext gmo_finish_and_fetch
 completed: active > completed
     glidemq_complete glidemq_completeAndFetchNext gmo_finish_and_fetch
@@ -89,15 +89,15 @@ completed late: waiting failed > completed
     glidemq_complete
 failed: active > failed
     glidemq_fail glidemq_rateLimitGroup gmo_finish_and_fetch
-to run again: active > delayed
+requeued: active > delayed
     glidemq_fail gmo_finish_and_fetch
-to run again: active > waiting
+requeued: active > waiting
     glidemq_deferActive glidemq_moveToWaitingChildren gmo_finish_and_fetch
-moved: active > delayed
+postponed: active > delayed
     glidemq_moveActiveToDelayed gmo_finish_and_fetch
-moved: active > group-waiting
+parked: active > group-waiting
     glidemq_rateLimitGroup
-waits for others: active > waiting-children
+waits for children: active > waiting-children
     glidemq_moveToWaitingChildren gmo_finish_and_fetch
 suspended: active > suspended
     glidemq_suspend gmo_finish_and_fetch
@@ -126,19 +126,19 @@ retried: failed > delayed
     glidemq_retryJobs
 retried: failed > waiting
     gmo_retry_jobs
-to run again: completed failed > waiting-children
+reset: completed failed > waiting-children
     gmo_advance_flow gmo_retry_flow gmo_restart_flow gmo_run_again
 removed: any > absent
     glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
     glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow
     gmo_drop_growth gmo_sweep gmo_advance_flow gmo_retry_flow gmo_restart_flow gmo_grow
-stands for it: absent > completed failed
+recorded after removal: absent > completed failed
     gmo_settle_vanished
 """
 
 
 class Step(NamedTuple):
-    """One thing that may happen to a job."""
+    """One transition of a job."""
 
     what: str
     source: str
@@ -147,14 +147,14 @@ class Step(NamedTuple):
 
 
 def _rows() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The rows of the table: what, before and after; and the calls."""
+    """The rows of the table: transition, states before and after; and the calls."""
     for row in re.split(r"\n(?! )", TABLE.strip()):
         head, *calls = row.splitlines()
         yield _HEAD.fullmatch(head).groups(), tuple(" ".join(calls).split())  # type: ignore[union-attr]
 
 
 def steps() -> Iterator[Step]:
-    """The table, a step for each pair of states."""
+    """The table, with a step for each pair of states."""
     stored = [state.value for state in JobState if state not in (JobState.SKIPPED, JobState.UNKNOWN)]
     for (what, before, after), calls in _rows():
         sources = stored if before == "any" else before.split()
@@ -163,7 +163,7 @@ def steps() -> Iterator[Step]:
 
 
 def leads_to(call: str, source: str) -> set[str]:
-    """Where a job may be after a call that found it in a state; one call may do several steps."""
+    """The states a job may have after a call that found it in ``source``; one call may make several steps."""
     reached, todo = {source}, [source]
     while todo:
         state = todo.pop()
@@ -175,18 +175,18 @@ def leads_to(call: str, source: str) -> set[str]:
 
 
 def drawing() -> str:
-    """The table as a Mermaid state diagram; what may happen in every state is told beside it."""
+    """The table as a Mermaid state diagram; transitions from every state are in a note."""
     anywhere = {row.partition(":")[0] for row in TABLE.splitlines() if ": any >" in row}
     edges: dict[tuple[str, str], list[str]] = {}
     for step in steps():
-        told = edges.setdefault((_place(step.source), _place(step.target)), [])
-        if step.what not in anywhere and step.what not in told:
-            told.append(step.what)
+        whats = edges.setdefault((_place(step.source), _place(step.target)), [])
+        if step.what not in anywhere and step.what not in whats:
+            whats.append(step.what)
     lines = ["stateDiagram-v2"]
     lines += [
-        f"    {source} --> {target}: {', '.join(told)}" for (source, target), told in edges.items() if told
+        f"    {source} --> {target}: {', '.join(whats)}" for (source, target), whats in edges.items() if whats
     ]
-    lines += [f"    note right of failed: in every state a job may be {' or '.join(sorted(anywhere))}"]
+    lines += [f"    note right of failed: a job in any state may be {' or '.join(sorted(anywhere))}"]
     return "\n".join(lines)
 
 
@@ -194,10 +194,10 @@ def page() -> str:
     """``docs/job-states.md``: the diagram, and the calls of each step."""
     lines = ["# The life cycle of a job", ""]
     lines += [
-        "Made by `make docs` from the table in `glidemq_orchestrate/jobs/states.py`, against which tests hold"
+        "Made by `make docs` from the table in `glidemq_orchestrate/jobs/states.py`; tests check our server"
     ]
-    lines += ["our functions of the server.", "", "```mermaid", drawing(), "```", ""]
-    lines += ["| what | from | to | by |", "|---|---|---|---|"]
+    lines += ["functions against it.", "", "```mermaid", drawing(), "```", ""]
+    lines += ["| transition | from | to | by |", "|---|---|---|---|"]
     for head, calls in _rows():
         lines.append(f"| {' | '.join(head)} | {' '.join(f'`{call}`' for call in calls)} |")
     return "\n".join(lines) + "\n"

@@ -9,19 +9,19 @@ from glidemq_orchestrate.names import SUBJECT
 
 
 def check_pattern(pattern: str) -> str:
-    """Return the pattern if it is one.
+    """Return the pattern if it is valid.
 
     Raises:
         ConfigurationError: It is empty, or ``>`` is not its last segment.
     """
     segments = SUBJECT.check(pattern).split(".")
     if ">" in segments[:-1]:
-        raise ConfigurationError(f"subject pattern {pattern!r} is not usable: > must be the last segment")
+        raise ConfigurationError(f"subject pattern {pattern!r} is not valid: > must be the last segment")
     return pattern
 
 
 def matches(subject: str, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns fits; no patterns fit everything."""
+    """Whether one of the patterns matches; without patterns every subject does."""
     return not patterns or any(_fits(subject.split("."), pattern.split(".")) for pattern in patterns)
 
 

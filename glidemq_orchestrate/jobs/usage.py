@@ -1,4 +1,4 @@
-"""What one job used, as its handler or anybody else reports it. Knows no server."""
+"""The usage of one job, as its handler or any client reports it. Independent of the server."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one job used. Every number is finite and not negative.
+    """The usage of one job. Every number is finite and not negative.
 
     Attributes:
-        model: What was used; ``provider``: whose.
+        model: The model that was used; ``provider``: the company that runs it.
         tokens: By category, such as input and output.
         total_tokens: The sum of ``tokens`` when left out.
         costs: By category.
         total_cost: The sum of ``costs`` when left out.
         cost_unit: Such as USD.
         latency: How long the call took.
-        cached: Whether the answer came from a cache.
+        cached: Whether the response came from a cache.
     """
 
     model: str | None = None
@@ -36,7 +36,7 @@ class Usage:
     cached: bool | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be summed up."""
+        """Refuse values that cannot be summed."""
         for name in ("model", "provider", "cost_unit"):
             if getattr(self, name) is not None:
                 named(name, getattr(self, name))

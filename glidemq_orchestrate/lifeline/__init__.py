@@ -1,1 +1,1 @@
-"""What a process starts ends with it, also when it is killed."""
+"""Ends the processes that a process has started when it ends, also when it is killed."""

@@ -1,10 +1,10 @@
-"""The guard of a process: started by ``lifeline`` as a program of its own, it ends what a dead owner left.
+"""The guard of a process: a program that ``lifeline`` starts and that ends the processes of a dead owner.
 
 It reads from its standard input, which only the owner holds open: ``+ PID SECONDS`` (watch it; at the end
-it has so long to end by SIGTERM), ``- PID`` (forget it), ``.`` (the owner ends in order). When the input
-ends, the owner has gone, however it died, and so goes all that is watched: the process, its group and
-session, whatever descends from them, and every process with the mark in its environment. It never ends what
-the owner itself descends from. Imports nothing of this package: it must start at once.
+it has this long to end by SIGTERM), ``- PID`` (forget it), ``.`` (the owner exits normally). When the input
+ends, the owner has ended, for whatever reason, and the guard ends what it watches: each process, its group
+and session, their descendants, and every process with the mark in its environment. It never ends an ancestor
+of the owner. Imports nothing of this package: it must start fast.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Entry(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """A process to end; ``started`` tells it from a later one with its number."""
+    """A process to end; ``started`` distinguishes it from a later one with the same id."""
 
     started: str
     grace: float
 
 
 def main(mark: str, owner: int) -> None:
-    """Wait for the owner's end, then end what is left of it."""
-    if MARK.fullmatch(mark) is None:  # a shorter one would be found in the environment of strangers
-        sys.exit(f"{mark!r} is no mark")
+    """Wait until the owner has ended, then end the processes it left."""
+    if MARK.fullmatch(mark) is None:  # a shorter one could match unrelated processes
+        sys.exit(f"{mark!r} is not a mark")
     spared = {0, 1, os.getpid(), *_above(owner)}
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)  # meant for the owner, which then says what to forget
+        signal.signal(each, signal.SIG_IGN)  # meant for the owner, which then reports what to forget
     watched: dict[int, Watched] = {}
     quiet = QUIET_SECONDS
     for line in sys.stdin.buffer:
@@ -68,7 +68,7 @@ def main(mark: str, owner: int) -> None:
 
 
 def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int], quiet: float) -> None:
-    """End all of them; returns when none has been seen for ``quiet`` seconds, or none can be ended.
+    """End all of them; returns when none was seen for ``quiet`` seconds, or after ``GIVE_UP_SECONDS``.
 
     A process that a killed owner was about to start, between fork and exec, has no mark yet.
     """
@@ -80,7 +80,7 @@ def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int], q
             return
         for pid, entry in found.items():
             last = now
-            # Once seen it is remembered: when its parent has gone, nothing else may lead to it any more.
+            # Once seen it is remembered: after its parent has ended it may not be found any more.
             grace = ours.setdefault(pid, Watched(entry.started, 0.0)).grace
             if spent >= grace:
                 _send(pid, signal.SIGKILL)
@@ -91,7 +91,7 @@ def end(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int], q
 
 
 def left(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) -> dict[int, Entry]:
-    """The processes that must end and still live."""
+    """The processes that must end and are still alive."""
     table = {pid: entry for pid, entry in processes().items() if pid not in spared}
     roots = {pid for pid, what in watched.items() if pid not in table or table[pid].started == what.started}
     found = {
@@ -111,7 +111,7 @@ def left(watched: Mapping[int, Watched], mark: bytes, spared: AbstractSet[int]) 
 
 
 def _above(owner: int) -> set[int]:
-    """The owner and what it descends from."""
+    """The owner and its ancestors."""
     table, found = processes(), set[int]()
     while owner not in found:
         found.add(owner)
@@ -127,7 +127,7 @@ def processes() -> dict[int, Entry]:
 def _from_proc() -> dict[int, Entry]:
     table = {}
     for place in _PROC.iterdir():
-        with suppress(OSError, ValueError):  # it has ended in the meantime, or is no process
+        with suppress(OSError, ValueError):  # it has ended in the meantime, or is not a process
             pid = int(place.name)
             # The name of a program, in brackets, may hold anything.
             fields = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -137,11 +137,11 @@ def _from_proc() -> dict[int, Entry]:
 
 
 def _from_ps() -> dict[int, Entry]:
-    """Elsewhere: ``ps`` as POSIX has it, which knows no sessions."""
+    """The same without ``/proc``: by POSIX ``ps``, which does not report sessions."""
     command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,state=,lstart="]
-    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     table = {}
-    for line in told.splitlines():
+    for line in output.splitlines():
         pid, parent, group, state, started = line.split(None, 4)
         if not state.startswith("Z"):
             table[int(pid)] = Entry(int(parent), int(group), 0, started)
@@ -149,7 +149,7 @@ def _from_ps() -> dict[int, Entry]:
 
 
 def _is_marked(pid: int, mark: bytes) -> bool:
-    with suppress(OSError):  # it has ended, or belongs to somebody else
+    with suppress(OSError):  # it has ended, or belongs to another user
         return mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     return False
 

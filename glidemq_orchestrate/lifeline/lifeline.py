@@ -1,7 +1,7 @@
-"""What a process starts ends with it, also when it is killed: by a guard, a small process that outlives it.
+"""Ends the processes that a process has started when it ends, also when it is killed, by a guard process.
 
-A parent-death signal would not do: it belongs to the thread that started the child, exists on Linux only, and
-reaches no grandchildren. The guard is started when the first process is watched, and ends by itself.
+A parent-death signal would not do: it is tied to the thread that started the child, exists on Linux only, and
+does not reach grandchildren. The guard is started when the first process is watched, and ends by itself.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _PROGRAM: Final = Path(__file__).with_name("guard.py")
 
 
 class Lifeline:
-    """The processes that must not outlive this one. Any thread may call it; a fork begins with an empty one.
+    """The processes that must not outlive this one. Any thread may call it; a forked child starts empty.
 
     Attributes:
-        mark: A variable for the environment of what is started. By it all that this starts in turn is found,
-            however it detaches itself (on Linux).
+        mark: An environment variable for the processes that are started. By it their descendants are found
+            even when they detach (on Linux).
     """
 
     def __init__(self) -> None:
@@ -41,18 +41,18 @@ class Lifeline:
         self._name = f"GLIDEMQ_OWNER_{os.getpid()}_{secrets.token_hex(8)}"
 
     def before_fork(self) -> None:
-        """Let no guard be half started: a child would keep an end of its pipe that it does not know of."""
+        """Wait until no guard is being started: a child would keep an end of its pipe without knowing."""
         self._lock.acquire()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Release the lock."""
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Begin anew in a child: what the parent watches is the parent's affair."""
+        """Start empty in a child: the parent's processes stay with the parent."""
         guard, self._guard = self._guard, None
         if guard is not None:
-            guard.let_go()
+            guard.detach()
         self._begin()
 
     @property
@@ -63,31 +63,31 @@ class Lifeline:
             return {self._name: "1"}
 
     def watch(self, pid: int, *, grace: float = 0.0) -> None:
-        """End a process, its group and all that descends from it when this process has gone.
+        """End a process, its group and their descendants when this process has ended.
 
         Args:
             pid: A process that was started by this one.
-            grace: Seconds that it has to end by SIGTERM; then, or else at once, it is killed.
+            grace: Seconds that it has to end by SIGTERM before it is killed; 0: it is killed immediately.
         """
         with self._lock:
             self._watched[pid] = grace
             self._send(f"+ {pid} {grace}\n")
 
     def forget(self, pid: int) -> None:
-        """Watch it no longer: it has ended. Harmless when it was not watched."""
+        """Stop watching it: it has ended. Harmless when it was not watched."""
         with self._lock:
             if self._watched.pop(pid, None) is not None:
                 self._send(f"- {pid}\n")
 
-    def say_goodbye(self) -> None:
-        """This process ends in order: the guard need not wait for what a killed one was about to start."""
+    def close(self) -> None:
+        """Report a normal exit: the guard need not wait for processes that a killed owner was starting."""
         with suppress(OSError):
             if self._guard is not None:
                 self._guard.send(".\n")
 
     @contextmanager
     def marking(self) -> Iterator[None]:
-        """What is started in this block gets the mark: for libraries that take no environment.
+        """Mark the processes started in this block: for libraries that do not accept an environment.
 
         A process that another thread starts in the meantime gets it as well.
         """
@@ -104,11 +104,12 @@ class Lifeline:
             return
         try:
             guard.send(line)
-        except OSError:  # somebody has killed it this moment: the next one is told all that is watched
+        except OSError:  # the guard was killed: the next one gets all that is watched
             self._guard = None
             self._started()
 
     def _started(self) -> _Guard | None:
+        """The guard, started if it is not running; None when it cannot be started."""
         if self._guard is not None and self._guard.is_alive:
             return self._guard
         try:
@@ -118,7 +119,7 @@ class Lifeline:
         except OSError as exc:
             self._guard = None
             logger.warning(
-                "what this process starts may outlive it: its guard cannot be started: %s",
+                "processes that this one starts may outlive it: cannot start its guard: %s",
                 exc,
                 extra={"action": "guard_missing"},
             )
@@ -126,11 +127,11 @@ class Lifeline:
 
 
 class _Guard:
-    """The guard of this process, and the pipe by which it knows that the process lives."""
+    """The guard of this process, and the pipe that shows it that the process is alive."""
 
     def __init__(self, name: str) -> None:
-        if not sys.executable or getattr(sys, "frozen", False):  # a packed program would start itself again
-            raise OSError("there is no Python here that could run it")
+        if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself again
+            raise OSError("no Python interpreter found to run it")
         theirs, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -154,14 +155,14 @@ class _Guard:
     def send(self, line: str) -> None:
         os.write(self._pipe, line.encode())
 
-    def let_go(self) -> None:
-        """In a forked child: a copy of the pipe there would hide the end of the parent from the guard."""
+    def detach(self) -> None:
+        """Close the pipe in a forked child: a copy there would hide the end of the parent from the guard."""
         os.close(self._pipe)
         self._process.returncode = 0  # not a child of this process: nothing here waits for it
 
 
 lifeline: Final = Lifeline()
-atexit.register(lifeline.say_goodbye)
+atexit.register(lifeline.close)
 os.register_at_fork(
     before=lifeline.before_fork,
     after_in_parent=lifeline.after_fork_in_parent,

@@ -1,10 +1,10 @@
 """The one warm SparkSession of a worker process: built once, checked before each step, ended with its JVM.
 
 The JVM and what it starts do not outlive the process, also when that is killed; a forked child has none.
-Knows nothing of jobs. Settings come from the environment:
+Independent of jobs. Settings come from the environment:
 
 * ``GLIDEMQ_SPARK_MASTER``: a Spark master URL, ``local[*]`` (all cores of this machine) when unset.
-* ``GLIDEMQ_SPARK_CONF``: a JSON object of further Spark settings, which win over the ones chosen here.
+* ``GLIDEMQ_SPARK_CONF``: a JSON object of additional Spark settings, which override the ones chosen here.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ MASTER_VARIABLE: Final = "GLIDEMQ_SPARK_MASTER"
 CONF_VARIABLE: Final = "GLIDEMQ_SPARK_CONF"
 OLDEST_JAVA: Final = 17
 JVM_EXIT_SECONDS: Final = 15
-_REMEDY: Final = (
+_ADVICE: Final = (
     f"install a Java runtime of version {OLDEST_JAVA} or newer "
-    "(for example the package openjdk-17-jre-headless) and let JAVA_HOME or PATH lead to it"
+    "(for example the package openjdk-17-jre-headless) and point JAVA_HOME or PATH to it"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """What a session is built from.
+    """The settings of a session.
 
     Attributes:
         master: Spark master URL.
-        conf: Spark settings that win over the defaults of ``spark_conf``.
+        conf: Spark settings that override the defaults of ``spark_conf``.
     """
 
     master: str = "local[*]"
@@ -57,7 +57,7 @@ class SparkSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> SparkSettings:
-        """Read the two variables named in the module's text; an empty one counts as unset.
+        """Read the two variables in the module's docstring; an empty one counts as unset.
 
         Raises:
             ConfigurationError: The conf is not a JSON object of plain values, or the master is a Spark
@@ -73,7 +73,7 @@ class SparkSettings:
         return cls(master=master, conf=_read_conf(environment.get(CONF_VARIABLE) or "{}"))
 
     def spark_conf(self) -> dict[str, str]:
-        """All Spark settings: UTC, FAIR scheduling, no UI, plain timestamps, then what ``conf`` says."""
+        """All Spark settings: UTC, FAIR scheduling, no UI, plain timestamps; ``conf`` overrides them."""
         settings = {
             "spark.app.name": "glidemq-worker",
             "spark.scheduler.mode": "FAIR",
@@ -104,15 +104,15 @@ class WarmSession:
     """
 
     def __init__(self, settings: SparkSettings | None = None) -> None:
-        """Build nothing yet. Without settings the environment is read when the session is built."""
+        """Build no session yet. Without settings the environment is read when the session is built."""
         self._settings = settings
         self._lock = threading.Lock()
         self._spark: SparkSession | None = None
 
     def get(self) -> SparkSession:
-        """Return the living session; build it first when there is none, or when its JVM or context has gone.
+        """Return the session; build one first when there is none, or when its JVM or context has ended.
 
-        Steps that still use a dead session fail by themselves; only the first caller builds the new one.
+        Steps that still use a dead session fail; only the first caller builds the new one.
 
         Raises:
             JavaMissing: No Java of version 17 or newer.
@@ -128,19 +128,19 @@ class WarmSession:
             return self._spark
 
     def stop(self) -> None:
-        """End the session and its JVM. Nothing is left running afterwards; harmless without a session."""
+        """End the session and its JVM. Nothing is left running; harmless without a session."""
         with self._lock:
             if self._spark is not None:
                 self._end()
                 atexit.unregister(self.stop)
 
     def after_fork(self) -> None:
-        """In a child: leave the session to the parent; this process builds its own when it asks for one."""
+        """Leave the session to the parent; a child builds its own when it needs one."""
         self._lock = threading.Lock()
         spark, self._spark = self._spark, None
         if spark is not None:
             atexit.unregister(self.stop)
-            # Py4J tells the JVM of every object that is collected, over a connection that is the parent's.
+            # Py4J reports every collected object to the JVM, over a connection that belongs to the parent.
             _OF_PARENTS.extend([spark, *_forget_session()])
 
     def _end(self) -> None:
@@ -155,13 +155,13 @@ os.register_at_fork(after_in_child=warm_session.after_fork)
 
 
 def is_alive(spark: SparkSession) -> bool:
-    """Whether the session's JVM answers and its context runs: one call to the JVM."""
+    """Whether the session's JVM replies and its context runs: one call to the JVM."""
     context = spark.sparkContext._jsc  # noqa: SLF001  PySpark has no public way to ask
     if context is None:
         return False
     try:
         return not context.sc().isStopped()
-    except Exception:  # noqa: BLE001  py4j reports a dead JVM by half a dozen unrelated classes
+    except Exception:  # noqa: BLE001  py4j raises half a dozen unrelated classes for a dead JVM
         return False
 
 
@@ -169,24 +169,24 @@ def require_java(environment: Mapping[str, str] | None = None) -> int:
     """Return the major version of the Java that Spark would start.
 
     Raises:
-        JavaMissing: There is none, it does not run, or it is too old; the message says what to install.
+        JavaMissing: There is none, it cannot be run, or it is too old; the message names what to install.
     """
     environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH", ""))
     if java is None:
-        raise JavaMissing(f"Spark steps need Java and none was found: {_REMEDY}")
+        raise JavaMissing(f"Spark steps need Java and none was found: {_ADVICE}")
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError) as exc:
-        raise JavaMissing(f"Spark steps need Java, but {java} does not run: {_REMEDY}") from exc
-    match = re.search(r'version "(?:1\.)?(\d+)', told)
+        raise JavaMissing(f"Spark steps need Java, but {java} cannot be run: {_ADVICE}") from exc
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
     version = int(match.group(1)) if match else 0
     if version < OLDEST_JAVA:
         raise JavaMissing(
-            f"Spark steps need Java {OLDEST_JAVA} or newer, {java} is version {version}: {_REMEDY}"
+            f"Spark steps need Java {OLDEST_JAVA} or newer, {java} is version {version}: {_ADVICE}"
         )
     return version
 
@@ -195,7 +195,7 @@ def _read_conf(text: str) -> dict[str, str]:
     try:
         conf = json.loads(text)
     except ValueError as exc:
-        raise ConfigurationError(f"{CONF_VARIABLE} is not JSON: {exc}") from exc
+        raise ConfigurationError(f"{CONF_VARIABLE} is not valid JSON: {exc}") from exc
     if not isinstance(conf, dict):
         raise ConfigurationError(
             f'{CONF_VARIABLE} must be a JSON object such as {{"spark.driver.memory": "2g"}}'
@@ -203,7 +203,7 @@ def _read_conf(text: str) -> dict[str, str]:
     for key, value in conf.items():
         if not isinstance(value, str | int | float):
             raise ConfigurationError(
-                f"{CONF_VARIABLE}: the value of {key} must be a text, a number, true or false"
+                f"{CONF_VARIABLE}: the value of {key} must be a string, a number, true or false"
             )
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
 
@@ -211,9 +211,7 @@ def _read_conf(text: str) -> dict[str, str]:
 def _build(settings: SparkSettings) -> SparkSession:
     require_java()
     if settings.master.startswith("local"):
-        os.environ.setdefault(
-            "SPARK_LOCAL_IP", "127.0.0.1"
-        )  # a host name that does not resolve is no obstacle then
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # works when the host name does not resolve
     with warnings.catch_warnings():
         # PySpark warns about versions of pandas at its first use, whether a step uses pandas or not.
         warnings.simplefilter("ignore", FutureWarning)
@@ -229,21 +227,19 @@ def _build(settings: SparkSettings) -> SparkSession:
         with lifeline.marking():
             spark = SparkSession.builder.config(conf=conf).getOrCreate()
     gateway: Any = SparkContext._gateway  # noqa: SLF001  PySpark has no public way to ask
-    if process := getattr(gateway, "proc", None):  # none where somebody else has started the JVM
+    if process := getattr(gateway, "proc", None):  # none when another process has started the JVM
         lifeline.watch(process.pid)
     logger.info("Spark session ready", extra={"action": "spark_started", "master": settings.master})
     return spark
 
 
 def _end(spark: SparkSession) -> None:
-    """Stop the context, then the JVM, and make PySpark forget both, whatever of them still lives."""
+    """Stop the context, then the JVM, and make PySpark forget both, whether or not they are still alive."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway  # noqa: SLF001  PySpark keeps the JVM for the life of the process otherwise
     with warnings.catch_warnings(), suppress(Exception):
-        warnings.simplefilter(
-            "ignore"
-        )  # PySpark warns about what is being cleaned up here: a JVM that has gone
+        warnings.simplefilter("ignore")  # PySpark warns about a JVM that has ended, which is cleaned up here
         spark.stop()
     with suppress(Exception):
         gateway.shutdown()
@@ -253,7 +249,7 @@ def _end(spark: SparkSession) -> None:
 
 
 def _forget_session() -> list[object]:
-    """Make PySpark forget its JVM, or the next session would try to reach it; answers what PySpark knew."""
+    """Make PySpark forget its JVM, or the next session would try to reach it; returns what it knew."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

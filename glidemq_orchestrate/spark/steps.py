@@ -5,11 +5,11 @@ The payload of such a job is::
     {"callable": "package.module:function", "arguments": {"month": 1}, "location": "/data/flights"}
 
 ``function(spark, ctx, **arguments)`` runs in a thread; ``location``, the directory or URI where it reads and
-writes, is ``ctx.data["location"]``. What it returns is the job's result: small JSON, with large data named by
-its path.
+writes, is ``ctx.data["location"]``. What it returns is the job's result: small JSON, with the paths of
+large data.
 
 The module must be in a package that the worker was started with, by ``glidemq worker --allow-import package``
-or ``Worker(allow_import=["package"])``; any other is refused for good, before it is imported.
+or ``Worker(allow_import=["package"])``; any other fails the job for good, without being imported.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class StepCancelled(Exception):
 
 
 class InvalidStep(Unrecoverable):
-    """The job's payload does not name a step that can be called; another attempt would fail the same way."""
+    """The payload does not describe a step that can be called; another attempt would fail the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A checked payload: the callable's text, the function it names, and its arguments by name."""
+    """A checked payload: the callable as text, the function, and its arguments by name."""
 
     name: str
     function: Callable[..., Json]
@@ -54,11 +54,11 @@ class Step:
 
     @classmethod
     def from_data(cls, data: Json, allowed: Sequence[str]) -> Step:
-        """Check a payload and import its function, from one of the packages that are allowed.
+        """Check a payload and import its function from one of the allowed packages.
 
         Raises:
-            InvalidStep: A field is missing or of the wrong type, the function is in no package that is
-                allowed or cannot be imported, or it does not take the arguments. The message names the
+            InvalidStep: A field is missing or of the wrong type, the function is not in an allowed
+                package or cannot be imported, or it does not accept the arguments. The message names the
                 callable.
         """
         if not isinstance(data, dict):
@@ -67,13 +67,13 @@ class Step:
             )
         name = data.get("callable")
         if not isinstance(name, str) or not name:
-            raise InvalidStep(f"a {JOB_NAME} job needs a callable: the text package.module:function")
+            raise InvalidStep(f"a {JOB_NAME} job needs a callable: a string package.module:function")
         arguments = data.get("arguments")
         arguments = {} if arguments is None else arguments
         if not isinstance(arguments, dict):
             raise InvalidStep(f"step {name}: arguments must be an object of values by parameter name")
         if not isinstance(data.get("location", ""), str):
-            raise InvalidStep(f"step {name}: location must be the text of a directory or URI")
+            raise InvalidStep(f"step {name}: location must be a string, a directory or URI")
         if unknown := sorted(set(data) - {"callable", "arguments", "location"}):
             raise InvalidStep(
                 f"step {name}: unknown field {', '.join(unknown)}; arguments go under arguments"
@@ -87,15 +87,15 @@ class Step:
 def run_python_step(ctx: Context) -> Json:
     """Run the step that the payload names, on the warm session, and return its result.
 
-    The step gets a session of its own on the shared context: temporary views and settings of steps that run
-    at the same time do not meet.
+    The step gets a session of its own on the shared context: steps that run at the same time do
+    not share temporary views or settings.
 
     Raises:
         InvalidStep: See ``Step.from_data``; also when the result is not JSON.
         StepCancelled: The job was cancelled while the step ran.
     """
     with importing():
-        from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  the start does not need it
+        from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  not needed at start-up
 
     step = Step.from_data(ctx.data, ctx.allow_import)
     spark = warm_session.get().newSession()
@@ -157,4 +157,4 @@ def _check_arguments(name: str, function: Callable[..., Json], arguments: dict[s
     except TypeError as exc:
         raise InvalidStep(f"step {name}: it does not take these arguments: {exc}") from exc
     except ValueError:
-        return  # a callable without a readable signature: the call itself will tell
+        return  # a callable without a readable signature: the call itself will fail

@@ -1,7 +1,7 @@
-"""Ties the Spark jobs of one step together: a pool and a tag of their own, progress, an end on cancel.
+"""Groups the Spark jobs of one step: a pool and a tag of their own, progress, cancellation.
 
 A worker runs several steps at once in threads of one session. Spark's job properties belong to the thread, so
-each step sets its own and takes them away again: the thread goes back to the worker's pool.
+each step sets its own and removes them afterwards: the thread returns to the worker's pool.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _THREAD_PROPERTIES: Final = (
 class PoolNames:
     """Names of FAIR pools, each lent to one step at a time.
 
-    Spark keeps every pool it has ever seen, so the names are used again: there are never more pools than
-    steps that ran at once.
+    Spark keeps every pool it has ever seen, so names are reused: there are never more pools than steps
+    that ran at the same time.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ _pool_names: Final = PoolNames()
 class StageProgress:
     """Counts the stages and tasks of the Spark jobs with one tag.
 
-    The totals grow while a step submits further jobs; what is done never shrinks. Stages that Spark skipped,
+    The totals grow while a step submits more jobs; the done counts never shrink. Stages that Spark skipped,
     because their output existed, count as done without tasks once their job has succeeded.
     """
 
@@ -101,10 +101,10 @@ def watched(context: SparkContext, ctx: Context, description: str) -> Iterator[N
 
     While the block runs, ``ctx.progress`` gets the counts of ``StageProgress`` about once a second when they
     have changed, and once at the end. When ``ctx.cancelled`` is set, the running Spark jobs of the block are
-    cancelled, and so is every further one. Afterwards the thread has none of these properties, and nothing
+    cancelled, and so is every later one. Afterwards the thread has none of these properties, and nothing
     runs in the background.
     """
-    tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: a former attempt may still run in this process
+    tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: an earlier attempt may still run in this process
     done = threading.Event()
     watcher = threading.Thread(
         target=_watch, args=(context, ctx, tag, done), name=f"watch-{tag}", daemon=True
@@ -122,14 +122,14 @@ def watched(context: SparkContext, ctx: Context, description: str) -> Iterator[N
                 watcher.join()
             with suppress(
                 Exception
-            ):  # a dead JVM has no properties left to clean, and the block's error says more
+            ):  # a dead JVM has no properties to remove, and the error of the block is more useful
                 context.removeJobTag(tag)
                 for name in _THREAD_PROPERTIES:
-                    context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None takes the property away
+                    context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes the property
 
 
 def _watch(context: SparkContext, ctx: Context, tag: str, done: threading.Event) -> None:
-    with suppress(Exception):  # the JVM has gone: the step itself fails by that and reports it
+    with suppress(Exception):  # the JVM has ended: the step itself fails and reports it
         progress = StageProgress(context, tag)
         shown = {"stages_done": 0, "stages": 0, "tasks_done": 0, "tasks": 0}
         due = time.monotonic() + REPORT_SECONDS
@@ -137,7 +137,7 @@ def _watch(context: SparkContext, ctx: Context, tag: str, done: threading.Event)
         while not ended:
             ended = done.wait(LOOK_SECONDS)
             if ctx.cancelled.is_set():
-                # Again at every look: a job that the step submits after this cancel must end too.
+                # Repeated each time: a job that the step submits after this cancel must end too.
                 context.cancelJobsWithTag(tag)
             elif ended or time.monotonic() >= due:
                 due = time.monotonic() + REPORT_SECONDS

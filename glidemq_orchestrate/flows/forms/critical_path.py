@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Timed(Protocol):
-    """What of a node's status decides."""
+    """The part of a node's status that the critical path depends on."""
 
     @property
     def name(self) -> str:
@@ -30,9 +30,9 @@ class Timed(Protocol):
 def critical_path(nodes: Iterable[Timed]) -> list[str]:
     """Names from the first node of the chain to the last.
 
-    The last one is the node that ran and ended last or, while some run, the one of those that began first.
-    Before each stands the dependency that ended last: only once that one had ended could it begin. Of equals
-    the first in the order of the flow. Empty when no node has begun.
+    The last one is the node that ran and ended last or, while nodes run, the first of these to start. Each is
+    preceded by the dependency that ended last: it could not start before that. Of equals, the first in
+    the order of the flow. Empty when no node has started.
     """
     known = {node.name: node for node in nodes}
     last = _last(known)
@@ -49,6 +49,7 @@ def critical_path(nodes: Iterable[Timed]) -> list[str]:
 
 
 def _last(known: Mapping[str, Timed]) -> str | None:
+    """The end of the path: the running node that started first, else the node that ended last."""
     running = [
         (node.started_at, name)
         for name, node in known.items()

@@ -1,4 +1,4 @@
-"""A flow as a drawing: Mermaid for pages that render it, DOT for Graphviz. Pure texts."""
+"""A flow as a drawing: Mermaid for pages that render it, DOT for Graphviz. Pure: returns text."""
 
 from __future__ import annotations
 
@@ -62,32 +62,33 @@ def _dot_lines(groups: Sequence[Group[N]]) -> Iterator[str]:
 
 
 def _edges(groups: Sequence[Group[N]]) -> Iterator[tuple[int, int, str]]:
-    """Dependency, dependent, and what a failure means between them where that is not a failure."""
+    """Dependency, dependent, and the policy for a failure between them, '' for the default."""
     for at, group in enumerate(groups):
         for dependency in group.after:
             of = {node.name: getattr(node, "on_failure", None) for node in groups[dependency].nodes}
-            told = {
+            policies = {
                 _policy(node, name) or of[name] for node in group.nodes for name in node.after if name in of
             }
-            policy = told.pop() if len(told) == 1 else None
+            policy = policies.pop() if len(policies) == 1 else None
             yield dependency, at, "" if policy in (None, "fail") else f"on failure: {policy}"
 
 
 def _policy(node: Named, dependency: str) -> str | None:
-    """What the failure of a dependency means to a node that says so itself, as it is written or checked."""
+    """The policy that a node itself, as written or as checked, sets for a dependency."""
     policies: Mapping[str, str] = getattr(node, "policies", {})
     written: str | None = getattr(dependency, "on_failure", None)
     return policies.get(dependency) or written
 
 
 def _lines(group: Group[N]) -> list[str]:
+    """The lines of the label of a group: name, count and states of a folded one, rule."""
     rule = rule_of(group.nodes[0])
     rules = [f"rule: {rule}"] if rule else []
     if not group.is_folded:
         return [group.label, *rules]
     states = Counter(str(state) for node in group.nodes if (state := getattr(node, "state", None)))
-    told = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
-    count = f"{len(group.nodes):,} nodes" + (f": {told}" if told else "")
+    shown = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
+    count = f"{len(group.nodes):,} nodes" + (f": {shown}" if shown else "")
     return [group.label, count, *rules]
 
 
@@ -102,7 +103,7 @@ def _state(group: Group[N]) -> str | None:
 
 
 def _mermaid_text(text: str) -> str:
-    # In its own entity codes, since quotes end a label, a backtick begins Markdown, and < begins HTML.
+    # In Mermaid's entity codes, since quotes end a label, a backtick begins Markdown, and < begins HTML.
     return _PLAIN.sub(lambda found: f"#{ord(found[0])};", text)
 
 

@@ -1,4 +1,4 @@
-"""The shape of a flow file, both ways. Apart from ``flow`` since pydantic is slow to import."""
+"""The model of a flow file, for reading and writing. A module of its own since pydantic is slow to import."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Strict(BaseModel):
 
 
 class FallbackFile(_Strict):
-    """What an attempt after the first uses instead."""
+    """What a later attempt uses instead."""
 
     model: str
     provider: str | None = None
@@ -43,25 +43,25 @@ class OptionsFile(_Strict):
     """How a node is run: the fields of ``JobOptions``."""
 
     attempts: int = Field(1, json_schema_extra={"minimum": 1})
-    """Runs in all."""
+    """How many times the job may run in total."""
     backoff: Backoff | None = None
-    """Pause between attempts; none means at once."""
+    """Pause between attempts; without it a retry is immediate."""
     timeout: timedelta | None = None
     """Longest time of one run."""
     delay: timedelta = timedelta(0)
-    """Time before the first run, counted from the moment the dependencies are done."""
+    """Time before the first run, counted from the moment the dependencies have ended."""
     priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
-    """From 1 on, the lower the earlier; 0 after every job with a priority."""
+    """1 runs first; 0, the default, runs after every job with a priority."""
     lifo: bool = False
-    """Before the jobs added earlier."""
+    """Whether it runs before jobs added earlier."""
     ttl: timedelta | None = None
-    """Not started any more so long after adding."""
+    """Time after which it is no longer started."""
     ordering: Ordering | None = None
-    """A key whose jobs run in order, with its limits."""
+    """A key whose jobs run in order, and its limits."""
     cost: float | None = None
     """Tokens that a start takes from the token bucket of the ordering key."""
     lock_duration: timedelta | None = None
-    """How long a silent worker keeps the job before another takes it over."""
+    """How long a worker keeps the job without a heartbeat before another takes it over."""
     remove_on_complete: bool | int | Keep = False
     """Whether and when the completed job is removed."""
     remove_on_fail: bool | int | Keep = False
@@ -99,53 +99,52 @@ class NodeFile(_Strict):
     on_failure: OnFailure = OnFailure.FAIL
     """What its failure means to the nodes after it."""
     queue_timeout: timedelta | None = None
-    """It fails when no worker has begun it so long after it could run."""
+    """It fails when no worker has started it within this time after it could run."""
 
 
 class FlowFile(_Strict):
     """A flow of jobs for glidemq-orchestrate."""
 
     editor: str | None = Field(None, alias="$schema")
-    """Where an editor finds this schema; it means nothing else."""
+    """Where an editor finds this schema; otherwise ignored."""
     name: str = Field(json_schema_extra={"minLength": 1})
-    """What the flow is called in lists; not its id."""
+    """The name of the flow in lists; not its id."""
     nodes: list[NodeFile] = Field(json_schema_extra={"minItems": 1})
     """In any order, without cycles."""
     labels: dict[str, str] = Field({}, json_schema_extra={"maxProperties": 16})
-    """Small texts to find the flow again."""
+    """Short strings to find the flow by."""
     retention: timedelta | None = None
-    """How long after its end the jobs and results are kept; left out: for ever."""
+    """How long after its end the jobs and results are kept; for ever when left out."""
     deadline: timedelta | None = None
-    """It fails when it has not ended so long after its start."""
+    """The flow fails when it has not ended within this time after its start."""
     fail_fast: bool = False
     """The first failure ends all other nodes."""
     priority: int = Field(0, json_schema_extra={"minimum": 0, "maximum": 2048})
-    """Of the nodes that have none of their own."""
+    """For the nodes that have none of their own."""
     queue_timeout: timedelta | None = None
-    """Of the nodes that have none of their own."""
+    """For the nodes that have none of their own."""
 
 
 def read(wire: Mapping[str, Any]) -> FlowFile:
-    """Check the shape.
+    """Check the fields and types of a flow file.
 
     Raises:
-        InvalidFlow: A field is missing, unknown or of the wrong type; the message lists ten places at
-            most.
+        InvalidFlow: A field is missing, unknown or of the wrong type; the message lists at most ten places.
     """
     try:
         return FlowFile.model_validate(dict(wire))
     except ValidationError as exc:
-        raise InvalidFlow(f"not a flow: {_summary(exc)}") from exc
+        raise InvalidFlow(f"not a valid flow: {_summary(exc)}") from exc
 
 
 def _summary(exc: ValidationError) -> str:
     faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in exc.errors(include_input=False)]
-    told = [
+    shown = [
         f"{place[:PLACE_SHOWN]}: {message.removeprefix('Value error, ')[:FAULT_SHOWN]}"
         for place, message in faults[:FAULTS_SHOWN]
     ]
-    more = len(faults) - len(told)
-    return "; ".join([*told, f"and {more:,} more faults"] if more else told)
+    more = len(faults) - len(shown)
+    return "; ".join([*shown, f"and {more:,} more errors"] if more else shown)
 
 
 def as_file(value: Any) -> Any:
@@ -164,7 +163,7 @@ def as_file(value: Any) -> Any:
 
 
 def without_defaults(value: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of a dataclass that say something."""
+    """The fields of a dataclass that differ from their defaults."""
     for part in fields(value):
         given = getattr(value, part.name)
         default = part.default_factory() if part.default_factory is not MISSING else part.default
@@ -173,11 +172,11 @@ def without_defaults(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class _Schema(GenerateJsonSchema):
-    def timedelta_schema(self, schema: TimedeltaSchema) -> JsonSchemaValue:  # noqa: ARG002  its contract
+    def timedelta_schema(self, schema: TimedeltaSchema) -> JsonSchemaValue:  # noqa: ARG002  the base class's signature
         about = "Seconds, or ISO 8601 such as PT5M."
         return {"anyOf": [{"type": "number"}, {"type": "string", "format": "duration"}], "description": about}
 
-    def get_title_from_name(self, name: str) -> str:  # noqa: ARG002  its contract
+    def get_title_from_name(self, name: str) -> str:  # noqa: ARG002  the base class's signature
         return ""
 
 
@@ -200,5 +199,5 @@ def schema_text() -> str:
 
 
 def write_schema() -> str:
-    """The text that has to be published."""
+    """The JSON Schema as it should be published."""
     return json.dumps(make_schema(), indent=2, ensure_ascii=False) + "\n"

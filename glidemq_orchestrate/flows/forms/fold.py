@@ -1,6 +1,6 @@
-"""Folding a fan-out: nodes that differ by numbers in their names and wait for the same are shown as one.
+"""Folds fan-outs: nodes that differ by numbers in their names and wait for the same nodes become one.
 
-Pure. Used by everything that shows a flow to people.
+Pure. Used wherever a flow is shown to people.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NUMBER: Final = re.compile(r"\d+")
 
 
 class Named(Protocol):
-    """What a node has in every form: as it is written, and as it is read back."""
+    """What a node has in every form: as written, and as read back."""
 
     @property
     def name(self) -> str:
@@ -28,7 +28,7 @@ class Named(Protocol):
 
     @property
     def job(self) -> str:
-        """What runs it."""
+        """The name of its handler."""
 
     @property
     def after(self) -> Sequence[str]:
@@ -70,8 +70,8 @@ def in_order(nodes: Collection[N]) -> list[N]:
     """The nodes of a specification, dependencies before dependents.
 
     Raises:
-        DuplicateNode: Two have one name.
-        UnknownDependency: One waits for a node that is not there.
+        DuplicateNode: Two have the same name.
+        UnknownDependency: One waits for a node that does not exist.
         CycleError: They wait for each other.
     """
     check_unique([node.name for node in nodes])
@@ -82,7 +82,7 @@ def in_order(nodes: Collection[N]) -> list[N]:
 
 
 def rule_of(node: Named) -> str | None:
-    """The rule of a node that has a use for one: what waits for nothing runs whatever its rule."""
+    """The rule of a node if it has an effect: not the default, and the node has dependencies."""
     rule = getattr(node, "rule", None)
     return None if rule is None or rule == "all_success" or not node.after else str(rule)
 
@@ -90,10 +90,10 @@ def rule_of(node: Named) -> str | None:
 def fold(
     nodes: Collection[N], *, at_least: int | None, alone: Callable[[N], bool] = lambda _: False
 ) -> list[Group[N]]:
-    """Groups, dependencies before dependents; among equals in the order of their first node.
+    """Groups, dependencies before dependents; otherwise in the order of their first node.
 
-    Nodes belong together when they have the same queue, job, rule and name but for its numbers, and wait for
-    nodes that belong together. So no group waits for itself, not even by way of others.
+    Nodes belong together when they have the same queue, job, rule and name apart from its numbers, and wait
+    for nodes that belong together. So no group waits for itself, not even through others.
 
     Args:
         nodes: Dependencies before dependents.
@@ -119,6 +119,7 @@ def fold(
 
 
 def _connected(parts: list[list[N]], ranks: dict[str, int]) -> list[Group[N]]:
+    """The groups in topological order, linked by the places of their dependencies."""
     parts = sorted(parts, key=lambda part: ranks[part[0].name])
     place = {node.name: str(at) for at, part in enumerate(parts) for node in part}
     after = {

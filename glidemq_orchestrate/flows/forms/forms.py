@@ -1,6 +1,6 @@
 """The forms of a specification outside Python: files, graphs, drawings. The base class of ``FlowSpec``.
 
-What these forms need is slow to import, and imported by whoever uses it.
+The modules that these forms need are slow to import, so they are imported on use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ S = TypeVar("S", bound=_Spec)
 
 
 class FlowForms:
-    """Makes a specification from other forms, and other forms from it."""
+    """Conversions of a specification from and to other forms."""
 
     __slots__ = ()
 
@@ -45,12 +45,12 @@ class FlowForms:
     def from_file(cls, path: str | Path) -> Self:
         """Read a flow file, YAML or JSON; ``glidemq flow schema`` prints its JSON Schema.
 
-        JSON may have up to 256 MiB, YAML up to 16 MiB and 100 levels. Aliases and merges are followed,
-        within bounds.
+        JSON may have up to 256 MiB, YAML up to 16 MiB and 100 levels. Aliases and merges are expanded, up to
+        a limit.
 
         Raises:
             ConfigurationError: The file cannot be read.
-            InvalidFlow: It is not YAML or JSON, a key comes twice in an object, or it is not a flow; the
+            InvalidFlow: It is not YAML or JSON, an object has a duplicate key, or it is not a flow; the
                 message names the file, and the line or the field.
         """
         with importing():
@@ -76,18 +76,18 @@ class FlowForms:
         """Build from a networkx ``DiGraph``, or anything with its methods.
 
         An edge leads from a dependency to its dependent. The attributes of a node are the fields of
-        ``FlowNode``; ``options`` may be a dict, as in a flow file. Attributes of other names mean nothing.
+        ``FlowNode``; ``options`` may be a dict, as in a flow file. Other attributes are ignored.
 
         Args:
-            graph: Its nodes may be of any kind; the name of a node is its text.
-            name: What the flow is called.
+            graph: Its nodes may be any objects; the name of a node is ``str()`` of it.
+            name: The name of the flow.
             queue: For nodes without the attribute ``queue``.
             job: For nodes without the attribute ``job``.
             about: Further fields of ``FlowSpec``, such as ``labels`` and ``retention``.
 
         Raises:
-            InvalidFlow: Not a directed graph, or a node is not usable; the message names it. Its subclasses
-                DuplicateNode and CycleError (``exc.cycle`` lists the nodes) for those.
+            InvalidFlow: Not a directed graph, or a node is not valid; the message names it. Subclasses:
+                DuplicateNode and CycleError (``exc.cycle`` lists the nodes).
         """
         with importing():
             from glidemq_orchestrate.flows.forms import graph as graphs  # noqa: PLC0415  imports pydantic
@@ -111,7 +111,7 @@ class FlowForms:
         fields of the specification are in ``.graph``.
 
         Raises:
-            ConfigurationError: networkx is missing; it comes with the extra ``graph``.
+            ConfigurationError: networkx is not installed; it comes with the extra ``graph``.
         """
         with importing():
             from glidemq_orchestrate.flows.forms import graph as graphs  # noqa: PLC0415  imports pydantic
@@ -120,11 +120,11 @@ class FlowForms:
         return graphs.write(self.nodes, about)
 
     def to_mermaid(self: _Spec, *, fold: int | None = FOLD_FROM) -> str:
-        """Draw as a Mermaid flowchart, for pages that render it.
+        """Draw as a Mermaid flowchart.
 
         Args:
-            fold: So many nodes and more that differ by numbers in their names and wait for the same are
-                drawn as one. None: never.
+            fold: This many or more nodes that differ by numbers in their names and wait for the same nodes
+                are drawn as one. None: never.
 
         Raises:
             CycleError, DuplicateNode, UnknownDependency: It cannot be drawn.

@@ -1,6 +1,6 @@
 """Flows from and to networkx graphs: an edge leads from a dependency to its dependent.
 
-Graphs are taken by their methods, so networkx is imported only to make one.
+Graphs are read through their methods, so networkx is imported only to make one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def read(graph: Any, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Raises:
         InvalidFlow: It is not a directed graph, or a node has no queue or job; DuplicateNode when two have
-            the same text for a name; CycleError.
+            the same name; CycleError.
     """
     try:
         is_directed, nodes, edges = graph.is_directed(), graph.nodes(data=True), graph.edges(data=True)
     except AttributeError as exc:
-        raise InvalidFlow(f"{type(graph).__name__} is no graph: a networkx.DiGraph is needed") from exc
+        raise InvalidFlow(f"{type(graph).__name__} is not a graph: a networkx.DiGraph is needed") from exc
     if not is_directed:
         raise InvalidFlow("the graph is undirected; a flow needs edges from dependency to dependent")
     found = {node: _attributes(node, given, defaults) for node, given in nodes}
@@ -56,14 +56,14 @@ def _attributes(node: object, given: Mapping[str, Any], defaults: Mapping[str, A
     for needed in ("queue", "job"):
         if not isinstance(wire.get(needed), str):
             raise InvalidFlow(
-                f"node {node} of the graph has no {needed}: give it the attribute {needed}, a text, "
-                f"or give all nodes {needed}= as an argument"
+                f"node {node} of the graph has no {needed}: set its attribute {needed} to a string, "
+                f"or pass {needed}= for all nodes"
             )
     return wire
 
 
 def write(nodes: Sequence[Named], about: Mapping[str, Any]) -> nx.DiGraph[str]:
-    """A graph with what the nodes have as attributes."""
+    """A graph whose attributes hold the fields of the nodes."""
     try:
         with importing():
             import networkx as nx

@@ -1,4 +1,4 @@
-"""The text of a flow file into plain values: JSON by a JSON parser, everything else as YAML, both bounded."""
+"""Reads a flow file into plain values: JSON with a JSON parser, the rest as YAML, both with limits."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _TOKEN: Final = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|([{}])|(-?Infinity|NaN)'
 
 
 def read_object(path: str | Path) -> dict[str, Any]:
-    """The object that a file holds.
+    """The object in a file.
 
     Raises:
         ConfigurationError: The file cannot be read.
-        InvalidFlow: It is too large, no UTF-8, neither JSON nor YAML, or holds no object; the message names
-            file and line. Keys that come twice are refused too.
+        InvalidFlow: It is too large, not UTF-8, neither JSON nor YAML, has no object or a duplicate key; the
+            message names file and line.
     """
     text = _read_text(path)
     value = _parse(path, text)
     if not isinstance(value, dict):
         found = "nothing" if value is None else "a list" if isinstance(value, list) else "a single value"
-        raise InvalidFlow(f"{path} does not hold a flow but {found}: an object with name and nodes is needed")
+        raise InvalidFlow(f"{path} holds {found}, not a flow: an object with name and nodes is needed")
     return value
 
 
@@ -40,11 +40,11 @@ def _read_text(path: str | Path) -> str:
             raw = b"".join(_bounded(file))
     except OSError as exc:
         raise ConfigurationError(f"cannot read flow file {path}: {exc.strerror or exc}") from exc
-    except ValueError as exc:  # a NUL in the name
+    except ValueError as exc:  # a NUL in the path
         raise ConfigurationError(f"cannot read flow file {str(path)!r}: {exc}") from exc
     if len(raw) > MAX_JSON_BYTES:
         raise InvalidFlow(
-            f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB: put data into files, and their names here"
+            f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB: put data into files and their paths here"
         )
     try:
         return raw.removeprefix(codecs.BOM_UTF8).decode()  # the codec utf-8-sig would be imported here
@@ -54,7 +54,7 @@ def _read_text(path: str | Path) -> str:
 
 
 def _bounded(file: BinaryIO) -> Iterator[bytes]:
-    """The file in blocks, up to the first that is too much."""
+    """The file in blocks, up to the first that exceeds the limit."""
     left = MAX_JSON_BYTES
     while left >= 0 and (block := file.read(BLOCK)):
         left -= len(block)
@@ -68,7 +68,7 @@ def _parse(path: str | Path, text: str) -> Any:
             return _parse_json(path, text)
         except json.JSONDecodeError as exc:
             if is_json:
-                _refuse(path, exc.lineno, f"not JSON: {exc.msg}", exc)
+                _refuse(path, exc.lineno, f"not valid JSON: {exc.msg}", exc)
     return _parse_yaml(path, text)
 
 
@@ -83,9 +83,9 @@ def _parse_json(path: str | Path, text: str) -> Any:
         _refuse(path, *_place_of_duplicate(text), exc)
     except _NoNumber as exc:
         line = next(_line(text, m.start()) for m in _TOKEN.finditer(text) if m[4])
-        _refuse(path, line, f"{exc} is not JSON; use null, or a text", exc)
+        _refuse(path, line, f"{exc} is not JSON; use null or a string", exc)
     except ValueError as exc:  # a number of thousands of digits
-        _refuse(path, 0, "a number has too many digits; quote it if it is a text", exc)
+        _refuse(path, 0, "a number has too many digits; quote it if it is a string", exc)
 
 
 def _parse_yaml(path: str | Path, text: str) -> Any:
@@ -97,11 +97,11 @@ def _parse_yaml(path: str | Path, text: str) -> Any:
     try:
         return yaml_text.load(text)
     except yaml_text.NotYaml as exc:
-        _refuse(path, exc.line, f"neither JSON nor YAML that is taken: {exc.why}", exc)
+        _refuse(path, exc.line, f"neither valid JSON nor accepted YAML: {exc.why}", exc)
 
 
 class _Twice(ValueError):
-    """A key comes twice in one object."""
+    """An object has a duplicate key."""
 
 
 class _NoNumber(ValueError):
@@ -120,7 +120,7 @@ def _constant(word: str) -> NoReturn:
 
 
 def _place_of_duplicate(text: str) -> tuple[int, str]:
-    """Line and message of the first key that comes twice, in a text that the parser has taken so far."""
+    """Line and message of the first duplicate key in a text that the parser accepted so far."""
     objects: list[dict[str, int]] = []
     for token in _TOKEN.finditer(text):
         if token[3] == "{":
@@ -131,10 +131,10 @@ def _place_of_duplicate(text: str) -> tuple[int, str]:
             key = json.loads(token[1])
             first = objects[-1].get(key)
             if first is not None:
-                told = f"key {key[:80]!r} comes twice; the first is in line {_line(text, first)}"
-                return _line(text, token.start()), told
+                why = f"duplicate key {key[:80]!r}; the first is in line {_line(text, first)}"
+                return _line(text, token.start()), why
             objects[-1][key] = token.start()
-    return 0, "a key comes twice"
+    return 0, "an object has a duplicate key"
 
 
 def _line(text: str, position: int) -> int:

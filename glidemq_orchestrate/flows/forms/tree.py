@@ -1,7 +1,8 @@
-"""Where the nodes of a flow stand when it is written as a tree. Pure.
+"""The layout of a flow drawn as a tree. Pure.
 
-A node stands below the last node that everything before it has passed through. So what a node fans out to is
-a branch of it, and the node that collects the branches goes on where they began. A chain is not indented.
+A node is placed below the last node that all paths to it pass through. So the nodes that a node fans out to
+are its branches, and the node that joins the branches follows at the level where they began. A chain is not
+indented.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _ROOT: Final = -1
 
 
 def layout(groups: Sequence[Group[N]]) -> list[tuple[str, Group[N]]]:
-    """Every group once, with the lines that lead to it.
+    """Every group once, with the tree lines that lead to it.
 
     Args:
         groups: Dependencies before dependents, as ``fold`` returns them.
@@ -34,7 +35,7 @@ def layout(groups: Sequence[Group[N]]) -> list[tuple[str, Group[N]]]:
 def _placed(
     groups: Sequence[Group[N]], at: int, below: dict[int, list[int]], rest: str
 ) -> list[tuple[int, str, str]]:
-    """The groups directly below one: each with its lines, and those of what is below it."""
+    """The groups directly below one: each with its tree lines, and those of the groups below it."""
     children = below.get(at, [])
     if len(children) == 1:
         return [(children[0], rest, rest)]
@@ -52,7 +53,7 @@ def _placed(
 
 
 def _below(groups: Sequence[Group[N]]) -> dict[int, list[int]]:
-    """What stands below each group: those for which it is the last one that all ways to them share."""
+    """The groups below each group: those for which it is the last one that all paths to them share."""
     above, depth = {_ROOT: _ROOT}, {_ROOT: 0}
     below: dict[int, list[int]] = {}
     for at, group in enumerate(groups):

@@ -1,4 +1,4 @@
-"""YAML of a flow file. Knows no flow; bounds depth and aliases, and refuses keys that come twice."""
+"""Reads the YAML of a flow file: limits depth and aliases, and refuses duplicate keys."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MAX_DEPTH: Final = 100
 FREE_ALIASES: Final = 100_000
 MAX_SWELLING: Final = 10
 MAX_DIGITS: Final = 1000
-MAX_TOLD: Final = 200
+MAX_WHY: Final = 200
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class NotYaml(ValueError):
-    """The text is not YAML that is taken: where (line, from 1; 0 when nothing is known) and why."""
+    """The text is not YAML or not accepted: on which line (from 1; 0 when unknown) and why."""
 
     def __init__(self, line: int, why: str) -> None:
-        self.line, self.why = line, " ".join(why[:MAX_TOLD].split())
+        self.line, self.why = line, " ".join(why[:MAX_WHY].split())
         super().__init__(f"line {line}: {why}")
 
 
@@ -32,7 +32,7 @@ def load(text: str) -> Any:
     """The value of the only document.
 
     Raises:
-        NotYaml: It is not YAML, holds what is no plain value, or its aliases stand for too much.
+        NotYaml: It is not YAML, holds more than plain values, or its aliases expand to too much.
     """
     try:
         return _Loader(text).get_single_data()
@@ -47,7 +47,7 @@ def load(text: str) -> Any:
 
 
 class _Loader(Composer, SafeConstructor, Resolver):
-    """Composes and constructs what a parser reads, the fast one where it is there."""
+    """Composes and constructs the output of a parser, the C one where available."""
 
     def __init__(self, text: str) -> None:
         Composer.__init__(self)
@@ -67,7 +67,7 @@ class _Loader(Composer, SafeConstructor, Resolver):
         return cast("Event", self._parser.peek_event())
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
-        """Count what the document becomes when all its aliases are followed: a merge copies, and JSON too."""
+        """Count the values of the document with all aliases expanded: merges and JSON copy them."""
         event: Any = self.peek_event()
         self._nodes += 1
         if isinstance(event, AliasEvent):
@@ -84,14 +84,14 @@ class _Loader(Composer, SafeConstructor, Resolver):
 
     def _compose_alias(self, event: Any, parent: Node | None, index: int) -> Node | None:
         if event.anchor in self.anchors and event.anchor not in self._weights:
-            _refuse(event, f"*{event.anchor} stands within &{event.anchor}: a value cannot hold itself")
+            _refuse(event, f"*{event.anchor} is inside &{event.anchor}: a value cannot contain itself")
         self._swollen += self._weights.get(event.anchor, 1) - 1
         if self._swollen > max(FREE_ALIASES, MAX_SWELLING * self._nodes):
-            _refuse(event, f"the aliases up to here stand for {self._swollen:,} values, which is too many")
+            _refuse(event, f"the aliases up to here expand to {self._swollen:,} values, which is too many")
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: str | None) -> MappingNode:  # type: ignore[override]
-        """Refuse a key that comes twice: all but the last would be lost without a word."""
+        """Refuse a duplicate key: all values but the last would be dropped silently."""
         node = super().compose_mapping_node(cast("Any", anchor))
         seen: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
@@ -99,14 +99,14 @@ class _Loader(Composer, SafeConstructor, Resolver):
                 continue
             name = key.tag, key.value
             if name in seen:
-                _refuse(key, f"key {key.value[:80]!r} comes twice; the first is in line {seen[name]}")
+                _refuse(key, f"duplicate key {key.value[:80]!r}; the first is in line {seen[name]}")
             seen[name] = key.start_mark.line + 1
         return node
 
-    def construct_object(self, node: Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  its contract
-        """A scalar that is not what its tag says is told with its line."""
+    def construct_object(self, node: Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  the base class's signature
+        """Report the line of a scalar that its tag does not fit."""
         if isinstance(node, ScalarNode) and node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
-            _refuse(node, f"a number of {len(node.value):,} characters; quote it if it is a text")
+            _refuse(node, f"a number of {len(node.value):,} characters; quote it if it is a string")
         try:
             return super().construct_object(node, deep)
         except (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError) as exc:

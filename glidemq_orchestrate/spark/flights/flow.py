@@ -18,7 +18,7 @@ OPTIONS: Final = JobOptions(attempts=3, timeout=timedelta(minutes=10))
 
 
 def build(location: str, *, queue: str = "spark", months: Sequence[int] = range(1, 13)) -> FlowSpec:
-    """Describe the pipeline for some months of 2013: 20 nodes for the whole year.
+    """The pipeline for some months of 2013: 20 nodes for the whole year.
 
     ``extract``, then ``clean-01`` to ``clean-12`` side by side, ``join``, ``quality``, the four
     ``delay-by-...`` side by side, and ``report``, whose result names the finished files.

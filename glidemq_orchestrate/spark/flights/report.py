@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 LEAST_FLIGHTS: Final = 1_000
-"""Keys with fewer are in the table, but not ranked in the summary: one bad day would decide."""
+"""Keys with fewer are in the table, but not ranked in the summary, where one bad day would decide."""
 
 INK: Final = "#1f2d3a"
 QUIET: Final = "#6b7a88"
@@ -30,7 +30,7 @@ PANELS: Final = {
     "route": (0.205, 0.045, 0.27, 0.36),
     "weather": (0.645, 0.045, 0.335, 0.36),
 }
-"""Left, bottom, width and height of each panel as shares of the picture; labels stand to its left."""
+"""Left, bottom, width and height of each panel as shares of the image; its labels are to the left."""
 LEFT: Final = 0.025
 MIDDLE: Final = 0.53
 
@@ -39,23 +39,23 @@ def check_totals(rows: Sequence[Row], flights: int) -> None:
     """Make sure that no aggregate lost a flight: each section, and each weather factor, adds up to all.
 
     Raises:
-        Unrecoverable: One does not; the message has both numbers.
+        Unrecoverable: One does not; the message shows both numbers.
     """
     totals: dict[str, int] = defaultdict(int)
     for row in rows:
         part = row["key"].split("/")[0] if row["section"] == "weather" else row["section"]
         totals[part] += row["flights"]
     if wrong := {part: total for part, total in totals.items() if total != flights}:
-        told = ", ".join(f"{part} has {total:,}" for part, total in wrong.items())
-        raise Unrecoverable(f"the report does not add up to {flights:,} flights: {told}")
+        shown = ", ".join(f"{part} has {total:,}" for part, total in wrong.items())
+        raise Unrecoverable(f"the report does not add up to {flights:,} flights: {shown}")
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
     """Write ``report.parquet``: one file, one row per ``section`` and ``key``, columns as ``schemas.DELAYS``.
 
     Sections are ``all`` (one row), ``carrier``, ``route``, ``hour`` and ``weather``, in this order, keys
-    ascending. Shares are 0 to 1, delays in minutes; a mean, quantile or share without any flight to take it
-    from is null.
+    ascending. Shares are 0 to 1, delays in minutes; a mean, quantile or share of no flights is
+    null.
     """
     import pyarrow as pa  # noqa: PLC0415  only this step needs it
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -89,7 +89,7 @@ def summary(rows: Sequence[Row]) -> list[Json]:
 
 
 def write_chart(rows: Sequence[Row], path: Path) -> None:
-    """Draw the four sections as a PNG, 2100 by 1540 pixels, without touching state that threads share."""
+    """Draw the four sections as a PNG, 2100 by 1540 pixels, without using state shared between threads."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -158,7 +158,7 @@ def _draw_weather(axes: Axes, rows: Sequence[Row], overall: Row) -> None:
 
 
 def _bars(axes: Axes, labels: Sequence[str], rows: Sequence[Row], average: float) -> None:
-    """Draw one bar per row, from bottom to top; those above the average are warm, and a line marks it."""
+    """Draw one bar per row, from bottom to top; bars above the average are warm, and a line marks it."""
     shares = [_lateness(row) for row in rows]
     places = range(len(rows))
     colours = [WARM if share > average else COOL for share in shares]
@@ -201,7 +201,7 @@ def _short(label: str) -> str:
 
 
 def _large(rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows with enough flights to be compared, or all where none has."""
+    """The rows with enough flights to be compared, or all when none has."""
     return [row for row in rows if row["flights"] >= LEAST_FLIGHTS] or rows
 
 

@@ -1,4 +1,4 @@
-"""The columns of the pipeline's files. Raw CSV is read as text: nothing unreadable becomes null unseen."""
+"""The columns of the pipeline's files. Raw CSV is read as text: no unreadable value silently becomes null."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ FLIGHTS: Final = _table(
         *("distance_miles", "cancelled"),
     ),
 )
-"""One row per flight that was planned; the transforms say what each column means.
+"""One row per flight that was planned; the transforms document each column.
 
 ``required`` columns are never null in files, though Parquet itself marks every column as nullable.
 """

@@ -1,7 +1,7 @@
 """The nodes of the flights pipeline: each reads files, calls transforms, and publishes files of its own.
 
 Every function is called by the ``spark.python`` handler as ``f(spark, ctx, **arguments)``, returns small
-JSON, and may run any number of times, also twice at once: see ``storage``. Below ``location`` a run leaves
+JSON, and may run any number of times, also twice in parallel: see ``storage``. Below ``location`` it leaves
 ``raw/``, ``clean/month-01/attempt-1-.../`` and so on, ``joined/...``, ``delays/carrier/...``,
 ``report.parquet`` and ``chart.png``.
 """
@@ -35,7 +35,7 @@ DELAYS_BY: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
 }
 
 
-def extract(spark: SparkSession, ctx: Context) -> dict[str, Json]:  # noqa: ARG001  a step like the others
+def extract(spark: SparkSession, ctx: Context) -> dict[str, Json]:  # noqa: ARG001  the signature of a step
     """Unpack the CSV files to ``location/raw``, flights into one file per month; an existing ``raw`` stays.
 
     Returns:
@@ -58,7 +58,7 @@ def extract(spark: SparkSession, ctx: Context) -> dict[str, Json]:  # noqa: ARG0
 
 
 def clean(spark: SparkSession, ctx: Context, *, month: int) -> dict[str, Json]:
-    """Type one month of flights and set aside the rows that cannot be used, with the reason beside each.
+    """Type one month of flights and set aside the rows that cannot be used, each with the reason.
 
     Returns:
         ``path`` of the usable flights; ``rows_in``, ``rows_out``, ``rejected`` with ``rows_in == rows_out +
@@ -96,8 +96,8 @@ def join(spark: SparkSession, ctx: Context) -> dict[str, Json]:
     """Put the months together and add weather, plane, airline and airport names. One row per flight.
 
     Returns:
-        ``path``, ``rows``, ``months`` (what each clean step reported) and ``matched``, the flights that found
-        their weather, plane and destination.
+        ``path``, ``rows``, ``months`` (what each clean step reported) and ``matched``, the number of flights
+        with weather, plane and destination.
     """
     location = storage.location_of(ctx)
     raw = Path(_input(ctx, "extract")["path"])
@@ -129,7 +129,7 @@ def join(spark: SparkSession, ctx: Context) -> dict[str, Json]:
 def quality(
     spark: SparkSession, ctx: Context, *, max_rejected_share: float = MAX_REJECTED_SHARE
 ) -> dict[str, Json]:
-    """Prove that every flight of the raw files arrived once in the joined data, counting the files anew.
+    """Prove that every flight of the raw files arrived once in the joined data, by counting the files again.
 
     Args:
         spark: The session.
@@ -140,7 +140,7 @@ def quality(
         ``path`` of the joined data, ``rows``, and ``checks``: name, expected, actual, passed.
 
     Raises:
-        Unrecoverable: A check failed; the message lists each failed one with both numbers.
+        Unrecoverable: A check failed; the message lists each failed check with both numbers.
     """
     extracted, merged = _input(ctx, "extract"), _input(ctx, "join")
     months = merged["months"]
@@ -158,8 +158,8 @@ def quality(
         _check("rejected rows stay within the limit", True, rejected <= raw_rows * max_rejected_share),
     ]
     if failed := [check for check in checks if not check["passed"]]:
-        told = "; ".join(f"{check['check']}: {_difference(check)}" for check in failed)
-        raise Unrecoverable(f"the flights failed their quality check: {told}")
+        shown = "; ".join(f"{check['check']}: {_difference(check)}" for check in failed)
+        raise Unrecoverable(f"the flights failed their quality check: {shown}")
     return {"path": merged["path"], "rows": rows, "rejected": rejected, "checks": checks}
 
 
@@ -171,7 +171,7 @@ def delay_by(spark: SparkSession, ctx: Context, *, section: str) -> dict[str, Js
         rows.
 
     Raises:
-        Unrecoverable: No such section.
+        Unrecoverable: The section is unknown.
     """
     if section not in DELAYS_BY:
         raise Unrecoverable(f"no delays by {section}; known are {', '.join(DELAYS_BY)}")
@@ -181,7 +181,7 @@ def delay_by(spark: SparkSession, ctx: Context, *, section: str) -> dict[str, Js
 
 
 def report(spark: SparkSession, ctx: Context) -> dict[str, Json]:
-    """Bring the aggregates together: ``report.parquet`` and ``chart.png`` at the location, replaced at once.
+    """Combine the aggregates: ``report.parquet`` and ``chart.png`` at the location, replaced atomically.
 
     Returns:
         ``report`` and ``chart`` (paths), ``flights``, ``cancelled``, and ``summary``: rows for a small table.
@@ -214,7 +214,7 @@ def report(spark: SparkSession, ctx: Context) -> dict[str, Json]:
 def _input(ctx: Context, node: str) -> dict[str, Any]:
     result = ctx.inputs.get(node)
     if not isinstance(result, dict):
-        raise Unrecoverable(f"node {ctx.node or ctx.job_id} needs the result of {node} among its inputs")
+        raise Unrecoverable(f"node {ctx.node or ctx.job_id} needs the result of {node} in its inputs")
     return result
 
 

@@ -1,8 +1,8 @@
-"""Where the steps keep their files, and how a finished output appears: at once, whole, over no other.
+"""Where the steps keep their files, and how output is published: atomically, without overwriting any.
 
-A step may run again after a crash while its former attempt is still writing. Each attempt therefore writes
-to a temporary directory of its own and renames it to a name of its own; the step's result says which one
-counts.
+A step may run again after a crash while its earlier attempt is still writing. Each attempt therefore writes
+to a temporary directory of its own and renames it to a name of its own; the step's result names the
+one to use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GLOB = set("{}[]*?\\")
 
 
 def location_of(ctx: Context) -> Path:
-    """Return the directory that the job's payload names, and make it.
+    """Return the directory that the job's payload names, and create it.
 
     Raises:
         Unrecoverable: There is none, it is not a local directory or ``file:`` URI, or Spark would read it as
@@ -46,7 +46,7 @@ def location_of(ctx: Context) -> Path:
 
 @contextmanager
 def scratch(location: Path) -> Iterator[Path]:
-    """Lend a new temporary directory beside the data, so that renames are atomic; it is gone afterwards."""
+    """Lend a new temporary directory beside the data, so that renames are atomic; removed afterwards."""
     directory = Path(tempfile.mkdtemp(prefix=".tmp-", dir=location))
     try:
         yield directory
@@ -57,8 +57,8 @@ def scratch(location: Path) -> Iterator[Path]:
 def publish(finished: Path, dataset: Path, ctx: Context) -> str:
     """Move a finished directory to ``dataset/attempt-N-...`` and return that path.
 
-    Nobody can see it half done, and nothing that exists is touched: readers of a former attempt are not
-    disturbed.
+    It is never visible half written, and nothing that exists is changed: readers of an earlier attempt are
+    not disturbed.
     """
     dataset.mkdir(parents=True, exist_ok=True)
     target = dataset / f"attempt-{ctx.attempt}-{uuid.uuid4().hex[:8]}"
@@ -67,7 +67,7 @@ def publish(finished: Path, dataset: Path, ctx: Context) -> str:
 
 
 def publish_once(finished: Path, target: Path) -> None:
-    """Move a finished directory to a fixed path, unless another attempt was faster; then that one stays."""
+    """Move a finished directory to a fixed path, unless another attempt was faster; then that one is kept."""
     try:
         finished.rename(target)
     except OSError:

@@ -1,7 +1,7 @@
 """Pure DataFrame to DataFrame functions of the flights pipeline: no files, no session, no clock.
 
-Units: minutes, miles, miles per hour, inches, degrees Fahrenheit. Instants are UTC; ``..._local`` is New
-    York's wall clock, without a zone.
+Units: minutes, miles, miles per hour, inches, degrees Fahrenheit. Instants are UTC; ``..._local`` is the
+wall clock of New York, without a zone.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ WEATHER_FACTORS: Final = (
     ),
     ("wind", "wind_mph", (("< 10", "under 10 mph"), ("< 20", "10 to 20 mph"), (">= 20", "20 mph and more"))),
 )
-"""Factor, its column, and its buckets from good to bad: the first condition that holds decides."""
+"""Factor, its column, and its buckets from good to bad: the first condition that is true applies."""
 
 
 def typed_flights(raw: DataFrame) -> DataFrame:
-    """Give raw flights types and derived columns, and say which rows cannot be used.
+    """Give raw flights types and derived columns, and mark the rows that cannot be used.
 
     One row out per row in. The columns of ``FLIGHTS`` plus ``reject_reason``:
 
@@ -49,7 +49,7 @@ def typed_flights(raw: DataFrame) -> DataFrame:
     * ``cancelled``: no departure time was recorded. Cancelled flights stay; their delays are null. A diverted
       flight departed and has no arrival delay.
     * ``reject_reason``: null for a usable row. Otherwise the columns that are absent or unreadable, or that
-      the planned hour disagrees with its UTC time, or ``repeats KEY`` for all but one of the rows with the
+      the planned hour does not match its UTC time, or ``repeats KEY`` for all but one of the rows with the
       same key.
 
     Args:
@@ -90,9 +90,9 @@ def rejected_flights(typed: DataFrame) -> DataFrame:
 def hourly_weather(raw: DataFrame) -> DataFrame:
     """Type the raw weather and make it joinable: one row per ``origin`` and ``weather_hour_utc``.
 
-    Local time would not do as a key: on the night when clocks go back, 01:00 comes twice at each airport. Of
-    several rows with the same key the smallest remains, so a repetition is harmless. Wind above 150 mph,
-    which is a broken sensor's, becomes null, and so does whatever cannot be read.
+    Local time would not do as a key: on the night when clocks go back, 01:00 occurs twice at each airport. Of
+    several rows with the same key the smallest is kept, so a repetition is harmless. Wind above 150 mph,
+    the reading of a broken sensor, becomes null, and so does whatever cannot be read.
 
     Columns: ``origin``, ``weather_hour_utc``, ``temperature_f``, ``wind_mph``, ``precipitation_in``,
         ``visibility_miles``.
@@ -132,8 +132,7 @@ def joined(flights: DataFrame, lookups: Sequence[tuple[DataFrame, Sequence[str]]
 
     Args:
         flights: The columns of ``FLIGHTS``.
-        lookups: Frames with the columns they are joined on, by which they must be unique, small enough to
-            broadcast.
+        lookups: Frames with the columns to join on, in which they must be unique; small enough to broadcast.
     """
     for lookup, keys in lookups:
         flights = flights.join(fn.broadcast(lookup), list(keys), "left")
@@ -144,8 +143,8 @@ def delays(flights: DataFrame, section: str, *, key: Column, label: Column) -> D
     """Measure delays per key: the columns of ``DELAYS``, one row per ``key``, in no order.
 
     ``flights`` counts rows, ``cancelled`` those that never left, ``departed`` and ``arrived`` those with a
-    departure or arrival delay; the latter two are what the means, quantiles and shares are of, and those are
-    null where there is none. Negative delays (early) count as they are. ``p50`` and ``p90`` are exact
+    departure or arrival delay; means, quantiles and shares are taken over the latter two, and are null where
+    there is none. Negative delays (early) count as they are. ``p50`` and ``p90`` are exact
     quantiles with linear interpolation between neighbours. ``..._late_share`` is the share, 0 to 1, of more
     than 15 minutes.
     """
@@ -225,7 +224,7 @@ def _number(rows: DataFrame, name: str) -> Column:
 
 
 def _identity(rows: DataFrame, date: Column) -> list[Column]:
-    """What names a flight: the columns of ``FLIGHTS`` up to ``destination``."""
+    """What identifies a flight: the columns of ``FLIGHTS`` up to ``destination``."""
     return [
         fn.concat_ws(" ", date, rows["origin"], rows["carrier"], rows["flight"]).alias("flight_key"),
         date.alias("flight_date"),
@@ -239,6 +238,7 @@ def _identity(rows: DataFrame, date: Column) -> list[Column]:
 
 
 def _unreadable(rows: DataFrame, hour_utc: Column, date: Column) -> Column:
+    """Why a row cannot be used; null when it can."""
     numbers = {name: _number(rows, name) for name in (*REQUIRED_NUMBERS, *OPTIONAL_NUMBERS)}
     faults = [fn.when(rows[name].isNull(), name) for name in REQUIRED_TEXT]
     faults += [fn.when(numbers[name].isNull(), name) for name in REQUIRED_NUMBERS]
@@ -254,6 +254,7 @@ def _unreadable(rows: DataFrame, hour_utc: Column, date: Column) -> Column:
 
 
 def _repeats_rejected(typed: DataFrame) -> DataFrame:
+    """The rows, all but the first of each flight key rejected as repeats."""
     others = [name for name in typed.columns if name != "reject_reason"]
     same_key = Window.partitionBy("flight_key", fn.col("reject_reason").isNull()).orderBy(*others)
     repeats = fn.col("reject_reason").isNull() & (fn.col("place") > 1)
@@ -266,6 +267,7 @@ def _repeats_rejected(typed: DataFrame) -> DataFrame:
 
 
 def _one_per(frame: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """One row per key: the smallest of its rows."""
     others = [name for name in frame.columns if name not in keys]
     smallest = fn.min(fn.struct(*others)).alias("row")
     known = frame.dropna(subset=list(keys))

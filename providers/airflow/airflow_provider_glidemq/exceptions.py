@@ -1,4 +1,4 @@
-"""What the provider raises, and which errors of the core a retry of the task cannot cure."""
+"""Exceptions of the provider, and the errors of the core that a retry of the task cannot fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UPSTREAM: Final = "upstream failed: "
 
 
 class GlideMQException(AirflowException):
-    """Base of what the provider raises; Airflow retries the task as it is told to."""
+    """Base of the exceptions of the provider; Airflow applies the retries of the task."""
 
 
 class GlideMQFlowFailed(GlideMQException):
@@ -30,7 +30,7 @@ class GlideMQFlowFailed(GlideMQException):
 
 
 class GlideMQFlowCancelled(GlideMQException):
-    """The flow was cancelled by somebody; ``reason`` is what they said."""
+    """The flow was cancelled; ``reason`` is the reason that was given."""
 
     def __init__(self, flow_id: str, reason: str) -> None:
         self.flow_id, self.reason = flow_id, reason
@@ -47,7 +47,7 @@ class GlideMQFlowTimeout(GlideMQException):
 
 @contextmanager
 def airflow_errors() -> Iterator[None]:
-    """Turn errors of the core into Airflow's: those that stay the same on a retry fail the task for good.
+    """Turn errors of the core into Airflow's: those that a retry cannot fix fail the task for good.
 
     Raises:
         GlideMQException: The same call may succeed later.

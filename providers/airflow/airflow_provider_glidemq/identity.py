@@ -1,4 +1,4 @@
-"""Which flow belongs to which task of which DAG run."""
+"""The flow id of a task in a DAG run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import hashlib
 def flow_id_for(dag_id: str, task_id: str, run_id: str, map_index: int = -1) -> str:
     """The id of the flow of one task in one DAG run: 35 characters, the same on every try.
 
-    Try numbers are left out on purpose: a retry finds the flow of the try before, and attaches to it or
+    Try numbers are left out on purpose: a retry finds the flow of the previous try, and attaches to it or
     repairs it.
 
     Args:
         dag_id: The DAG.
         task_id: The task, with its groups.
         run_id: The DAG run.
-        map_index: Which of the mapped tasks; -1 for a task that is not mapped.
+        map_index: The index of a mapped task; -1 for a task that is not mapped.
     """
     raw = "\x1f".join([dag_id, run_id, task_id, str(map_index)])
     return f"af-{hashlib.sha256(raw.encode()).hexdigest()[:32]}"

@@ -1,4 +1,4 @@
-"""What of a flow's results goes to XCom. XCom lives in Airflow's database, so it is little."""
+"""The results of a flow that go to XCom. XCom is in Airflow's database, so they are limited in size."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def check_result_mode(mode: str) -> None:
 
 
 def collect(flow: Flow, mode: ResultMode, log: Logger) -> dict[str, Any] | None:
-    """Read the results that are wanted as ``{node: result}``; None for the mode ``none``.
+    """Read the results as ``{node: result}``; None for the mode ``none``.
 
-    More than 48 KiB of JSON are not returned: a warning says so, and the answer is
+    More than 48 KiB of JSON are not returned: a warning is logged, and the return value is
     ``{"flow_id": ..., "omitted_bytes": ...}``, with which a later task can read them through the hook.
     """
     if mode == "none":

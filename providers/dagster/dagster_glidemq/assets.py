@@ -39,30 +39,30 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
     config_schema: Mapping[str, Any] | None = None,
     resource_key: str = "glidemq",
 ) -> dg.AssetsDefinition:
-    """Make assets of a flow: one step runs it, and each chosen node materializes its asset as it completes.
+    """Make assets from a flow: one step runs it, and each chosen node materializes its asset as it completes.
 
-    Nodes that nothing waits for are always chosen. A selection of assets runs their nodes and whatever these
-    depend on. A re-execution of a failed run keeps what completed. A retry policy of the step repeats the
+    Nodes that nothing waits for are always chosen. A selection of assets runs their nodes and what these
+    depend on. A re-execution of a failed run keeps completed nodes. A retry policy of the step repeats the
     events of completed assets, so give nodes ``attempts`` instead.
 
     Args:
-        flow: The flow; its nodes say which assets there are.
+        flow: The flow; its nodes determine the assets.
         build: Makes the flow of one run, with the nodes and dependencies of ``flow`` and other payloads. It
             must make an equal flow in every re-execution: build on ``root_run_id(context)``, never on the
             time or the run's own id.
-        flow_id: Another identity of the flow than the one from run, step and name; None as answer: that one.
-        nodes: Further nodes that become assets.
+        flow_id: Returns the id of the flow; None for the default, derived from run, step and name.
+        nodes: Additional nodes that become assets.
         asset_keys: Keys of chosen nodes by node name; names in here are chosen too. Other keys are the
-            node's name with ``_`` for what Dagster does not allow.
+            node's name with ``_`` for characters that Dagster does not allow.
         key_prefix: First parts of keys that are not in ``asset_keys``.
         deps: Assets that the flow reads; every asset without another dependency in the flow gets them.
-        quality: A node whose result is a blocking asset check: it has passed when the node completed, unless
-            its result says otherwise: ``False``, ``{"passed": false}``, or a false ``passed`` in
+        quality: A node whose result is a blocking asset check: it passes when the node completed, unless
+            its result is ``False`` or ``{"passed": false}``, or has a false ``passed`` in
             ``{"checks": [...]}``.
         name: Name of the step; the flow's by default.
         group_name: Group of the assets.
-        partitions_def: Partitions; ``build`` finds the key in its context.
-        retry_policy: Of the step.
+        partitions_def: Partitions; ``build`` gets the key from its context.
+        retry_policy: Retry policy of the step.
         config_schema: Config of the step, for ``build``: ``context.op_execution_context.op_config``.
         resource_key: Key of the ``GlideMQResource``.
 
@@ -97,7 +97,9 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
         whole = flow if build is None else build(context)
         if plan.shape != (shape := _shape(whole)):
             changed = sorted({node for node, _ in plan.shape.items() ^ shape.items()})
-            raise InvalidFlow(f"build made another flow than it was declared with: see {', '.join(changed)}")
+            raise InvalidFlow(
+                f"build made a flow with other nodes or dependencies than declared: see {', '.join(changed)}"
+            )
         own_id = flow_id(context) if flow_id is not None else None
         name = own_id or flow_id_for(context, whole.name)
         former = _former_nodes(context, glidemq, name) if is_retry(context) else set()
@@ -111,7 +113,7 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a flow means as assets: its nodes in topological order, and the keys of the chosen ones."""
+    """A flow as assets: its nodes in topological order, and the keys of the chosen ones."""
 
     shape: dict[str, tuple[str, ...]]
     keys: dict[str, dg.AssetKey]
@@ -151,7 +153,7 @@ class _Plan:
         return {node for node, key in self.keys.items() if key in selected}
 
     def part(self, whole: FlowSpec, wanted: set[str], former: set[str]) -> FlowSpec:
-        """What the wanted nodes need; in a re-execution what the first run had, to meet its flow again."""
+        """The wanted nodes and their ancestors; in a re-execution all nodes of the first run."""
         needed = {name for node in wanted for name in (node, *self.ancestors[node])}
         if needed <= former <= set(self.shape):
             needed = former
@@ -176,7 +178,7 @@ def _plan(
             keys[node.name] = dg.AssetKey([*key_prefix, _identifier(node.name)])
     if len(set(keys.values())) < len(keys):
         raise ConfigurationError(
-            f"two nodes of flow {flow.name} have the same asset key; tell them apart by asset_keys"
+            f"two nodes of flow {flow.name} have the same asset key; set different ones in asset_keys"
         )
     ancestors: dict[str, set[str]] = {}
     for name, after in shape.items():
@@ -192,7 +194,7 @@ def _former_nodes(context: dg.AssetExecutionContext, glidemq: GlideMQResource, f
     try:
         return glidemq.existing_nodes(flow_id)
     except GlideMQError as exc:
-        context.log.warning("the flow of the former run could not be read: %s", exc)
+        context.log.warning("the flow of the earlier run could not be read: %s", exc)
         return set()
 
 
@@ -216,7 +218,7 @@ class _Emitter:
             yield from self._outcome(node, results.get(name), change.status.id)
 
     def _is_ready(self, name: str, states: Mapping[str, NodeStatus]) -> bool:
-        """Whether a node and, as a look takes several reads, everything before it has ended in this look."""
+        """Whether a node and all its ancestors have ended in this snapshot, which takes several reads."""
         needed = (name, *(node for node in self._plan.ancestors[name] if node in self._open))
         return all(node in states and states[node].state.is_terminal for node in needed)
 
@@ -235,7 +237,7 @@ class _Emitter:
 
 
 def has_passed(result: Json) -> bool:
-    """What the result of a quality node says: false only if it says so."""
+    """Whether the result of a quality node passes: unless it is explicitly false."""
     if isinstance(result, dict):
         checks = result.get("checks")
         parts = checks if isinstance(checks, list) else []
@@ -264,7 +266,7 @@ def _metadata(node: NodeStatus, result: Json, flow_id: str) -> dict[str, dg.Meta
 
 
 def _result_metadata(result: Json) -> dict[str, dg.MetadataValue]:
-    """The result, unless it is nothing or too large for an event log."""
+    """The result, unless it is None or too large for an event log."""
     if result is None or len(json.dumps(result)) > MAX_RESULT_BYTES:
         return {}
     if isinstance(result, dict | list):

@@ -1,4 +1,4 @@
-"""How errors of the core appear in Dagster: one ``Failure`` with what the run page should show."""
+"""Errors of the core as Dagster shows them: a ``Failure`` with the details for the run page."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ MAX_ROWS: Final = 50
 
 
 def failure_from(exc: GlideMQError, flow_id: str, *, allow_retries: bool | None = None) -> dg.Failure:
-    """Turn an error of the core into what a step raises.
+    """Turn an error of the core into the ``Failure`` that a step raises.
 
     Args:
         exc: The error.
         flow_id: The flow; becomes metadata.
-        allow_retries: Whether the step's retry policy applies; None: as the error says of itself.
+        allow_retries: Whether the step's retry policy applies; None: only if the error is retryable.
     """
     metadata: dict[str, dg.MetadataValue] = {
         "glidemq/flow_id": dg.MetadataValue.text(flow_id),
         "glidemq/error": dg.MetadataValue.text(type(exc).__name__),
     }
-    told = str(exc)
+    description = str(exc)
     if isinstance(exc, FlowFailed):
         metadata["glidemq/failed_count"] = dg.MetadataValue.int(len(exc.failed))
         metadata["glidemq/failed_nodes"] = failed_table(exc.failed)
     elif isinstance(exc, FlowConflict):
-        told = f"{told}. The flow has changed since this run was first executed: launch a new run instead"
+        description = (
+            f"{description}. The flow has changed since this run was first executed: launch a new run instead"
+        )
     retries = exc.retryable if allow_retries is None else allow_retries
-    return dg.Failure(description=told, metadata=metadata, allow_retries=retries)
+    return dg.Failure(description=description, metadata=metadata, allow_retries=retries)
 
 
 def failed_table(failed: Sequence[FailedNode]) -> dg.TableMetadataValue:

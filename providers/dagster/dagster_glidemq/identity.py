@@ -1,4 +1,4 @@
-"""Which flow belongs to which step of which Dagster run."""
+"""The flow id of a step in a Dagster run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Context = dg.OpExecutionContext | dg.AssetExecutionContext
 
 
 def root_run_id(context: Context) -> str:
-    """The run that a chain of re-executions and run retries began with; for the first, the run itself."""
+    """The first run of a chain of re-executions and run retries; for the first, the run itself."""
     run = context.run
     return run.root_run_id or run.tags.get(ROOT_RUN_TAG) or run.run_id
 

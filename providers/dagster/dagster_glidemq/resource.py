@@ -40,7 +40,7 @@ class GlideMQResource(dg.ConfigurableResource[None]):
         repr=False,
         description=(
             "The server: valkey://HOST:PORT/DB or redis://, with TLS valkeys:// or rediss://, or unix:// and "
-            'the path of a socket. Use EnvVar("GLIDEMQ_URL") where it holds a password.'
+            'the path of a socket. Use EnvVar("GLIDEMQ_URL") if it has a password.'
         ),
     )
     prefix: str = Field(
@@ -49,13 +49,13 @@ class GlideMQResource(dg.ConfigurableResource[None]):
     poll_interval_seconds: float = Field(
         default=1.0,
         gt=0,
-        description="Longest time between two looks at a running flow; events of its main queue come first.",
+        description="Longest time between two reads of a running flow; its events cause earlier ones.",
     )
     require_workers: bool = Field(
         default=True,
         description=(
-            "Fail at once unless live workers serve every queue and know every job of the flow. Switch it "
-            "off where workers are started on demand."
+            "Fail immediately unless live workers serve every queue and have a handler for every job of the "
+            "flow. Turn it off where workers are started on demand."
         ),
     )
 
@@ -74,19 +74,19 @@ class GlideMQResource(dg.ConfigurableResource[None]):
         timeout: timedelta | None = None,
         allow_retries: bool | None = None,
     ) -> FlowOutcome:
-        """Run a flow and wait for it: afterwards every node has completed.
+        """Run a flow and wait until every node has completed.
 
-        The flow is one and the same in every re-execution of the run and in every retry of the step: they
-        attach to it while it runs, and otherwise run again only what did not complete. When the step is
+        The flow is the same in every re-execution of the run and in every retry of the step: they attach to
+        it while it runs, and otherwise run again only what did not complete. When the step is
         terminated, the flow is cancelled.
 
         Args:
             context: The step that waits.
             spec: The flow.
-            flow_id: Another identity than the one from run, step and name of the flow.
-            timeout: Afterwards the flow is cancelled and the step fails; None: no limit.
-            allow_retries: Whether the step's retry policy applies to a failure; None: only where the same
-                call may succeed without a change (no server, no worker). A node's own retries are its
+            flow_id: The id of the flow; by default derived from run, step and name of the flow.
+            timeout: Time after which the flow is cancelled and the step fails; None: no limit.
+            allow_retries: Whether the step's retry policy applies to a failure; None: only when the
+                same call may succeed later (no server, no worker). A node's own retries are its
                 ``attempts``.
 
         Raises:
@@ -130,7 +130,7 @@ class GlideMQResource(dg.ConfigurableResource[None]):
                 raise
 
     def existing_nodes(self, flow_id: str) -> set[str]:
-        """Names of the nodes of a flow that was submitted before; empty when there is none."""
+        """The names of the nodes of a flow that was submitted earlier; empty when there is none."""
         with self.get_client() as producer, contextlib.suppress(FlowNotFound):
             return {node.name for node in producer.get(flow_id).nodes()}
         return set()
@@ -185,7 +185,7 @@ def _raise_unless_completed(state: FlowState, flow: Flow) -> None:
 
 
 def _cancel(context: Context, producer: FlowProducer, flow_id: str, reason: str) -> None:
-    """Cancel a flow that may not exist, and let nothing stand in the way of the error that led here."""
+    """Cancel a flow that may not exist; never raises, so that the original error is reported."""
     try:
         producer.get(flow_id).cancel(reason)
     except FlowNotFound:
@@ -197,7 +197,7 @@ def _cancel(context: Context, producer: FlowProducer, flow_id: str, reason: str)
 
 
 def _log(context: Context, change: Changes) -> None:
-    """One line for each node that ended; a single line when they are many."""
+    """Log a line for each node that ended; a single one when there are many."""
     status = change.status
     counted = f"{status.completed} of {status.total} completed"
     failed = [node for node in change.ended if node.state != "completed"]

@@ -1,7 +1,7 @@
-"""Following a flow until it has ended: what changed since the last look. Knows nothing of Dagster.
+"""Follows a flow until it has ended, with the changes since the last read. Independent of Dagster.
 
-Events of the flow's home queue wake it; the truth is read from the flow, at the latest after the poll
-interval, so a trimmed stream or a node in another queue costs time, never a change.
+Events of the flow's home queue wake it; the state is read from the flow, at the latest after the poll
+interval, so a trimmed stream or a node in another queue delays a change but never hides it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE: Final = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """One look at a flow: its status, every node (dependencies first), and the nodes ended since."""
+    """One read of a flow: its status, every node (dependencies first), and the nodes ended since the last."""
 
     status: FlowStatus
     nodes: Sequence[NodeStatus]
@@ -44,26 +44,26 @@ def follow(
     Args:
         flow: The flow.
         reader: Reads the events of the flow's home queue; it should have been started before the submission.
-        poll: Longest time between two looks.
-        timeout: Longest time in all; None: for ever.
-        patience: How long the server may be away; shorter breaks are waited out.
+        poll: Longest time between two reads.
+        timeout: Longest time in total; None: for ever.
+        patience: How long the server may be unreachable; shorter outages are waited out.
 
     Raises:
-        WaitTimeout: It has not ended in time. The flow goes on.
-        TransportError: The server was away for too long. The flow goes on.
+        WaitTimeout: It has not ended in time. The flow keeps running.
+        TransportError: The server was unreachable for too long. The flow keeps running.
     """
     seen: set[str] = set()
     deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
-    away = _Absence(patience)
+    outage = _Outage(patience)
     while True:
         began = time.monotonic()
         try:
             status = flow.status()  # before the nodes, so that the end comes with their last states
             nodes = flow.nodes()
         except TransportError as exc:
-            away.bear(exc)
+            outage.wait(exc)
             continue
-        away.over()
+        outage.end()
         ended = [node for node in nodes if node.state.is_terminal and node.name not in seen]
         seen.update(node.name for node in ended)
         if ended or status.state.is_terminal:
@@ -89,28 +89,28 @@ def _sleep_until_event(
         try:
             events = reader.read(timedelta(seconds=left))
         except TransportError:
-            return  # the next look at the flow decides how long to bear it
+            return  # the next read of the flow handles it
         if any(event.flow_id == flow.id or event.job_id in job_ids for event in events):
             return
 
 
-class _Absence:
-    """How long the server has been away."""
+class _Outage:
+    """How long the server has been unreachable."""
 
     def __init__(self, patience: timedelta) -> None:
         self._patience = patience.total_seconds()
         self._since: float | None = None
 
-    def bear(self, exc: TransportError) -> None:
-        """Wait a moment; raise when the patience has run out."""
+    def wait(self, exc: TransportError) -> None:
+        """Wait a moment; raise when the outage has lasted too long."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
-            logger.warning("the server cannot be reached, trying again: %s", exc)
+            logger.warning("the server cannot be reached, retrying: %s", exc)
         if now - self._since > self._patience or not exc.retryable:
             raise exc
         time.sleep(0.5)
 
-    def over(self) -> None:
-        """The server is back."""
+    def end(self) -> None:
+        """Note that the server is reachable again."""
         self._since = None

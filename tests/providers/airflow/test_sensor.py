@@ -96,7 +96,7 @@ def test_an_error_of_the_trigger_is_reported(context: Contexts) -> None:
     ],
 )
 def test_the_flow_is_named_in_one_way_only(kwargs: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="name the flow either by"):
+    with pytest.raises(ValueError, match="give either flow_id or"):
         GlideMQFlowSensor(task_id="s", **kwargs)  # type: ignore[arg-type]
 
 

@@ -282,7 +282,7 @@ def test_a_node_that_is_not_there_and_a_foreign_position_are_reported(
     done = glidemq("flow", "node", "n1", "x")
     assert (done.exit_code, "NodeNotFound: flow n1 has no node x" in done.stderr) == (1, True)
     done = glidemq("flow", "watch", "n1", "--after", "0-0")
-    assert (done.exit_code, "'0-0' is no position of a watched flow" in done.stderr) == (2, True)
+    assert (done.exit_code, "'0-0' is not a position of a watched flow" in done.stderr) == (2, True)
 
 
 def test_the_schema_is_printed(glidemq: Glidemq) -> None:

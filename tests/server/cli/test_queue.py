@@ -106,7 +106,7 @@ def test_a_job_is_promoted_revoked_retried_and_removed(shell: Shell, queue: Queu
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("add", "etl", "clean", "--data", "{"), "--data is not JSON"),
+        (("add", "etl", "clean", "--data", "{"), "--data is not valid JSON"),
         (("add", "etl", "clean", "--priority", "5000"), "priority"),
         (("add", "a:b", "clean"), "queue name"),
     ],

@@ -319,7 +319,7 @@ class TestGoingOn:
         with pytest.raises(ConfigurationError, match=f"belongs to flow {found.id}"):
             other.watch(after=positions[0])
         for broken in ("", "0-0", "1.eJw.", positions[0][:-4] + "!", "1..1a"):
-            with pytest.raises(ConfigurationError, match="no position of a watched flow"):
+            with pytest.raises(ConfigurationError, match="not a position of a watched flow"):
                 other.watch(after=broken)
 
     def test_a_missing_flow_is_refused(self, flows: FlowProducer, redis_client: Any) -> None:

@@ -212,7 +212,7 @@ def test_a_guard_with_a_mark_that_strangers_may_have_refuses_to_work(mark: str) 
     )
     os.close(reading)
     os.close(writing)
-    assert (done.returncode, done.stderr) == (1, f"{mark!r} is no mark\n")
+    assert (done.returncode, done.stderr) == (1, f"{mark!r} is not a mark\n")
 
 
 def test_processes_are_found_without_proc_too() -> None:
@@ -236,4 +236,4 @@ def test_without_a_python_to_run_it_there_is_no_guard_and_it_is_logged(
     lifeline = Lifeline()
     lifeline.watch(os.getpid())
     lifeline.forget(os.getpid())
-    assert "may outlive it: its guard cannot be started: there is no Python here" in caplog.text
+    assert "may outlive it: cannot start its guard: no Python interpreter" in caplog.text

@@ -34,9 +34,7 @@ def test_a_java_that_cannot_be_installed_says_why(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_full_disk_says_how_much_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"GiB are free below .*, 1048576 are needed; free some space"
-    ):
+    with pytest.raises(ConfigurationError, match=r"GiB are free in .*, 1048576 are needed; free some space"):
         ensure_disk(tmp_path / "new", needed=2**50)
     assert (tmp_path / "new").is_dir()
 
@@ -44,7 +42,7 @@ def test_a_full_disk_says_how_much_is_needed(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(ConfigurationError, match=r"cannot make .*/file/below"):
+    with pytest.raises(ConfigurationError, match=r"cannot create .*/file/below"):
         ensure_disk(tmp_path / "file" / "below")
 
 

@@ -65,7 +65,7 @@ def test_a_large_flow_has_a_position_that_can_be_kept() -> None:
 
 @pytest.mark.parametrize("wrong", ["", "1..", "1.AAAA.", "2.x.", "0-0", "1.eJw.0q", "x" * 10_000])
 def test_an_invalid_position_is_refused(wrong: str) -> None:
-    with pytest.raises(ConfigurationError, match="no position of a watched flow"):
+    with pytest.raises(ConfigurationError, match="not a position of a watched flow"):
         Seen.at("f", wrong)
 
 
@@ -88,7 +88,7 @@ def packed(wire: object, deltas: str = "") -> str:
 def test_a_position_that_was_made_up_is_refused_before_it_costs_much(wrong: str) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(ConfigurationError, match="no position of a watched flow"):
+        with pytest.raises(ConfigurationError, match="not a position of a watched flow"):
             Seen.at("f", wrong)
         assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
     finally:

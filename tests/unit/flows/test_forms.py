@@ -163,7 +163,7 @@ class TestGraphs:
         ("graph", "error", "expected"),
         [
             (nx.Graph([("a", "b")]), InvalidFlow, "undirected"),
-            ({"a": ["b"]}, InvalidFlow, r"dict is no graph: a networkx\.DiGraph"),
+            ({"a": ["b"]}, InvalidFlow, r"dict is not a graph: a networkx\.DiGraph"),
             (nx.DiGraph([("a", "b")]), InvalidFlow, "node a of the graph has no queue"),
             (nx.DiGraph([("1", 1)]), DuplicateNode, "1"),
         ],

@@ -132,9 +132,9 @@ def test_a_text_as_list_of_dependencies_is_refused_and_not_taken_apart() -> None
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (flow(node("a"), name=""), "flow name .. is not usable"),
+        (flow(node("a"), name=""), "flow name .. is not valid"),
         (flow(), "has no nodes"),
-        (flow(node("a", job="")), "node a: job name .. is not usable"),
+        (flow(node("a", job="")), "node a: job name .. is not valid"),
         (flow(node("a", options=JobOptions(job_id="own"))), "job_id is set by the flow"),
     ],
 )

@@ -138,8 +138,8 @@ def test_an_invalid_option_is_refused_by_name(wrong: dict[str, Any], expected: s
         (Keep, {"age": timedelta(milliseconds=1)}, "keep.age"),
         (Fallback, {"model": ""}, "fallbacks.model"),
         (Fallback, {"model": "m", "metadata": {"a": {1}}}, "fallbacks.metadata"),
-        (JobRef, {"queue": "a:b", "id": "1"}, "no job"),
-        (JobRef, {"queue": "a", "id": "{"}, "no job"),
+        (JobRef, {"queue": "a:b", "id": "1"}, "not a job"),
+        (JobRef, {"queue": "a", "id": "{"}, "not a job"),
     ],
 )
 def test_an_invalid_part_of_an_option_is_refused_by_name(

@@ -121,7 +121,7 @@ class TestRequiringWorkers:
 
 class TestQueues:
     def test_a_job_without_a_name_is_refused(self, scripted: Scripted) -> None:
-        with pytest.raises(InvalidJob, match=r"job name .. is not usable"):
+        with pytest.raises(InvalidJob, match=r"job name .. is not valid"):
             scripted(adding.add_job(HOME, NewJob(""), 0), [])
 
     def test_a_taken_id_is_reported(self, scripted: Scripted) -> None:

@@ -16,7 +16,7 @@ IN_FUNCTIONS = {
 }
 READERS = ("gmo_flow_nodes", "gmo_flow_results", "gmo_node_inputs")
 # Read to the end by the operation that begins: the keys of a server, the nodes of a flow, dependencies.
-BY_CLIENTS = {"reads.py", "stalled.py", "portable.py", "acl.py"}
+BY_CLIENTS = {"reads.py", "stalled.py", "gates.py", "tables.py", "acl.py"}
 
 
 def test_functions_scan_only_to_read() -> None:

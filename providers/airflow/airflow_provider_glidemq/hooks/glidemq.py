@@ -1,4 +1,4 @@
-"""From an Airflow connection to clients of glidemq_orchestrate. No task logic."""
+"""Makes clients of glidemq_orchestrate from Airflow connections. No task logic."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _FALSE: Final = ("", "0", "false", "no", "off", "none")
 
 
 class GlideMQHook(BaseHook):
-    """Clients for the server that a connection of type ``glidemq`` names.
+    """Clients for the server of a connection of type ``glidemq``.
 
     The connection: ``host`` (a name, an address, the path of a unix socket, or a whole URL such as
     ``valkeys+cluster://a:6379,b:6379?ca=/etc/ca.pem``, without user and password), ``port`` (6379), ``login``
     and ``password`` of the ACL user, and in ``extra``: ``prefix`` (first part of every key, ``glide``),
-    ``tls``, ``tls_ca_file`` (path of a CA certificate), ``db``. With a URL only ``prefix`` is read of these.
+    ``tls``, ``tls_ca_file`` (path of a CA certificate), ``db``. With a URL only ``prefix`` is used of these.
 
     Example:
         >>> with GlideMQHook("glidemq_default").get_producer() as producer:  # doctest: +SKIP
@@ -49,10 +49,10 @@ class GlideMQHook(BaseHook):
         self.glidemq_conn_id = glidemq_conn_id
 
     def get_settings(self) -> ConnectionSettings:
-        """Look the connection up; for workers, not for an event loop.
+        """Look up the connection; for workers, not for an event loop.
 
         Raises:
-            ConfigurationError: The connection is not usable; the message names the field, never a secret.
+            ConfigurationError: The connection is not valid; the message names the field, never a secret.
         """
         return settings_from(self.get_connection(self.glidemq_conn_id))
 
@@ -75,22 +75,22 @@ class GlideMQHook(BaseHook):
         return self.get_producer()
 
     def test_connection(self) -> tuple[bool, str]:
-        """What the Test button does: see that the server answers. Loads the function libraries if need be."""
+        """Check that the server replies, for the Test button. Loads the function libraries if needed."""
         try:
             with self.get_producer() as producer:
                 producer.get("connection-test")
         except FlowNotFound:
-            return True, "The server answers and has the function libraries"
+            return True, "The server replies and has the function libraries"
         except GlideMQError as exc:
             return False, str(exc)
-        return True, "The server answers and has the function libraries"
+        return True, "The server replies and has the function libraries"
 
 
 def settings_from(connection: Connection) -> ConnectionSettings:
-    """Settings from a connection, whichever way it was written down (form, JSON or URI).
+    """Settings from a connection, whether it was defined by form, JSON or URI.
 
     Raises:
-        ConfigurationError: A field is not usable.
+        ConfigurationError: A field is not valid.
     """
     extra = connection.extra_dejson
     prefix = str(extra.get("prefix") or DEFAULT_PREFIX)
@@ -106,14 +106,14 @@ def _url(connection: Connection, extra: dict[str, Any]) -> str:
         raise ConfigurationError(f"connection {connection.conn_id}: host is missing")
     user = quote(connection.login or "", safe="")
     secret = f":{quote(connection.password, safe='')}" if connection.password else ""
-    who = f"{user}{secret}@" if user or secret else ""
+    user_info = f"{user}{secret}@" if user or secret else ""
     db = _whole_number(connection, "db", extra.get("db", connection.schema))
     if host.startswith("/"):
-        return f"unix://{who}{quote(host)}?{urlencode({'db': db})}"
+        return f"unix://{user_info}{quote(host)}?{urlencode({'db': db})}"
     place = f"[{host}]" if ":" in host else host
     tls = _truth(connection, "tls", extra.get("tls"))
     query = {"ssl_ca_certs": str(extra["tls_ca_file"])} if tls and extra.get("tls_ca_file") else {}
-    url = f"{'valkeys' if tls else 'valkey'}://{who}{place}:{connection.port or DEFAULT_PORT}/{db}"
+    url = f"{'valkeys' if tls else 'valkey'}://{user_info}{place}:{connection.port or DEFAULT_PORT}/{db}"
     return f"{url}?{urlencode(query)}" if query else url
 
 

@@ -49,8 +49,8 @@ class GlideMQFlowOperator(BaseOperator):
     The flow's id follows from DAG, DAG run, task and map index. So whatever happens to the Airflow worker,
     the flow is submitted once; a retry attaches to it if it still runs, and repairs it if it failed: failed
     nodes and those after them run again, completed ones keep their results. Killing or marking the task
-    cancels the flow. Clearing it while it waits goes on with the same flow. Clearing a task that had
-    succeeded does not run the flow again: its results are used again, and the log says so.
+    cancels the flow. Clearing it while it waits continues with the same flow. Clearing a task that had
+    succeeded does not run the flow again: its results are reused, and a warning is logged.
 
     A flow must be the same on each try: keep times and try numbers out of its data.
 
@@ -59,24 +59,24 @@ class GlideMQFlowOperator(BaseOperator):
             path of a ``.yaml``, ``.yml`` or ``.json`` file, relative to the DAG file; or
             ``package.module:function``, a function that returns a dict or a ``FlowSpec``.
         flow_kwargs: Arguments for that function (templated).
-        flow_id: An id of your own (templated), 1 to 256 characters; default: derived as said above.
+        flow_id: An id of your own (templated), 1 to 256 characters; default: derived as above.
         glidemq_conn_id: The connection (templated).
         deferrable: Wait in the triggerer, without a worker slot; False keeps the slot.
-        defer_after: Seconds to wait in the worker before deferring: coming back costs more than a short flow
-            takes.
+        defer_after: Seconds to wait in the worker before deferring: resuming takes longer than a
+            short flow.
         poll_interval: Seconds after which the state is read again even if no event came.
-        require_workers: Fail at once unless live workers serve every queue and know every job.
+        require_workers: Fail immediately unless live workers serve every queue and have every handler.
         result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all`` or
             ``none``. Over 48 KiB a reference is returned instead.
         cancel_on_kill: Whether killing or marking the task cancels the flow.
-        on_existing: What to do with a failed flow of this id: ``attach`` (fail at once) or ``retry_failed``;
-            default: the latter from the second try on.
+        on_existing: What to do with a failed flow of this id: ``attach`` (fail immediately) or
+            ``retry_failed``; default: the latter from the second try on.
 
     Raises:
         GlideMQFlowFailed: Lists the nodes that did not complete, causes first.
-        GlideMQFlowCancelled: Somebody cancelled the flow.
+        GlideMQFlowCancelled: The flow was cancelled.
         GlideMQFlowTimeout: It had not ended at ``execution_timeout``, and was cancelled.
-        GlideMQException: No worker serves a queue; no server in time; the flow is gone.
+        GlideMQException: No worker serves a queue; the server cannot be reached; the flow no longer exists.
         AirflowFailException: The flow, the connection or the code must be changed: no retry helps.
     """
 
@@ -84,7 +84,7 @@ class GlideMQFlowOperator(BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"flow": "json", "flow_kwargs": "json"}
     ui_color = "#dbe9f4"
 
-    def __init__(  # noqa: PLR0913  an operator's parameters are its surface
+    def __init__(  # noqa: PLR0913  an operator's parameters are its interface
         self,
         *,
         flow: Mapping[str, Any] | FlowSpec | str,
@@ -118,7 +118,7 @@ class GlideMQFlowOperator(BaseOperator):
     # -- what Airflow calls ----------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> dict[str, Any] | None:
-        """Submit the flow, or attach to it; then finish at once if it has ended, else wait."""
+        """Submit the flow, or attach to it; return its results if it has ended, else wait."""
         ti = context["ti"]
         flow_id = self._id(ti)
         spec = self._spec(ti)
@@ -143,7 +143,7 @@ class GlideMQFlowOperator(BaseOperator):
     def execute_complete(
         self, context: Context, event: dict[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """Go on after the trigger has fired: the event says why, the server says what."""
+        """Resume after the trigger has fired: the event holds why, the outcome is read from the server."""
         if event is None or "status" not in event or "flow_id" not in event:
             raise GlideMQException(f"the trigger sent no usable event: {event!r}")
         flow_id = event["flow_id"]
@@ -155,7 +155,7 @@ class GlideMQFlowOperator(BaseOperator):
             return self._settle(context, producer.get(flow_id))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after waiting; a flow that nobody would wait for any more is cancelled first.
+        """Resume after waiting; a flow that no task would wait for any more is cancelled first.
 
         Airflow calls neither ``execute_complete`` nor a trigger's ``on_kill`` when waiting itself has failed.
         """
@@ -170,7 +170,7 @@ class GlideMQFlowOperator(BaseOperator):
             raise
 
     def on_kill(self) -> None:
-        """Cancel the flow when the worker process is told to stop."""
+        """Cancel the flow when the worker process is asked to stop."""
         if self._submitted_id is not None and self.cancel_on_kill:
             self._cancel(self._submitted_id, "the Airflow task was killed")
 
@@ -215,7 +215,7 @@ class GlideMQFlowOperator(BaseOperator):
         return Path(self.dag.fileloc).parent / path
 
     def _note_clear(self, context: Context, flow_id: str, before: FlowState | None) -> None:
-        """Say that a cleared task gets its old results, and remember the id for the next try."""
+        """Warn when a cleared task gets its old results, and remember the id for the next try."""
         store = context.get("task_state_store")
         if store is None:
             return
@@ -224,7 +224,7 @@ class GlideMQFlowOperator(BaseOperator):
         if known.get("finished") and before is FlowState.COMPLETED:
             self.log.warning(
                 "Flow %s had completed and the task had succeeded, so the task was cleared. The flow does "
-                "not run again: its results are used again. To run it anew, start a new DAG run or set "
+                "not run again: its results are reused. To run it again, start a new DAG run or set "
                 "another flow_id.",
                 flow_id,
             )
@@ -233,7 +233,7 @@ class GlideMQFlowOperator(BaseOperator):
     # -- how it ends -----------------------------------------------------------------------------------------
 
     def _settle(self, context: Context, flow: Flow) -> dict[str, Any] | None:
-        """Finish if the flow has ended. Else wait: also for one that somebody has set going again."""
+        """Finish if the flow has ended. Else wait: also for one that was retried by another client."""
         status = flow.status()
         if not status.state.is_terminal:
             status = self._wait_briefly(flow, status) if self.deferrable else self._wait(flow)
@@ -282,22 +282,22 @@ class GlideMQFlowOperator(BaseOperator):
         return status
 
     def _wait(self, flow: Flow) -> FlowStatus:
-        """Wait in this process; ``execution_timeout`` is Airflow's to watch, it calls ``on_kill``."""
-        pauses, told = reconnect_pauses(), -1
+        """Wait in this process; Airflow enforces ``execution_timeout`` and calls ``on_kill``."""
+        pauses, logged = reconnect_pauses(), -1
         while True:
             try:
                 return flow.wait(timeout=WAIT_SLICE).status
             except WaitTimeout:
                 pauses = reconnect_pauses()
                 status = flow.status()
-                if status.completed != told:
-                    told = status.completed
+                if status.completed != logged:
+                    logged = status.completed
                     self.log.info("%d/%d nodes completed", status.completed, status.total)
             except TransportError as exc:
                 if not exc.retryable:
                     raise
                 pause = next(pauses)
-                self.log.warning("Flow %s cannot be watched, trying again in %.1f s: %s", flow.id, pause, exc)
+                self.log.warning("Flow %s cannot be watched, retrying in %.1f s: %s", flow.id, pause, exc)
                 time.sleep(pause)
 
     def _time_out(self, flow_id: str) -> NoReturn:

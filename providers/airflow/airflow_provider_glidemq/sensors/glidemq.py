@@ -1,4 +1,4 @@
-"""GlideMQFlowSensor: waits for a flow that somebody else submitted, or will submit."""
+"""GlideMQFlowSensor: waits for a flow that another client submitted, or will submit."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class GlideMQFlowSensor(BaseSensorOperator):
         external_dag_id: DAG of the task that runs the flow (templated).
         external_task_id: That task (templated).
         external_run_id: Its DAG run (templated).
-        external_map_index: Which of the mapped tasks; -1 for a task that is not mapped.
-        allowed_states: Ends of the flow that are a success: of ``completed``, ``failed``, ``cancelled``.
-        result: What is returned of the results, as ``{node: result}``: ``none``, ``leaves`` or ``all``.
+        external_map_index: The index of a mapped task; -1 for a task that is not mapped.
+        allowed_states: Final states that count as success: of ``completed``, ``failed``, ``cancelled``.
+        result: Which results are returned, as ``{node: result}``: ``none``, ``leaves`` or ``all``.
         glidemq_conn_id: The connection (templated).
         deferrable: Wait in the triggerer; otherwise poke as every sensor does.
 
     Raises:
-        GlideMQFlowFailed, GlideMQFlowCancelled: The flow ended so, and ``allowed_states`` does not have it.
+        GlideMQFlowFailed, GlideMQFlowCancelled: The flow ended in a state that is not in ``allowed_states``.
         AirflowSensorTimeout: It had not ended in time. The flow goes on.
     """
 
@@ -63,7 +63,7 @@ class GlideMQFlowSensor(BaseSensorOperator):
     )
     ui_color = "#e6f1f2"
 
-    def __init__(  # noqa: PLR0913  an operator's parameters are its surface
+    def __init__(  # noqa: PLR0913  an operator's parameters are its interface
         self,
         *,
         flow_id: str | None = None,
@@ -81,11 +81,13 @@ class GlideMQFlowSensor(BaseSensorOperator):
         super().__init__(poke_interval=poke_interval, **kwargs)
         check_result_mode(result)
         if unknown := set(allowed_states) - set(TERMINAL):
-            raise ValueError(f"allowed_states are of {', '.join(TERMINAL)}; got {', '.join(sorted(unknown))}")
+            raise ValueError(
+                f"allowed_states must be of {', '.join(TERMINAL)}; got {', '.join(sorted(unknown))}"
+            )
         derived = [part is not None for part in (external_dag_id, external_task_id, external_run_id)]
         if any(derived) if flow_id is not None else not all(derived):
             raise ValueError(
-                "name the flow either by flow_id or by external_dag_id, external_task_id, external_run_id"
+                "give either flow_id or all of external_dag_id, external_task_id, external_run_id"
             )
         self.flow_id = flow_id
         self.external_dag_id = external_dag_id
@@ -98,7 +100,7 @@ class GlideMQFlowSensor(BaseSensorOperator):
         self.deferrable = deferrable
 
     def execute(self, context: Context) -> Any:
-        """Look once; then wait in the triggerer, or poke as every sensor does."""
+        """Check once; then wait in the triggerer, or poke as every sensor does."""
         if not self.deferrable:
             return super().execute(context)
         seen = self.poke(context)
@@ -118,7 +120,7 @@ class GlideMQFlowSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> bool | PokeReturnValue:  # noqa: ARG002  the signature is Airflow's
-        """Whether the flow has ended as hoped, with the results."""
+        """Whether the flow has ended, with its results; raises for a state that is not allowed."""
         with airflow_errors(), self._producer() as producer:
             try:
                 flow = producer.get(self._id())
@@ -127,7 +129,7 @@ class GlideMQFlowSensor(BaseSensorOperator):
             return PokeReturnValue(is_done=True, xcom_value=self._judge(flow)) if _ended(flow) else False
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
-        """Go on after the trigger has fired."""
+        """Resume after the trigger has fired."""
         if event is None or "status" not in event:
             raise GlideMQException(f"the trigger sent no usable event: {event!r}")
         if event["status"] == "timeout":
@@ -136,7 +138,7 @@ class GlideMQFlowSensor(BaseSensorOperator):
             raise GlideMQException(f"flow {self._id()} cannot be watched: {event.get('reason', '')}")
         with airflow_errors(), self._producer() as producer:
             flow = producer.get(self._id())
-            if not _ended(flow):  # somebody has set it going again in the meantime
+            if not _ended(flow):  # it was retried in the meantime
                 return self.execute(context)
             return self._judge(flow)
 

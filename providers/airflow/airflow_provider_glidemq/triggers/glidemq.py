@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 PROGRESS_SECONDS: Final = 10.0
 MAX_REASON: Final = 500
-# A scheduler that hears of the end of a task's first process only after it has queued the second one takes
-# the task for lost and fails it. So a task had better not come back sooner than this after it was deferred.
+# A scheduler that learns of the end of a task's first process only after it has queued the second one takes
+# the task for lost and fails it. So a task should not resume sooner than this after it was deferred.
 SECONDS_DEFERRED: Final = 5.0
 _GOES_ON: Final = frozenset({"running", "deferred"})
 _ending: set[asyncio.Task[None]] = set()
@@ -31,7 +31,7 @@ class GlideMQFlowTrigger(BaseTrigger):
     """Fires once, when a flow has ended, with ``{"status", "flow_id", "reason", "completed", "total"}``.
 
     ``status`` is ``completed``, ``failed`` or ``cancelled``; ``timeout`` at the deadline; ``error`` when
-    asking again would not help (``reason`` says what). A server that cannot be reached is waited for.
+    a retry would not help (``reason`` holds why). A server that cannot be reached is waited for.
 
     Args:
         flow_id: The flow.
@@ -65,7 +65,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         self._logged = (-1, 0.0)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which a triggerer builds the trigger again."""
+        """Class path and arguments, from which a triggerer recreates the trigger."""
         return (
             "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger",
             {
@@ -90,12 +90,12 @@ class GlideMQFlowTrigger(BaseTrigger):
         """Cancel the flow if the user ended the task.
 
         Airflow also calls this, wrongly, when a triggerer that was silent for a while finds that its triggers
-        have moved to another one. So it looks at the task first: one that is deferred is watched by the other
+        have moved to another one. So it checks the task first: one that is deferred is watched by the other
         triggerer, and one that runs has attached to the flow again. Neither may lose its flow.
         """
         if not self.cancel_on_kill:
             return
-        # The triggerer cancels this call too, a second later; what has begun must come to its end.
+        # The triggerer cancels this call too, a second later; what has begun must be completed.
         ending = asyncio.create_task(self._end_flow())
         _ending.add(ending)
         ending.add_done_callback(_ending.discard)
@@ -114,7 +114,7 @@ class GlideMQFlowTrigger(BaseTrigger):
             return self._event("timeout", "the deadline has passed")
 
     async def _watch_for_ever(self) -> dict[str, Any]:
-        # The task imports this module too, and at each parse of its DAG; only the triggerer needs the client.
+        # The task imports this module too, at each parse of its DAG; only the triggerer needs the client.
         shared = await asyncio.to_thread(importlib.import_module, "airflow_provider_glidemq.triggers.shared")
         pauses = reconnect_pauses()
         while True:
@@ -126,7 +126,7 @@ class GlideMQFlowTrigger(BaseTrigger):
                     return self._event("error", f"{type(exc).__name__}: {exc}")
                 pause = next(pauses)
                 self.log.warning(
-                    "Flow %s cannot be watched, trying again in %.1f s: %s", self.flow_id, pause, exc
+                    "Flow %s cannot be watched, retrying in %.1f s: %s", self.flow_id, pause, exc
                 )
                 await asyncio.sleep(pause)
             except GlideMQError as exc:
@@ -150,12 +150,12 @@ class GlideMQFlowTrigger(BaseTrigger):
     async def _find(self, client: SharedClient) -> AsyncFlow:
         while (flow := await client.find(self.flow_id)) is None:
             if not self.wait_for_flow:
-                raise FlowNotFound(f"flow {self.flow_id} is not on the server any more")
+                raise FlowNotFound(f"flow {self.flow_id} is no longer on the server")
             await asyncio.sleep(self.poll_interval)
         return flow
 
     async def _until_change(self, events: QueueEvents, subscription: Subscription) -> None:
-        """Wait for an event of the flow; for at most the poll interval, or for progress that can be told."""
+        """Wait for an event of the flow, at most the poll interval, or until there is progress to log."""
         loop, seen = asyncio.get_running_loop(), events.activity
         until = loop.time() + self.poll_interval
         while (left := until - loop.time()) > 0:
@@ -184,7 +184,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         try:
             state = await self._task_state()
         except Exception:
-            self.log.exception("Cannot see the state of the task, so flow %s is not cancelled", self.flow_id)
+            self.log.exception("Cannot read the state of the task, so flow %s is not cancelled", self.flow_id)
             return
         if state in _GOES_ON:
             self.log.info("The task is %s, so flow %s goes on", state, self.flow_id)
@@ -194,7 +194,7 @@ class GlideMQFlowTrigger(BaseTrigger):
     async def _task_state(self) -> str | None:
         task = self.task_instance
         if task is None:
-            raise RuntimeError("the trigger belongs to no task")
+            raise RuntimeError("the trigger has no task")
         return await asyncio.to_thread(
             _state_of,
             task.dag_id,
@@ -225,9 +225,9 @@ def _state_of(dag_id: str, task_id: str, run_id: str, map_index: int) -> str | N
 
 
 def reconnect_pauses() -> Iterator[float]:
-    """Seconds between tries to reach the server: from half a second to 15, each shortened by chance.
+    """Seconds between attempts to reach the server: from half a second to 15, each shortened at random.
 
-    The chance keeps a thousand triggers from coming back in the same moment.
+    The randomness keeps a thousand triggers from reconnecting at the same moment.
     """
     pause = 0.5
     while True:

@@ -1,8 +1,8 @@
 """One client per connection, and one events reader per queue, for all triggers of a triggerer.
 
 A triggerer runs a thousand triggers on one event loop; a connection for each of them would be a thousand
-blocked connections. Here, whoever watches a flow subscribes first, then reads the flow's state, then waits to
-be woken: an event between the last two steps is not lost, and one before them is in the state.
+blocked connections. Here a watcher subscribes first, then reads the flow's state, then waits to be
+woken: an event between the last two steps is not lost, and an earlier one is in the state.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Subscription:
     error: Exception | None = None
 
     async def wait(self, seconds: float) -> bool:
-        """Wait until something happened to the flow; False after ``seconds`` without.
+        """Wait for an event of the flow; False after ``seconds`` without one.
 
         Raises:
             TransportError, or what else ended the reader: subscribe again.
@@ -58,10 +58,10 @@ class Subscription:
 
 
 class QueueEvents:
-    """Reads the events of one queue, once, and wakes who watches the flows they are about.
+    """Reads the events of one queue, once, and wakes the watchers of their flows.
 
-    ``activity`` grows whenever jobs of the queue have ended, so that a watcher knows if a look is worth it.
-    Meanwhile it looks after the queue where nobody else does: Node workers alone would leave flows unsettled.
+    ``activity`` grows whenever jobs of the queue have ended, so that a watcher knows when to read the state.
+    Meanwhile it supervises the queue if no worker does: Node workers alone would leave flows unsettled.
     """
 
     def __init__(self, settings: ConnectionSettings, queue: str) -> None:
@@ -73,7 +73,7 @@ class QueueEvents:
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def subscribe(self, flow_id: str) -> Subscription:
-        """Be woken by what happens to a flow from now on.
+        """Watch a flow: wake the subscription on each later event.
 
         Raises:
             TransportError, or what else kept the reader from starting.
@@ -90,7 +90,7 @@ class QueueEvents:
         return subscription
 
     def unsubscribe(self, flow_id: str, subscription: Subscription) -> None:
-        """Be woken no more. Not awaitable: a triggerer that shuts down cancels its triggers in any order."""
+        """End a subscription. Not awaitable: a triggerer at shutdown cancels its triggers in any order."""
         self._subscriptions[flow_id].discard(subscription)
         if not self._subscriptions[flow_id]:
             del self._subscriptions[flow_id]
@@ -108,7 +108,7 @@ class QueueEvents:
                     self._dispatch(event.kind, event.flow_id)
                 if self._subscriptions:
                     used = loop.time()
-        except Exception as exc:  # noqa: BLE001  whatever it is, the watchers must hear of it
+        except Exception as exc:  # noqa: BLE001  every error is passed to the watchers
             self._fail(exc)
         finally:
             ended.set()
@@ -122,12 +122,12 @@ class QueueEvents:
                 try:
                     await self._supervisor.tick()
                 except GlideMQError as exc:
-                    logger.debug("the queue was not looked after: %s", exc)
+                    logger.debug("the queue was not supervised: %s", exc)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(SUPERVISE_SECONDS):
                         await ended.wait()
         finally:
-            with suppress(GlideMQError):  # the lead lapses by itself
+            with suppress(GlideMQError):  # the lead expires by itself
                 await self._supervisor.resign()
             await self._supervisor.close()
 
@@ -141,7 +141,7 @@ class QueueEvents:
     def _fail(self, exc: Exception) -> None:
         if not self._started.done():
             self._started.set_exception(exc)
-            self._started.exception()  # retrieved: there may be nobody left to await it
+            self._started.exception()  # retrieved: no watcher may be left to await it
         for subscriptions in self._subscriptions.values():
             for subscription in subscriptions:
                 subscription.error = exc
@@ -149,7 +149,7 @@ class QueueEvents:
 
 
 class SharedClient:
-    """What the triggers of one event loop share for one connection id. Get it with ``shared_client``."""
+    """The client that the triggers of one event loop share for one connection id; see ``shared_client``."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.users = 0
@@ -163,7 +163,7 @@ class SharedClient:
 
     async def find(self, flow_id: str) -> AsyncFlow | None:
         """The flow of that id, or None."""
-        async with self._first if not self._connected else self._gate:  # one connects, the others follow
+        async with self._first if not self._connected else self._gate:  # one connects, the others wait
             try:
                 flow = await self._producer.get(flow_id)
             except FlowNotFound:
@@ -172,7 +172,7 @@ class SharedClient:
         return flow
 
     async def status(self, flow: AsyncFlow) -> FlowStatus:
-        """The flow's state; a thousand triggers that ask at once take turns on a few connections."""
+        """The flow's state; a thousand triggers take turns on a few connections."""
         async with self._gate:
             return await flow.status()
 
@@ -184,7 +184,7 @@ class SharedClient:
         return found
 
     async def keep(self) -> None:
-        """Live while there are users, and a little longer; then close the connections."""
+        """Keep the connections while there are users, and a little longer; then close them."""
         loop = asyncio.get_running_loop()
         try:
             used = loop.time()
@@ -193,7 +193,7 @@ class SharedClient:
                 if self.users:
                     used = loop.time()
         finally:
-            self.users = -1  # closed: the next one who asks makes a new client
+            self.users = -1  # closed: the next caller makes a new client
             await self._producer.close()
 
 
@@ -203,9 +203,9 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 
 @asynccontextmanager
 async def shared_client(conn_id: str) -> AsyncIterator[SharedClient]:
-    """The client of a connection id on this event loop; the connection is looked up by the first who asks.
+    """The client of a connection id on this event loop; the first caller looks up the connection.
 
-    After a failure to reach the server, the next one who asks looks the connection up again.
+    After a failure to reach the server, the next caller looks it up again.
     """
     loop = asyncio.get_running_loop()
     clients = _clients.setdefault(loop, {})
@@ -219,12 +219,12 @@ async def shared_client(conn_id: str) -> AsyncIterator[SharedClient]:
         yield client
     except TransportError:
         if clients.get(conn_id) is client:
-            del clients[conn_id]  # the server may have moved; those who still use this client finish with it
+            del clients[conn_id]  # the server may have moved; current users of this client finish with it
         raise
     finally:
         client.users -= 1
 
 
 def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run work of no trigger: in an empty context, else its log would go to the first trigger's task."""
+    """Run shared work in an empty context, or its log would go to the task of the first trigger."""
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
