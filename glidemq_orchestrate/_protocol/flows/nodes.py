@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, function
+from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate.codec import decode as decode_json
 from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.errors import FailedNode
@@ -16,12 +16,13 @@ from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 
 PAGE: Final = 200
-
-
 LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
 
 
-_NODE_COLUMNS: Final = 8
+STATUS_FIELDS: Final = (
+    "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped"
+)  # fmt: skip
+"""The fields of a job that make up the status of its node. The state comes first."""
 
 
 def flow_nodes(
@@ -30,17 +31,31 @@ def flow_nodes(
     """A page of nodes: the next cursor (``0`` at the end) and rank and status of each node."""
 
     def decode(reply: Any) -> tuple[str, list[tuple[float, NodeStatus]]]:
-        return reply[0], [read_node(row) for row in replies.rows(_NODE_COLUMNS)(reply[1:])]
+        rows = replies.rows(2 + len(STATUS_FIELDS))(reply[1:])
+        return reply[0], [_read_node(name, row, fields) for name, row, *fields in rows]
 
-    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE), decode)
+    args = (0, flow_id, cursor, PAGE, *STATUS_FIELDS)
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], args, decode)
 
 
-def read_node(row: tuple[str, ...]) -> tuple[float, NodeStatus]:
-    """Rank and status of a node from the columns of ``gmo_flow_nodes``."""
-    name, table, state, attempts, started, finished, reason, progress = row
-    place = read_row(table)
-    # A job that retention removed has no state; only completed jobs are removed.
-    now = JobState.read(state or JobState.COMPLETED)
+def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
+    """The status of one node; if its job is missing, failed for ``reason``, or completed if that is ''."""
+    return command(
+        "HMGET",
+        queue.job(job_id),
+        *STATUS_FIELDS,
+        decode=lambda reply: _read_node(name, row, [field or "" for field in reply], reason)[1],
+    )
+
+
+def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") -> tuple[float, NodeStatus]:
+    """Rank and status of a node from its row of the node table and its ``STATUS_FIELDS``."""
+    state, attempts, started, finished, reason, progress, skipped = fields
+    if skipped:
+        state, reason = JobState.SKIPPED, skipped
+    elif not state:  # retention removes completed jobs only
+        state, reason = (JobState.FAILED, missing) if missing else (JobState.COMPLETED, reason)
+    now, place = JobState.read(state), read_row(table)
     rank, queue, job_id, job, after = place or (LAST_RANK, "", "", "", ())
     return rank, NodeStatus(
         name=name,

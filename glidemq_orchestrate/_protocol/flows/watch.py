@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command
-from glidemq_orchestrate._protocol.flows.nodes import read_row
-from glidemq_orchestrate._protocol.flows.portable import node_jobs
+from glidemq_orchestrate._protocol.flows.nodes import node_status, read_row
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -37,11 +36,11 @@ def rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str |
 def node_of_row(prefix: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
     """The status of a node; if its job is missing, failed for ``reason``, or completed if that is ''."""
     _, queue, job_id, *_ = read_row(row) or (0, "", "")
-    return node_jobs.node_status(QueueKeys(prefix, queue), job_id, name, row, reason)
+    return node_status(QueueKeys(prefix, queue), job_id, name, row, reason)
 
 
 def node(prefix: str, known: NodeStatus, reason: str = "") -> Call[NodeStatus]:
     """The status of a node that was read before."""
     row: list[Any] = [0, known.queue, known.job_id, known.job, *known.after]
     place = QueueKeys(prefix, known.queue)
-    return node_jobs.node_status(place, known.job_id, known.name, json.dumps(row), reason)
+    return node_status(place, known.job_id, known.name, json.dumps(row), reason)

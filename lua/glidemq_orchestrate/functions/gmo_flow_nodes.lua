@@ -1,7 +1,7 @@
 -- gmo_flow_nodes: return a page of the nodes of a flow.
--- KEYS  1 flow hash          ARGS  1 now_ms (unused)  2 flow id  3 cursor ('0' first)  4 page size
--- REPLY {next cursor ('0' = end), then per node: name, table JSON, state (or skipped), attempts, started, finished,
---       reason, progress}
+-- KEYS  1 flow hash
+-- ARGS  1 now_ms (unused)  2 flow id  3 cursor ('0' first)  4 page size  5 'state'  6.. more fields of the job
+-- REPLY {next cursor ('0' = end), then per node: name, table JSON, the fields in the order of ARGS ('' = absent)}
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED (only its tombstone is left)
 local function flow_nodes(keys, args)
   local expired = L.retain.refusal(keys[1], args[2])
@@ -10,14 +10,10 @@ local function flow_nodes(keys, args)
   end
   local reply = { '0' }
   reply[1] = L.read.each_node(keys, args, function(name, row, job_key, is_left)
-    local job = is_left and { 'waiting-children', '0' } or L.read.fields_of(job_key, 'state', 'attemptsMade', 'processedOn',
-      'finishedOn', 'failedReason', 'progress', 'gmo:skipped')
-    if job[7] then
-      job[1], job[5] = 'skipped', job[7]
-    end
+    local job = is_left and { 'waiting-children' } or L.read.fields_of(job_key, unpack(args, 5))
     reply[#reply + 1] = name
     reply[#reply + 1] = row
-    for i = 1, 6 do
+    for i = 1, #args - 4 do
       reply[#reply + 1] = job[i] or ''
     end
   end)

@@ -7,8 +7,7 @@ from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.flow import read_status
-from glidemq_orchestrate._protocol.flows.nodes import failed_node, read_results
-from glidemq_orchestrate._protocol.flows.portable import node_jobs
+from glidemq_orchestrate._protocol.flows.nodes import failed_node, node_status, read_results
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.codec import Json
@@ -62,7 +61,7 @@ def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
     """Every node, dependencies before dependents."""
     found: list[NodeStatus] = []
     for part in parts((yield from _nodes(ref))):
-        reading = [node_jobs.node_status(node.queue, node.job_id, node.name, node.row, GONE) for node in part]
+        reading = [node_status(node.queue, node.job_id, node.name, node.row, GONE) for node in part]
         found += yield from ask_all(reading)
     return found
 

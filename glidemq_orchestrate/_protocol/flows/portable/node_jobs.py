@@ -8,14 +8,11 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate._protocol.flows.nodes import read_node
 from glidemq_orchestrate._protocol.flows.portable.gates import add_members, gate
 from glidemq_orchestrate._protocol.flows.staging import traced
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flows.checked import CheckedNode
-from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.run_options import RunOptions
-from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 from glidemq_orchestrate.stored import number
 
@@ -98,21 +95,6 @@ def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[N
         command("ZADD", queue.key("completed"), now_ms, job_id, decode=replies.anything),
         command("XADD", queue.key("events"), "MAXLEN", "~", 1000, "*", *event, decode=replies.anything),
     ]
-
-
-def node_status(queue: QueueKeys, job_id: str, name: str, row: str, gone: str = "") -> Call[NodeStatus]:
-    """A node as its job has it; without one, failed for the reason ``gone``, or completed if that is ''."""
-    fields = ("state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped")
-
-    def decode(reply: Any) -> NodeStatus:
-        *found, skipped = (field or "" for field in reply)
-        if skipped:
-            found[0], found[4] = JobState.SKIPPED, skipped
-        elif not found[0] and gone:
-            found[0], found[4] = JobState.FAILED, gone
-        return read_node((name, row, *found))[1]
-
-    return command("HMGET", queue.job(job_id), *fields, decode=decode)
 
 
 def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
