@@ -76,6 +76,14 @@ local function count(key, field)
   return tonumber(redis.call('HGET', key, field)) or 0
 end
 
+-- Refuses a rule that this library does not have: it must not run by another one.
+function L.rules.check(node)
+  local rule = node.more:match('"gmo:rule":%s*"([^"]*)"')
+  if rule and not VERDICT[rule] then
+    error({ err = 'GMO_BAD_CALL node ' .. node.name .. ' has the rule ' .. rule .. ', which this library does not have' })
+  end
+end
+
 -- The decision about a waiting node with a rule: run, failed or skipped, or nil while it is undecided.
 local function verdict(prefix, job_id, rule)
   local key, deps = prefix .. 'job:' .. job_id, prefix .. 'deps:' .. job_id

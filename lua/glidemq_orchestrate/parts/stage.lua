@@ -13,7 +13,8 @@ function L.stage.place(row)
   return tostring(parts[2] or ''), tostring(parts[3] or '')
 end
 
--- Reads the nodes from args[at] on; their queue numbers count from keys[first_queue].
+-- Reads the nodes from args[at] on; their queue numbers count from keys[first_queue]. Raises GMO_BAD_CALL for a rule of
+-- a newer client; nothing has been written by then.
 function L.stage.read_nodes(keys, first_queue, args, at)
   local nodes = {}
   while args[at] do
@@ -22,6 +23,7 @@ function L.stage.read_nodes(keys, first_queue, args, at)
       opts = args[at + 5], attempts = args[at + 6], delay = args[at + 7], row = args[at + 8],
       parent_ids = args[at + 9], parent_queues = args[at + 10], more = args[at + 11], after = {}, dependents = {},
       ref = prefix .. args[at + 1] }
+    L.rules.check(node)
     at = at + NODE_FIELDS
     for _, list in ipairs({ node.after, node.dependents }) do
       local count = tonumber(args[at])

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowSpec
+from glidemq_orchestrate import FlowSpec, Rule
 from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate._protocol.flows import flow, staging
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.queue import jobs
 from glidemq_orchestrate._protocol.server import libraries
-from glidemq_orchestrate.errors import FlowConflict
+from glidemq_orchestrate.errors import FlowConflict, GlideMQError
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import QueueKeys
@@ -38,6 +39,14 @@ class TestVersion:
 
 
 class TestStaging:
+    def test_a_rule_of_a_newer_client_is_refused_and_nothing_is_written(
+        self, bench: Bench, node: Any
+    ) -> None:
+        call = bench.stage(node("a"), replace(node("b", "a"), rule=Rule.ALL_DONE))
+        words = tuple(w.replace("all_done", "some_done") if isinstance(w, str) else w for w in call.words)
+        with pytest.raises(GlideMQError, match="GMO_BAD_CALL node b has the rule some_done"):
+            bench.unchanged(replace(call, words=words))
+
     def test_a_staged_node_is_a_job_that_waits(self, bench: Bench, node: Any) -> None:
         nodes = node("a", attempts=2, delay=timedelta(seconds=1)), node("b", "a", queue="spark")
         assert bench.call(bench.stage(*nodes)) == "staging"
