@@ -72,7 +72,7 @@ def queue_of(queue: QueueKeys) -> Op[str | None]:
     return name or None
 
 
-def bury_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
+def write_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
     """Write the letters of jobs that have failed for good, as the calls that failed them have noted.
 
     Repeatable, cut off anywhere, by two at once: the id of a letter tells the failure. One that cannot be

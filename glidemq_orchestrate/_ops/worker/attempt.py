@@ -11,7 +11,7 @@ from typing import Any, Final
 from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._ops.flows import index, staged
 from glidemq_orchestrate._ops.flows.portable import node
-from glidemq_orchestrate._ops.queue.dead_letters import bury_noted
+from glidemq_orchestrate._ops.queue.dead_letters import write_noted
 from glidemq_orchestrate._ops.worker.workers import SILENT_MS
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import flow, nodes
@@ -241,4 +241,4 @@ def reclaim(
         if isinstance(reply, Exception):
             raise reply
     noted = [queue for queue, count in zip(queues, replies[2::3], strict=True) if count]
-    yield from bury_noted(noted, clock)
+    yield from write_noted(noted, clock)
