@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class AsyncDriver:
-    """Connections to the servers that settings name; made on first use."""
+    """Connections to the configured servers; opened on first use."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
@@ -31,7 +31,7 @@ class AsyncDriver:
         self._has_answered, self._closings = False, 0
 
     async def run(self, op: Op[T]) -> T:
-        """Run an operation to its end: what it returns or raises."""
+        """Run an operation to its end; returns or raises what it does."""
         return await self._run(op, self._topology)
 
     async def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
@@ -51,7 +51,7 @@ class AsyncDriver:
             request = next(op)
             while True:
                 try:
-                    reply = await self._answer(request, topology)
+                    reply = await self._reply_to(request, topology)
                 except GlideMQError as exc:
                     request = op.throw(exc)
                 else:
@@ -62,21 +62,21 @@ class AsyncDriver:
         finally:
             op.close()
 
-    async def _answer(self, request: Request, topology: Topology) -> Any:
+    async def _reply_to(self, request: Request, topology: Topology) -> Any:
         is_batch = isinstance(request, Batch)
         calls, flawed = sort_out(request.calls if isinstance(request, Batch) else (request,))
         replies = put_back(await self._deliver(calls, topology) if calls else [], flawed)
         return replies if is_batch else outcome(replies[0])
 
     async def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
-        closings, told = self._closings, await self._once(calls, topology)
+        closings, delivered = self._closings, await self._once(calls, topology)
         for pause in PAUSES:
-            again = told.again(calls, is_known=self._has_answered)
+            again = delivered.again(calls, is_known=self._has_answered)
             if not again or closings != self._closings:
                 break
             await asyncio.sleep(pause)
-            told.take_over(again, await self._once([calls[number] for number in again], topology))
-        return told.outcome()
+            delivered.merge(again, await self._once([calls[number] for number in again], topology))
+        return delivered.outcome()
 
     async def _once(self, calls: Sequence[Call[Any]], topology: Topology) -> Delivered:
         try:

@@ -1,4 +1,4 @@
-"""Drives operations on blocking connections. Thread-safe: every call takes its own from a pool."""
+"""Drives operations on blocking connections. Thread-safe: every call takes one of its own from a pool."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class SyncDriver:
-    """Connections to the servers that settings name; made on first use."""
+    """Connections to the configured servers; opened on first use."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
@@ -34,7 +34,7 @@ class SyncDriver:
         self._has_answered, self._closings = False, 0
 
     def run(self, op: Op[T]) -> T:
-        """Run an operation to its end: what it returns or raises."""
+        """Run an operation to its end; returns or raises what it does."""
         return self._run(op, self._topology)
 
     def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
@@ -55,7 +55,7 @@ class SyncDriver:
             request = next(op)
             while True:
                 try:
-                    reply = self._answer(request, topology)
+                    reply = self._reply_to(request, topology)
                 except GlideMQError as exc:
                     request = op.throw(exc)
                 else:
@@ -66,21 +66,21 @@ class SyncDriver:
         finally:
             op.close()
 
-    def _answer(self, request: Request, topology: Topology | None = None) -> Any:
+    def _reply_to(self, request: Request, topology: Topology | None = None) -> Any:
         is_batch = isinstance(request, Batch)
         calls, flawed = sort_out(request.calls if isinstance(request, Batch) else (request,))
         replies = put_back(self._deliver(calls, topology or self._topology) if calls else [], flawed)
         return replies if is_batch else outcome(replies[0])
 
     def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
-        closings, told = self._closings, self._once(calls, topology)
+        closings, delivered = self._closings, self._once(calls, topology)
         for pause in PAUSES:
-            again = told.again(calls, is_known=self._has_answered)
+            again = delivered.again(calls, is_known=self._has_answered)
             if not again or closings != self._closings:
                 break
             time.sleep(pause)
-            told.take_over(again, self._once([calls[number] for number in again], topology))
-        return told.outcome()
+            delivered.merge(again, self._once([calls[number] for number in again], topology))
+        return delivered.outcome()
 
     def _once(self, calls: Sequence[Call[Any]], topology: Topology) -> Delivered:
         try:
