@@ -1,4 +1,4 @@
-"""What can be done with a whole queue. Everything is done in slices: no call holds the server up."""
+"""Operations on a whole queue. Everything is done in slices: no call blocks the server for long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GONE: Final = ("removed", "left")
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """One minute: how many jobs ended so, and how long they ran on average."""
+    """One minute: how many jobs ended in a state, and how long they ran on average."""
 
     at: datetime
     count: int
@@ -44,9 +44,9 @@ class GroupInfo:
     Attributes:
         key: The ordering key.
         active: How many run now.
-        concurrency: How many may run at once.
+        concurrency: How many may run at the same time.
         parked: How many are held back by the limits of the key.
-        resumes_at: When the next of them is tried; None while nothing holds them back but running jobs.
+        resumes_at: When the next of them is tried; None while only running jobs hold them back.
         last_number: How many jobs of the key were ever added.
     """
 
@@ -59,7 +59,7 @@ class GroupInfo:
 
 
 def pause(queue: QueueKeys, *, resume: bool = False) -> Op[None]:
-    """Set or clear the mark that workers obey."""
+    """Set or clear the paused mark."""
     yield from ask(admin.pause(queue, resume=resume))
 
 
@@ -88,7 +88,7 @@ def clean(queue: QueueKeys, state: JobState, grace: timedelta, limit: int, now_m
 
 
 def drain(queue: QueueKeys, *, delayed: bool, now_ms: int) -> Op[int]:
-    """Delete the jobs that wait to be run."""
+    """Delete the jobs that wait to run."""
     count = 0
     states = (JobState.GROUP_WAITING, JobState.PRIORITIZED, *((JobState.DELAYED,) if delayed else ()))
     for state in states:
@@ -99,7 +99,7 @@ def drain(queue: QueueKeys, *, delayed: bool, now_ms: int) -> Op[int]:
 
 
 def retry_failed(queue: QueueKeys, limit: int | None, now_ms: int) -> Op[int]:
-    """Run failed jobs again, oldest first: as many as have failed now, for a worker may fail them again."""
+    """Run failed jobs again, oldest first: as many as have failed now, as some may fail again meanwhile."""
     if limit is not None:
         whole("count", limit, 1)
     left = yield from ask(reads.length(queue, "failed"))
@@ -132,7 +132,7 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
             yield from ask(admin.unlink(keys))
         if cursor == "0":
             break
-    # On a cluster these keys are in other slots; what cannot be reached is left.
+    # On a cluster these keys are in other slots; those that cannot be reached remain.
     yield from ask_each(
         [
             *(admin.unlink([flow_home(queue.prefix, flow_id)]) for flow_id in flows),
@@ -143,7 +143,7 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
 
 
 def set_global_concurrency(queue: QueueKeys, limit: int | None) -> Op[None]:
-    """How many jobs of the queue run at once, over all workers."""
+    """Set how many jobs of the queue run at the same time, over all workers."""
     if limit is None:
         yield from ask(admin.drop_meta(queue, "globalConcurrency"))
         return
@@ -158,7 +158,7 @@ def global_concurrency(queue: QueueKeys) -> Op[int | None]:
 
 
 def set_global_rate_limit(queue: QueueKeys, limit: RateLimit | None) -> Op[None]:
-    """How many jobs of the queue start in a window, over all workers."""
+    """Set how many jobs of the queue start in a window, over all workers."""
     if limit is None:
         yield from ask(admin.drop_meta(queue, "rateLimitMax", "rateLimitDuration"))
         return
@@ -186,7 +186,7 @@ def rate_limit_group(
 
 
 def groups(queue: QueueKeys) -> Op[list[GroupInfo]]:
-    """The ordering keys that were ever used."""
+    """All ordering keys ever used."""
     cursor, found = "0", dict[str, GroupInfo]()
     while True:
         cursor, keys = yield from ask(reads.ordering_keys_page(queue, cursor, listing.READ))
@@ -197,7 +197,7 @@ def groups(queue: QueueKeys) -> Op[list[GroupInfo]]:
 
 
 def metrics(queue: QueueKeys, state: JobState) -> Op[list[MetricPoint]]:
-    """What ended in each minute, oldest first."""
+    """How many jobs ended in each minute, oldest first."""
     if state not in ENDED:
         raise ConfigurationError(f"there are metrics of completed and failed jobs, not of {state} ones")
     fields = yield from ask(changes.whole_hash(queue.key(f"metrics:{ENDED[state]}")))
@@ -218,7 +218,7 @@ def queue_names(prefix: str) -> Op[list[str]]:
         cursor, keys = yield from ask(reads.scan_keys(pattern, cursor, 2 * listing.PAGE))
         for key in keys:
             name, mark, _ = key.removeprefix(start).partition("}:")
-            if mark and is_queue_name(name):  # others can be no queue of this package
+            if mark and is_queue_name(name):  # others cannot be queues of this package
                 names.add(name)
         if cursor == "0":
             return sorted(names)
@@ -240,7 +240,7 @@ def _drain_list(queue: QueueKeys, name: str, now_ms: int) -> Op[int]:
         ids = yield from ask(reads.list_ids(queue, name, kept, SLICE))
         if not ids:
             return count
-        # A revoked job is still in its list, and failed.
+        # A revoked job is still in its list, but has failed.
         waiting = yield from listing.keep(queue, ids, Wanted(JobState.WAITING))
         gone = yield from _drained(queue, [(job_id, "") for job_id in waiting], now_ms)
         count, kept = count + gone, kept + len(ids) - gone
@@ -259,7 +259,7 @@ def _drain_stream(queue: QueueKeys, now_ms: int) -> Op[int]:
 
 
 def _undelivered(queue: QueueKeys) -> Op[str]:
-    """From where on no worker has taken an entry of the stream."""
+    """The position in the stream from which no worker has taken an entry."""
     try:
         last = yield from ask(reads.last_delivered(queue))
     except ProtocolError:

@@ -339,7 +339,7 @@ class TestDeadLetters:
         clients.do(other.set_dead_letter_queue("dead"))
         assert clients.do(other.dead_letters()) == []
         for call in (other.get_dead_letter, other.remove_dead_letter, other.replay_dead_letter):
-            with pytest.raises(JobNotFound, match="no dead letter of queue other"):
+            with pytest.raises(JobNotFound, match="not a dead letter of queue other"):
                 clients.do(call(letter_id))
 
     def test_a_replayed_job_runs_again_itself(
