@@ -60,6 +60,7 @@ def _kind(module: Any, settings: ConnectionSettings, place: Endpoint) -> Any:
 
 
 def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -> dict[str, Any]:
+    """The arguments for redis-py, without the time limits of exchanges."""
     options: dict[str, Any] = {
         "max_connections": MAX_CONNECTIONS,
         "decode_responses": True,

@@ -40,9 +40,9 @@ class Parcel:
 
 
 Replies: TypeAlias = list[Any]
-Answered: TypeAlias = "Replies | GlideMQError"
-Delivery: TypeAlias = Generator[list[Parcel], list[Answered], Replies]
-Lookup: TypeAlias = Generator[list[Parcel], list[Answered], tuple[Endpoint, ...]]
+Received: TypeAlias = "Replies | GlideMQError"
+Delivery: TypeAlias = Generator[list[Parcel], list[Received], Replies]
+Lookup: TypeAlias = Generator[list[Parcel], list[Received], tuple[Endpoint, ...]]
 
 ASKING: Final = command("ASKING", decode=str)
 
@@ -74,10 +74,10 @@ class Single:
 
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
         """See ``Topology``."""
-        (answered,) = yield [Parcel(self._place, calls)]
-        if isinstance(answered, GlideMQError):
-            raise answered
-        return answered
+        (received,) = yield [Parcel(self._place, calls)]
+        if isinstance(received, GlideMQError):
+            raise received
+        return received
 
     def primaries(self) -> Lookup:
         """See ``Topology``."""
@@ -96,19 +96,19 @@ class Sentinel:
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
         """See ``Topology``."""
         place = self._primary or (yield from self._look_up())
-        (answered,) = yield [Parcel(place, calls)]
-        if isinstance(answered, ConnectionFailed):
+        (received,) = yield [Parcel(place, calls)]
+        if isinstance(received, ConnectionFailed):
             self._forget()
             now = yield from self._look_up()
             if now != place:  # nothing was sent
-                (answered,) = yield [Parcel(now, calls)]
-        if isinstance(answered, GlideMQError):
-            if isinstance(answered, TransportError):
+                (received,) = yield [Parcel(now, calls)]
+        if isinstance(received, GlideMQError):
+            if isinstance(received, TransportError):
                 self._forget()
-            raise answered
-        if any(is_stale(reply) for reply in answered):
+            raise received
+        if any(is_stale(reply) for reply in received):
             self._forget()
-        return answered
+        return received
 
     def _forget(self) -> None:
         """Forget the primary, and ask the sentinel that named it last: it may be cut off from the others."""
@@ -120,14 +120,14 @@ class Sentinel:
         """See ``Topology``."""
         return (self._primary or (yield from self._look_up()),)
 
-    def _look_up(self) -> Generator[list[Parcel], list[Answered], Endpoint]:
+    def _look_up(self) -> Generator[list[Parcel], list[Received], Endpoint]:
         """Ask one sentinel after the other for the primary; the one that knows it comes first next time."""
         name = self._settings.service
         ask = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name, decode=list)
         failed: GlideMQError | None = None
         for sentinel in self._sentinels:
-            (answered,) = yield [Parcel(sentinel, (ask,), sentinel=True)]
-            found = answered if isinstance(answered, GlideMQError) else answered[0]
+            (received,) = yield [Parcel(sentinel, (ask,), sentinel=True)]
+            found = received if isinstance(received, GlideMQError) else received[0]
             if isinstance(found, GlideMQError):
                 failed = _more_specific(failed, found)
             elif found:
@@ -219,16 +219,16 @@ class Cluster:
             pairs = [(ASKING, parts[n].call) if parts[n].ask else (parts[n].call,) for n in some]
             parcels.append(Parcel(place, tuple(call for pair in pairs for call in pair)))
         replies: Replies = [ServerBusy("CLUSTERDOWN no primary serves the slot of the key")] * len(parts)
-        answers = (yield parcels) if parcels else []
-        for parcel, some, answered in zip(parcels, numbers.values(), answers, strict=True):
-            received: Replies
-            if isinstance(answered, GlideMQError):
+        all_received = (yield parcels) if parcels else []
+        for parcel, some, received in zip(parcels, numbers.values(), all_received, strict=True):
+            each: Replies
+            if isinstance(received, GlideMQError):
                 self._forget(parcel.place)
-                received = [answered] * len(some)
+                each = [received] * len(some)
             else:
-                both = zip(parcel.calls, answered, strict=True)
-                received = [reply for call, reply in both if call is not ASKING]
-            for number, reply in zip(some, received, strict=True):
+                both = zip(parcel.calls, received, strict=True)
+                each = [reply for call, reply in both if call is not ASKING]
+            for number, reply in zip(some, each, strict=True):
                 replies[number] = reply
         return replies
 
@@ -242,13 +242,13 @@ class Cluster:
         place = slots.primaries[0] if where == "any" else slots.owner(where)
         return Order([Part(place, call)], lambda replies: replies[0])
 
-    def _look_up(self) -> Generator[list[Parcel], list[Answered], SlotMap]:
+    def _look_up(self) -> Generator[list[Parcel], list[Received], SlotMap]:
         """Ask one known server after the other for the map of slots."""
         ask = command("CLUSTER", "SLOTS", decode=list)
         failed: GlideMQError | None = None
         for place in dict.fromkeys((*self._known, *self._settings.places)):
-            (answered,) = yield [Parcel(place, (ask,))]
-            found = answered if isinstance(answered, GlideMQError) else answered[0]
+            (received,) = yield [Parcel(place, (ask,))]
+            found = received if isinstance(received, GlideMQError) else received[0]
             if isinstance(found, ProtocolError) and "cluster support disabled" in str(found):
                 raise ConfigurationError(
                     f"{self._settings.where} is not a cluster: use valkey:// without +cluster"

@@ -87,6 +87,7 @@ def _message(exc: Exception) -> str:
 
 
 def _advice(settings: ConnectionSettings, message: str) -> str:
+    """What to check if a connection fails, by the message of the driver."""
     text = message.upper().replace(" ", "_")
     if not settings.tls:
         return "Is the server running? To start one on this machine: glidemq server"

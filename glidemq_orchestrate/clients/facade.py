@@ -63,6 +63,7 @@ class SyncFacade(_Facade["SyncDriver"]):
     """A client with blocking calls. Thread-safe. Opens its connections on first use, again after a fork."""
 
     def _run(self, op: Op[T]) -> T:
+        """Run an operation; keeps the server's time fresh."""
         driver = self._connected()
         if self._clock_is_due():
             driver.run(learn_time(self._clock))
@@ -78,6 +79,7 @@ class SyncFacade(_Facade["SyncDriver"]):
         return self._clock.now_ms()
 
     def _connected(self) -> SyncDriver:
+        """The driver of this process, created and checked on first use."""
         driver: SyncDriver | None = self._own()
         if driver is None:
             with importing():
@@ -120,6 +122,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
     """
 
     async def _run(self, op: Op[T]) -> T:
+        """Run an operation; keeps the server's time fresh."""
         driver = self._own() or await self._connected()
         if self._clock_is_due():
             await driver.run(learn_time(self._clock))
@@ -135,6 +138,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
         return self._clock.now_ms()
 
     async def _connected(self) -> AsyncDriver:
+        """The driver of this process, created and checked on first use."""
         driver: AsyncDriver | None = self._own()
         if driver is None:
             with importing():

@@ -138,6 +138,7 @@ class BroadcastWorker(Service):
     # --- its tasks ---
 
     async def _fetch_for_ever(self) -> None:
+        """Fetch messages while there is room, until stopped."""
         is_stopping = self._asked_to_stop.is_set
         while not is_stopping():
             if len(self._held) >= self._concurrency or self._threads.is_crowded:
@@ -163,6 +164,7 @@ class BroadcastWorker(Service):
         self._again = self._again or bool(taken)
 
     async def _fetch(self, *, again: bool) -> None:
+        """Fetch messages up to the free places, or the pending ones again, and start their runs."""
         room = self._concurrency - len(self._held)
         count = 2 * self._concurrency if again else room
         begun = await self._run(
@@ -196,6 +198,7 @@ class BroadcastWorker(Service):
         await self._report(attempt, self._call_for(attempt, outcome))
 
     async def _judge(self, attempt: Attempt) -> Outcome:
+        """Run the handler of a message within its time limit; its outcome."""
         chance, limit = random.random(), attempt.options.timeout  # noqa: S311  jitter
         try:
             refuse_unreadable([attempt])
@@ -239,6 +242,7 @@ class BroadcastWorker(Service):
         return ended
 
     async def _report(self, attempt: Attempt, call: Call[Any]) -> None:
+        """Report an outcome, again after each broken connection."""
         pauses, what = reconnect_delays(), f"reporting a message of queue {attempt.queue}"
         while True:
             try:
@@ -251,6 +255,7 @@ class BroadcastWorker(Service):
                 return
 
     def _context(self, attempt: Attempt) -> Context:
+        """The context of a message; what its handler sends is bounded."""
         queue, loop = self._subscription.queue, asyncio.get_running_loop()
 
         def send(call: Call[Any]) -> None:

@@ -115,8 +115,8 @@ class Feed:
         self._woken = asyncio.Event()
         self._dry = asyncio.Event()
         self._at_rest = asyncio.Event()
-        self._answered = asyncio.Event()
-        self._answered.set()
+        self._all_replied = asyncio.Event()
+        self._all_replied.set()
         self._lanes: set[asyncio.Task[None]] = set()
         self._suspects: deque[Outcome] = deque()
         self._suspects_at = 0.0
@@ -219,7 +219,7 @@ class Feed:
         flight.is_out = True
         self._slots.reserved += flight.request.wanted
         self._calls_out += 1
-        self._answered.clear()
+        self._all_replied.clear()
 
     def _release(self, flight: Flight) -> None:
         if flight.is_out:
@@ -227,7 +227,7 @@ class Feed:
             self._slots.reserved -= flight.request.wanted
             self._calls_out -= 1
             if not self._calls_out:
-                self._answered.set()
+                self._all_replied.set()
 
     def _lane_ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
         """Free the lane, however its task ended; outcomes that it could not report are sent again."""
@@ -240,7 +240,8 @@ class Feed:
             self._failures.report(f"queue {self.keys.queue}", error)
 
     async def _exchange(self, flight: Flight) -> None:
-        answer = await self._until_answered(flight)
+        """Make a call and pass on its results: verdicts, jobs, dead letters, ended flows."""
+        answer = await self._until_reply(flight)
         if answer is None:
             return
         outcomes, flight.unsent = flight.request.outcomes, ()
@@ -262,7 +263,7 @@ class Feed:
         for flow_id in answer.flows:
             await self._advance(flow_id)
 
-    async def _until_answered(self, flight: Flight) -> Answer | None:
+    async def _until_reply(self, flight: Flight) -> Answer | None:
         """Call until the server replies; None when it refuses.
 
         Between two tries its places are free: other queues may use them while this one is unreachable.
@@ -369,7 +370,7 @@ class Feed:
     async def _has_news(self) -> bool:
         """Wait for entries; whether one of them may make a job ready for this worker."""
         news = await self._run(ops.listen(self.keys, self._positions, BLOCK_MS, self._held))
-        await self._answered.wait()  # a reply under way may already cover these entries
+        await self._all_replied.wait()  # a reply under way may already cover these entries
         known, self._positions = self._positions, news.beyond(self._positions)
         if news.matters(known):
             return True

@@ -97,6 +97,7 @@ class Judge:
         return judge_error(attempt, exc, chance, now_ms=self.clock.now_ms(), backoffs=self.handlers.backoffs)
 
     def _judge_raised(self, attempts: Sequence[Attempt], exc: BaseException) -> Sequence[Outcome]:
+        """Log what a handler raised; the outcomes of its jobs."""
         if isinstance(exc, BatchError):
             return self._judge_batch(attempts, exc.results)
         logger.info(
@@ -123,6 +124,7 @@ class Judge:
         return outcomes
 
     def _judge_batch(self, attempts: Sequence[Attempt], results: Any) -> Sequence[Outcome]:
+        """One outcome per job of a batch; without one result for each, all of them failed."""
         if not isinstance(results, list | tuple) or len(results) != len(attempts):
             exc = TypeError(
                 f"a batch handler must return a list with a result for each of its {len(attempts)} jobs"

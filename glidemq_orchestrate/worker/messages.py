@@ -160,6 +160,7 @@ class Messenger:
             )
 
     def _post(self, attempt: Attempt, message: Message) -> None:
+        """Put a message into the outbox of its attempt, and start a sender if none is running."""
         key, is_here = _key(attempt), threading.get_ident() == self._loop_thread
         if attempt.is_mute:  # a handler that outlived its attempt
             return
@@ -177,6 +178,7 @@ class Messenger:
             self._senders[key] = self._loop.create_task(self._send(key, outbox))
 
     async def _send(self, key: tuple[str, str], outbox: Outbox) -> None:
+        """Send the messages of an outbox until it is empty."""
         try:
             while (op := outbox.next()) is not None:
                 try:

@@ -89,6 +89,7 @@ class Processes:
             process.join()
 
     async def _take(self) -> _Process:
+        """An idle process that is still usable, or a new one."""
         while self._idle:
             process = self._idle.pop()
             if process.is_usable:

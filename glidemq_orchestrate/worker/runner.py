@@ -106,6 +106,7 @@ class JobRunner:
             self.fill()
 
     def _start(self, attempts: list[Attempt]) -> None:
+        """Start the handler of a job or batch in a task of its own."""
         self._slots.running += 1
         execution = Execution(attempts, self._loop.time())
         for attempt in attempts:
@@ -118,6 +119,7 @@ class JobRunner:
     # --- running them ---
 
     async def _work(self, execution: Execution) -> None:
+        """Run the handler, free its place, send its last messages and report the outcomes."""
         try:
             outcomes = await self._judge.judge(execution)
         except ThreadsUnavailable:
@@ -166,6 +168,7 @@ class JobRunner:
         self.fill()
 
     def _end(self, attempt: Attempt, outcome: Outcome | None, seconds: float) -> None:
+        """Let go of an attempt: report its outcome, or emit that it was lost."""
         self._messenger.close(attempt)
         self._slots.free(attempt)
         if outcome is None:

@@ -193,6 +193,7 @@ class Service(AsyncFacade, ABC):
         return self._keep(what, again)
 
     async def _kept(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat the work after each failure, with growing pauses, until it returns."""
         pauses = reconnect_delays()
         while True:
             began = time.monotonic()

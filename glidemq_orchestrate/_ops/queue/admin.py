@@ -25,7 +25,7 @@ SLICE: Final = changes.MOST
 MINUTE: Final = timedelta(minutes=1)
 ENDED: Final = {JobState.COMPLETED: "completed", JobState.FAILED: "failed"}
 EndedState = Literal[JobState.COMPLETED, JobState.FAILED]
-GONE: Final = ("removed", "left")
+DELETED: Final = ("removed", "left")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,16 @@ def clean(queue: QueueKeys, state: JobState, grace: timedelta, limit: int, now_m
         raise ConfigurationError(f"only completed and failed jobs can be cleaned, not {state}")
     lasting("grace", grace)
     whole("limit", limit, 1)
-    cutoff, gone, kept = now_ms - milliseconds(grace), list[JobId](), 0
-    while len(gone) < limit:
-        count = min(SLICE, limit - len(gone))
+    cutoff, deleted, kept = now_ms - milliseconds(grace), list[JobId](), 0
+    while len(deleted) < limit:
+        count = min(SLICE, limit - len(deleted))
         ids = yield from ask(admin.ended_before(queue, ENDED[state], cutoff, kept, count))
         if not ids:
             break
         words = yield from remove_some(queue, [(job_id, "") for job_id in ids], "cleaned", now_ms)
-        gone += [JobId(job_id) for job_id, word in zip(ids, words, strict=True) if word in GONE]
+        deleted += [JobId(job_id) for job_id, word in zip(ids, words, strict=True) if word in DELETED]
         kept += words.count("flow")
-    return gone
+    return deleted
 
 
 def drain(queue: QueueKeys, *, delayed: bool, now_ms: int) -> Op[int]:
@@ -225,16 +225,18 @@ def queue_names(prefix: str) -> Op[list[str]]:
 
 
 def _drain_state(queue: QueueKeys, state: JobState, now_ms: int) -> Op[int]:
+    """Delete the jobs of one state, slice by slice; returns how many."""
     count = kept = 0
     while True:
         ids = yield from listing.find(queue, Wanted(state), range(kept, kept + SLICE))
         if not ids:
             return count
-        gone = yield from _drained(queue, [(job_id, "") for job_id in ids], now_ms)
-        count, kept = count + gone, kept + len(ids) - gone
+        deleted = yield from _drained(queue, [(job_id, "") for job_id in ids], now_ms)
+        count, kept = count + deleted, kept + len(ids) - deleted
 
 
 def _drain_list(queue: QueueKeys, name: str, now_ms: int) -> Op[int]:
+    """Delete the waiting jobs of one list, slice by slice; returns how many."""
     count = kept = 0
     while True:
         ids = yield from ask(reads.list_ids(queue, name, kept, SLICE))
@@ -242,11 +244,12 @@ def _drain_list(queue: QueueKeys, name: str, now_ms: int) -> Op[int]:
             return count
         # A revoked job is still in its list, but has failed.
         waiting = yield from listing.keep(queue, ids, Wanted(JobState.WAITING))
-        gone = yield from _drained(queue, [(job_id, "") for job_id in waiting], now_ms)
-        count, kept = count + gone, kept + len(ids) - gone
+        deleted = yield from _drained(queue, [(job_id, "") for job_id in waiting], now_ms)
+        count, kept = count + deleted, kept + len(ids) - deleted
 
 
 def _drain_stream(queue: QueueKeys, now_ms: int) -> Op[int]:
+    """Delete the waiting jobs of the stream that no worker has taken; returns how many."""
     count, start = 0, (yield from _undelivered(queue))
     while True:
         entries = yield from ask(reads.stream_page(queue, start, SLICE))
@@ -271,10 +274,11 @@ def _drained(queue: QueueKeys, jobs: Sequence[tuple[str, str]], now_ms: int) -> 
     if not jobs:
         return 0
     words = yield from remove_some(queue, jobs, "drained", now_ms)
-    return sum(word in GONE for word in words)
+    return sum(word in DELETED for word in words)
 
 
 def _group_rows(queue: QueueKeys, keys: Sequence[str]) -> Op[list[GroupInfo]]:
+    """The state of some ordering keys, read in four trips."""
     names = ("active", "maxConcurrency")
     states = yield from ask_all([changes.fields_of(queue.key(f"group:{key}"), *names) for key in keys])
     parked = yield from ask_all([reads.length(queue, f"groupq:{key}") for key in keys])

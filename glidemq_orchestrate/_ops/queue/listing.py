@@ -210,6 +210,7 @@ def keep(queue: QueueKeys, ids: Sequence[str], wanted: Wanted) -> Op[list[str]]:
 
 
 def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[list[Job]]:
+    """The jobs of these ids; those removed meanwhile are left out."""
     jobs: list[Job] = []
     for some in _slices(ids, READ):
         rows = yield from _each(

@@ -64,6 +64,7 @@ def upsert(
 
 
 def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> Stored:
+    """The stored form of a new scheduler, checked."""
     SCHEDULER.check(name)
     wire = template.to_wire()
     if schedule.logical_time and not isinstance(wire.get("data", {}), dict):

@@ -165,6 +165,7 @@ def _libraries() -> Op[list[Finding]]:
 
 
 def _by_version() -> Op[list[LibraryStatus]]:
+    """The status of the libraries as far as their own functions report it."""
     found: list[LibraryStatus] = []
     for name in (GLIDEMQ, ORCHESTRATE):
         version, sha256 = None, None
@@ -183,6 +184,7 @@ def _by_version() -> Op[list[LibraryStatus]]:
 
 
 def _library(status: LibraryStatus) -> Finding:
+    """The finding for one library: missing, foreign, another build, newer or fine."""
     check, version = f"library {status.name}", status.version or "unknown"
     if not status.loaded:
         return Finding(check, Verdict.WARNING, "not loaded", f"{LOAD} (or a client that may load it does)")
@@ -205,6 +207,7 @@ def _library(status: LibraryStatus) -> Finding:
 
 
 def _clock(clock: Clock) -> Op[Finding]:
+    """How far the clocks of server and client are apart."""
     before = clock.now_ms()
     try:
         theirs = yield from ask(server.server_time())

@@ -172,6 +172,7 @@ def primaries() -> Op[list[tuple[str, int]]]:
 
 
 def _status_of(shipped: Library) -> Op[LibraryStatus]:
+    """Whether a library is loaded, and whether its source is the shipped one."""
     code = yield from ask(library_code(shipped.name))
     if code is None:
         return LibraryStatus(shipped.name, loaded=False, ours=False, version=None, sha256=None)

@@ -80,6 +80,7 @@ def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
 
 
 def _worker(name: str, text: str) -> WorkerInfo:
+    """A worker from its registration; one that cannot be read is ``broken``."""
     try:
         wire = parsed_object(text)
         started = datetime.fromtimestamp(float(wire["startedAt"]) / 1000, UTC)

@@ -108,6 +108,7 @@ class Tokens(Middleware):
         return window
 
     async def _is_spent(self, queue: QueueKeys, window: int) -> bool:
+        """Whether the tokens of a window are spent, by this worker or by all of the queue."""
         most, scope = self._limit.max_tokens, self._limit.scope
         if scope != "queue" and self._own >= most:
             return True
