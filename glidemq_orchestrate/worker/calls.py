@@ -1,4 +1,4 @@
-"""Calls code of users. Whatever it raises is returned as a value: ``sys.exit()`` in a handler ends no worker.
+"""Calls user code. Whatever it raises is returned as a value: ``sys.exit()`` in a handler ends no worker.
 
 Plain functions run in our own threads: a free one is always available, so no job waits for a handler that
 runs beyond its timeout, and no thread prevents the process from ending.
@@ -33,7 +33,7 @@ class Ended(NamedTuple):
 
 
 async def call_async(function: Callable[..., Awaitable[Any]], *given: Any) -> Ended:
-    """Await a coroutine function of a user.
+    """Await a coroutine function of user code.
 
     Raises:
         asyncio.CancelledError: This call was cancelled, or something that the function awaited was.
@@ -47,7 +47,7 @@ async def call_async(function: Callable[..., Awaitable[Any]], *given: Any) -> En
 
 
 class Threads:
-    """Threads for plain functions of users: started when none is idle, and ended when idle for a minute.
+    """Threads for plain user functions: started when none is idle, and ended when idle for a minute.
 
     A cancelled call leaves its thread to the function until that returns: it overstays.
 

@@ -126,7 +126,7 @@ def unpack(body: bytes) -> Exception:
     """The exception, of its own class if that can be restored; never one that would end a worker."""
     fields = json.loads(body)
     error: Any = None
-    with suppress(BaseException):  # code of users
+    with suppress(BaseException):  # user code
         error = pickle.loads(base64.b64decode(fields["whole"]))  # noqa: S301  from our own process
     # The last two would become something else on their way out of a coroutine.
     if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
@@ -139,7 +139,7 @@ def unpack(body: bytes) -> Exception:
 def _whole(error: Exception) -> str:
     """The exception pickled; empty unless it can be restored with the same class and text."""
     for way in (error, _Remade(error)):
-        with suppress(BaseException):  # code of users
+        with suppress(BaseException):  # user code
             packed = pickle.dumps(way)
             made = pickle.loads(packed)  # noqa: S301  it was pickled on the line before
             if type(made) is type(error) and str(made) == str(error) and len(packed) < MAX_PAYLOAD_BYTES:
@@ -168,5 +168,5 @@ def remake(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException:  # noqa: BLE001  an exception of a user whose __str__ raises
+    except BaseException:  # noqa: BLE001  a user exception whose __str__ raises
         return ""

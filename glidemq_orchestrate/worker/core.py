@@ -114,7 +114,7 @@ def judge_error(
             if strategy
             else delay_ms(options.backoff, failures, random)
         )
-    except BaseException as exc:  # noqa: BLE001  code of a user, called with an error of a user
+    except BaseException as exc:  # noqa: BLE001  user code, called with a user error
         wait, reason = 0, f"{reason} (and backoff {options.backoff_name!r} raised {type(exc).__name__})"
     return _failed(attempt, reason, options.attempts, wait)
 
@@ -159,5 +159,5 @@ def text_of(error: BaseException) -> str:
     """The text of an exception; '' if its ``__str__`` raises."""
     try:
         return str(error)
-    except BaseException:  # noqa: BLE001  an exception of a user whose __str__ raises
+    except BaseException:  # noqa: BLE001  a user exception whose __str__ raises
         return ""

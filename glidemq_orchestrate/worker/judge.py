@@ -78,7 +78,7 @@ class Judge:
             raise
         except asyncio.CancelledError as exc:
             return self._judge_cancelled(execution, exc)
-        except BaseException as exc:  # noqa: BLE001  the one place where code of users is caught
+        except BaseException as exc:  # noqa: BLE001  the one place where user code is caught
             return self._judge_raised(attempts, exc.error if isinstance(exc, Exited) else exc)
         if registered.batch_size:
             return self._judge_batch(attempts, value)

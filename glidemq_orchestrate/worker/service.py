@@ -1,4 +1,4 @@
-"""What worker, supervisor and broadcast worker share: run, stop, signals, and tasks that survive anything.
+"""The base of worker, supervisor and broadcast worker: run, stop, signals, and tasks that restart on failure.
 
 Once started, a service ends by a signal or by ``stop()``, and by nothing else. Everything it does is a task
 of its own, one per queue and per chore; a task that fails logs it, pauses and starts again, and the others
