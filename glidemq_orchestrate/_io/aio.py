@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from glidemq_orchestrate._io.connect import async_pool
 from glidemq_orchestrate._io.packing import outcome, pack, put_back, sort_out
 from glidemq_orchestrate._io.repeats import PAUSES, Delivered
-from glidemq_orchestrate._io.topology import Answered, Parcel, Single, Topology, topology_of
+from glidemq_orchestrate._io.topology import Parcel, Received, Single, Topology, topology_of
 from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 
 class AsyncDriver:
-    """Connections to the servers that settings name; made on first use."""
+    """Connections to the configured servers; opened on first use."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._topology = topology_of(settings)
         self._pools: dict[tuple[Endpoint, bool], ConnectionPool] = {}
-        self._has_answered, self._closings = False, 0
+        self._has_replied, self._closings = False, 0
 
     async def run(self, op: Op[T]) -> T:
-        """Run an operation to its end: what it returns or raises."""
+        """Run an operation to its end; returns or raises what it does."""
         return await self._run(op, self._topology)
 
     async def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
@@ -47,11 +47,12 @@ class AsyncDriver:
             await pool.disconnect()
 
     async def _run(self, op: Op[T], topology: Topology) -> T:
+        """Send the operation the reply to each of its requests, or raise the error in it."""
         try:
             request = next(op)
             while True:
                 try:
-                    reply = await self._answer(request, topology)
+                    reply = await self._reply_to(request, topology)
                 except GlideMQError as exc:
                     request = op.throw(exc)
                 else:
@@ -62,21 +63,22 @@ class AsyncDriver:
         finally:
             op.close()
 
-    async def _answer(self, request: Request, topology: Topology) -> Any:
+    async def _reply_to(self, request: Request, topology: Topology) -> Any:
         is_batch = isinstance(request, Batch)
         calls, flawed = sort_out(request.calls if isinstance(request, Batch) else (request,))
         replies = put_back(await self._deliver(calls, topology) if calls else [], flawed)
         return replies if is_batch else outcome(replies[0])
 
     async def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
-        closings, told = self._closings, await self._once(calls, topology)
+        """The replies to the calls; those that are safe to repeat are sent again after some errors."""
+        closings, delivered = self._closings, await self._once(calls, topology)
         for pause in PAUSES:
-            again = told.again(calls, is_known=self._has_answered)
+            again = delivered.again(calls, is_known=self._has_replied)
             if not again or closings != self._closings:
                 break
             await asyncio.sleep(pause)
-            told.take_over(again, await self._once([calls[number] for number in again], topology))
-        return told.outcome()
+            delivered.merge(again, await self._once([calls[number] for number in again], topology))
+        return delivered.outcome()
 
     async def _once(self, calls: Sequence[Call[Any]], topology: Topology) -> Delivered:
         try:
@@ -85,14 +87,15 @@ class AsyncDriver:
             return Delivered([], exc)
 
     async def _drive(self, delivery: Any) -> Any:
+        """Send the parcels of a delivery until it returns."""
         try:
             parcels = next(delivery)
             while True:
                 if len(parcels) == 1:
-                    answers = [await self._send(parcels[0])]
+                    received = [await self._send(parcels[0])]
                 else:
-                    answers = await asyncio.gather(*map(self._send, parcels))
-                parcels = delivery.send(answers)
+                    received = await asyncio.gather(*map(self._send, parcels))
+                parcels = delivery.send(received)
         except StopIteration as stop:
             return stop.value
         except GlideMQError:
@@ -100,13 +103,14 @@ class AsyncDriver:
         except Exception as exc:
             raise unread(self._settings.where, exc) from exc
 
-    async def _send(self, parcel: Parcel) -> Answered:
+    async def _send(self, parcel: Parcel) -> Received:
         try:
             return await self._exchange(parcel)
         except GlideMQError as exc:
             return exc
 
-    async def _exchange(self, parcel: Parcel) -> Answered:
+    async def _exchange(self, parcel: Parcel) -> Received:
+        """Send a parcel on one connection and read its replies; closes the connection if that fails."""
         settings, pool = self._settings, self._pool(parcel)
         try:
             async with asyncio.timeout(settings.connect_timeout + settings.socket_timeout):
@@ -120,7 +124,7 @@ class AsyncDriver:
                 packed = [call.packed or pack(call.words) for call in parcel.calls]
                 await connection.send_packed_command(packed)
                 replies = [await self._reply(connection) for _ in parcel.calls]
-            done = self._has_answered = True
+            done = self._has_replied = True
         except Exception as exc:
             raise broken(settings, parcel.place, exc) from exc
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Not used here. The driver and the standard library import these at the first connection and the first call,
-# when no import can be kept apart from a fork any more (see ``importing``).
+# when an import can no longer be kept apart from a fork (see ``importing``).
 import encodings.idna  # noqa: F401
 import importlib.readers
 import importlib.resources.readers  # noqa: F401
@@ -27,7 +27,7 @@ MAX_CONNECTIONS: Final = 100_000  # as many as there are waiters: redis-py refus
 def sync_pool(
     settings: ConnectionSettings, place: Endpoint, *, sentinel: bool = False
 ) -> sync.ConnectionPool:
-    """Blocking connections."""
+    """A pool of blocking connections."""
     options = _options(settings, place, sentinel=sentinel)
     if place.port:
         options["socket_keepalive"] = True
@@ -42,11 +42,11 @@ def sync_pool(
 def async_pool(
     settings: ConnectionSettings, place: Endpoint, *, sentinel: bool = False
 ) -> aio.ConnectionPool:
-    """Connections of one event loop."""
+    """A pool of connections for one event loop."""
     return aio.ConnectionPool(
         connection_class=_kind(aio, settings, place),
         # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation, and the
-        # cancelled task would go on for ever. Every exchange has a time limit of ours instead.
+        # cancelled task would run for ever. Every exchange has our own time limit instead.
         socket_timeout=None,
         retry=redis.asyncio.retry.Retry(NoBackoff(), 0),
         **_options(settings, place, sentinel=sentinel),
@@ -60,12 +60,13 @@ def _kind(module: Any, settings: ConnectionSettings, place: Endpoint) -> Any:
 
 
 def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -> dict[str, Any]:
+    """The arguments for redis-py, without the time limits of exchanges."""
     options: dict[str, Any] = {
         "max_connections": MAX_CONNECTIONS,
         "decode_responses": True,
         "encoding_errors": ESCAPES,
         "protocol": 2,
-        "driver_info": None,  # two commands less a connection, and nothing that an ACL rule must allow
+        "driver_info": None,  # saves two commands per connection, which an ACL would have to allow
         "socket_connect_timeout": settings.connect_timeout,
         "username": settings.sentinel_user if sentinel else settings.user,
         "password": settings.sentinel_password if sentinel else settings.password,
@@ -85,8 +86,8 @@ def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -
             "ssl_check_hostname": settings.verify,
         }
         if not options["password"]:
-            # With TLS 1.3 a server refuses a client's certificate after the handshake: a first reply shows
-            # that it did not, before anything is sent whose outcome would then be unknown.
+            # With TLS 1.3 a server refuses a client's certificate after the handshake: a first reply proves
+            # that it did not, before a call is sent whose outcome would then be unknown.
             options["client_name"] = "glidemq"
     return options
 

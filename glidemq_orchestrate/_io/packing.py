@@ -1,7 +1,7 @@
-"""Calls as bytes. What cannot be sent is found before anything is sent. Pure.
+"""Calls as bytes. Calls that cannot be sent are found before anything is sent. Pure.
 
-A byte of a reply that is not UTF-8 is read as an escape (``surrogateescape``), and goes out again as that
-byte: an id keeps its bytes. Half a surrogate that no byte stands behind is no text at all.
+A byte of a reply that is not UTF-8 is read as an escape (``surrogateescape``) and sent again as that byte, so
+an id keeps its bytes. A lone surrogate that does not stand for a byte cannot be sent.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from glidemq_orchestrate._protocol.call import Call, Word
 from glidemq_orchestrate.errors import EncodeError, GlideMQError
 
 _fast: Any = None
-with contextlib.suppress(ImportError):  # redis-py packs by it on blocking connections only
+with contextlib.suppress(ImportError):  # redis-py itself uses it on blocking connections only
     import hiredis
 
     _fast = hiredis.pack_command
 
 ESCAPES: Final = "surrogateescape"
 HALF: Final = "a text with half a character (a lone surrogate)"
-_MOST: Final = 2**63  # hiredis goes down with numbers of thousands of digits
+_MOST: Final = 2**63  # hiredis crashes on numbers of thousands of digits
 _NUMBERS: Final = frozenset({int, float})
 
 Refused = Mapping[int, EncodeError]
@@ -32,7 +32,7 @@ def pack(words: Sequence[Word]) -> bytes:
     """One command in the form of the protocol.
 
     Raises:
-        UnicodeEncodeError: A word is no text; ``sort_out`` finds such calls.
+        UnicodeEncodeError: A word is not valid text; ``sort_out`` finds such calls.
     """
     if _fast is not None:
         try:
@@ -54,7 +54,7 @@ def _encoded(word: Word) -> bytes:
 
 
 def sort_out(calls: Sequence[Call[Any]]) -> tuple[tuple[Call[Any], ...], Refused]:
-    """The calls that can be sent, and by number an error for each of the others."""
+    """The calls that can be sent, and an error by number for each of the others."""
     refused = {number: error for number, call in enumerate(calls) if (error := _flaw(call))}
     if not refused:
         return tuple(calls), _NONE
@@ -62,7 +62,7 @@ def sort_out(calls: Sequence[Call[Any]]) -> tuple[tuple[Call[Any], ...], Refused
 
 
 def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
-    """The replies to what was sent, with the errors in the places of the other calls."""
+    """The replies to the sent calls, with the errors in the places of the others."""
     if not refused:
         return list(replies)
     whole = list(replies)
@@ -72,13 +72,13 @@ def put_back(replies: Sequence[Any], refused: Refused) -> list[Any]:
 
 
 def _flaw(call: Call[Any]) -> EncodeError | None:
-    """Pack a call; what is not a text is looked at before, and texts while they are packed."""
+    """Pack a call, or return why it cannot be sent: texts are checked while packed, other words before."""
     if call.packed is None:
         others = [word for word in call.words if word.__class__ is not str]
         if not _are_small(others):
             for word in others:
-                if told := _shown(word):
-                    return _error(call, told)
+                if flaw := _flaw_of(word):
+                    return _error(call, flaw)
         try:
             object.__setattr__(call, "packed", pack(call.words))
         except UnicodeEncodeError:
@@ -87,12 +87,13 @@ def _flaw(call: Call[Any]) -> EncodeError | None:
 
 
 def _are_small(words: list[Word]) -> bool:
-    """Whether all are numbers that can be sent: a quick look at what nearly every call has."""
+    """Whether all are numbers that can be sent: a quick check that nearly every call passes."""
     numbers: Any = words
     return _NUMBERS.issuperset(map(type, words)) and (not words or max(map(abs, numbers)) <= _MOST)
 
 
-def _shown(word: Word) -> str:
+def _flaw_of(word: Word) -> str:
+    """Why a word cannot be sent, without showing it; '' if it can."""
     if isinstance(word, str):
         try:
             word.encode(errors=ESCAPES)
@@ -105,12 +106,12 @@ def _shown(word: Word) -> str:
     return ""
 
 
-def _error(call: Call[Any], told: str) -> EncodeError:
-    return EncodeError(f"{call.place}: {told} cannot be sent; nothing of this call was", where=call.place)
+def _error(call: Call[Any], flaw: str) -> EncodeError:
+    return EncodeError(f"{call.place}: {flaw} cannot be sent; the call was not sent", where=call.place)
 
 
 def outcome(reply: Any) -> Any:
-    """The reply to a single call; an error raises."""
+    """The reply to a single call; raises an error reply."""
     if isinstance(reply, GlideMQError):
         raise reply
     return reply

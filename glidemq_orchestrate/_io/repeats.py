@@ -1,8 +1,8 @@
 """Which calls are sent again when a connection breaks, and after which pauses. Pure.
 
-A call whose outcome is unknown is repeated when it says that this does no harm (``Call.repeatable``); so one
-dropped connection is nothing that users see. A time-out is not repeated: the server is there and slow, and
-whoever waits has waited already. A server that never answered is not tried again: its address may be wrong.
+A call whose outcome is unknown is repeated if it is marked as safe to repeat (``Call.repeatable``), so users
+do not notice a single dropped connection. A time-out is not repeated: the server is slow, and the caller has
+waited already. A server that never replied is not tried again: its address may be wrong.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _PASSING: Final = frozenset({"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN",
 
 @dataclass(slots=True)
 class Delivered:
-    """What came of some calls: their replies, or what kept all of them from being answered."""
+    """The result of sending some calls: their replies, or the error that all of them share."""
 
     replies: list[Any]
     error: GlideMQError | None = None
 
     def again(self, calls: Sequence[Call[Any]], *, is_known: bool) -> list[int]:
-        """The numbers of the calls to send again. ``is_known``: the server has answered before."""
+        """The numbers of the calls to send again. ``is_known``: the server has replied before."""
         if self.error is not None:
             is_all = _passes(self.error, is_known=is_known) and all(call.repeatable for call in calls)
             return list(range(len(calls))) if is_all else []
@@ -46,8 +46,8 @@ class Delivered:
             and _passes(reply, is_known=is_known)
         ]
 
-    def take_over(self, numbers: Sequence[int], later: Delivered) -> None:
-        """Put what the repeat told in its places."""
+    def merge(self, numbers: Sequence[int], later: Delivered) -> None:
+        """Put the replies of a repeat in their places."""
         if self.error is not None:
             self.replies, self.error = later.replies, later.error
         elif later.error is None:
@@ -55,13 +55,14 @@ class Delivered:
                 self.replies[number] = reply
 
     def outcome(self) -> list[Any]:
-        """The replies; raises what kept all of them from coming."""
+        """The replies; raises the error that all of them share."""
         if self.error is not None:
             raise self.error
         return self.replies
 
 
 def _passes(error: GlideMQError, *, is_known: bool) -> bool:
+    """Whether an error may be gone after a pause, so that a repeat makes sense."""
     if isinstance(error, OutcomeUnknown):
         return not isinstance(error.__cause__, TimeoutError | RedisTimeoutError)
     if isinstance(error, ConnectionFailed):

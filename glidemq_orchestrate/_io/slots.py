@@ -1,4 +1,4 @@
-"""Which server of a cluster a call belongs to. Pure.
+"""The server of a cluster that a call belongs to. Pure.
 
 All keys of a call are in one slot, or the server refuses it; so the first key decides.
 """
@@ -26,7 +26,7 @@ _TAG: Final = re.compile(r"(?:[^{\\]|\\.)*\{((?:[^}\\*?\[]|\\.)+)\}")
 
 
 def target(words: Sequence[Word]) -> Target:
-    """Where a call goes."""
+    """Where a call goes, by its command and first key."""
     name = str(words[0]).upper()
     if name in _ANY:
         return "any"
@@ -47,7 +47,7 @@ def _slot(key: Word) -> int:
 
 
 def _scanned_tag(words: Sequence[Word]) -> str | None:
-    """A key that is in the slot of all keys that a scan looks for; None when they are in several."""
+    """A key in the slot of all keys that a scan matches; None if they may be in several slots."""
     names = [str(word).upper() for word in words]
     pattern = str(words[names.index("MATCH") + 1]) if "MATCH" in names else ""
     found = _TAG.match(pattern)
@@ -56,13 +56,13 @@ def _scanned_tag(words: Sequence[Word]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SlotMap:
-    """Who serves which slot: ranges (first, last, primary) in order."""
+    """The primary of each slot: ranges (first, last, primary) in order."""
 
     ranges: tuple[tuple[int, int, Endpoint], ...]
 
     @classmethod
     def read(cls, reply: Any, asked: Endpoint) -> SlotMap:
-        """From the reply to CLUSTER SLOTS; a node without a host is the one that was asked."""
+        """From the reply to CLUSTER SLOTS; a node without a host is the one that replied."""
         rows = [
             (int(row[0]), int(row[1]), Endpoint(row[2][0] or asked.host, int(row[2][1]))) for row in reply
         ]
@@ -79,5 +79,5 @@ class SlotMap:
         return sum(last - first + 1 for first, last, _ in self.ranges)
 
     def owner(self, slot: int) -> Endpoint | None:
-        """The primary of a slot; None while nobody serves it."""
+        """The primary of a slot; None while no primary serves it."""
         return next((place for first, last, place in self.ranges if first <= slot <= last), None)

@@ -1,4 +1,4 @@
-"""Drives operations on blocking connections. Thread-safe: every call takes its own from a pool."""
+"""Drives operations on blocking connections. Thread-safe: every call takes one of its own from a pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from glidemq_orchestrate._io.connect import sync_pool
 from glidemq_orchestrate._io.packing import outcome, pack, put_back, sort_out
 from glidemq_orchestrate._io.repeats import PAUSES, Delivered
-from glidemq_orchestrate._io.topology import Answered, Parcel, Single, Topology, topology_of
+from glidemq_orchestrate._io.topology import Parcel, Received, Single, Topology, topology_of
 from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
@@ -24,17 +24,17 @@ T = TypeVar("T")
 
 
 class SyncDriver:
-    """Connections to the servers that settings name; made on first use."""
+    """Connections to the configured servers; opened on first use."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._topology = topology_of(settings)
         self._pools: dict[tuple[Endpoint, bool], ConnectionPool] = {}
         self._making = threading.Lock()
-        self._has_answered, self._closings = False, 0
+        self._has_replied, self._closings = False, 0
 
     def run(self, op: Op[T]) -> T:
-        """Run an operation to its end: what it returns or raises."""
+        """Run an operation to its end; returns or raises what it does."""
         return self._run(op, self._topology)
 
     def run_on_each(self, make: Callable[[Endpoint], Op[T]]) -> list[tuple[Endpoint, T]]:
@@ -51,11 +51,12 @@ class SyncDriver:
             pool.disconnect()
 
     def _run(self, op: Op[T], topology: Topology) -> T:
+        """Send the operation the reply to each of its requests, or raise the error in it."""
         try:
             request = next(op)
             while True:
                 try:
-                    reply = self._answer(request, topology)
+                    reply = self._reply_to(request, topology)
                 except GlideMQError as exc:
                     request = op.throw(exc)
                 else:
@@ -66,21 +67,22 @@ class SyncDriver:
         finally:
             op.close()
 
-    def _answer(self, request: Request, topology: Topology | None = None) -> Any:
+    def _reply_to(self, request: Request, topology: Topology | None = None) -> Any:
         is_batch = isinstance(request, Batch)
         calls, flawed = sort_out(request.calls if isinstance(request, Batch) else (request,))
         replies = put_back(self._deliver(calls, topology or self._topology) if calls else [], flawed)
         return replies if is_batch else outcome(replies[0])
 
     def _deliver(self, calls: Sequence[Call[Any]], topology: Topology) -> list[Any]:
-        closings, told = self._closings, self._once(calls, topology)
+        """The replies to the calls; those that are safe to repeat are sent again after some errors."""
+        closings, delivered = self._closings, self._once(calls, topology)
         for pause in PAUSES:
-            again = told.again(calls, is_known=self._has_answered)
+            again = delivered.again(calls, is_known=self._has_replied)
             if not again or closings != self._closings:
                 break
             time.sleep(pause)
-            told.take_over(again, self._once([calls[number] for number in again], topology))
-        return told.outcome()
+            delivered.merge(again, self._once([calls[number] for number in again], topology))
+        return delivered.outcome()
 
     def _once(self, calls: Sequence[Call[Any]], topology: Topology) -> Delivered:
         try:
@@ -89,6 +91,7 @@ class SyncDriver:
             return Delivered([], exc)
 
     def _drive(self, delivery: Any) -> Any:
+        """Send the parcels of a delivery until it returns."""
         try:
             parcels = next(delivery)
             while True:
@@ -100,13 +103,14 @@ class SyncDriver:
         except Exception as exc:
             raise unread(self._settings.where, exc) from exc
 
-    def _send(self, parcel: Parcel) -> Answered:
+    def _send(self, parcel: Parcel) -> Received:
         try:
             return self._exchange(parcel)
         except GlideMQError as exc:
             return exc
 
-    def _exchange(self, parcel: Parcel) -> Answered:
+    def _exchange(self, parcel: Parcel) -> Received:
+        """Send a parcel on one connection and read its replies; closes the connection if that fails."""
         settings, pool = self._settings, self._pool(parcel)
         try:
             connection = pool.get_connection()
@@ -117,7 +121,7 @@ class SyncDriver:
             packed = [call.packed or pack(call.words) for call in parcel.calls]
             connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
             replies = [self._reply(connection, call) for call in parcel.calls]
-            done = self._has_answered = True
+            done = self._has_replied = True
         except Exception as exc:
             raise broken(settings, parcel.place, exc) from exc
         finally:

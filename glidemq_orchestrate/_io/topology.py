@@ -1,12 +1,12 @@
-"""Who gets a call: the one server, the primary that sentinels know, or the primaries of a cluster. Pure.
+"""Where a call goes: to the one server, the primary behind sentinels, or the primaries of a cluster. Pure.
 
-``deliver`` is a generator: it yields ``Parcel`` lists, and is sent for each parcel the replies (an error
-stands where a call was refused) or the error that kept the parcel from being answered. The drivers send
-them. Here a call is sent a second time only after the server refused it (MOVED, ASK), never when its outcome
-is unknown: ``repeats`` decides about that.
+``deliver`` is a generator: it yields lists of ``Parcel``, and receives for each parcel its replies (an error
+in the place of a refused call) or the error that prevented all of them. The drivers send the parcels. Here a
+call is sent a second time only after the server refused it (MOVED, ASK), never when its outcome is unknown:
+``repeats`` decides about that.
 
-What is known about sentinels and clusters is looked up on first use, and again after a connection broke, a
-server said READONLY, or a slot moved. Threads may share a topology: what is known is replaced, not changed.
+Primaries and slots are looked up on first use, and again after a connection broke, a server replied READONLY,
+or a slot moved. Threads may share a topology: its knowledge is replaced, not changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Calls that travel to one place, in order."""
+    """Calls for one server, in order."""
 
     place: Endpoint
     calls: tuple[Call[Any], ...]
@@ -40,25 +40,25 @@ class Parcel:
 
 
 Replies: TypeAlias = list[Any]
-Answered: TypeAlias = "Replies | GlideMQError"
-Delivery: TypeAlias = Generator[list[Parcel], list[Answered], Replies]
-Lookup: TypeAlias = Generator[list[Parcel], list[Answered], tuple[Endpoint, ...]]
+Received: TypeAlias = "Replies | GlideMQError"
+Delivery: TypeAlias = Generator[list[Parcel], list[Received], Replies]
+Lookup: TypeAlias = Generator[list[Parcel], list[Received], tuple[Endpoint, ...]]
 
 ASKING: Final = command("ASKING", decode=str)
 
 
 class Topology(Protocol):
-    """Knows who gets a call."""
+    """Knows where a call goes."""
 
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
-        """Have the calls answered, in order. Raises what kept all of them from being answered."""
+        """The replies to the calls, in order. Raises the error that prevented all of them."""
 
     def primaries(self) -> Lookup:
         """Every server that holds a part of the data."""
 
 
 def topology_of(settings: ConnectionSettings) -> Topology:
-    """The topology that the URL names."""
+    """The topology for the kind of URL."""
     if settings.kind == "cluster":
         return Cluster(settings)
     if settings.kind == "sentinel":
@@ -74,10 +74,10 @@ class Single:
 
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
         """See ``Topology``."""
-        (answered,) = yield [Parcel(self._place, calls)]
-        if isinstance(answered, GlideMQError):
-            raise answered
-        return answered
+        (received,) = yield [Parcel(self._place, calls)]
+        if isinstance(received, GlideMQError):
+            raise received
+        return received
 
     def primaries(self) -> Lookup:
         """See ``Topology``."""
@@ -86,7 +86,7 @@ class Single:
 
 
 class Sentinel:
-    """The primary of a service, as the sentinels know it."""
+    """The primary of a service, as reported by its sentinels."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
@@ -96,22 +96,22 @@ class Sentinel:
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
         """See ``Topology``."""
         place = self._primary or (yield from self._look_up())
-        (answered,) = yield [Parcel(place, calls)]
-        if isinstance(answered, ConnectionFailed):
+        (received,) = yield [Parcel(place, calls)]
+        if isinstance(received, ConnectionFailed):
             self._forget()
             now = yield from self._look_up()
             if now != place:  # nothing was sent
-                (answered,) = yield [Parcel(now, calls)]
-        if isinstance(answered, GlideMQError):
-            if isinstance(answered, TransportError):
+                (received,) = yield [Parcel(now, calls)]
+        if isinstance(received, GlideMQError):
+            if isinstance(received, TransportError):
                 self._forget()
-            raise answered
-        if any(is_stale(reply) for reply in answered):
+            raise received
+        if any(is_stale(reply) for reply in received):
             self._forget()
-        return answered
+        return received
 
     def _forget(self) -> None:
-        """Whoever named this primary is asked last: he may be cut off from the others."""
+        """Forget the primary, and ask the sentinel that named it last: it may be cut off from the others."""
         self._primary = None
         first, *others = self._sentinels
         self._sentinels = (*others, first)
@@ -120,13 +120,14 @@ class Sentinel:
         """See ``Topology``."""
         return (self._primary or (yield from self._look_up()),)
 
-    def _look_up(self) -> Generator[list[Parcel], list[Answered], Endpoint]:
+    def _look_up(self) -> Generator[list[Parcel], list[Received], Endpoint]:
+        """Ask one sentinel after the other for the primary; the one that knows it comes first next time."""
         name = self._settings.service
         ask = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name, decode=list)
         failed: GlideMQError | None = None
         for sentinel in self._sentinels:
-            (answered,) = yield [Parcel(sentinel, (ask,), sentinel=True)]
-            found = answered if isinstance(answered, GlideMQError) else answered[0]
+            (received,) = yield [Parcel(sentinel, (ask,), sentinel=True)]
+            found = received if isinstance(received, GlideMQError) else received[0]
             if isinstance(found, GlideMQError):
                 failed = _more_specific(failed, found)
             elif found:
@@ -135,7 +136,7 @@ class Sentinel:
                 self._primary = Endpoint(found[0], int(found[1]))
                 return self._primary
             else:
-                unknown = f"the sentinels of {self._settings.where} know no service {name!r}"
+                unknown = f"the sentinels of {self._settings.where} do not know the service {name!r}"
                 failed = _more_specific(failed, ConfigurationError(unknown))
         raise _nothing_sent(failed)
 
@@ -153,7 +154,7 @@ class Cluster:
         return (self._map or (yield from self._look_up())).primaries
 
     def deliver(self, calls: tuple[Call[Any], ...]) -> Delivery:
-        """See ``Topology``. In a batch, an error stands where a call was not answered."""
+        """See ``Topology``. In a batch, an error takes the place of a reply that did not come."""
         slots = self._map or (yield from self._look_up())
         orders = [self._order(call, slots) for call in calls]
         parts = [part for order in orders for part in order.parts]
@@ -171,7 +172,7 @@ class Cluster:
         return merged
 
     def _try_elsewhere(self, parts: Sequence[Part], replies: Replies) -> Delivery:
-        """What could not be sent goes to whoever serves its slot by now; changes the replies."""
+        """Send calls that could not be sent to the present owners of their slots; updates the replies."""
         slots = self._map or (yield from self._look_up())
         again = {}
         for number, part in enumerate(parts):
@@ -180,34 +181,35 @@ class Cluster:
                 owner = slots.owner(where)
                 if owner != part.place:
                     again[number] = Part(owner, part.call)
-        told = (yield from self._exchange(list(again.values()))) if again else []
-        for number, reply in zip(again, told, strict=True):
+        later = (yield from self._exchange(list(again.values()))) if again else []
+        for number, reply in zip(again, later, strict=True):
             replies[number] = reply
         return replies
 
     def _exchange(self, parts: Sequence[Part]) -> Delivery:
+        """Send the parts, and once more those whose slot has moved."""
         replies = yield from self._send(parts)
         moved = [i for i, reply in enumerate(replies) if isinstance(reply, Redirected)]
         if moved:
-            # Refused, and so not carried out: these alone are sent again.
+            # Refused, and so not executed: only these are sent again.
             if not all(replies[i].ask for i in moved):
                 self._map = None
             again = [_redirected(parts[i], replies[i]) for i in moved]
             for i, reply in zip(moved, (yield from self._send(again)), strict=True):
-                gone = isinstance(reply, Redirected)
-                replies[i] = ServerBusy("the cluster is moving the slot of the key") if gone else reply
+                is_moving = isinstance(reply, Redirected)
+                replies[i] = ServerBusy("the cluster is moving the slot of the key") if is_moving else reply
         for part, reply in zip(parts, replies, strict=True):
             if is_stale(reply) and part.place is not None:
                 self._forget(part.place)
         return replies
 
     def _forget(self, place: Endpoint) -> None:
-        """Look the map up again, and at this place last: it may be cut off from the others."""
+        """Forget the map, and ask this server last: it may be cut off from the others."""
         self._map = None
         self._known = (*(known for known in self._known if known != place), place)
 
     def _send(self, parts: Sequence[Part]) -> Delivery:
-        """One parcel a place. An error stands for what a place did not answer or nobody serves."""
+        """Send one parcel per server. A call without a server or a reply gets an error."""
         numbers: dict[Endpoint, list[int]] = {}
         for number, part in enumerate(parts):
             if part.place is not None:
@@ -216,21 +218,22 @@ class Cluster:
         for place, some in numbers.items():
             pairs = [(ASKING, parts[n].call) if parts[n].ask else (parts[n].call,) for n in some]
             parcels.append(Parcel(place, tuple(call for pair in pairs for call in pair)))
-        replies: Replies = [ServerBusy("CLUSTERDOWN nobody serves the slot of the key")] * len(parts)
-        answers = (yield parcels) if parcels else []
-        for parcel, some, answered in zip(parcels, numbers.values(), answers, strict=True):
-            told: Replies
-            if isinstance(answered, GlideMQError):
+        replies: Replies = [ServerBusy("CLUSTERDOWN no primary serves the slot of the key")] * len(parts)
+        all_received = (yield parcels) if parcels else []
+        for parcel, some, received in zip(parcels, numbers.values(), all_received, strict=True):
+            each: Replies
+            if isinstance(received, GlideMQError):
                 self._forget(parcel.place)
-                told = [answered] * len(some)
+                each = [received] * len(some)
             else:
-                both = zip(parcel.calls, answered, strict=True)
-                told = [reply for call, reply in both if call is not ASKING]
-            for number, reply in zip(some, told, strict=True):
+                both = zip(parcel.calls, received, strict=True)
+                each = [reply for call, reply in both if call is not ASKING]
+            for number, reply in zip(some, each, strict=True):
                 replies[number] = reply
         return replies
 
     def _order(self, call: Call[Any], slots: SlotMap) -> Order:
+        """The servers that get a call, and how their replies are merged."""
         where = target(call.words)
         if where == "scan":
             return _scan(call, slots.primaries)
@@ -239,15 +242,16 @@ class Cluster:
         place = slots.primaries[0] if where == "any" else slots.owner(where)
         return Order([Part(place, call)], lambda replies: replies[0])
 
-    def _look_up(self) -> Generator[list[Parcel], list[Answered], SlotMap]:
+    def _look_up(self) -> Generator[list[Parcel], list[Received], SlotMap]:
+        """Ask one known server after the other for the map of slots."""
         ask = command("CLUSTER", "SLOTS", decode=list)
         failed: GlideMQError | None = None
         for place in dict.fromkeys((*self._known, *self._settings.places)):
-            (answered,) = yield [Parcel(place, (ask,))]
-            found = answered if isinstance(answered, GlideMQError) else answered[0]
+            (received,) = yield [Parcel(place, (ask,))]
+            found = received if isinstance(received, GlideMQError) else received[0]
             if isinstance(found, ProtocolError) and "cluster support disabled" in str(found):
                 raise ConfigurationError(
-                    f"{self._settings.where} is no cluster: use valkey:// without +cluster"
+                    f"{self._settings.where} is not a cluster: use valkey:// without +cluster"
                 )
             if isinstance(found, GlideMQError):
                 failed = _more_specific(failed, found)
@@ -263,7 +267,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A call for one place; None while nobody serves its slot. ``ask``: in the middle of a move."""
+    """A call for one server; None while no primary serves its slot. ``ask``: the slot is being moved."""
 
     place: Endpoint | None
     call: Call[Any]
@@ -272,14 +276,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What becomes of one call: its parts, and how their replies make one."""
+    """The parts of one call, and how their replies are merged into one."""
 
     parts: list[Part]
     merge: Callable[[Replies], Any]
 
 
 def is_stale(reply: object) -> bool:
-    """Whether a refusal says that the server is not the primary it was."""
+    """Whether a refusal means that the server is no longer the primary."""
     return isinstance(reply, ServerBusy) and reply.code in {
         "READONLY",
         "CLUSTERDOWN",
@@ -299,7 +303,7 @@ def _strictest(replies: Replies) -> Any:
 
 
 def _scan(call: Call[Any], primaries: Sequence[Endpoint]) -> Order:
-    """One primary after the other: a cursor is that of a primary and, after ``@``, its number."""
+    """Scan one primary after the other: a cursor is that of a primary and, after ``@``, its number."""
     cursor, _, number = str(call.words[1]).partition("@")
     index = min(int(number or 0), len(primaries) - 1)
 
@@ -317,12 +321,12 @@ def _scan(call: Call[Any], primaries: Sequence[Endpoint]) -> Order:
 
 
 def _more_specific(one: GlideMQError | None, other: GlideMQError) -> GlideMQError:
-    """A server that refuses says more than one that is not there."""
+    """The error to report of two look-ups: a refusal is more specific than an unreachable server."""
     return other if one is None or isinstance(other, ConfigurationError) else one
 
 
 def _nothing_sent(exc: GlideMQError | None) -> GlideMQError:
-    """A look-up that broke has sent nothing of the caller's."""
+    """The error of a failed look-up as one before anything of the caller was sent."""
     if isinstance(exc, OutcomeUnknown):
         return ConnectionFailed(str(exc))
     return exc or ConnectionFailed("no server to ask")

@@ -1,4 +1,4 @@
-"""Driver exceptions into ours. What matters to a caller: was anything sent, and does a repeat help?"""
+"""Driver exceptions as ours. What matters to a caller: was anything sent, and does a repeat help?"""
 
 from __future__ import annotations
 
@@ -35,21 +35,20 @@ class Redirected(ConfigurationError):
     def __init__(self, slot: int, place: Endpoint, *, ask: bool) -> None:
         self.slot, self.place, self.ask = slot, place, ask
         super().__init__(
-            f"the server is a node of a cluster, and {place} has the slot: "
-            "name the cluster by valkey+cluster://HOST:PORT"
+            f"the server is a node of a cluster, and {place} has the slot: use valkey+cluster://HOST:PORT"
         )
 
 
 def not_connected(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError:
     """For a failure before anything was sent."""
-    where, told = settings.node(place), _message(exc)
+    where, text = settings.node(place), _message(exc)
     if isinstance(exc, exceptions.AuthenticationError | exceptions.AuthorizationError):
         return ConfigurationError(f"{where} refused the user or password")
     if isinstance(exc, exceptions.BusyLoadingError):
         return error_from(f"LOADING {exc}")
     if isinstance(exc, exceptions.ResponseError):
         return refused(exc)
-    return ConnectionFailed(f"cannot connect to {where}: {told}. {_advice(settings, told)}")
+    return ConnectionFailed(f"cannot connect to {where}: {text}. {_advice(settings, text)}")
 
 
 def broken(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError:
@@ -63,7 +62,7 @@ def broken(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> Gli
 
 
 def unread(where: str, exc: Exception) -> GlideMQError:
-    """For what neither driver nor server foresees. The calls may or may not have been carried out."""
+    """For what neither driver nor server foresees. The calls may or may not have been executed."""
     return ProtocolError(f"a reply of {where} cannot be read: {type(exc).__name__}")
 
 
@@ -73,7 +72,7 @@ def refused(exc: exceptions.ResponseError) -> GlideMQError:
         is_ask = not isinstance(exc, exceptions.MovedError)
         return Redirected(exc.slot_id, Endpoint(exc.host, exc.port), ask=is_ask)
     if isinstance(exc, exceptions.NoPermissionError):
-        error = ConfigurationError(f"the server's user may not do this: {exc}")
+        error = ConfigurationError(f"the server's user lacks a permission: {exc}")
         error.code = "NOPERM"
         return error
     for kind, code in _STRIPPED.items():
@@ -87,14 +86,15 @@ def _message(exc: Exception) -> str:
     return str(exc).strip().rstrip(".") or type(exc).__name__
 
 
-def _advice(settings: ConnectionSettings, told: str) -> str:
-    text = told.upper().replace(" ", "_")
+def _advice(settings: ConnectionSettings, message: str) -> str:
+    """What to check if a connection fails, by the message of the driver."""
+    text = message.upper().replace(" ", "_")
     if not settings.tls:
-        return "Is the server running? For one on this machine: glidemq server"
+        return "Is the server running? To start one on this machine: glidemq server"
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return "The server's certificate is not trusted: name the file of its CA by ca=FILE"
+        return "The server's certificate is not trusted: give the file of its CA with ca=FILE"
     if "CERTIFICATE_REQUIRED" in text or (
         not settings.cert and any(word in text for word in ("RESET", "CLOSED", "EOF"))
     ):
-        return "The server wants a certificate of the client: name its files by cert=FILE and key=FILE"
+        return "The server requires a client certificate: give its files with cert=FILE and key=FILE"
     return "Is the server running, and does it speak TLS at this port? valkey:// is without TLS"

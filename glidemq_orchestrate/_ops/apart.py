@@ -1,4 +1,4 @@
-"""What is done for one thing among many, so that its failure keeps none of the others."""
+"""Runs an operation for one item among many, so that its failure does not stop the others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
 def apart(op: Op[T], what: str) -> Op[T | None]:
-    """Run an operation for one flow, schedule or job; None when it failed, which the log tells, once.
+    """Run an operation for one flow, schedule or job; None if it failed, which is logged once.
 
     Raises:
-        TransportError, LibraryError, ConfigurationError: The server cannot be asked, lacks a library, or
-            grants no right: that is not about this one thing.
+        TransportError, LibraryError, ConfigurationError: The server cannot be reached, lacks a library or
+            refuses a permission, which concerns every item.
     """
     try:
         return (yield from op)
@@ -33,7 +33,7 @@ def apart(op: Op[T], what: str) -> Op[T | None]:
 
 
 def report(what: str, why: object) -> None:
-    """Say once that something is left alone, and why."""
+    """Log once that an item is left alone, and why."""
     _report_once(readable(what), readable(str(why)))
 
 

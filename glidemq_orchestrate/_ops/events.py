@@ -60,10 +60,10 @@ class Event:
     """One entry of the events stream.
 
     Attributes:
-        id: Its position; reading goes on after it.
+        id: Its position; reading continues after it.
         kind: A value of ``EventKind``, or another text.
-        job_id: The job; empty for events about a flow. As stored: see ``job`` and ``count``.
-        flow_id: The flow, for ``flow.*`` events; else empty.
+        job_id: The job; empty for events of a flow. As stored: see ``job`` and ``count``.
+        flow_id: The flow, for ``flow.*`` events; otherwise empty.
         fields: The other fields, all texts as stored.
     """
 
@@ -75,17 +75,17 @@ class Event:
 
     @property
     def at(self) -> datetime:
-        """When the server stored it; the end of time for an id that somebody made up."""
+        """When the server stored it; ``datetime.max`` for an invented id."""
         return moment(self.id.partition("-")[0]) or datetime.max.replace(tzinfo=UTC)
 
     @property
     def is_gap(self) -> bool:
-        """Whether events before this place were lost: read the state of jobs and flows anew."""
+        """Whether events before this place were lost: read the state of jobs and flows again."""
         return self.kind == EventKind.EVENTS_LOST
 
     @property
     def job(self) -> str | None:
-        """The job it is about; None where the id on the wire is a count, or the whole queue is meant."""
+        """The job of the event; None if the id on the wire is a count or stands for the whole queue."""
         is_queue = self.kind in (EventKind.PAUSED, EventKind.RESUMED) and self.job_id == "0"
         return None if self.kind in _COUNTS or is_queue else self.job_id or None
 
@@ -96,12 +96,12 @@ class Event:
 
     @property
     def result(self) -> Json:
-        """Of ``completed``: what the handler returned. Raises DecodeError when it is not JSON."""
+        """Of ``completed``: what the handler returned. Raises DecodeError if it is not valid JSON."""
         return decode(self.fields.get("returnvalue"), where=f"result of job {self.job_id}")
 
     @property
     def progress(self) -> Json:
-        """Of ``progress`` and ``usage``: what was told."""
+        """Of ``progress`` and ``usage``: the reported value."""
         return read_progress(self.fields.get("data"))
 
     @property
@@ -129,14 +129,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events a reader returns; left out means all. What is lost is always told."""
+    """Which events a reader returns; left out means all. A gap is always returned."""
 
     kinds: Collection[str] | None = None
     jobs: Collection[str] | None = None
     flows: Collection[str] | None = None
 
     def takes(self, event: Event) -> bool:
-        """Whether the event is wanted."""
+        """Whether the event matches."""
         return event.is_gap or (
             (self.kinds is None or event.kind in self.kinds)
             and (self.jobs is None or event.job in self.jobs)
@@ -155,25 +155,25 @@ def read(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event
 
 
 def read_with_gap(queue: QueueKeys, position: str, block_ms: int | None) -> Op[list[Event]]:
-    """``read``; where events after the position were trimmed away, the first one told is a gap."""
-    # What is trimmed between the two calls may be told as lost though it was read; never the other way round.
+    """``read``; if events after the position were trimmed away, the first one returned is a gap."""
+    # Events trimmed between the two calls may be reported as lost though they were read; never the reverse.
     check_position(position)
     streams, first = yield from ask_all([_reading(queue, position, block_ms), event_calls.first_event(queue)])
     events = _events(streams)
     is_gap = bool(events) and _order(first or "0-0") > _order(position)
-    if is_gap and _order(position) == (0, 0):  # no entry has this position: the server's count tells
+    if is_gap and _order(position) == (0, 0):  # no entry has this position: the server's count decides
         is_gap = yield from ask(event_calls.has_lost_events(queue))
     return [Event(position, EventKind.EVENTS_LOST, "", "", {}), *events] if is_gap else events
 
 
 def check_position(position: str) -> str:
-    """Return what may be a position in a stream.
+    """Return a position in a stream, checked.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: It cannot be one.
     """
     if not _POSITION.fullmatch(position) or max(map(int, position.split("-"))) >= 2**64:
-        raise ConfigurationError(f"{position!r:.60} is no position of an event reader")
+        raise ConfigurationError(f"{position!r:.60} is not a position of an event reader")
     return position
 
 
@@ -187,6 +187,7 @@ def _events(streams: Mapping[str, list[tuple[str, dict[str, str]]]]) -> list[Eve
 
 
 def _order(entry_id: str) -> tuple[int, int]:
+    """An entry id as numbers that can be compared."""
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number or 0)
 

@@ -1,1 +1,1 @@
-"""What users call: each method one line, the async one beside it. The work is done in ``_ops``."""
+"""The classes that users call: each method one line, with its async twin. The work is done in ``_ops``."""

@@ -16,12 +16,12 @@ __all__ = ["AsyncBroadcast", "Broadcast"]
 
 
 class Broadcast(SyncFacade):
-    """Publishes messages to the subscriptions of a queue that is used for nothing else.
+    """Publishes messages to the subscriptions of a dedicated queue.
 
     Args:
         name: The queue.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        max_messages: Keep only the newest so many in the stream; slower subscriptions miss the rest.
+        max_messages: Keep only this many of the newest in the stream; slower subscriptions miss the rest.
         prefix: First part of every key.
         clock: For tests.
     """

@@ -1,4 +1,4 @@
-"""EventReader and AsyncEventReader: what happens in a queue, from a position that can be kept."""
+"""EventReader and AsyncEventReader: the events of a queue, from a position that can be stored."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ STEP: Final = timedelta(seconds=1)
 class EventReader(SyncFacade):
     """Reads the events of one queue in order.
 
-    The server keeps about the newest 1,000 events, and 16 MiB of those of more than 8 KiB: events say that
-    something changed, the jobs and flows say what. Where events were trimmed away before they were read, an
-    event with ``is_gap`` stands in their place.
-    The position moves past what the filter leaves out.
+    The server keeps about the newest 1,000 events, and 16 MiB of those of more than 8 KiB: an event shows
+    that something changed; read jobs and flows for their state. Events that were trimmed before they were
+    read are replaced by one with ``is_gap``.
+    The position moves past events that the filter leaves out.
 
-    Iterating gives one event after the other, and moves ``position`` to each before it is given.
+    Iteration yields one event after the other, and moves ``position`` to each before yielding it.
 
     Args:
         queue: The queue.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        position: Where to go on: ``position`` of an earlier reader. Left out: only events from now on.
+        position: Where to continue: ``position`` of an earlier reader. Left out: only events from now on.
             ``0-0``: from the oldest that is left.
-        where: Which events are wanted; a gap always is.
-        idle_timeout: Iterating ends after so long without a wanted event. None: never.
+        where: Which events to return; a gap always is.
+        idle_timeout: Iteration ends after this long without a matching event. None: never.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -59,22 +59,22 @@ class EventReader(SyncFacade):
         self._where, self._idle_timeout = where, idle_timeout
 
     def start(self) -> str:
-        """Fix the position now, if it is not fixed yet, and return it. Later events will be read."""
+        """Set the position to now, if it is not set yet, and return it. Later events will be read."""
         if self.position is None:
             self.position = self._run(ops.tail(self._keys))
         return self.position
 
     def read(self, timeout: timedelta = timedelta(0)) -> list[Event]:
-        """Return what is wanted of up to 100 new events; waits at most ``timeout`` for the first."""
+        """Return the matching ones of up to 100 new events; waits at most ``timeout`` for the first."""
         events = self._run(ops.read_with_gap(self._keys, self.start(), milliseconds(timeout) or None))
         if events:
             self.position = events[-1].id
         return [event for event in events if self._where.takes(event)]
 
     def __iter__(self) -> Iterator[Event]:
-        """Wanted events one by one, until none came for ``idle_timeout``."""
-        heard = time.monotonic()
-        while self._idle_timeout is None or time.monotonic() - heard < self._idle_timeout.total_seconds():
+        """Yield matching events one by one, until none came for ``idle_timeout``."""
+        last = time.monotonic()
+        while self._idle_timeout is None or time.monotonic() - last < self._idle_timeout.total_seconds():
             events = self._run(
                 ops.read_with_gap(self._keys, self.start(), milliseconds(_step(self._idle_timeout)))
             )
@@ -82,7 +82,7 @@ class EventReader(SyncFacade):
                 self.position = event.id
                 if self._where.takes(event):
                     yield event
-                    heard = time.monotonic()
+                    last = time.monotonic()
 
 
 class AsyncEventReader(AsyncFacade):
@@ -120,15 +120,15 @@ class AsyncEventReader(AsyncFacade):
         return [event for event in events if self._where.takes(event)]
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Wanted events one by one, until none came for ``idle_timeout``."""
-        heard = time.monotonic()
-        while self._idle_timeout is None or time.monotonic() - heard < self._idle_timeout.total_seconds():
+        """Yield matching events one by one, until none came for ``idle_timeout``."""
+        last = time.monotonic()
+        while self._idle_timeout is None or time.monotonic() - last < self._idle_timeout.total_seconds():
             step = milliseconds(_step(self._idle_timeout))
             for event in await self._run(ops.read_with_gap(self._keys, await self.start(), step)):
                 self.position = event.id
                 if self._where.takes(event):
                     yield event
-                    heard = time.monotonic()
+                    last = time.monotonic()
 
 
 def _step(idle_timeout: timedelta | None) -> timedelta:

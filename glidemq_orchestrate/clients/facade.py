@@ -1,4 +1,4 @@
-"""What every client class shares: a driver made on first use, the check of the libraries, and closing."""
+"""The base of every client class: a driver created on first use, the check of the libraries, and closing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-# What a forked child got from its parent stays untouched: closing it, if only by the garbage collector, would
-# reach into the parent's event loop.
+# Drivers that a forked child inherited from its parent are kept alive: closing one, even by the garbage
+# collector, would affect the parent's event loop.
 _OF_PARENTS: list[object] = []
 
 
 class _Facade(Generic[D]):
-    """A client whose driver belongs to the process that has made it."""
+    """A client whose driver belongs to the process that created it."""
 
     def __init__(
         self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
@@ -50,19 +50,20 @@ class _Facade(Generic[D]):
         self._pid, self._driver = os.getpid(), driver
 
     def _clock_is_due(self) -> bool:
-        """Whether the server's time was asked for so long ago that it had better be asked again."""
+        """Whether the server's time was read too long ago and should be read again."""
         return isinstance(self._clock, ServerClock) and self._clock.is_due()
 
     def _doubt_clock(self) -> None:
-        """Another server may be the primary now, with a time of its own."""
+        """Forget the server's time: another server may be the primary now, with a clock of its own."""
         if isinstance(self._clock, ServerClock):
             self._clock.forget_sync()
 
 
 class SyncFacade(_Facade["SyncDriver"]):
-    """A client with blocking calls. Thread-safe. Opens its connections on first use, anew after a fork."""
+    """A client with blocking calls. Thread-safe. Opens its connections on first use, again after a fork."""
 
     def _run(self, op: Op[T]) -> T:
+        """Run an operation; keeps the server's time fresh."""
         driver = self._connected()
         if self._clock_is_due():
             driver.run(learn_time(self._clock))
@@ -73,11 +74,12 @@ class SyncFacade(_Facade["SyncDriver"]):
             raise
 
     def _now(self) -> int:
-        """The server's time; it is asked where it has not told it yet."""
+        """The server's time; read from the server if not known yet."""
         self._connected()
         return self._clock.now_ms()
 
     def _connected(self) -> SyncDriver:
+        """The driver of this process, created and checked on first use."""
         driver: SyncDriver | None = self._own()
         if driver is None:
             with importing():
@@ -90,14 +92,14 @@ class SyncFacade(_Facade["SyncDriver"]):
             except BaseException:
                 driver.close()
                 raise
-            if (other := self._own()) is not None:  # two threads have made one each
+            if (other := self._own()) is not None:  # two threads have created one each
                 driver.close()
                 driver = other
             self._hold(driver)
         return driver
 
     def close(self) -> None:
-        """Close the connections of this process. A repeat does nothing; a later call opens new ones."""
+        """Close the connections of this process. Repeatable; a later call opens new ones."""
         if (driver := self._own()) is not None:
             driver.close()
             self._driver = None
@@ -114,12 +116,13 @@ class SyncFacade(_Facade["SyncDriver"]):
 
 
 class AsyncFacade(_Facade["AsyncDriver"]):
-    """A client with awaitable calls, for one event loop; a forked child may use it on one of its own.
+    """A client with awaitable calls, for one event loop; a forked child may use it on its own loop.
 
     Opens its connections on first use.
     """
 
     async def _run(self, op: Op[T]) -> T:
+        """Run an operation; keeps the server's time fresh."""
         driver = self._own() or await self._connected()
         if self._clock_is_due():
             await driver.run(learn_time(self._clock))
@@ -130,11 +133,12 @@ class AsyncFacade(_Facade["AsyncDriver"]):
             raise
 
     async def _now(self) -> int:
-        """The server's time; it is asked where it has not told it yet."""
+        """The server's time; read from the server if not known yet."""
         await self._connected()
         return self._clock.now_ms()
 
     async def _connected(self) -> AsyncDriver:
+        """The driver of this process, created and checked on first use."""
         driver: AsyncDriver | None = self._own()
         if driver is None:
             with importing():
@@ -147,14 +151,14 @@ class AsyncFacade(_Facade["AsyncDriver"]):
             except BaseException:
                 await driver.aclose()
                 raise
-            if (other := self._own()) is not None:  # two tasks have made one each
+            if (other := self._own()) is not None:  # two tasks have created one each
                 await driver.aclose()
                 driver = other
             self._hold(driver)
         return driver
 
     async def close(self) -> None:
-        """Close the connections of this process. A repeat does nothing; a later call opens new ones."""
+        """Close the connections of this process. Repeatable; a later call opens new ones."""
         if (driver := self._own()) is not None:
             await driver.aclose()
             self._driver = None

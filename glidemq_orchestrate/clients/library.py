@@ -1,4 +1,4 @@
-"""Libraries: look at the server's function libraries and load them, on every primary of a cluster."""
+"""Libraries: inspect and load the server's function libraries, on every primary of a cluster."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Libraries(SyncFacade):
     """
 
     def status(self) -> dict[str, list[LibraryStatus]]:
-        """What is loaded, by server. Changes nothing."""
+        """The loaded libraries, by server. Changes nothing."""
         return self._on_each_primary(ops.library_status)
 
     def load(self, *, replace: bool = False) -> dict[str, list[LibraryStatus]]:
-        """Load what is missing on every primary. Repeatable. Answers what is there then, by server.
+        """Load what is missing on every primary. Repeatable. Returns the libraries afterwards, by server.
 
         Args:
-            replace: Also replace what is there and differs, whoever loaded it.
+            replace: Also replace a library that differs, even if another program loaded it.
 
         Raises:
-            LibraryError: A ``glidemq`` library of somebody else was left alone.
-            LibraryVersionMismatch: A newer ``glidemq_orchestrate`` was left alone.
+            LibraryError: A ``glidemq`` library of another program was left unchanged.
+            LibraryVersionMismatch: A newer ``glidemq_orchestrate`` was left unchanged.
         """
         return self._on_each_primary(lambda: ops.install_libraries(replace=replace))
 
     def _on_each_primary(self, op: Callable[[], Op[T]]) -> dict[str, T]:
-        """Without the check of the libraries that other clients begin with: here they are the subject."""
+        """Run an operation on each primary, without the check of the libraries that other clients make."""
         with importing():
             from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
 
@@ -55,13 +55,13 @@ class Libraries(SyncFacade):
                 driver.close()
                 settings = settings.as_cluster(Endpoint(*primaries[0]))
                 driver = SyncDriver(settings)
-            return {settings.node(place): told for place, told in driver.run_on_each(lambda _: op())}
+            return {settings.node(place): result for place, result in driver.run_on_each(lambda _: op())}
         finally:
             driver.close()
 
 
 def source(name: str) -> str:
-    """The source of a library as this package ships it.
+    """The source of a library as shipped in this package.
 
     Raises:
         ConfigurationError: There is no library of this name.

@@ -1,4 +1,4 @@
-"""FlowProducer and AsyncFlowProducer: submit flows, find them again, and hold on to them."""
+"""FlowProducer and AsyncFlowProducer: submit flows, find them again, and control them."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ class FlowProducer(SyncFacade):
         on_existing: OnExisting = "attach",
         require_workers: bool = False,
     ) -> Flow:
-        """Submit a flow: afterwards every job exists and those without dependencies may run, or none does.
+        """Submit a flow, all or nothing: every job is created, and those without dependencies may run.
 
         Args:
             spec: 1 to 100,000 nodes.
-            flow_id: Who the flow is. The same id and an equal flow attach to what is there, also while
-                another submission is half-way; so a repeat is always safe. Left out: a new id.
+            flow_id: The identity of the flow. The same id and an equal flow attach to the existing one, even
+                while another submission is under way; so a repeat is always safe. Left out: a new id.
             on_existing: What to do with an equal flow that has ended: ``attach`` to it as it is;
                 ``retry_failed``: run again what did not complete; ``restart``: run all of it again.
-            require_workers: Refuse unless live workers serve every queue and know every job.
+            require_workers: Refuse unless live workers serve every queue and have a handler for every job.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
             EncodeError, PayloadTooLarge: The flow cannot run as written; nothing was sent.
-            QueueNotServed, HandlerNotFound: ``require_workers`` and they are missing; nothing was sent.
+            QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
             FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
-            TransportError: No server, or it cannot take more. Repeat with the same ``flow_id``.
+            TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
         """
         flow, name = check_flow(spec), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
@@ -88,17 +88,17 @@ class FlowProducer(SyncFacade):
         before: FlowStatus | None = None,
         limit: int = 100,
     ) -> Sequence[FlowStatus]:
-        """The newest flows that pass all filters, newest first. A flow is listed until its retention is over.
+        """The newest flows that match all filters, newest first. A flow is listed until its retention ends.
 
         Args:
             state: Only flows in this state.
             label: Only flows with this label: key and value.
             since: Only flows submitted at this time or later; with a time zone.
-            before: Go on after this flow, the last of the page before.
+            before: Continue after this flow, the last of the previous page.
             limit: Most flows to list, 1 to 10,000.
 
         Raises:
-            ConfigurationError: A filter cannot be meant; nothing was sent.
+            ConfigurationError: A filter is not valid; nothing was sent.
         """
         return self._run(
             index.list_flows(self._prefix, state=state, label=label, since=since, before=before, limit=limit)
@@ -106,10 +106,10 @@ class FlowProducer(SyncFacade):
 
 
 class Flow:
-    """A flow on the server. Holds no state of its own: every call asks."""
+    """A flow on the server. Holds no state of its own: every call asks the server."""
 
     def __init__(self, producer: FlowProducer, ref: FlowRef) -> None:
-        self._ref, self._clock = ref, producer._clock  # noqa: SLF001  two halves of one thing
+        self._ref, self._clock = ref, producer._clock  # noqa: SLF001  the flow's own producer
         self._backend = backend_of(ref)
         self._run = producer._run  # noqa: SLF001
 
@@ -120,14 +120,14 @@ class Flow:
 
     @property
     def home(self) -> str:
-        """The queue whose events tell of the flow."""
+        """The queue that holds the flow and emits its events."""
         return self._ref.home.queue
 
     def status(self) -> FlowStatus:
         """State and counts, in constant time.
 
         Raises:
-            FlowNotFound: The flow is gone.
+            FlowNotFound: The flow no longer exists.
         """
         return self._run(self._backend.status(self._ref))
 
@@ -136,7 +136,7 @@ class Flow:
 
         Raises:
             NodeNotFound: The flow has none of this name.
-            FlowNotFound: The flow is gone.
+            FlowNotFound: The flow no longer exists.
         """
         return self._run(single.named(self._ref, [name]))[0]
 
@@ -148,8 +148,8 @@ class Flow:
         """The results of the nodes that have completed so far, by node name.
 
         Args:
-            names: Only of these nodes, such as those of a fan-in; cost grows with their number, not with the
-                flow. None: of all.
+            names: Only of these nodes, such as those of a fan-in; the cost grows with their number, not with
+                the flow. None: of all.
 
         Raises:
             NodeNotFound: The flow has no node of such a name.
@@ -159,14 +159,14 @@ class Flow:
         return self._run(single.results(self._ref, names))
 
     def outcome(self) -> FlowOutcome:
-        """Status, results and failures as they are now."""
+        """The current status, results and failures."""
         return self._run(self._backend.outcome(self._ref, self._run(self._backend.status(self._ref))))
 
     def wait(self, *, timeout: timedelta | None = None) -> FlowOutcome:
-        """Wait until the flow has ended, whatever way; read the state from ``outcome.status``.
+        """Wait until the flow has ended in any way; read the state from ``outcome.status``.
 
         Args:
-            timeout: Longest time to wait, to the millisecond; None: for ever. The flow goes on after a
+            timeout: Longest time to wait, to the millisecond; None: for ever. The flow continues after a
                 time-out.
 
         Raises:
@@ -178,22 +178,23 @@ class Flow:
     def watch(
         self, *, after: str | None = None, timeout: timedelta | None = None
     ) -> Iterator[NodeChange | FlowChange]:
-        """Tell what changes, until the flow has ended; the last is a ``FlowChange``.
+        """Yield the changes of the flow until it has ended; the last is a ``FlowChange``.
 
-        Begins with every node that has left ``waiting-children``. No node is told to have started before the
-        dependencies that its rule waits for are told to have ended. Every difference is told once, though a
-        node that goes through several states between two looks is told in the last of them, and events that
-        nobody read are no loss.
+        Starts with every node that has left ``waiting-children``. No node is reported as started before the
+        dependencies that its rule waits for are reported as ended. Every difference is reported once; a node
+        that passes through several states between two reads is reported in the last of them, and no change is
+        missed if events were trimmed unread.
 
         Args:
-            after: Go on after the ``position`` of a change, also one told to another process: only what is
-                different from what was told up to there.
+            after: Continue after the ``position`` of a change, also one read by another process: only the
+                differences since then.
             timeout: Longest time to wait for the end, to the millisecond; None: for ever.
 
         Raises:
-            ConfigurationError: ``after`` is no position of this flow; raised at once, the others on the way.
-            WaitTimeout: The flow has not ended in time. It goes on; so can watching, after the last position.
-            FlowNotFound, FlowExpired: The flow is gone.
+            ConfigurationError: ``after`` is not a position of this flow; raised immediately, the others while
+                iterating.
+            WaitTimeout: The flow has not ended in time. It continues; watch again after the last position.
+            FlowNotFound, FlowExpired: The flow no longer exists.
         """
         limit = None if timeout is None else milliseconds(timeout)
         return self._changes(watching.begin(self._ref, after, limit, self._clock))
@@ -215,11 +216,11 @@ class Flow:
         return outcome.results
 
     def cancel(self, reason: str = "") -> FlowState:
-        """End every node that has not ended; running handlers are told. Returns the state before."""
+        """End every node that has not ended; running handlers are asked to stop. Returns the state before."""
         return self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
 
     def retry_failed(self) -> FlowState:
-        """Run again what did not complete; completed nodes keep their results. Returns the new state.
+        """Run again every node that did not complete; the others keep their results. Returns the new state.
 
         Does nothing to a flow that runs or has completed. Repeatable.
         """
@@ -228,28 +229,28 @@ class Flow:
     def restart(self) -> FlowState:
         """Run every node of a flow that has ended again, from the beginning. Returns the new state.
 
-        Its results are forgotten, and nodes that running nodes had added are removed: they add them again.
-        ``status().generation`` counts. Does nothing to a flow that runs; a repeat while it runs is safe.
+        Its results are deleted, and nodes that running nodes had added are removed: they add them again.
+        ``status().generation`` counts the restarts. Does nothing to a running flow, so a repeat is safe then.
 
         Raises:
-            FlowNotFound, FlowExpired: The flow or its jobs are gone.
+            FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
         return self._run(self._backend.restart(self._ref, self._clock))
 
     def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.
 
-        The same nodes again change nothing, so a repeat is safe. Returns the state afterwards.
+        Adding the same nodes again changes nothing, so a repeat is safe. Returns the state afterwards.
 
         Args:
             nodes: They may wait for nodes of the flow and for each other.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
-            EncodeError, PayloadTooLarge: They cannot be added as written; nothing was.
+            EncodeError, PayloadTooLarge: They cannot be added as written; nothing was added.
             NodeExists: The flow has another node of that name; nothing was added.
             FlowEnded: The flow has failed or was cancelled; nothing was added.
-            FlowNotFound, FlowExpired: The flow is gone.
+            FlowNotFound, FlowExpired: The flow no longer exists.
         """
         return self._run(self._backend.extend(self._ref, nodes, self._clock))
 
@@ -298,7 +299,7 @@ class AsyncFlow:
     """``Flow`` with awaitable calls; same arguments, same errors."""
 
     def __init__(self, producer: AsyncFlowProducer, ref: FlowRef) -> None:
-        self._ref, self._clock = ref, producer._clock  # noqa: SLF001  two halves of one thing
+        self._ref, self._clock = ref, producer._clock  # noqa: SLF001  the flow's own producer
         self._backend = backend_of(ref)
         self._run = producer._run  # noqa: SLF001
 
@@ -377,6 +378,7 @@ class AsyncFlow:
 
 
 def _jobs(flow: CheckedFlow) -> dict[str, set[str]]:
+    """The job names of a flow by queue: what live workers must be able to run."""
     jobs: dict[str, set[str]] = defaultdict(set)
     for node in flow.nodes:
         jobs[node.queue].add(node.job)

@@ -1,4 +1,4 @@
-"""Queue and AsyncQueue: add jobs, wait for one, read one; and every call of their parts."""
+"""Queue and AsyncQueue: add jobs, wait for one, read one; plus every call of their parts."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
         clock: For tests.
 
     Raises:
-        ConfigurationError: The name, the URL, the prefix or the compression is not usable. Nothing is opened
-            before the first call.
+        ConfigurationError: The name, the URL, the prefix or the compression is not usable. No connection is
+            opened before the first call.
     """
 
     def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
@@ -71,13 +71,13 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
 
         Args:
             name: The handler that runs it.
-            data: JSON, at most 1 MiB encoded, before it is packed.
+            data: JSON, at most 1 MiB encoded, before compression.
             options: Attempts, delay, priority, own id, and so on.
 
         Raises:
-            EncodeError, PayloadTooLarge: The data does not fit; nothing was sent.
+            EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
             InvalidJob: The name is empty, or the id in the options is taken; nothing was added.
-            JobSkipped: The deduplication in the options kept it out; nothing was added.
+            JobSkipped: It is a duplicate by the deduplication in the options; nothing was added.
             OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
         """
         with telemetry.adding(self._keys.queue, name) as trace:
@@ -87,15 +87,15 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
     def add_many(self, jobs: Iterable[NewJob]) -> list[JobId | None]:
         """Add many jobs in order, in few round trips; all are checked before the first is sent.
 
-        Not all or nothing: calls of up to 100 jobs follow one another, and workers begin with the first.
+        Not all or nothing: calls of up to 100 jobs follow one another, and workers start with the first.
 
         Returns:
             The id of each job, in the order given; None for one that was not added because its own id is
-            taken or its deduplication kept it out.
+            taken or it is a duplicate.
 
         Raises:
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
-            ServerBusy: The server refused a part, such as when it is out of memory; the rest was added.
+            ServerBusy: The server refused a part, for example when out of memory; the rest was added.
             OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
         """
         with telemetry.adding(self._keys.queue, "") as trace:
@@ -114,14 +114,14 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
 
         Args:
             name: The handler that runs it.
-            data: JSON, at most 1 MiB encoded, before it is packed.
-            options: As for ``add``, but the job must stay to be read: nothing that removes it.
-            timeout: Longest time to wait, to the millisecond. The job goes on after a time-out.
+            data: JSON, at most 1 MiB encoded, before compression.
+            options: As for ``add``, but without any that remove the job before it can be read.
+            timeout: Longest time to wait, to the millisecond. The job continues after a time-out.
 
         Raises:
-            JobFailed: It has failed for good, was revoked, or has expired; ``exc.reason`` says which.
-            WaitTimeout: It has not ended in time; it may still.
-            JobNotFound: Somebody removed it.
+            JobFailed: It has failed for good, was revoked, or has expired; ``exc.reason`` states which.
+            WaitTimeout: It has not ended in time; it may still end.
+            JobNotFound: It was removed.
             InvalidJob: The options remove the job; and as for ``add``. Nothing was added.
         """
         new = NewJob(name, data, options)
@@ -133,7 +133,7 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
 
         Raises:
             JobNotFound: There is none with this id.
-            DecodeError: Its data or result is not JSON.
+            DecodeError: Its data or result is not valid JSON.
         """
         return self._run(ops.get_job(self._keys, job_id))
 
@@ -181,7 +181,7 @@ class Queues(SyncFacade):
     """
 
     def names(self) -> list[str]:
-        """The queues that have keys, sorted. Goes through all keys of the server, a page at a time."""
+        """The queues that have keys, sorted. Scans all keys of the server, a page at a time."""
         return self._run(queue_names(self._prefix))
 
 

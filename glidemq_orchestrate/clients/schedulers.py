@@ -40,13 +40,13 @@ class Schedulers(SyncFacade):
     def upsert(self, name: str, schedule: Schedule, template: JobTemplate = PLAIN) -> SchedulerEntry:
         """Write a scheduler and return it as stored. Safe to repeat.
 
-        With the same pattern, distance, time zone, start and end it keeps its next run and its count of runs;
-        otherwise it starts afresh. Limit and template are always replaced. A schedule that Node workers
+        With the same pattern, interval, time zone, start and end it keeps its next run and its count of runs;
+        otherwise both start again. Limit and template are always replaced. A schedule that Node workers
         cannot compute (see ``Schedule``) is fired by Python workers only.
 
         Raises:
-            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It cannot be meant so, or would
-                never run; nothing was written.
+            ConfigurationError, InvalidJob, EncodeError, PayloadTooLarge: It is not valid, or would never
+                run; nothing was written.
             SchedulerBusy: A worker held the lock for ten seconds; nothing was written.
         """
         for left in range(TRIES, 0, -1):
@@ -59,7 +59,7 @@ class Schedulers(SyncFacade):
         raise AssertionError("unreachable")
 
     def remove(self, name: str) -> bool:
-        """Remove a scheduler; False if there was none. Jobs that it added stay. Safe to repeat.
+        """Remove a scheduler; False if there was none. Jobs that it added remain. Safe to repeat.
 
         Raises:
             SchedulerBusy: A worker held the lock for ten seconds; nothing was removed.
@@ -82,7 +82,7 @@ class Schedulers(SyncFacade):
         return self._run(ops.get(self._keys, name))
 
     def list(self) -> list[SchedulerEntry]:
-        """All schedulers of the queue by name, Node's too."""
+        """All schedulers of the queue by name, including those written by Node."""
         return self._run(ops.find_all(self._keys))
 
 
@@ -128,6 +128,6 @@ class AsyncSchedulers(AsyncFacade):
 
 async def _pause() -> None:
     with importing():
-        import asyncio  # noqa: PLC0415  dear, and seldom needed
+        import asyncio  # noqa: PLC0415  slow, and seldom needed
 
     await asyncio.sleep(PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""What a worker may import because a job names it: only from the packages that it was started with."""
+"""Which modules named by a job a worker may import: only those in the packages it was started with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REMEDY: Final = "start the worker with --allow-import PACKAGE, or Worker(allow_
 
 
 class ImportNotAllowed(Exception):
-    """The worker was not started with a package that this module is in; nothing was imported."""
+    """The worker was not started with a package that contains this module; nothing was imported."""
 
     def __init__(self, module: str, allowed: Sequence[str]) -> None:
         may = f"from {', '.join(allowed)}" if allowed else "nothing that a job names"
@@ -46,7 +46,7 @@ def import_allowed(module: str, allowed: Sequence[str]) -> ModuleType:
 
     Raises:
         ImportNotAllowed: It is in none of the packages; nothing was imported.
-        Exception: Whatever importing raises.
+        Exception: Whatever the import raises.
     """
     if not is_allowed(module, allowed):
         raise ImportNotAllowed(module, allowed)
@@ -54,11 +54,11 @@ def import_allowed(module: str, allowed: Sequence[str]) -> ModuleType:
 
 
 def follow(module: ModuleType, path: str, allowed: Sequence[str]) -> Any:
-    """What a path of attributes in a module leads to, such as ``Report.build``.
+    """The object at a path of attributes in a module, such as ``Report.build``.
 
     Raises:
-        ImportNotAllowed: It leads through a module of others, as ``os.system`` does where ``os`` is imported.
-        AttributeError: It leads nowhere.
+        ImportNotAllowed: The path leads through another module, as ``os.system`` does if ``os`` is imported.
+        AttributeError: There is no such attribute.
     """
     target: Any = module
     for part in path.split("."):

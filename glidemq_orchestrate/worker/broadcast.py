@@ -1,4 +1,4 @@
-"""BroadcastWorker: one subscription's share of a queue's messages. At least once for each."""
+"""BroadcastWorker: handles one subscription's messages of a queue, each at least once."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 _jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the shared one
 BLOCK_MS: Final = 200
 UPKEEP_SECONDS: Final = 0.5
-MOST_SAYINGS: Final = 1_000
+MOST_UNSENT: Final = 1_000
 
 
 class BroadcastWorker(Service):
-    """Runs one handler for the messages of a subscription until it is stopped.
+    """Run one handler for the messages of a subscription until it is stopped.
 
-    Workers with the same subscription share its messages; each subscription gets them all. A failed run is
-    repeated for this subscription only, as the options of the message say.
+    Workers with the same subscription share its messages; each subscription gets all of them. A failed run is
+    repeated for this subscription only, according to the options of the message.
 
     Args:
         name: The queue.
-        handler: Gets a ``Context``; ``ctx.name`` is the subject.
+        handler: Called with a ``Context``; ``ctx.name`` is the subject.
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         subscription: Its name; not blank.
-        start_from: For a new subscription: ``$`` from now on, ``0-0`` all there is, or an entry id.
-        subjects: Patterns, of which one must fit: ``*`` is one segment, ``>`` at the end one or more.
+        start_from: For a new subscription: ``$`` from now on, ``0-0`` all existing ones, or an entry id.
+        subjects: Patterns, of which one must match: ``*`` is one segment, ``>`` at the end one or more.
         concurrency: Messages at the same time.
-        lock_duration: After so long without a sign of life others take a message over; at least a second.
-        max_stalled: How often a message may lose its worker before it fails.
+        lock_duration: After this long without a heartbeat others take a message over; at least a second.
+        max_stalled: How often a message may stall before it fails.
         shutdown_timeout: How long a stop waits for running handlers. Then ``ctx.cancelled`` is set, async
             handlers are cancelled, and others take the messages over after ``lock_duration``.
         prefix: First part of every key.
@@ -101,7 +101,7 @@ class BroadcastWorker(Service):
         self._held: dict[str, tuple[Attempt, asyncio.Task[None]]] = {}
         self._cancelled: dict[str, Cancelled] = {}
         self._again = True
-        self._sayings = 0
+        self._unsent = 0
 
     # --- the service ---
 
@@ -112,7 +112,7 @@ class BroadcastWorker(Service):
         name = self._subscription.queue.queue
         self._keep(f"messages of queue {name}", self._fetch_for_ever)
         self._every(f"leases of queue {name}", min(self._lock_ms / 3000, UPKEEP_SECONDS), self._beat)
-        self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, self._look_after)
+        self._every(f"upkeep of queue {name}", UPKEEP_SECONDS, self._maintain)
 
     async def _drain(self) -> None:
         tasks = [task for _, task in self._held.values()]
@@ -120,7 +120,7 @@ class BroadcastWorker(Service):
             await asyncio.wait(tasks, timeout=self._shutdown_seconds)
 
     async def _finish(self) -> None:
-        """Leave what does not end: it stays pending, and is taken over when its lock is over."""
+        """Abandon the runs that do not end: they stay pending and are taken over when the lock expires."""
         for cancelled in self._cancelled.values():
             cancelled.set()
         tasks = [task for _, task in self._held.values()]
@@ -138,6 +138,7 @@ class BroadcastWorker(Service):
     # --- its tasks ---
 
     async def _fetch_for_ever(self) -> None:
+        """Fetch messages while there is room, until stopped."""
         is_stopping = self._asked_to_stop.is_set
         while not is_stopping():
             if len(self._held) >= self._concurrency or self._threads.is_crowded:
@@ -156,13 +157,14 @@ class BroadcastWorker(Service):
         held = [attempt.job_id for attempt, _ in self._held.values()]
         await self._run(ops.beat(self._subscription, held, self._clock))
 
-    async def _look_after(self) -> None:
+    async def _maintain(self) -> None:
         taken = await self._run(
             ops.upkeep(self._subscription, self.id, self._lock_ms, self._max_stalled, self._clock)
         )
         self._again = self._again or bool(taken)
 
     async def _fetch(self, *, again: bool) -> None:
+        """Fetch messages up to the free places, or the pending ones again, and start their runs."""
         room = self._concurrency - len(self._held)
         count = 2 * self._concurrency if again else room
         begun = await self._run(
@@ -174,28 +176,29 @@ class BroadcastWorker(Service):
         for attempt in begun:
             task = asyncio.create_task(self._work(attempt))
             self._held[attempt.entry_id] = attempt, task
-            task.add_done_callback(functools.partial(self._left, attempt))
+            task.add_done_callback(functools.partial(self._task_ended, attempt))
 
-    def _left(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
-        """The run of a message has ended, by whatever: its place is free."""
+    def _task_ended(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        """Free the place of a message, however its run ended."""
         self._held.pop(attempt.entry_id, None)
         self._cancelled.pop(attempt.entry_id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # It stays pending, and is taken over when nobody gives a sign of life for it.
-            logger.error("message %s: its outcome was not taken", attempt.job_id, exc_info=error)
+            # It stays pending, and is taken over once it has no heartbeat.
+            logger.error("message %s: its outcome was not accepted", attempt.job_id, exc_info=error)
 
     # --- one message ---
 
     async def _work(self, attempt: Attempt) -> None:
         try:
-            verdict = await self._judge(attempt)
+            outcome = await self._judge(attempt)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as exc:  # noqa: BLE001  a message that cannot even be judged fails
-            verdict = judge_error(attempt, exc, _jitter.random())
-        await self._hand_in(attempt, self._call_for(attempt, verdict))
+            outcome = judge_error(attempt, exc, _jitter.random())
+        await self._report(attempt, self._call_for(attempt, outcome))
 
     async def _judge(self, attempt: Attempt) -> Outcome:
+        """Run the handler of a message within its time limit; its outcome."""
         chance, limit = random.random(), attempt.options.timeout  # noqa: S311  jitter
         try:
             refuse_unreadable([attempt])
@@ -212,19 +215,20 @@ class BroadcastWorker(Service):
             return judge_error(attempt, ended.error, chance)
         return judge_result(attempt, ended.value, chance)
 
-    def _call_for(self, attempt: Attempt, verdict: Outcome) -> Call[Any]:
+    def _call_for(self, attempt: Attempt, outcome: Outcome) -> Call[Any]:
+        """The call that reports an outcome; one that only jobs can have is reported as a failure."""
         queue, group, now_ms = self._subscription.queue, self._subscription.group, self._clock.now_ms()
         job_id, entry_id = attempt.job_id, attempt.entry_id
-        match verdict.kind:
+        match outcome.kind:
             case Kind.DONE | Kind.SKIP:
-                result = verdict.text if verdict.kind is Kind.DONE else "null"
+                result = outcome.text if outcome.kind is Kind.DONE else "null"
                 return broadcasting.complete(queue, job_id, entry_id, group, result, now_ms)
             case Kind.FAIL:
                 return broadcasting.fail(
-                    queue, job_id, entry_id, group, reason=verdict.text, max_attempts=verdict.first,
-                    backoff_ms=verdict.second, now_ms=now_ms,
+                    queue, job_id, entry_id, group, reason=outcome.text, max_attempts=outcome.first,
+                    backoff_ms=outcome.second, now_ms=now_ms,
                 )  # fmt: skip
-        reason = f"a message cannot ask for {verdict.kind}: its job belongs to every subscription"
+        reason = f"a message cannot ask for {outcome.kind}: its job belongs to every subscription"
         return broadcasting.fail(
             queue, job_id, entry_id, group, reason=reason, max_attempts=0, backoff_ms=0, now_ms=now_ms
         )
@@ -237,8 +241,9 @@ class BroadcastWorker(Service):
             return await call_async(_awaited, ended.value)
         return ended
 
-    async def _hand_in(self, attempt: Attempt, call: Call[Any]) -> None:
-        pauses, what = reconnect_delays(), f"handing in a message of queue {attempt.queue}"
+    async def _report(self, attempt: Attempt, call: Call[Any]) -> None:
+        """Report an outcome, again after each broken connection."""
+        pauses, what = reconnect_delays(), f"reporting a message of queue {attempt.queue}"
         while True:
             try:
                 await self._run(ask(call))
@@ -250,12 +255,13 @@ class BroadcastWorker(Service):
                 return
 
     def _context(self, attempt: Attempt) -> Context:
+        """The context of a message; what its handler sends is bounded."""
         queue, loop = self._subscription.queue, asyncio.get_running_loop()
 
-        def say(call: Call[Any]) -> None:
-            if self._sayings < MOST_SAYINGS and not loop.is_closed():  # what is too much is dropped
-                self._sayings += 1
-                asyncio.run_coroutine_threadsafe(self._say(call), loop)
+        def send(call: Call[Any]) -> None:
+            if self._unsent < MOST_UNSENT and not loop.is_closed():  # the rest is dropped
+                self._unsent += 1
+                asyncio.run_coroutine_threadsafe(self._send(call), loop)
 
         cancelled = self._cancelled[attempt.entry_id] = Cancelled()
         return Context(
@@ -268,29 +274,29 @@ class BroadcastWorker(Service):
             inputs={},
             flow_id=None,
             node=None,
-            speaker=_Speaker(queue, attempt.job_id, say),
+            speaker=_Speaker(queue, attempt.job_id, send),
         )
 
-    async def _say(self, call: Call[Any]) -> None:
+    async def _send(self, call: Call[Any]) -> None:
         try:
             await self._run(ask(call))
         except GlideMQError as exc:
-            self._failures.report("what handlers say", exc)
+            self._failures.report("sending messages of handlers", exc)
         finally:
-            self._sayings -= 1
+            self._unsent -= 1
 
 
 class _Speaker(Unheard):
     """The ``Speaker`` of a message's context."""
 
-    def __init__(self, queue: QueueKeys, job_id: str, say: Callable[[Call[Any]], None]) -> None:
-        self._queue, self._job_id, self._say = queue, job_id, say
+    def __init__(self, queue: QueueKeys, job_id: str, send: Callable[[Call[Any]], None]) -> None:
+        self._queue, self._job_id, self._send = queue, job_id, send
 
     def progress(self, value: JsonLike) -> None:
-        self._say(broadcasting.progress(self._queue, self._job_id, encode(value, where="progress")))
+        self._send(broadcasting.progress(self._queue, self._job_id, encode(value, where="progress")))
 
     def log(self, line: str) -> None:
-        self._say(jobs.add_log(self._queue, self._job_id, line))
+        self._send(jobs.add_log(self._queue, self._job_id, line))
 
 
 async def _awaited(made: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Calls handlers where they run: on the loop, in a thread, or in a process of their own."""
+"""Calls handlers where they run: on the loop, in a thread, or in a separate process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Caller:
         """The call of a handler, to be awaited; it raises what the handler raises.
 
         Raises:
-            ThreadsGone: The interpreter goes down.
+            ThreadsUnavailable: The interpreter is shutting down.
             Exited: In place of what no coroutine may raise.
         """
         given: Any = execution.contexts if registered.batch_size else execution.contexts[0]
@@ -50,12 +50,12 @@ class Caller:
 
 
 def process_token(attempt: Attempt) -> str:
-    """By what a handler in a process says whose words they are."""
+    """The token by which messages of a handler in a process are matched to its attempt."""
     return f"{attempt.token}:{attempt.job_id}"
 
 
 async def _value(call: Awaitable[Ended]) -> Any:
-    """The value, or raise what was raised, in a form that passes through coroutines."""
+    """Return the value, or raise the error in a form that passes through coroutines."""
     ended = await call
     if ended.error is None:
         return ended.value

@@ -1,7 +1,7 @@
-"""Calls code of users. Whatever it raises comes back as a value: ``sys.exit()`` in a handler ends no worker.
+"""Calls user code. Whatever it raises is returned as a value: ``sys.exit()`` in a handler ends no worker.
 
-Plain functions run in threads of ours: one is always to be had, so no job waits for a handler that overstayed
-its time, and none of them keeps the process from ending.
+Plain functions run in our own threads: a free one is always available, so no job waits for a handler that
+runs beyond its timeout, and no thread prevents the process from ending.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ MOST_OVERSTAYED: Final = 256
 IDLE_SECONDS: Final = 60.0
 
 
-class ThreadsGone(Exception):
-    """The interpreter is going down and starts no thread any more: the job must be given back."""
+class ThreadsUnavailable(Exception):
+    """The interpreter is shutting down and starts no more threads: the job must be given back."""
 
 
 class Ended(NamedTuple):
-    """What came of a call: a value, or what was raised."""
+    """The result of a call: a value, or the exception that it raised."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 async def call_async(function: Callable[..., Awaitable[Any]], *given: Any) -> Ended:
-    """Await a coroutine function of a user.
+    """Await a coroutine function of user code.
 
     Raises:
-        asyncio.CancelledError: This call was cancelled, or something that the function waited for was.
+        asyncio.CancelledError: This call was cancelled, or something that the function awaited was.
     """
     try:
         return Ended(await function(*given))
@@ -47,12 +47,12 @@ async def call_async(function: Callable[..., Awaitable[Any]], *given: Any) -> En
 
 
 class Threads:
-    """Threads for plain functions of users: begun when none is idle, and ended when idle for a minute.
+    """Threads for plain user functions: started when none is idle, and ended when idle for a minute.
 
-    A call that is cancelled leaves its thread to the function until that returns: it overstays.
+    A cancelled call leaves its thread to the function until that returns: it overstays.
 
     Args:
-        name: Of the threads.
+        name: The name of the threads.
     """
 
     def __init__(self, name: str) -> None:
@@ -68,11 +68,11 @@ class Threads:
         """Run a function in a thread, with the context variables of the caller.
 
         Raises:
-            ThreadsGone: No thread can be begun: the interpreter is going down.
-            asyncio.CancelledError: Only the waiting has ended; the function goes on.
+            ThreadsUnavailable: No thread can be started: the interpreter is shutting down.
+            asyncio.CancelledError: Only the waiting has ended; the function continues.
         """
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Ended] = loop.create_future()
+        future: asyncio.Future[Ended] = loop.create_future()
         about = contextvars.copy_context()
 
         def work() -> None:
@@ -81,17 +81,17 @@ class Threads:
             except BaseException as exc:  # noqa: BLE001  a handler harms its job only
                 ended = Ended(error=exc)
             with contextlib.suppress(RuntimeError):  # the loop has ended: the function outlived its worker
-                loop.call_soon_threadsafe(self._answer, answer, ended)
+                loop.call_soon_threadsafe(self._resolve, future, ended)
 
         self._give(work)
         try:
-            return await answer
+            return await future
         except asyncio.CancelledError:
             self.overstayed += 1
             if self.overstayed % 32 == 0:
-                logger.error(  # noqa: TRY400  the cancellation tells nothing
-                    "%d handlers run on although they timed out or were cancelled; each keeps a thread. "
-                    "Let them look at ctx.cancelled, or use process=True",
+                logger.error(  # noqa: TRY400  the cancellation explains nothing
+                    "%d handlers still run although they timed out or were cancelled; each keeps a thread. "
+                    "Let them check ctx.cancelled, or use process=True",
                     self.overstayed,
                     extra={"action": "overstayed"},
                 )
@@ -99,7 +99,7 @@ class Threads:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many functions overstay that no further job should be begun."""
+        """Whether so many functions overstay that no further job should start."""
         return self.overstayed >= MOST_OVERSTAYED
 
     def close(self) -> None:
@@ -109,15 +109,15 @@ class Threads:
         for _ in range(free):
             self._work.put(None)
 
-    def _answer(self, answer: asyncio.Future[Ended], ended: Ended) -> None:
-        if answer.done():
+    def _resolve(self, future: asyncio.Future[Ended], ended: Ended) -> None:
+        if future.done():
             self.overstayed -= 1
             self.when_one_returns()
         else:
-            answer.set_result(ended)
+            future.set_result(ended)
 
     def _give(self, work: Callable[[], None]) -> None:
-        """Have it done by the next thread that is free: there is one, or it is begun."""
+        """Give the work to a free thread, or to a new one if there is none."""
         with self._lock:
             is_free = self._free > 0
             if is_free:
@@ -128,17 +128,17 @@ class Threads:
             try:
                 threading.Thread(target=self._serve, name=f"{self._name}-{self._count}", daemon=True).start()
             except RuntimeError as exc:
-                raise ThreadsGone from exc
+                raise ThreadsUnavailable from exc
         self._work.put(work)
 
     def _serve(self) -> None:
-        """What a thread does: one thing after the other, until it is told to end or was idle for long."""
+        """Run one piece of work after the other, until closed or idle for too long."""
         while True:
             try:
                 work = self._work.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 with self._lock:
-                    if not self._free:  # something was given to it this moment
+                    if not self._free:  # it was given work at this very moment
                         continue
                     self._free -= 1
                 return

@@ -1,7 +1,7 @@
-"""In a process of its own: run handlers, one after the other, and tell the worker what came of each.
+"""In a separate process: run handlers, one after the other, and send each result to the worker.
 
-Whatever a handler does, what it raises included, reaches the worker as a frame: a letter, a length, a body.
-The worker sends ``(function, job)`` pickled by name; the job's payload in it is JSON, never code.
+Results, errors and messages reach the worker as frames: a letter, a length, a body. The worker sends
+``(function, job)`` pickled by name; the job's payload in it is JSON, never code.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ _MAX_TEXT: Final = 100_000
 
 
 def serve(sock: socket.socket) -> None:
-    """Run what comes until the worker closes the connection."""
-    # A session of its own: Ctrl-C is the worker's affair, and what a handler starts can be ended with it.
+    """Run the received tasks until the worker closes the connection."""
+    # A separate session: Ctrl-C reaches the worker only, and what a handler starts can be killed with it.
     os.setsid()
     own, messenger = os.getpid(), _Messenger(sock)
     while (task := _receive(sock)) is not None:
-        messenger.say(BEGUN, b"")
+        messenger.send(BEGUN, b"")
         try:
             function, job = pickle.loads(task)  # noqa: S301  the worker's own
             kind, body = DONE, _run(function, job, messenger)
         except BaseException as exc:  # noqa: BLE001  nothing that a handler does may end this loop
             kind, body = RAISED, pack(exc)
-        if os.getpid() != own:  # a handler has forked and let the copy come back here
+        if os.getpid() != own:  # a handler has forked and let the copy return here
             os._exit(1)
-        messenger.say(kind, body)
+        messenger.send(kind, body)
 
 
 class _Messenger:
-    """How this process speaks to its worker; any thread may use it."""
+    """Sends frames to the worker; any thread may use it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self._lock = sock, threading.Lock()
 
-    def say(self, kind: bytes, body: bytes) -> None:
+    def send(self, kind: bytes, body: bytes) -> None:
         with self._lock:
             self._sock.sendall(HEAD.pack(kind, len(body)) + body)
 
 
 class _Speaker(Unheard):
-    """What a handler speaks by: its words go to the worker."""
+    """Sends progress and log lines of a handler to the worker."""
 
     def __init__(self, messenger: _Messenger, name: str) -> None:
         self._messenger, self._name = messenger, name
 
     def progress(self, value: JsonLike) -> None:
-        self._messenger.say(PROGRESS, encode(value, where=f"progress of job {self._name}").encode())
+        self._messenger.send(PROGRESS, encode(value, where=f"progress of job {self._name}").encode())
 
     def log(self, line: str) -> None:
         body = line.encode(errors="replace")
@@ -77,7 +77,7 @@ class _Speaker(Unheard):
             raise PayloadTooLarge(
                 f"a line of a log is {len(body):,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}", where="log"
             )
-        self._messenger.say(LOG, body)
+        self._messenger.send(LOG, body)
 
 
 def _receive(sock: socket.socket) -> bytes | None:
@@ -104,51 +104,51 @@ def _run(function: Callable[[Context], JsonLike], job: dict[str, Any], messenger
 
 
 class HandlerRaised(Exception):
-    """Stands for what a handler in a process raised where that cannot travel: a class of the same name."""
+    """Base of the stand-in for an exception that cannot be pickled: a class of the same name."""
 
 
 class ProcessTraceback(Exception):
-    """Where in the process it was raised, as text."""
+    """The traceback in the process, as text."""
 
 
 def pack(error: BaseException) -> bytes:
-    """An exception as bytes, whatever it is."""
-    told = {
+    """An exception of any kind as bytes."""
+    fields = {
         "name": type(error).__name__,
         "text": _text(error)[:_MAX_TEXT],
         "trace": "".join(traceback.format_exception(error))[-_MAX_TEXT:],
         "whole": _whole(error) if isinstance(error, Exception) else "",
     }
-    return json.dumps(told).encode()
+    return json.dumps(fields).encode()
 
 
 def unpack(body: bytes) -> Exception:
-    """The exception, of its own class where that can be made again; never one that would end a worker."""
-    told = json.loads(body)
+    """The exception, of its own class if that can be restored; never one that would end a worker."""
+    fields = json.loads(body)
     error: Any = None
-    with suppress(BaseException):  # code of users
-        error = pickle.loads(base64.b64decode(told["whole"]))  # noqa: S301  from our own process
+    with suppress(BaseException):  # user code
+        error = pickle.loads(base64.b64decode(fields["whole"]))  # noqa: S301  from our own process
     # The last two would become something else on their way out of a coroutine.
     if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
-        error = type(told["name"], (HandlerRaised,), {})(told["text"])
-    error.__cause__ = ProcessTraceback(told["trace"])
+        error = type(fields["name"], (HandlerRaised,), {})(fields["text"])
+    error.__cause__ = ProcessTraceback(fields["trace"])
     made: Exception = error
     return made
 
 
 def _whole(error: Exception) -> str:
-    """The exception pickled, or empty: only what really can be made again, and then says the same."""
+    """The exception pickled; empty unless it can be restored with the same class and text."""
     for way in (error, _Remade(error)):
-        with suppress(BaseException):  # code of users
+        with suppress(BaseException):  # user code
             packed = pickle.dumps(way)
-            made = pickle.loads(packed)  # noqa: S301  it was made a line before
+            made = pickle.loads(packed)  # noqa: S301  it was pickled on the line before
             if type(made) is type(error) and str(made) == str(error) and len(packed) < MAX_PAYLOAD_BYTES:
                 return base64.b64encode(packed).decode()
     return ""
 
 
 class _Remade:
-    """Pickles an exception past its constructor, which may want other arguments than ``args``."""
+    """Pickles an exception past its constructor, which may need other arguments than ``args``."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -158,7 +158,7 @@ class _Remade:
 
 
 def remake(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
-    """Make an exception without calling its constructor."""
+    """Restore an exception without calling its constructor."""
     made = kind.__new__(kind)
     made.args = args
     made.__dict__.update(state)
@@ -168,5 +168,5 @@ def remake(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException:  # noqa: BLE001  an exception of a user that cannot even tell itself
+    except BaseException:  # noqa: BLE001  a user exception whose __str__ raises
         return ""

@@ -1,4 +1,4 @@
-"""What a handler gets: its input, and ways to talk about its run."""
+"""The argument of a handler: its input, and ways to report on its run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glidemq_orchestrate.jobs.usage import Usage
 
 
 class Cancelled:
-    """Whether a handler should stop; usable from any thread. Cheap until somebody asks."""
+    """Whether a handler should stop; usable from any thread. Cheap until ``wait`` is called."""
 
     __slots__ = ("_event", "_is_set")
 
@@ -33,7 +33,7 @@ class Cancelled:
             self._event.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the handler should stop, at most ``timeout`` seconds; answers whether it should."""
+        """Block until the handler should stop, at most ``timeout`` seconds; returns whether it should."""
         if self._event is None:
             self._event = threading.Event()
         if self._is_set:  # set in the meantime
@@ -42,7 +42,7 @@ class Cancelled:
 
 
 class FlowOfNode(Protocol):
-    """The flow of a running node: what its handler may add to it. See ``running_flow.RunningFlow``."""
+    """The flow of a running node, for adding nodes. See ``running_flow.RunningFlow``."""
 
     def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         """Add nodes, from a plain handler; they join the flow when the handler has returned."""
@@ -58,7 +58,7 @@ class FlowOfNode(Protocol):
         collect: FlowNode | None = None,
         before: Sequence[str] = (),
     ) -> None:
-        """Add a node an item, and one that collects them."""
+        """Add a node per item, and one that collects them."""
 
     async def map_over_async(
         self,
@@ -72,7 +72,7 @@ class FlowOfNode(Protocol):
 
 
 class Speaker(Protocol):
-    """Takes what a handler says of its run, from any thread: what ``Context`` passes on."""
+    """Receives what a handler reports through its ``Context``, from any thread."""
 
     def progress(self, value: JsonLike) -> None:
         """See ``Context.progress``."""
@@ -88,49 +88,49 @@ class Speaker(Protocol):
 
 
 class Unheard:
-    """A speaker where some things can be said to nobody: a base for those that take the others."""
+    """A speaker that accepts nothing: a base for speakers that accept some kinds of reports."""
 
     __slots__ = ()
 
     def progress(self, _value: JsonLike) -> None:
-        """Raise: nobody is here."""
+        """Raise: no worker receives it."""
         raise RuntimeError(_UNHEARD)
 
     def log(self, _line: str) -> None:
-        """Raise: nobody is here."""
+        """Raise: no worker receives it."""
         raise RuntimeError(_UNHEARD)
 
     def output(self, _fields: Mapping[str, str]) -> None:
-        """Raise: nobody is here."""
+        """Raise: no worker receives it."""
         raise RuntimeError(_UNHEARD)
 
     def report_usage(self, _usage: Usage) -> None:
-        """Raise: nobody is here."""
+        """Raise: no worker receives it."""
         raise RuntimeError(_UNHEARD)
 
 
-_UNHEARD: Final = "there is no worker here to say it to"
+_UNHEARD: Final = "there is no worker here to report it to"
 
 
-_NOBODY: Final = Unheard()
+_NO_SPEAKER: Final = Unheard()
 
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """What a handler gets: its input, and ways to talk about the run. Usable from any thread.
+    """The argument of a handler: its input, and ways to report on the run. Usable from any thread.
 
     Attributes:
         queue: The queue the job came from.
         job_id: The job.
         name: The handler's name.
         attempt: 1 for the first run.
-        data: The job's payload; shared by nobody, change it freely.
+        data: The job's payload; not shared, so it may be changed.
         inputs: Results of the dependencies by node name; empty outside a flow.
-        cancelled: Set when the job was cancelled, timed out, or its lease went to another worker. Stop then:
-            whatever is returned afterwards is thrown away. A handler in a process is killed instead.
+        cancelled: Set when the job was cancelled, timed out, or lost its lease to another worker. Stop then:
+            whatever is returned afterwards is discarded. A handler in a process is killed instead.
         flow_id, node: The flow and the position in it; None outside a flow.
-        speaker: Takes what the handler says by the methods below.
-        signals: What a suspended job was sent: ``{"name", "data", "receivedAt"}`` each, oldest first.
+        speaker: Receives what the handler reports by the methods below.
+        signals: The signals sent to a suspended job: ``{"name", "data", "receivedAt"}`` each, oldest first.
         flow: Adds nodes to the flow; None outside a flow, and for handlers in processes.
         fallback: The entry of the job's ``fallbacks`` that this attempt should use; None for the first
             attempt.
@@ -145,7 +145,7 @@ class Context:
     inputs: Mapping[str, Json]
     flow_id: str | None
     node: str | None
-    speaker: Speaker = _NOBODY
+    speaker: Speaker = _NO_SPEAKER
     cancelled: Cancelled = field(default_factory=Cancelled)
     signals: Sequence[Json] = ()
     fallback: Fallback | None = None
@@ -153,7 +153,7 @@ class Context:
     allow_import: Sequence[str] = ()
 
     def progress(self, value: JsonLike) -> None:
-        """Tell how far the run is, by any JSON value; readers see the newest.
+        """Report how far the run is, as any JSON value; readers see the newest.
 
         Raises:
             EncodeError: The value is not JSON, or too large.
@@ -161,17 +161,17 @@ class Context:
         self.speaker.progress(value)
 
     def log(self, line: str) -> None:
-        """Keep a line of text with the job."""
+        """Store a line of text with the job."""
         self.speaker.log(line)
 
     def output(self, fields: Mapping[str, str]) -> None:
         """Append texts by name to the job's output stream (``queue.read_output``).
 
         Raises:
-            ServerBusy: Too much of what the job said is still to be sent.
+            ServerBusy: Too many messages of the job are still to be sent.
         """
         self.speaker.output(fields)
 
     def report_usage(self, usage: Usage) -> None:
-        """Tell what the job used; it replaces what it told before, and is charged to its budget."""
+        """Report what the job used; this replaces the previous report and is charged to its budget."""
         self.speaker.report_usage(usage)

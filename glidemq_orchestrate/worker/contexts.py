@@ -21,14 +21,14 @@ from glidemq_orchestrate.worker.running_flow import RunningFlow
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """Makes what handlers get.
+    """Makes the contexts of handlers.
 
     Attributes:
         run: Drives operations.
         queues: Keys by queue name.
-        messenger: Sends what handlers say.
-        clock: The present.
-        allow_import: From which packages handlers import what a job names.
+        messenger: Sends the messages of handlers.
+        clock: The current time.
+        allow_import: The packages from which handlers may import what a job names.
     """
 
     run: Run
@@ -38,10 +38,10 @@ class Contexts:
     allow_import: Sequence[str] = ()
 
     def make(self, attempt: Attempt) -> Context:
-        """What the handler of an attempt gets.
+        """The context of an attempt.
 
         Raises:
-            DecodeError: The stored data, inputs or signals are not JSON.
+            DecodeError: The stored data, inputs or signals are not valid JSON.
         """
         options, index, signals = attempt.options, attempt.fallback_index, attempt.signals
         sent = decode(signals, where=f"signals of job {attempt.job_id}") if signals else ()
@@ -72,7 +72,7 @@ def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
     """Raise for an attempt that no handler can run.
 
     Raises:
-        DecodeError: Fields of the job hold what cannot be meant; the message says which.
+        DecodeError: Fields of the job hold impossible values; the message lists them.
     """
     for attempt in attempts:
         if attempt.unreadable:
@@ -80,13 +80,13 @@ def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
 
 
 def portable(context: Context) -> dict[str, Any]:
-    """What a context in another process is made of."""
+    """The fields of a context that travel to another process."""
     names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
     return {name: getattr(context, name) for name in (*names, "allow_import")}
 
 
 def _read_signals(stored: Any) -> Sequence[Any]:
-    """Signals with their data decoded: glide-mq stores that as a JSON text of its own."""
+    """Signals with their data decoded: glide-mq stores it as a separate JSON text."""
     if not isinstance(stored, list):
         return ()
     return [

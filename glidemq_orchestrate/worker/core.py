@@ -1,6 +1,6 @@
-"""What a worker decides, without doing it: how much to take, and what an outcome means.
+"""The decisions of a worker, without I/O: how many jobs to fetch, and what an outcome means.
 
-Input is what happened; output is what to do. Nothing here knows of connections, tasks or threads.
+Input is what happened; output is what to do. Nothing here uses connections, tasks or threads.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ MOST_AHEAD: Final = 128
 class Slots:
     """How many jobs a worker may hold, and which it holds.
 
-    ``concurrency`` runs at the same time. Of short jobs it holds some more, so that the next one need not
-    wait for
-    a round trip: as many as start within 20 ms, at most 128; or ``prefetch`` where that is given.
+    ``concurrency`` jobs run at the same time. Of short jobs it holds more, so that the next one need not wait
+    for a round trip: as many as start within 20 ms, at most 128; or ``prefetch`` where that is given.
 
     Attributes:
-        held: Every attempt in the hands of this worker, begun or not, by token and job.
-        waiting: Those of them that have not begun, in order.
-        running: Runs at work; a batch is one.
-        reserved: Jobs that have been asked for.
-        is_blocked: Too many handlers overstay their time: nothing is begun until one returns.
+        held: Every attempt that this worker holds, started or not, by queue and job.
+        waiting: Those of them that have not started, in order.
+        running: Calls of handlers under way; a batch is one.
+        reserved: Jobs that have been requested.
+        is_blocked: Too many handlers run beyond their timeout: nothing starts until one returns.
     """
 
     concurrency: int
@@ -53,33 +52,33 @@ class Slots:
     mean_seconds: float = 1.0
 
     def room(self) -> int:
-        """How many more jobs to ask for."""
+        """How many more jobs to request."""
         if self.stopping or self.is_blocked:
             return 0
         return max(self.concurrency + self.batch_room + self.ahead() - len(self.held) - self.reserved, 0)
 
     def ahead(self) -> int:
-        """How many jobs to hold beyond those at work."""
+        """How many jobs to hold beyond the running ones."""
         if self.prefetch is not None:
             return self.prefetch
         return min(int(self.concurrency * AHEAD_SECONDS / max(self.mean_seconds, 1e-5)), MOST_AHEAD)
 
     def ran(self, seconds: float) -> None:
-        """Learn from a run how long runs take."""
+        """Update the mean duration of runs."""
         self.mean_seconds += (seconds - self.mean_seconds) / 16
 
     def take(self, attempt: Attempt) -> None:
-        """An attempt is in the hands of this worker."""
+        """Hold an attempt."""
         self.held[attempt.queue, attempt.job_id] = attempt
 
     def free(self, attempt: Attempt) -> None:
-        """An attempt has ended. A newer attempt of the same job stays."""
+        """Release an attempt that has ended. A newer attempt of the same job stays."""
         if self.held.get((attempt.queue, attempt.job_id)) is attempt:
             del self.held[attempt.queue, attempt.job_id]
 
 
 def judge_result(attempt: Attempt, value: JsonLike, random: float) -> Outcome:
-    """What to say about a handler that returned; a value that is not JSON is a failure."""
+    """The outcome of a handler that returned; a value that is not valid JSON is a failure."""
     try:
         text = "null" if value is None else encode(value, where=f"result of job {attempt.name}")
     except EncodeError as exc:
@@ -95,7 +94,7 @@ def judge_error(
     now_ms: int = 0,
     backoffs: Mapping[str, BackoffStrategy] | None = None,
 ) -> Outcome:
-    """What to say about a handler that raised."""
+    """The outcome of a handler that raised."""
     options, text = attempt.options, text_of(error)
     if isinstance(error, Unrecoverable):
         return _failed(attempt, text or "Unrecoverable", 0, 0)
@@ -115,12 +114,13 @@ def judge_error(
             if strategy
             else delay_ms(options.backoff, failures, random)
         )
-    except BaseException as exc:  # noqa: BLE001  code of a user, asked about an error of a user
+    except BaseException as exc:  # noqa: BLE001  user code, called with a user error
         wait, reason = 0, f"{reason} (and backoff {options.backoff_name!r} raised {type(exc).__name__})"
     return _failed(attempt, reason, options.attempts, wait)
 
 
 def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str) -> Outcome:
+    """The outcome of a handler that raised a signal which is no failure."""
     if isinstance(error, Skip):
         return Outcome(attempt, Kind.SKIP, short_reason(text), attempt.options.remove_on_complete)
     if isinstance(error, WaitForChildren):
@@ -131,13 +131,13 @@ def _parked(attempt: Attempt, error: Skip | WaitForChildren | Suspend, text: str
 
 
 def unknown_handler(attempt: Attempt, known: list[str]) -> Outcome:
-    """What to say about a job whose name has no handler here."""
-    told = f"no handler for job {attempt.name!r} in this worker (known: {', '.join(known) or 'none'})"
-    return _failed(attempt, f"HandlerNotFound: {told}", 0, 0)
+    """The failure of a job whose name has no handler here."""
+    text = f"no handler for job {attempt.name!r} in this worker (known: {', '.join(known) or 'none'})"
+    return _failed(attempt, f"HandlerNotFound: {text}", 0, 0)
 
 
 def refuse(attempt: Attempt, reason: str) -> Outcome:
-    """What to say about a job that no attempt can run."""
+    """The final failure of a job that no further attempt can run."""
     return _failed(attempt, reason, 0, 0)
 
 
@@ -156,8 +156,8 @@ def _failed(attempt: Attempt, reason: str, attempts: int, backoff_ms: int) -> Ou
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says; '' for one of a user that cannot even tell itself."""
+    """The text of an exception; '' if its ``__str__`` raises."""
     try:
         return str(error)
-    except BaseException:  # noqa: BLE001  an exception of a user that cannot even tell itself
+    except BaseException:  # noqa: BLE001  a user exception whose __str__ raises
         return ""

@@ -1,4 +1,4 @@
-"""A handler at work: what the parts of a worker and its middleware know of it."""
+"""A running handler, as the parts of a worker and its middleware see it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from glidemq_orchestrate.worker.context import Context
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """A handler at work on one job or, for a batch, on several.
+    """A handler running for one job or, in a batch, for several.
 
     Attributes:
         attempts: The jobs, each with ``queue``, ``job_id``, ``name``, ``attempts_made`` (before this one),
             ``flow_id``, ``node`` and ``options``. Read them only.
         started: When it began, by the clock of the worker's loop.
-        contexts: What the handler gets: one for each job.
-        stopped: The jobs that shall stop: True for one that was revoked, False for one whose lease is lost.
+        contexts: The arguments of the handler: one for each job.
+        stopped: The jobs that shall stop: True for one that was revoked, False for one that lost its lease.
         task: The task in which it runs.
         has_ended: Its place is free.
-        is_over: What came of all its attempts is said.
+        is_over: The outcomes of all its attempts are reported.
     """
 
     attempts: Sequence[Attempt]

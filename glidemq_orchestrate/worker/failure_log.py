@@ -1,4 +1,4 @@
-"""What a service says about the failures that it survives."""
+"""The log of the failures that a service survives."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ REPEAT_SECONDS: Final = 60.0
 
 
 class FailureLog:
-    """Says what a service survived: loudly the first time, then once a minute with a count."""
+    """Logs the failures that a service survives: immediately at first, then once a minute with a count."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._known: dict[str, tuple[str, float, int]] = {}
 
     def report(self, what: str, exc: BaseException) -> None:
-        """Log it, unless the same was logged within the last minute."""
+        """Log a failure, unless the same one was logged within the last minute."""
         text, now = f"{type(exc).__name__}: {text_of(exc)}", time.monotonic()
         known, since, count = self._known.get(what, ("", 0.0, 0))
         if text == known and now - since < REPEAT_SECONDS:
@@ -33,7 +33,7 @@ class FailureLog:
         is_outage = isinstance(exc, TransportError)
         logger.log(
             logging.WARNING if is_outage else logging.ERROR,
-            "%s: %s failed and is tried again%s: %s",
+            "%s: %s failed and is retried%s: %s",
             self._name,
             what,
             again,
@@ -43,7 +43,7 @@ class FailureLog:
         )
 
     def clear(self, what: str) -> None:
-        """It works again: the next failure is news."""
+        """Log that it works again; the next failure is logged immediately."""
         if self._known.pop(what, None) is not None:
             logger.info(
                 "%s: %s works again", self._name, what, extra={"action": "recovered", "worker": self._name}

@@ -1,4 +1,4 @@
-"""User code for job names: the registry, what a handler gets, and what it may raise to steer its job."""
+"""User code by job name: handlers, hooks and backoffs, and their registry."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ S = TypeVar("S", bound=BackoffStrategy)
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """What a worker tells its hooks about one job.
+    """An event of one job in a worker, passed to its hooks and middleware.
 
     Attributes:
-        kind: ``active``, ``completed``, ``retrying``, ``failed``, or ``lost`` (the lease went to somebody
-            else).
+        kind: ``active``, ``completed``, ``retrying``, ``failed``, or ``lost`` (another worker has the lease).
         seconds: How long the handler ran; 0 for ``active``.
-        reason: Why it failed; else empty.
+        reason: Why it failed; otherwise empty.
     """
 
     kind: str
@@ -69,7 +68,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """User code for a job name, and where it runs: on the loop, in a thread, or in a process of its own."""
+    """User code for a job name, and where it runs: on the loop, in a thread, or in a separate process."""
 
     function: Callable[..., Any]
     is_async: bool
@@ -100,11 +99,11 @@ class Handlers:
 
         Args:
             name: The job name.
-            process: Run it in a process of its own, which a timeout or a cancel kills. Then it must be a
-                plain function at the top of a module, and its context cannot be told that it was cancelled.
+            process: Run it in a separate process, which a timeout or a cancel kills. Then it must be a plain
+                function at the top level of a module, and its ``ctx.cancelled`` is never set.
 
         Raises:
-            ConfigurationError: The name is taken or empty, or an async function was to run in a process.
+            ConfigurationError: The name is taken or empty, or an async function cannot run in a process.
         """
         _check_name(name)
 
@@ -122,9 +121,9 @@ class Handlers:
     def batch_handler(
         self, name: str, *, size: int, wait: timedelta = timedelta(milliseconds=50)
     ) -> Callable[[B], B]:
-        """Register a function that gets up to ``size`` jobs at once: a list of contexts, answered by a list.
+        """Register a function for up to ``size`` jobs together: it takes and returns a list.
 
-        It runs when ``size`` jobs are there, or ``wait`` after the first of them came. A batch takes one
+        It runs when ``size`` jobs are there, or ``wait`` after the first of them arrived. A batch takes one
         place of the worker's concurrency; every job in it keeps its own attempts. Its timeout is the longest
         of its jobs.
 
@@ -146,7 +145,7 @@ class Handlers:
         return register
 
     def backoff(self, name: str) -> Callable[[S], S]:
-        """Register a backoff for jobs whose options name it: it gets the number of failures and the error.
+        """Register a backoff for jobs that name it; called with the number of failures and the error.
 
         Raises:
             ConfigurationError: The name is taken, empty, or one of glide-mq's own (fixed, exponential).
@@ -165,7 +164,7 @@ class Handlers:
             raise ConfigurationError(f"job {name!r} has a handler already")
 
     def on_job(self, hook: J) -> J:
-        """Register a function that is told what happens to jobs. It runs on the worker's loop: be quick."""
+        """Register a function to call with each ``JobEvent``. It runs on the worker's loop: be quick."""
         self.job_hooks.append(hook)
         return hook
 
@@ -180,7 +179,7 @@ class Handlers:
         return hook
 
     def include(self, other: Handlers) -> None:
-        """Take over all handlers and hooks of another registry.
+        """Add all handlers and hooks of another registry.
 
         Raises:
             ConfigurationError: A job name or backoff is in both.

@@ -1,4 +1,4 @@
-"""Runs the handler of an attempt, and judges what came of it: one outcome for each job, whatever happened."""
+"""Runs the handler of an attempt and judges the result: one outcome for each job, whatever happens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.caller import Caller, Exited
-from glidemq_orchestrate.worker.calls import ThreadsGone
+from glidemq_orchestrate.worker.calls import ThreadsUnavailable
 from glidemq_orchestrate.worker.contexts import Contexts, refuse_unreadable
 from glidemq_orchestrate.worker.core import judge_error, judge_result, refuse
 from glidemq_orchestrate.worker.execution import Execution
@@ -30,17 +30,17 @@ _jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the s
 
 @dataclass(slots=True)
 class Judge:
-    """Runs handlers, and says what came of them.
+    """Runs handlers and returns their outcomes.
 
     Attributes:
         handlers: User code by job name.
-        contexts: Makes what they get.
+        contexts: Builds their arguments.
         caller: Calls them.
-        middleware: What happens around the calls, the outermost first.
+        middleware: Wraps the calls, the outermost first.
         unhandled: Decides about jobs that have no handler here.
-        clock: The present.
+        clock: The current time.
         is_abandoned: The worker ends: handlers are cancelled, and their jobs given back.
-        around: The middleware that does something around calls, the innermost first.
+        around: The middleware with an ``around`` of its own, the innermost first.
     """
 
     handlers: Handlers
@@ -53,15 +53,15 @@ class Judge:
     around: Sequence[Middleware] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Sort out who does something around calls."""
+        """Select the middleware with an ``around`` of its own."""
         self.around = inside_out(self.middleware)
 
     async def judge(self, execution: Execution) -> Sequence[Outcome | None]:
-        """One outcome per attempt; None where the lease is gone and there is nothing to hand in.
+        """One outcome per attempt; None where the lease is lost and there is nothing to report.
 
         Raises:
             asyncio.CancelledError: The worker ends, and gives the jobs back.
-            ThreadsGone: The interpreter goes down.
+            ThreadsUnavailable: The interpreter is shutting down.
         """
         attempts = execution.attempts
         registered = self.handlers.get(attempts[0].name)
@@ -74,29 +74,30 @@ class Judge:
             return await self._judge_readable(execution, exc)
         try:
             value = await wrap(self.around, execution, self.caller.call, registered, execution)
-        except (ThreadsGone, GeneratorExit):
+        except (ThreadsUnavailable, GeneratorExit):
             raise
         except asyncio.CancelledError as exc:
             return self._judge_cancelled(execution, exc)
-        except BaseException as exc:  # noqa: BLE001  the one place where code of users is caught
+        except BaseException as exc:  # noqa: BLE001  the one place where user code is caught
             return self._judge_raised(attempts, exc.error if isinstance(exc, Exited) else exc)
         if registered.batch_size:
             return self._judge_batch(attempts, value)
         return (self._judge_result(attempts[0], value),)
 
     def judge_cancelled(self, execution: Execution, attempt: Attempt) -> Outcome | None:
-        """What to say about an attempt whose task was cancelled, maybe before its first step."""
+        """The outcome of an attempt whose task was cancelled, maybe before its first step."""
         is_revoked = execution.stopped.get(attempt.job_id) if execution.stopped else None
-        if is_revoked is None:  # its handler has cancelled itself, or waited for such a one
+        if is_revoked is None:  # its handler cancelled itself, or awaited a task that was cancelled
             return self.judge_error(attempt, asyncio.CancelledError())
         return refuse(attempt, "revoked") if is_revoked else None
 
     def judge_error(self, attempt: Attempt, exc: BaseException) -> Outcome:
-        """What to say about an attempt that raised."""
+        """The outcome of an attempt that raised."""
         chance = _jitter.random()
         return judge_error(attempt, exc, chance, now_ms=self.clock.now_ms(), backoffs=self.handlers.backoffs)
 
     def _judge_raised(self, attempts: Sequence[Attempt], exc: BaseException) -> Sequence[Outcome]:
+        """Log what a handler raised; the outcomes of its jobs."""
         if isinstance(exc, BatchError):
             return self._judge_batch(attempts, exc.results)
         logger.info(
@@ -114,7 +115,7 @@ class Judge:
         return [self.judge_cancelled(execution, attempt) for attempt in execution.attempts]
 
     async def _judge_readable(self, execution: Execution, exc: GlideMQError) -> Sequence[Outcome | None]:
-        """A job whose payload is broken fails for good; the others of its batch run without it."""
+        """Fail a job whose payload is broken for good; run the others of its batch without it."""
         if len(execution.attempts) == 1:
             return [refuse(execution.attempts[0], f"{type(exc).__name__}: {exc}")]
         outcomes: list[Outcome | None] = []
@@ -123,6 +124,7 @@ class Judge:
         return outcomes
 
     def _judge_batch(self, attempts: Sequence[Attempt], results: Any) -> Sequence[Outcome]:
+        """One outcome per job of a batch; without one result for each, all of them failed."""
         if not isinstance(results, list | tuple) or len(results) != len(attempts):
             exc = TypeError(
                 f"a batch handler must return a list with a result for each of its {len(attempts)} jobs"
@@ -137,5 +139,5 @@ class Judge:
             return self.judge_error(attempt, result)
         try:
             return judge_result(attempt, result, _jitter.random())
-        except BaseException as exc:  # noqa: BLE001  a result whose own code raises while it is encoded
+        except BaseException as exc:  # noqa: BLE001  a result whose own code raises during encoding
             return self.judge_error(attempt, exc)

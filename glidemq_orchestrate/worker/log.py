@@ -41,21 +41,21 @@ class Log:
                 "job %s: failed: %s", attempt.job_id, outcome.text, extra=about("job_failed", attempt)
             )
         else:
-            # Also the answer to a repeat whose first reply was lost.
+            # Also the reply to a repeat whose first reply was lost.
             logger.warning(
-                "job %s: outcome not taken: %s",
+                "job %s: outcome not accepted: %s",
                 attempt.job_id,
                 verdict,
                 extra=about("outcome_refused", attempt),
             )
 
     def _warn_of_size(self, attempt: Attempt, size: int) -> None:
-        """Once for each name of a job: such results fill the memory of the server."""
+        """Warn once for each job name: such results fill the memory of the server."""
         if (attempt.queue, attempt.name) in self._known_as_large:
             return
         self._known_as_large.add((attempt.queue, attempt.name))
         logger.warning(
-            "queue %s: results of %s are large (%s characters): they stand in the job and in its event, and "
+            "queue %s: results of %s are large (%s characters): they are in the job and in its event, and "
             "few such events are kept; write them to a file, table or object store and return their location",
             attempt.queue,
             attempt.name,

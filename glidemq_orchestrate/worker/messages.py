@@ -1,7 +1,7 @@
-"""What handlers say while they run: progress, log lines, output and usage, apart from the outcomes.
+"""What handlers send while they run: progress, log lines, output and usage, apart from the outcomes.
 
-Each attempt has a line of its own, which is bounded: one that says more than the server takes waits, or loses
-log lines, and keeps nobody else's result back.
+Each attempt has its own bounded outbox: a handler that sends faster than the server accepts waits or loses
+log lines, and delays no other job's result.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from glidemq_orchestrate.keys import QueueKeys
 
 T = TypeVar("T")
 
-SAID_AT_ONCE: Final = 100
-MOST_UNSAID: Final = 1_000
-"""So many messages of an attempt wait to be sent; a thread that says more waits for room."""
+MOST_TOGETHER: Final = 100
+MOST_UNSENT: Final = 1_000
+"""At most this many messages of an attempt wait to be sent; a thread that sends more waits for room."""
 WAIT_SECONDS: Final = 1.0
-LAST_WORDS_SECONDS: Final = 5.0
+FLUSH_SECONDS: Final = 5.0
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
 class Message(NamedTuple):
-    """One thing to say, by a call or an operation; a newer one of the same kind replaces it."""
+    """One message, sent by a call or an operation; a newer one of the same kind replaces it."""
 
     call: Call[Any] | None = None
     op: Op[Any] | None = None
@@ -44,66 +44,66 @@ class Message(NamedTuple):
     may_be_dropped: bool = True
 
 
-class Line:
-    """What one attempt has said and the server has not heard yet. Thread-safe."""
+class Outbox:
+    """The unsent messages of one attempt. Thread-safe."""
 
     def __init__(self) -> None:
-        self._unsaid: deque[Message] = deque()
+        self._unsent: deque[Message] = deque()
         self._room = threading.Condition()
         self.dropped = 0
         self.is_closed = False
 
     def add(self, message: Message, *, may_wait: bool) -> bool:
-        """Answers whether a sender must be begun: nothing was waiting before.
+        """Add a message. Returns whether a sender must be started, as nothing was waiting before.
 
         Raises:
-            ServerBusy: There is no room for what must not be dropped.
+            ServerBusy: There is no room for a message that must not be dropped.
         """
         with self._room:
-            if message.kind and self._unsaid and self._unsaid[-1].kind == message.kind:
-                self._unsaid[-1] = message
+            if message.kind and self._unsent and self._unsent[-1].kind == message.kind:
+                self._unsent[-1] = message
                 return False
-            if len(self._unsaid) >= MOST_UNSAID and may_wait:
-                self._room.wait_for(lambda: len(self._unsaid) < MOST_UNSAID or self.is_closed, WAIT_SECONDS)
-            if len(self._unsaid) >= MOST_UNSAID and not message.may_be_dropped and not self.is_closed:
+            if len(self._unsent) >= MOST_UNSENT and may_wait:
+                self._room.wait_for(lambda: len(self._unsent) < MOST_UNSENT or self.is_closed, WAIT_SECONDS)
+            if len(self._unsent) >= MOST_UNSENT and not message.may_be_dropped and not self.is_closed:
                 raise ServerBusy(
-                    f"{MOST_UNSAID:,} messages of this job wait to be sent: it writes output faster than the "
-                    "server takes it. Write larger pieces, or await something in between"
+                    f"{MOST_UNSENT:,} messages of this job wait to be sent: it writes output faster than the "
+                    "server accepts it. Write larger pieces, or await something in between"
                 )
-            if len(self._unsaid) >= MOST_UNSAID or self.is_closed:
+            if len(self._unsent) >= MOST_UNSENT or self.is_closed:
                 self.dropped += 1
                 return False
-            self._unsaid.append(message)
-            return len(self._unsaid) == 1
+            self._unsent.append(message)
+            return len(self._unsent) == 1
 
     def next(self) -> Op[Any] | None:
-        """The operation that stands first, or as many plain calls as do; None when all is said."""
+        """The first operation, or as many plain calls as come first; None when the outbox is empty."""
         with self._room:
-            if not self._unsaid:
+            if not self._unsent:
                 return None
             calls: list[Call[Any]] = []
-            while self._unsaid and len(calls) < SAID_AT_ONCE and (call := self._unsaid[0].call) is not None:
+            while self._unsent and len(calls) < MOST_TOGETHER and (call := self._unsent[0].call) is not None:
                 calls.append(call)
-                self._unsaid.popleft()
+                self._unsent.popleft()
             self._room.notify_all()
-            return ask_each(calls) if calls else self._unsaid.popleft().op
+            return ask_each(calls) if calls else self._unsent.popleft().op
 
     def close(self) -> int:
-        """Take nothing any more; answers how many messages nobody will hear."""
+        """Accept no further message; returns how many were dropped."""
         with self._room:
-            self.dropped += len(self._unsaid)
-            self._unsaid.clear()
+            self.dropped += len(self._unsent)
+            self._unsent.clear()
             self.is_closed = True
             self._room.notify_all()
             return self.dropped
 
 
 class Messenger:
-    """Sends what handlers say. Made on the loop; any thread may speak."""
+    """Sends the messages of handlers. Created on the loop; any thread may use it."""
 
     def __init__(self, run: Run, queues: Mapping[str, QueueKeys], clock: Clock) -> None:
         self._run, self._queues, self._clock = run, queues, clock
-        self._lines: dict[tuple[str, str], Line] = {}
+        self._outboxes: dict[tuple[str, str], Outbox] = {}
         self._senders: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
@@ -118,15 +118,15 @@ class Messenger:
         )
         self._post(attempt, Message(call, kind="" if kind == "log" else "progress"))
 
-    def of(self, attempt: Attempt) -> OfAttempt:
-        """What the handler of an attempt speaks by."""
-        return OfAttempt(self, attempt)
+    def of(self, attempt: Attempt) -> AttemptSpeaker:
+        """The speaker of an attempt's context."""
+        return AttemptSpeaker(self, attempt)
 
     def output(self, attempt: Attempt, fields: Mapping[str, str]) -> None:
         """Append to the output of a job, from any thread.
 
         Raises:
-            ServerBusy: Too much of what the job said is still to be sent.
+            ServerBusy: Too many messages of the job are still to be sent.
         """
         op = jobs.add_output(self._queues[attempt.queue], attempt.job_id, fields)
         self._post(attempt, Message(op=op, may_be_dropped=False))
@@ -137,62 +137,64 @@ class Messenger:
         self._post(attempt, Message(op=op, kind="usage"))
 
     def has_unsent(self, attempt: Attempt) -> bool:
-        """Whether something that the attempt said may be on its way."""
-        return bool(self._lines) and _key(attempt) in self._lines
+        """Whether messages of the attempt may still be on their way."""
+        return bool(self._outboxes) and _key(attempt) in self._outboxes
 
     async def flush(self, attempt: Attempt) -> None:
-        """Wait until everything the attempt said is on the server, some seconds at most; it says no more."""
-        await asyncio.sleep(0)  # lets what other threads have just said come in
+        """Close the attempt once all its messages are on the server, or after some seconds."""
+        await asyncio.sleep(0)  # lets messages in that other threads have just sent
         if sender := self._senders.get(_key(attempt)):
-            await asyncio.wait({sender}, timeout=LAST_WORDS_SECONDS)
-        self.hush(attempt)
+            await asyncio.wait({sender}, timeout=FLUSH_SECONDS)
+        self.close(attempt)
 
-    def hush(self, attempt: Attempt) -> None:
-        """The attempt says no more; what is not on its way is dropped."""
+    def close(self, attempt: Attempt) -> None:
+        """Accept no further message of the attempt; drop those that are not on their way."""
         attempt.is_mute = True
-        line = self._lines.pop(_key(attempt), None) if self._lines else None
-        if line is not None and (dropped := line.close()):
+        outbox = self._outboxes.pop(_key(attempt), None) if self._outboxes else None
+        if outbox is not None and (dropped := outbox.close()):
             logger.warning(
-                "job %s: %d of its messages were not sent: it said more than the server took",
+                "job %s: %d of its messages were not sent: it wrote more than the server accepted",
                 attempt.job_id,
                 dropped,
                 extra={"action": "words_dropped", "queue": attempt.queue, "job_id": attempt.job_id},
             )
 
     def _post(self, attempt: Attempt, message: Message) -> None:
+        """Put a message into the outbox of its attempt, and start a sender if none is running."""
         key, is_here = _key(attempt), threading.get_ident() == self._loop_thread
         if attempt.is_mute:  # a handler that outlived its attempt
             return
-        line = self._lines.get(key) or self._lines.setdefault(key, Line())
-        if not line.add(message, may_wait=not is_here):
+        outbox = self._outboxes.get(key) or self._outboxes.setdefault(key, Outbox())
+        if not outbox.add(message, may_wait=not is_here):
             return
         if is_here:
-            self._begin(key, line)
+            self._begin(key, outbox)
         else:
             with contextlib.suppress(RuntimeError):  # the loop has ended: a handler that outlived its worker
-                self._loop.call_soon_threadsafe(self._begin, key, line)
+                self._loop.call_soon_threadsafe(self._begin, key, outbox)
 
-    def _begin(self, key: tuple[str, str], line: Line) -> None:
+    def _begin(self, key: tuple[str, str], outbox: Outbox) -> None:
         if key not in self._senders:
-            self._senders[key] = self._loop.create_task(self._send(key, line))
+            self._senders[key] = self._loop.create_task(self._send(key, outbox))
 
-    async def _send(self, key: tuple[str, str], line: Line) -> None:
+    async def _send(self, key: tuple[str, str], outbox: Outbox) -> None:
+        """Send the messages of an outbox until it is empty."""
         try:
-            while (op := line.next()) is not None:
+            while (op := outbox.next()) is not None:
                 try:
                     await self._run(op)
                 except TransportError:
-                    pass  # what is lost so is only told, not counted on
+                    pass  # these messages inform readers only: losing one does no harm
                 except GlideMQError as exc:
-                    logger.warning("a job's words were refused: %s", exc, extra={"action": "words_refused"})
+                    logger.warning("messages of a job refused: %s", exc, extra={"action": "words_refused"})
                 except Exception:
-                    logger.exception("a job's words could not be sent", extra={"action": "words_refused"})
+                    logger.exception("messages of a job not sent", extra={"action": "words_refused"})
         finally:
             self._senders.pop(key, None)
 
 
-class OfAttempt:
-    """What one attempt says through the messenger: the ``Speaker`` of its context."""
+class AttemptSpeaker:
+    """Sends the messages of one attempt through the messenger: the ``Speaker`` of its context."""
 
     __slots__ = ("_attempt", "_messenger")
 

@@ -1,7 +1,7 @@
-"""Handlers in processes of their own, which a timeout or a cancel kills, with all that they have started.
+"""Handlers in separate processes, which a timeout or a cancel kills, with everything they have started.
 
-Each process has a socket of its own to its worker and shares nothing with the others: one that is killed, at
-whatever moment, can leave no lock behind and harms no other. See ``child`` for what travels.
+Each process has its own socket to the worker and shares nothing with the others: killing one at any moment
+leaves no lock behind and harms no other. See ``child`` for the frames.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ Send = Callable[[str, str, str], None]
 
 
 class ProcessExpired(Exception):
-    """The process of a handler has gone before the handler returned."""
+    """The process of a handler ended before the handler returned."""
 
 
 class _NotBegun(Exception):
-    """The process had gone before the job reached it."""
+    """The process ended before the job reached it."""
 
 
 class Processes:
-    """Worker processes, started when a job needs one, and used again. None outlives this process.
+    """Worker processes, started when a job needs one, and reused. None outlives this process.
 
     Args:
-        send: Gets what the handlers say.
+        send: Receives the messages of the handlers.
     """
 
     def __init__(self, send: Send) -> None:
@@ -56,10 +56,10 @@ class Processes:
         atexit.register(self.close)  # before multiprocessing waits for its children
 
     async def run(self, function: Callable[..., Any], token: str, job: dict[str, Any]) -> JsonLike:
-        """Run a handler; cancelling this kills its process and what that has started.
+        """Run a handler; cancelling this kills its process and everything that has started.
 
         Raises:
-            Exception: What the handler raised, or that its process died. Never another ``BaseException``.
+            Exception: Raised by the handler, or because its process died. Never another ``BaseException``.
         """
         for tries_left in reversed(range(TRIES)):
             process = await self._take()
@@ -67,18 +67,18 @@ class Processes:
                 return await process.run(function, job, lambda kind, text: self._send(token, kind, text))
             except _NotBegun as exc:
                 if not tries_left:
-                    raise ProcessExpired(f"{await process.epitaph()}, before the job reached it") from exc
+                    raise ProcessExpired(f"{await process.exit_report()}, before the job reached it") from exc
             finally:
                 if process.is_idle:
                     self._idle.append(process)
                 else:
                     self._all.discard(process)
                     process.kill()
-                    process.bury()
+                    process.reap()
         raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
-        """Kill what is left, and wait for its end. In a forked child nothing happens."""
+        """Kill the remaining processes and wait for their end. Does nothing in a forked child."""
         atexit.unregister(self.close)
         if os.getpid() != self._owner:
             return
@@ -89,12 +89,13 @@ class Processes:
             process.join()
 
     async def _take(self) -> _Process:
+        """An idle process that is still usable, or a new one."""
         while self._idle:
             process = self._idle.pop()
-            if process.is_there:
+            if process.is_usable:
                 return process
             self._all.discard(process)
-            process.bury()  # not killed: it may have ended long ago, and its number belong to a stranger
+            process.reap()  # not killed: it may have ended long ago, and its pid may have been reused
         process = _Process()
         self._all.add(process)
         try:
@@ -111,7 +112,7 @@ class _Process:
     def __init__(self) -> None:
         self.is_idle = False
         # Not fork: this process has threads, and a copy of their locks would never be released. Nor the fork
-        # server, whose children are not ours: what killed them would not be known.
+        # server, whose children are not ours: their exit codes would not be known.
         context = multiprocessing.get_context("spawn")
         self._sock, self._theirs = socket.socketpair()
         self._sock.setblocking(False)
@@ -120,8 +121,8 @@ class _Process:
         )
 
     @property
-    def is_there(self) -> bool:
-        """Whether it can take a job, as far as one knows: between two jobs it says nothing, it only ends."""
+    def is_usable(self) -> bool:
+        """Whether it can take a job: between two jobs it sends nothing, so anything to read means its end."""
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -135,8 +136,8 @@ class _Process:
         try:
             await asyncio.shield(starting)
         except BaseException:
-            self._sock.close()  # it ends by that as soon as it has started
-            starting.add_done_callback(lambda _: self.bury())
+            self._sock.close()  # this ends it as soon as it has started
+            starting.add_done_callback(lambda _: self.reap())
             raise
 
     async def run(
@@ -148,7 +149,7 @@ class _Process:
         try:
             await loop.sock_sendall(self._sock, child.HEAD.pack(child.TASK, len(task)) + task)
             while True:
-                kind, body = await self._hear()
+                kind, body = await self._receive()
                 if kind == child.BEGUN:
                     begun = True
                 elif kind in (child.PROGRESS, child.LOG):
@@ -158,7 +159,7 @@ class _Process:
         except (OSError, EOFError) as exc:
             if not begun:
                 raise _NotBegun from exc
-            raise ProcessExpired(await self.epitaph()) from exc
+            raise ProcessExpired(await self.exit_report()) from exc
         result = child.unpack(body) if kind == child.RAISED else json.loads(body)
         self.is_idle = True
         if isinstance(result, Exception):
@@ -167,15 +168,15 @@ class _Process:
         return value
 
     def kill(self) -> None:
-        """Kill it and what it has started, now."""
+        """Kill it and everything it has started."""
         process = self._process
         if process.pid is not None:
-            with suppress(OSError):  # it has no session of its own yet, or nothing is left in it
+            with suppress(OSError):  # it has no session yet, or nothing is left in it
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
 
-    def bury(self) -> None:
-        """Forget it, once it has ended."""
+    def reap(self) -> None:
+        """Wait for its end in the background."""
         asyncio.get_running_loop().run_in_executor(None, self.join)
 
     def join(self) -> None:
@@ -186,10 +187,10 @@ class _Process:
             process.join(END_SECONDS)
             lifeline.forget(process.pid)
 
-    async def _hear(self) -> tuple[bytes, bytes]:
+    async def _receive(self) -> tuple[bytes, bytes]:
         kind, size = child.HEAD.unpack(await self._read(child.HEAD.size))
         if kind not in child.KINDS or size > child.MAX_FRAME:
-            raise EOFError("somebody else has written to the connection")
+            raise EOFError("the connection to the process holds something that is not a frame")
         return kind, await self._read(size)
 
     async def _read(self, size: int) -> bytes:
@@ -197,15 +198,15 @@ class _Process:
         while len(body) < size:
             more = await loop.sock_recv(self._sock, min(size - len(body), 1 << 18))
             if not more:
-                raise EOFError("the process has gone")
+                raise EOFError("the process has ended")
             body += more
         return bytes(body)
 
-    async def epitaph(self) -> str:
-        """How it ended."""
+    async def exit_report(self) -> str:
+        """How it ended, in words."""
         process = self._process
         until = time.monotonic() + BY_ITSELF_SECONDS
-        # Not join: a process that has written to the wrong file makes it wait for ever.
+        # Not join: a process that has written to the wrong file would make it wait for ever.
         while (code := process.exitcode) is None and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
         if code is None:

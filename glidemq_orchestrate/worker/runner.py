@@ -1,7 +1,7 @@
-"""The jobs in the hands of a worker: which runs where, from their start to the word that is handed in.
+"""The jobs that a worker holds: which runs where, from the start to the report of the outcome.
 
-Whatever becomes of a handler, its place is freed and its attempt leaves the worker: by the end of the task
-itself, and where that was cancelled before its first step, by the callback of the task.
+However a handler ends, its place is freed and its attempt leaves the worker: at the end of the task itself,
+or, where that was cancelled before its first step, in the callback of the task.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.caller import process_token
-from glidemq_orchestrate.worker.calls import ThreadsGone
+from glidemq_orchestrate.worker.calls import ThreadsUnavailable
 from glidemq_orchestrate.worker.core import Slots, refuse
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.handler import Registered
@@ -26,14 +26,14 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
 class JobRunner:
-    """Gives places to jobs, and says what came of them.
+    """Assigns places to jobs and reports their outcomes.
 
     Args:
         judge: Runs their handlers.
-        slots: What the worker holds.
-        say: Takes an outcome to be handed in.
-        nudge: Told that there is room.
-        stop: Ends the worker.
+        slots: The jobs that the worker holds.
+        report: Called with an outcome for the server.
+        wake: Called when there is room.
+        stop: Stops the worker.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class JobRunner:
         judge: Judge,
         slots: Slots,
         *,
-        say: Callable[[Outcome], None],
-        nudge: Callable[[], None],
+        report: Callable[[Outcome], None],
+        wake: Callable[[], None],
         stop: Callable[[], None],
     ) -> None:
         self._judge, self._slots, self._handlers = judge, slots, judge.handlers
-        self._say, self._nudge, self._stop = say, nudge, stop
+        self._report, self._wake, self._stop = report, wake, stop
         self._running: dict[tuple[str, str], Execution] = {}
         self._tasks: dict[asyncio.Task[None], Execution] = {}
         self._collected: dict[str, list[Attempt]] = {}
@@ -62,8 +62,8 @@ class JobRunner:
     def begin(self, begun: list[Attempt]) -> None:
         """Take activated jobs and run as many as there are free places."""
         for attempt in begun:
-            if self._slots.stopping:  # it was asked for before
-                self._say(Outcome(attempt, Kind.BACK))
+            if self._slots.stopping:  # it was requested before the stop
+                self._report(Outcome(attempt, Kind.BACK))
                 continue
             self._slots.take(attempt)
             registered = self._handlers.get(attempt.name)
@@ -74,7 +74,7 @@ class JobRunner:
         self.fill()
 
     def fill(self) -> None:
-        """Start what waits while there are free places, and threads that do not overstay."""
+        """Start waiting jobs while there are free places, and not too many overstayed threads."""
         slots = self._slots
         slots.is_blocked = self._threads.is_crowded
         while slots.running < slots.concurrency and not slots.stopping and not slots.is_blocked:
@@ -97,7 +97,7 @@ class JobRunner:
     def _thread_returned(self) -> None:
         if self._slots.is_blocked:
             self.fill()
-            self._nudge()
+            self._wake()
 
     def _close_batch(self, name: str, batch: list[Attempt]) -> None:
         if self._collected.get(name) is batch:
@@ -106,6 +106,7 @@ class JobRunner:
             self.fill()
 
     def _start(self, attempts: list[Attempt]) -> None:
+        """Start the handler of a job or batch in a task of its own."""
         self._slots.running += 1
         execution = Execution(attempts, self._loop.time())
         for attempt in attempts:
@@ -113,28 +114,29 @@ class JobRunner:
             self._events.emit("active", attempt)
         execution.task = self._loop.create_task(self._work(execution))
         self._tasks[execution.task] = execution
-        execution.task.add_done_callback(self._left)
+        execution.task.add_done_callback(self._task_ended)
 
     # --- running them ---
 
     async def _work(self, execution: Execution) -> None:
+        """Run the handler, free its place, send its last messages and report the outcomes."""
         try:
             outcomes = await self._judge.judge(execution)
-        except ThreadsGone:
+        except ThreadsUnavailable:
             self._free(execution)
             self._stop()  # which gives back what is held
             return
         seconds = self._free(execution)
         self.fill()
-        # Progress is refused once the outcome is taken.
-        if unsaid := [attempt for attempt in execution.attempts if self._messenger.has_unsent(attempt)]:
-            await asyncio.gather(*map(self._messenger.flush, unsaid))
+        # The server refuses progress after the outcome.
+        if unsent := [attempt for attempt in execution.attempts if self._messenger.has_unsent(attempt)]:
+            await asyncio.gather(*map(self._messenger.flush, unsent))
         for attempt, outcome in zip(execution.attempts, outcomes, strict=True):
             self._end(attempt, outcome, seconds)
         execution.is_over = True
 
     def _free(self, execution: Execution) -> float:
-        """Free the place; answers how long it was taken."""
+        """Free the place; returns for how long it was taken."""
         execution.has_ended, execution.contexts = True, ()
         self._slots.running -= 1
         seconds = self._loop.time() - execution.started
@@ -144,8 +146,8 @@ class JobRunner:
                 del self._running[attempt.queue, attempt.job_id]
         return seconds
 
-    def _left(self, task: asyncio.Task[None]) -> None:
-        """A task has ended, by whatever: nothing of it may stay behind."""
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """Clean up after a task, however it ended."""
         execution = self._tasks.pop(task)
         if execution.is_over:
             return
@@ -158,7 +160,7 @@ class JobRunner:
         for attempt in execution.attempts:
             held = self._slots.held.get((attempt.queue, attempt.job_id))
             if held is not attempt or self._judge.is_abandoned:
-                continue  # it was handed in, or is given back at the end of the worker
+                continue  # it was reported, or is given back when the worker ends
             if error is not None:
                 self._end(attempt, self._judge.judge_error(attempt, error), seconds)
             elif task.cancelled():
@@ -166,20 +168,21 @@ class JobRunner:
         self.fill()
 
     def _end(self, attempt: Attempt, outcome: Outcome | None, seconds: float) -> None:
-        self._messenger.hush(attempt)
+        """Let go of an attempt: report its outcome, or emit that it was lost."""
+        self._messenger.close(attempt)
         self._slots.free(attempt)
         if outcome is None:
             self._events.emit("lost", attempt, seconds)
-            self._nudge()
+            self._wake()
         else:
-            if self._events.are_heard:
+            if self._events.has_listeners:
                 self._seconds[attempt.token, attempt.job_id] = seconds
-            self._say(outcome)
+            self._report(outcome)
 
     # --- ending them early ---
 
     def cancel(self, attempt: Attempt, *, revoked: bool) -> None:
-        """Tell the handler to stop: it was revoked, or its lease is gone. Async ones are interrupted."""
+        """Ask the handler to stop: its job was revoked or lost its lease. Async ones are cancelled."""
         execution = self._running.get((attempt.queue, attempt.job_id))
         if execution is None or not any(held is attempt for held in execution.attempts):
             self._drop(attempt, revoked=revoked)
@@ -194,20 +197,20 @@ class JobRunner:
             execution.task.cancel()
 
     def _drop(self, attempt: Attempt, *, revoked: bool) -> None:
-        """Forget a job that has not begun."""
+        """Drop a job that has not started."""
         for batch in (self._slots.waiting, *self._collected.values(), *self._full):
             if attempt in batch:
                 batch.remove(attempt)
                 self._end(attempt, refuse(attempt, "revoked") if revoked else None, 0.0)
 
     async def drain(self, seconds: float) -> None:
-        """Wait until nothing runs, at most so long."""
+        """Wait until nothing runs, at most this long."""
         until = self._loop.time() + seconds
         while self._tasks and (left := until - self._loop.time()) > 0:
             await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
     async def abandon(self, seconds: float = 5.0) -> None:
-        """Stop every handler; afterwards nothing more is said. One that will not stop is left behind."""
+        """Stop every handler; afterwards no message is sent. One that does not stop is left running."""
         self._judge.is_abandoned = True
         for execution in list(self._running.values()):
             for context in execution.contexts:
@@ -220,17 +223,17 @@ class JobRunner:
 
     # --- messages and events ---
 
-    def said_by_process(self, token: str, kind: str, text: str) -> None:
-        """A handler in a process has said something."""
+    def forward(self, token: str, kind: str, text: str) -> None:
+        """Send a message of a handler in a process."""
         for execution in self._running.values():
             for attempt in execution.attempts:
                 if process_token(attempt) == token:
                     self._messenger.send(kind, attempt, text)
                     return
 
-    def taken(self, outcome: Outcome, verdict: str) -> None:
-        """The server has taken or refused an outcome."""
+    def settled(self, outcome: Outcome, verdict: str) -> None:
+        """Log and emit the server's verdict on an outcome."""
         self._log.verdict(outcome, verdict)
-        if self._events.are_heard:
+        if self._events.has_listeners:
             seconds = self._seconds.pop((outcome.attempt.token, outcome.attempt.job_id), 0.0)
             self._events.emit_verdict(outcome, verdict, seconds)

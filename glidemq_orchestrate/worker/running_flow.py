@@ -1,4 +1,4 @@
-"""The flow of a running node, as its handler sees it: what ``ctx.flow`` is."""
+"""The flow of a running node as its handler sees it: the class of ``ctx.flow``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 
 
 class RunningFlow:
-    """Adds nodes to the flow of a node while that runs; they join it when the handler has returned.
+    """Adds nodes to the flow of a running node; they join it when the handler has returned.
 
-    Whatever a failed, lost or cancelled attempt has added is dropped with it.
+    Nodes added by a failed, lost or cancelled attempt are dropped with it.
 
     Args:
         run: Drives operations on the worker's loop.
         loop: The worker's loop, which runs in the thread that makes this.
         prefix: First part of every key.
         attempt: The attempt of the node.
-        clock: The present.
+        clock: The current time.
     """
 
     def __init__(
@@ -42,17 +42,17 @@ class RunningFlow:
         that wait for nothing wait for this node. The same call again changes nothing.
 
         Args:
-            nodes: 1 and more; the flow may have 100,000 in all.
-            before: Nodes that wait for this one and shall now wait for the last of the added ones too, and
-                get their results; at most 100. The added ones may then wait for completed nodes only, besides
+            nodes: One or more; the flow may have 100,000 in all.
+            before: Nodes that wait for this one and shall also wait for the last of the added ones and get
+                their results; at most 100. The added ones may then wait for completed nodes only, besides
                 this one.
 
         Raises:
             InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
-            EncodeError, PayloadTooLarge: They cannot be added as written; nothing was.
+            EncodeError, PayloadTooLarge: They cannot be added as written; nothing was added.
             NodeExists: The flow has another node of that name; nothing was added.
             LeaseLost: The attempt no longer owns its job.
-            TransportError: The server could not be asked. Call again.
+            TransportError: The server could not be reached. Call again.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError("add_nodes would block the worker's loop: await add_nodes_async instead")
@@ -70,7 +70,7 @@ class RunningFlow:
         collect: FlowNode | None = None,
         before: Sequence[str] = (),
     ) -> None:
-        """Add a node an item, and one that collects them; see ``add_nodes`` and the function ``map_over``."""
+        """Add a node per item, and one that collects them; see ``add_nodes`` and ``pattern.map_over``."""
         if nodes := map_over(template, items, collect=collect):
             self.add_nodes(nodes, before=before)
 

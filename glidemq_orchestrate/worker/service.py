@@ -1,10 +1,10 @@
-"""What worker, supervisor and broadcast worker share: run, stop, signals, and tasks that survive anything.
+"""The base of worker, supervisor and broadcast worker: run, stop, signals, and tasks that restart on failure.
 
-A service that has started ends by a signal or by ``stop()``, and by nothing else. Everything it does is a
-task of its own, one per queue and per chore; a task that fails says so, pauses and begins again, and the
-others do not notice. The same complaint is logged once, then again every minute with its count.
+Once started, a service ends by a signal or by ``stop()``, and by nothing else. Everything it does is a task
+of its own, one per queue and per chore; a task that fails logs it, pauses and starts again, and the others
+are not affected. The same failure is logged once, then every minute with its count.
 
-Nothing here knows what a service does.
+Nothing here depends on what a service does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Service(AsyncFacade, ABC):
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
-        name: Who it is, to others and in the log.
+        name: Identifies it on the server and in the log.
         prefix: First part of every key.
         clock: For tests.
     """
@@ -56,7 +56,7 @@ class Service(AsyncFacade, ABC):
         self._owns_signals = False
 
     def run(self) -> None:
-        """Serve until ``stop`` or, in the main thread, SIGTERM or SIGINT. Blocks. Errors as ``serve``."""
+        """Serve until ``stop`` or, in the main thread, SIGTERM or SIGINT. Blocks. Raises as ``serve``."""
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
             task = loop.create_task(self.serve())
@@ -64,8 +64,8 @@ class Service(AsyncFacade, ABC):
                 try:
                     loop.run_until_complete(task)
                 except (SystemExit, KeyboardInterrupt) as exc:
-                    # asyncio lets these two out of the loop, whoever raised them: a task that a handler
-                    # began, say. A Ctrl-C does not come this way once the signals are ours.
+                    # asyncio lets these two out of the loop wherever they were raised, for example in a task
+                    # that a handler started. Ctrl-C does not arrive here once the signals are ours.
                     if task.done() or not (self._owns_signals or self.ready.is_set()):
                         raise
                     self._failures.report("a task of user code", exc)
@@ -74,7 +74,7 @@ class Service(AsyncFacade, ABC):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """Where it serves; None before it has begun."""
+        """The loop it serves on; None before it has started."""
         return self._loop
 
     @contextlib.contextmanager
@@ -83,10 +83,10 @@ class Service(AsyncFacade, ABC):
 
         Raises:
             GlideMQError: As ``serve``, at the beginning of the block.
-            RuntimeError: It runs already, or has been stopped: make another one.
+            RuntimeError: It is already running, or has been stopped: create another one.
         """
         if self._loop is not None or self._asked_to_stop.is_set():
-            raise RuntimeError(f"{self.id} runs already or has been stopped; make another one")
+            raise RuntimeError(f"{self.id} is already running or has been stopped; create another one")
         failure: list[BaseException] = []
 
         def serve() -> None:
@@ -110,20 +110,20 @@ class Service(AsyncFacade, ABC):
             raise failure[0]
 
     def stop(self) -> None:
-        """Ask it to end, from any thread or signal handler; also before it has begun. Repeatable."""
+        """Ask it to stop, from any thread or signal handler; also before it has started. Repeatable."""
         self._asked_to_stop.set()
         if self._loop is not None and self._stopping is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def serve(self) -> None:
-        """Serve until stopped; then nothing of it is left on the server, and its connections are closed.
+        """Serve until stopped; then remove its entries from the server and close its connections.
 
         In a thread it also ends when the main thread has ended.
 
         Raises:
             ConfigurationError, ServerTooOld, LibraryVersionMismatch: The server cannot be used.
-            ConnectionFailed: It could not be reached at the start. Once it has started, it waits for it.
+            ConnectionFailed: The server could not be reached at the start. A started service waits for it.
         """
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._asked_to_stop.is_set():
@@ -151,34 +151,39 @@ class Service(AsyncFacade, ABC):
     _kind = "service"
 
     def _introduction(self) -> str:
-        """What it says once it has started."""
+        """The line it logs once it has started."""
         return f"{self._kind} {self.id} has started"
 
     @abstractmethod
     async def _begin(self) -> None:
-        """Check what must be there, and begin the tasks; what this raises ends the service."""
+        """Check the preconditions and start the tasks; what this raises ends the service."""
 
     async def _drain(self) -> None:
-        """Having been stopped: end what is under way, in a time of its own. Tasks still run."""
+        """After a stop: let running work end within its own time limit. Tasks still run."""
 
     async def _finish(self) -> None:
-        """Leave nothing behind; also called when beginning failed. Each step by ``_quietly``."""
+        """Leave nothing behind; also called when the start failed. Each step through ``_quietly``."""
 
     # --- tasks ---
 
     def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Begin a task; whenever it fails, it begins again after a pause. It ends when it returns."""
+        """Start a task; whenever it fails, it starts again after a pause. It ends when it returns."""
         task = asyncio.get_running_loop().create_task(self._kept(what, work), name=what)
         self._tasks.append(task)
         return task
 
     def _every(
-        self, what: str, seconds: float, work: Callable[[], Awaitable[float | None]], *, at_once: bool = True
+        self,
+        what: str,
+        seconds: float,
+        work: Callable[[], Awaitable[float | None]],
+        *,
+        immediately: bool = True,
     ) -> asyncio.Task[None]:
-        """Do something again and again after so many seconds, or earlier where it answers how soon."""
+        """Repeat a chore every so many seconds, or sooner if it returns a shorter time."""
 
         async def again() -> None:
-            if not at_once:
+            if not immediately:
                 await asyncio.sleep(seconds)
             while True:
                 soon = await work()
@@ -188,6 +193,7 @@ class Service(AsyncFacade, ABC):
         return self._keep(what, again)
 
     async def _kept(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat the work after each failure, with growing pauses, until it returns."""
         pauses = reconnect_delays()
         while True:
             began = time.monotonic()
@@ -215,7 +221,7 @@ class Service(AsyncFacade, ABC):
             await asyncio.wait(self._tasks)
 
     async def _quietly(self, what: str, work: Callable[[], Awaitable[Any]]) -> None:
-        """Take one step of the end; that it fails keeps nothing else from being ended."""
+        """Run one step of the shutdown; log its failure, so that the other steps still run."""
         try:
             await work()
         except GlideMQError as exc:
@@ -236,7 +242,7 @@ class Service(AsyncFacade, ABC):
 
     @contextlib.contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Stop on SIGTERM and SIGINT, connect anew on SIGHUP, while serving in the main thread."""
+        """Stop on SIGTERM and SIGINT, reconnect on SIGHUP, while serving in the main thread."""
         caught = {signal.SIGTERM: self.stop, signal.SIGINT: self.stop, signal.SIGHUP: self._reconnect}
         if threading.current_thread() is not threading.main_thread():
             caught = {}
@@ -251,8 +257,8 @@ class Service(AsyncFacade, ABC):
                 loop.remove_signal_handler(number)
 
     def _reconnect(self) -> None:
-        """Open every connection anew; what was under way is asked for again, and no job is lost by it."""
-        logger.info("SIGHUP: connecting anew", extra={"action": "reconnect", "worker": self.id})
+        """Reopen every connection; calls under way are repeated, so no job is lost."""
+        logger.info("SIGHUP: reconnecting", extra={"action": "reconnect", "worker": self.id})
         if self._driver is not None:
             self._aside(self._driver.aclose())
 

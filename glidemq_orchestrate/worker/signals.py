@@ -1,4 +1,4 @@
-"""What a handler may raise to steer its job."""
+"""What a handler may raise to control its job."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from glidemq_orchestrate.codec import JsonLike
 
 
 class HandlerSignal(Exception):
-    """Base of what a handler raises on purpose. Outside GlideMQError, so that no ``except`` swallows it."""
+    """Base of what a handler raises on purpose. Not a GlideMQError, so that no ``except`` swallows it."""
 
 
 class Unrecoverable(HandlerSignal):
-    """The job failed for good: no further attempt, whatever the options say."""
+    """The job failed for good: no further attempt, whatever the options allow."""
 
 
 class Skip(HandlerSignal):
     """This job is not needed: it ends as completed without a result, as a node of a flow as skipped.
 
-    What waits for the node is then skipped too, unless its rule says otherwise.
+    Its dependents are then skipped too, unless their rule allows them to run.
     """
 
-    def __init__(self, reason: str = "its handler says that it is not needed") -> None:
+    def __init__(self, reason: str = "its handler raised Skip") -> None:
         super().__init__(reason)
 
 
@@ -48,7 +48,7 @@ class WaitForChildren(HandlerSignal):
 
 
 class Suspend(HandlerSignal):
-    """Park this job until somebody signals it; then the handler runs again with ``ctx.signals``.
+    """Park this job until a signal is sent to it; then the handler runs again with ``ctx.signals``.
 
     Costs no attempt. After ``timeout`` (None: never) the job fails.
     """
@@ -61,7 +61,7 @@ class Suspend(HandlerSignal):
 
 
 class BatchError(HandlerSignal):
-    """Raised by a batch handler of which only some jobs failed.
+    """Raised by a batch handler when only some of its jobs failed.
 
     ``results`` has one item per job, in order: an exception for a job that failed, anything else is its
     result.

@@ -1,4 +1,4 @@
-"""The supervisor: keeps the flows of queues moving whose workers are not ours, or are dead."""
+"""The supervisor: keeps flows moving on queues whose workers are not ours, or are dead."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ LEAST_REST: Final = 0.2
 
 
 class Supervisor(Service):
-    """Looks after queues: flows with nodes that other workers ran, due jobs, and jobs of dead workers.
+    """Maintains queues: flows with nodes that other workers ran, due jobs, and jobs of dead workers.
 
-    Any number may look after a queue: one leads, and another takes over some seconds after it dies.
+    Any number may supervise a queue: one leads, and another takes over some seconds after it dies.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         queues: At least one queue name: home queues of flows, and queues that only Node workers serve.
         prefix: First part of every key.
-        interval: Time between two looks when nothing happens; 100 ms to 5 s.
-        lock_duration: After so long without a sign of life, the jobs of a worker are taken back; at least a
+        interval: Time between two checks when nothing happens; 100 ms to 5 s.
+        lock_duration: After this long without a heartbeat, the jobs of a worker are taken back; at least a
             second.
-        max_stalled: How often a job may lose its worker before it fails.
+        max_stalled: How often a job may stall before it fails.
         clock: For tests.
 
     Raises:
@@ -75,46 +75,47 @@ class Supervisor(Service):
         ]
 
     async def tick(self) -> bool:
-        """Do once what the queues need now. Answers whether this supervisor leads all of them. Repeatable.
+        """Do once what the queues need now. Returns whether this supervisor leads all of them. Repeatable.
 
         Raises:
-            GlideMQError: A queue could not be looked after.
+            GlideMQError: A queue could not be supervised.
         """
         ticks = [await self._run(ops.tick(watch, self._clock)) for watch in self._watches]
         return all(tick.leading for tick in ticks)
 
     async def resign(self) -> None:
-        """Let another supervisor lead at once; ``tick`` takes the lead again if nobody has it."""
+        """Let another supervisor lead immediately; ``tick`` takes the lead again if it is free."""
         for watch in self._watches:
             await self._run(ops.resign(watch))
 
     _kind = "supervisor"
 
     def _introduction(self) -> str:
-        return f"{self.id} looks after queues {', '.join(watch.queue.queue for watch in self._watches)}"
+        return f"{self.id} supervises queues {', '.join(watch.queue.queue for watch in self._watches)}"
 
     async def _begin(self) -> None:
         for watch in self._watches:
             try:
                 await self._run(ops.tick(watch, self._clock))
-            except ProtocolError as exc:  # keys of one queue are broken: the others are looked after
-                self._failures.report(f"looking after queue {watch.queue.queue}", exc)
-            self._keep(f"looking after queue {watch.queue.queue}", functools.partial(self._look_after, watch))
+            except ProtocolError as exc:  # keys of one queue are broken: still supervise the others
+                self._failures.report(f"supervising queue {watch.queue.queue}", exc)
+            self._keep(f"supervising queue {watch.queue.queue}", functools.partial(self._supervise, watch))
 
     async def _finish(self) -> None:
         await self._end_tasks()
-        if self._driver is not None:  # else the lock lapses by itself
-            await self._quietly("letting others lead", self.resign)
+        if self._driver is not None:  # else the lock expires by itself
+            await self._quietly("resigning", self.resign)
 
-    async def _look_after(self, watch: Supervision) -> None:
+    async def _supervise(self, watch: Supervision) -> None:
         while True:
             position = await self._run(events.tail(watch.queue))
             tick = await self._run(ops.tick(watch, self._clock))
-            self._failures.clear(f"looking after queue {watch.queue.queue}")
+            self._failures.clear(f"supervising queue {watch.queue.queue}")
             await asyncio.sleep(LEAST_REST)
             await self._rest(watch, tick, position)
 
     async def _rest(self, watch: Supervision, tick: Tick, position: str) -> None:
+        """Wait until something is due; a leader of foreign workers also wakes on events of the queue."""
         until = self._clock.monotonic_ms() + self._interval_ms
         if tick.due_ms >= 0:
             until = min(until, self._clock.monotonic_ms() + tick.due_ms - self._clock.now_ms())

@@ -1,4 +1,4 @@
-"""Jobs that have no handler here: given back while another live worker of the queue can run them."""
+"""Jobs without a handler here: given back while another live worker of the queue can run them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Unhandled:
         queues: Keys by queue name.
         handlers: What this worker can run.
         worker_id: This worker.
-        clock: The present.
+        clock: The current time.
         pauses: For how long a job is given back the next time, by queue and job.
     """
 
@@ -48,14 +48,14 @@ class Unhandled:
     async def judge(self, attempt: Attempt) -> Outcome:
         """Give a job back that another live worker of the queue can run; without one it fails.
 
-        It comes back after a pause that doubles: whoever takes it next may be us again.
+        It comes back after a pause that doubles: the worker that takes it next may be this one again.
         """
         queue, key = self.queues[attempt.queue], (attempt.queue, attempt.job_id)
         failure = unknown_handler(attempt, self.handlers.names)
         try:
             may = await self.run(ops.may_be_handled(queue, attempt, self.worker_id, failure.text, self.clock))
         except GlideMQError:
-            may = True  # nobody knows, and that is no reason to fail a job
+            may = True  # unknown, which is no reason to fail a job
         pause = self.pauses.pop(key, FIRST_PAUSE_MS)
         if not may:
             return failure
@@ -63,7 +63,7 @@ class Unhandled:
         if len(self.pauses) > MOST_REMEMBERED:
             del self.pauses[next(iter(self.pauses))]
         logger.info(
-            "job %s: no handler for %r here, but another worker may have one: handed back",
+            "job %s: no handler for %r here, but another worker may have one: given back",
             attempt.job_id,
             attempt.name,
             extra=about("handed_back", attempt),

@@ -1,11 +1,11 @@
-"""The worker: a service that takes jobs of queues, runs their handlers and hands in what came of them.
+"""The worker: a service that fetches jobs from queues, runs their handlers and reports the outcomes.
 
-A ``Feed`` per queue takes jobs and hands in outcomes, a ``JobRunner`` gives places to handlers, a ``Judge``
-runs them, and chores, each a task of its own per queue, keep the leases and the queues going.
+A ``Feed`` per queue fetches jobs and reports outcomes, a ``JobRunner`` assigns places to handlers, a
+``Judge`` runs them, and periodic chores, one task each per queue, renew the leases and maintain the queues.
 
-What a kill -9 leaves behind: jobs in state ``active`` whose lease ends after ``lock_duration``; any other
-worker of the queue then takes them back. A connection that breaks is made again; what a lost reply announced
-is asked for again.
+A kill -9 leaves jobs in state ``active`` whose lease ends after ``lock_duration``; any other worker of the
+queue then takes them back. A broken connection is opened again; what a lost reply contained is requested
+again.
 """
 
 from __future__ import annotations
@@ -60,28 +60,28 @@ GIVE_UP_SECONDS: Final = 5.0
 
 
 class Worker(Service):
-    """Runs the jobs of queues with the registered handlers until it is stopped.
+    """Run the jobs of queues with the registered handlers until it is stopped.
 
     Args:
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         queues: At least one queue name.
-        concurrency: Jobs at the same time, at least 1; handlers that are plain functions run in so many
+        concurrency: Jobs at the same time, at least 1; handlers that are plain functions run in as many
             threads.
-        prefetch: Jobs to hold beyond those at work, so that the next one starts without a round trip. By
-            default as many as start within 20 ms, judging by how long jobs take: at most 128, none of long
-                jobs.
-        rate_limit: At most so many starts per time, together with all workers of a queue; a limit of the
-            queue itself goes before.
-        token_limit: Runs wait while more tokens were spent than that, as the jobs themselves report.
-        handlers: Handlers made elsewhere; ``worker.handler`` adds to them.
+        prefetch: Jobs to hold beyond the running ones, so that the next one starts without a round trip. By
+            default as many as start within 20 ms, judging by how long jobs take: at most 128, none if jobs
+            are long.
+        rate_limit: At most this many starts per period, counted over all workers of a queue; a limit set on
+            the queue takes precedence.
+        token_limit: Runs wait while more tokens than this are spent, as reported by the jobs themselves.
+        handlers: Handlers defined elsewhere; ``worker.handler`` adds to them.
         prefix: First part of every key.
-        lock_duration: After so long without a sign of life, another worker may take the jobs over; at least a
+        lock_duration: After this long without a heartbeat, another worker may take the jobs over; at least a
             second.
-        max_stalled: How often a job may lose its worker before it fails.
+        max_stalled: How often a job may stall before it fails.
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
-        allow_import: The packages from which handlers import what a job names (``spark.python``), by whole
-            parts: ``mypackage`` allows ``mypackage.steps``, not ``mypackage2``. Anything else is refused.
-        middleware: What happens around the call of each handler, the outermost first; see ``Middleware``.
+        allow_import: The packages from which handlers may import what a job names (``spark.python``). Whole
+            parts count: ``mypackage`` allows ``mypackage.steps``, not ``mypackage2``. Others are refused.
+        middleware: Wraps the call of each handler, the outermost first; see ``Middleware``.
         clock: For tests.
 
     Raises:
@@ -154,7 +154,7 @@ class Worker(Service):
             try:
                 await self._run(ops.open_queues([keys]))
                 await self._announce(keys)
-            except ProtocolError as exc:  # keys of one queue are broken: the others are served
+            except ProtocolError as exc:  # keys of one queue are broken: still serve the others
                 self._failures.report(f"queue {name}", exc)
         for hook in self.handlers.start_hooks:
             if (ended := await self._threads.run(hook)).error is not None:
@@ -169,24 +169,24 @@ class Worker(Service):
             self._begin_queue(name, keys, jobs)
 
     def _begin_queue(self, name: str, keys: QueueKeys, jobs: JobRunner) -> None:
-        """The tasks of one queue. What happens to one of them, or to the queue, touches no other."""
+        """Start the tasks of one queue. A failure of one task, or of the queue, affects no other."""
         feed, lock_seconds = self._feeds[name], self._lock_ms / 1000
         self._keep(f"queue {name}", feed.serve)
-        self._keep(f"news of queue {name}", feed.listen)
+        self._keep(f"listening to queue {name}", feed.listen)
         for what, seconds, chore in (
             ("leases", min(lock_seconds / 3, BEAT_SECONDS), functools.partial(self._beat, keys, jobs)),
-            ("announcing", ANNOUNCE_SECONDS, functools.partial(self._announce, keys)),
-            ("upkeep", UPKEEP_SECONDS, functools.partial(self._look_after, keys)),
+            ("registration", ANNOUNCE_SECONDS, functools.partial(self._announce, keys)),
+            ("upkeep", UPKEEP_SECONDS, functools.partial(self._maintain, keys)),
             ("schedules", UPKEEP_SECONDS, functools.partial(self._fire, keys)),
             ("reclaiming", max(lock_seconds / 2, 0.5), functools.partial(self._reclaim, keys)),
-            ("supervising", UPKEEP_SECONDS, functools.partial(self._supervise, keys)),
+            ("supervision", UPKEEP_SECONDS, functools.partial(self._supervise, keys)),
         ):
-            self._every(f"{what} of queue {name}", seconds, chore, at_once=what != "announcing")
+            self._every(f"{what} of queue {name}", seconds, chore, immediately=what != "registration")
 
     def _job_runner(self) -> JobRunner:
         self._slots.batch_room = self._slots.concurrency * max(self.handlers.largest_batch - 1, 0)
         if self.handlers.has_processes:
-            self._processes = Processes(self._said_by_process)
+            self._processes = Processes(self._forward)
         run, queues, clock = self._run, self._queues, self._clock
         messenger = Messenger(run, queues, clock)
         judge = Judge(
@@ -197,10 +197,10 @@ class Worker(Service):
             Unhandled(run, queues, self.handlers, self.id, clock),
             clock,
         )
-        return JobRunner(judge, self._slots, say=self._say, nudge=self._nudge, stop=self.stop)
+        return JobRunner(judge, self._slots, report=self._report, wake=self._wake, stop=self.stop)
 
     def _all_middleware(self, messenger: Messenger) -> Sequence[Middleware]:
-        """What happens around each call of a handler, the outermost first."""
+        """The middleware around each call of a handler, the outermost first."""
         ours: list[Middleware] = [Hooks(self.handlers), Budget(self._run, self._queues, messenger), Tracing()]
         if self._token_limit:
             ours.insert(0, Tokens(self._run, self._queues, self._token_limit, messenger, self._clock))
@@ -214,26 +214,26 @@ class Worker(Service):
     async def _finish(self) -> None:
         self._slots.stopping = True
         if self._jobs is not None:
-            await self._quietly("ending the handlers", self._jobs.abandon)
+            await self._quietly("stopping the handlers", self._jobs.abandon)
         if self._processes is not None:
             close = functools.partial(asyncio.to_thread, self._processes.close)
-            await self._quietly("ending the processes", close)
+            await self._quietly("stopping the processes", close)
         for attempt in list(self._slots.held.values()):
-            self._feeds[attempt.queue].say(Outcome(attempt, Kind.BACK))
+            self._feeds[attempt.queue].report(Outcome(attempt, Kind.BACK))
         for feed in self._feeds.values():
             feed.close()
         feeds = [task for task in self._tasks if task.get_name() in {f"queue {name}" for name in self._feeds}]
         if feeds:
-            # A server that cannot be reached is not waited for: the leases end by themselves.
+            # Do not wait for a server that cannot be reached: the leases expire by themselves.
             await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
         await self._end_tasks()
         if self._driver is not None:
-            await self._quietly("signing off", self._sign_off)
+            await self._quietly("unregistering", self._unregister)
         for hook in self.handlers.stop_hooks:
             await self._quietly("a stop hook", functools.partial(self._run_hook, hook))
         self._threads.close()
 
-    async def _sign_off(self) -> None:
+    async def _unregister(self) -> None:
         for keys in self._queues.values():
             await self._run(supervise.resign(self._watch(keys)))
         await self._run(ops.withdraw(list(self._queues.values()), self.id))
@@ -244,20 +244,20 @@ class Worker(Service):
 
     # --- between its parts ---
 
-    def _say(self, outcome: Outcome) -> None:
-        self._feeds[outcome.attempt.queue].say(outcome)
+    def _report(self, outcome: Outcome) -> None:
+        self._feeds[outcome.attempt.queue].report(outcome)
         if len(self._feeds) > 1:  # there is room for the others
-            self._nudge()
+            self._wake()
 
-    def _nudge(self) -> None:
+    def _wake(self) -> None:
         for feed in self._feeds.values():
-            feed.nudge()
+            feed.wake()
 
-    def _said_by_process(self, token: str, kind: str, text: str) -> None:
+    def _forward(self, token: str, kind: str, text: str) -> None:
         if self._jobs is not None:
-            self._jobs.said_by_process(token, kind, text)
+            self._jobs.forward(token, kind, text)
 
-    # --- chores of a queue; what they answer is in how many seconds they want to be done again ---
+    # --- chores of a queue; each returns in how many seconds to repeat it ---
 
     async def _beat(self, keys: QueueKeys, jobs: JobRunner) -> None:
         held = [attempt for attempt in self._slots.held.values() if attempt.queue == keys.queue]
@@ -278,7 +278,7 @@ class Worker(Service):
         ttl_ms = int(ANNOUNCE_SECONDS * 3000)
         await self._run(ops.announce([keys], self.id, description, ttl_ms, self._clock.now_ms()))
 
-    async def _look_after(self, keys: QueueKeys) -> float | None:
+    async def _maintain(self, keys: QueueKeys) -> float | None:
         return self._until(await self._run(ops.upkeep([keys], self._clock)))
 
     async def _fire(self, keys: QueueKeys) -> float | None:

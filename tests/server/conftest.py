@@ -51,7 +51,7 @@ class Hand:
     def answer(self, request: Request) -> Any:
         """What the server replies to a request; a refusal is returned."""
         try:
-            return self.driver._answer(request)
+            return self.driver._reply_to(request)
         except GlideMQError as exc:
             return exc
 

@@ -68,7 +68,7 @@ def functions(request: Request) -> set[str]:
 
 def hold_to_life_cycle(hand: Hand, client: Any) -> None:
     """Look before and after each request that a hand sends from now on."""
-    life_cycle, answer = LifeCycle(client), hand.driver._answer
+    life_cycle, answer = LifeCycle(client), hand.driver._reply_to
 
     def watched(request: Request, *given: Any) -> Any:
         if not (calls := functions(request)):
@@ -76,4 +76,4 @@ def hold_to_life_cycle(hand: Hand, client: Any) -> None:
         with life_cycle.watching(calls):
             return answer(request, *given)
 
-    hand.driver._answer = watched  # type: ignore[method-assign,assignment]
+    hand.driver._reply_to = watched  # type: ignore[method-assign,assignment]

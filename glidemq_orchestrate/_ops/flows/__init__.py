@@ -1,1 +1,1 @@
-"""Use cases of flows, one module each. A flow is kept by the staged path or by the portable one."""
+"""Use cases of flows, one module each. A flow takes the staged path or the portable one."""

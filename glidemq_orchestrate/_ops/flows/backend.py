@@ -1,8 +1,8 @@
-"""The two ways to keep flows, and which of them a flow goes: decided by topology before anything is sent.
+"""The two paths of flows, and the choice between them by topology, before anything is sent.
 
-A call of a server function may touch one slot. Where everything of a flow is in one, ``staged`` does all;
-where its queues are in several slots of a cluster, or a server lacks our functions, ``portable`` does the
-same in many small steps. A flow that is there keeps the path by which it went.
+A call of a server function may touch only one slot. If all keys of a flow are in one slot, ``staged`` does
+everything; if its queues are in several slots of a cluster, or a server lacks our functions, ``portable``
+does the same in many small steps. An existing flow keeps its path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from glidemq_orchestrate._ops.flows.staged import (
     FlowRef,
     OnExisting,
     Path,
-    check_wish,
+    check_on_existing,
     raise_unless_completed,
 )
 from glidemq_orchestrate._protocol.call import Op, ask
@@ -38,10 +38,10 @@ __all__ = ["ONE_SERVER", "FlowBackend", "Reach", "backend_of", "find", "raise_un
 
 
 class FlowBackend(Protocol):
-    """Keeps flows."""
+    """The operations on flows of one path."""
 
     def submit(self, ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
-        """Write a flow and let it run; or attach to the equal flow that is there already. Repeatable."""
+        """Write a flow and let it run; or attach to the equal flow that exists already. Repeatable."""
 
     def status(self, ref: FlowRef) -> Op[FlowStatus]:
         """Read the record."""
@@ -56,19 +56,19 @@ class FlowBackend(Protocol):
         """Read results and failures of a flow that has ended."""
 
     def wait(self, ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
-        """Wait for the end of a flow. Whoever waits for a portable flow also moves it on."""
+        """Wait for the end of a flow. A client that waits for a portable flow also advances it."""
 
     def cancel(self, ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
-        """End every node that has not ended. Answers the state before."""
+        """End every node that has not ended. Returns the state before."""
 
     def restart(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
-        """Run every node of an ended flow again. Answers the state afterwards."""
+        """Run every node of an ended flow again. Returns the state afterwards."""
 
     def retry_failed(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
-        """Run again what did not complete. Answers the state afterwards."""
+        """Run again every node that did not complete. Returns the state afterwards."""
 
     def extend(self, ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
-        """Add nodes, all or none. Answers the state afterwards."""
+        """Add nodes, all or none. Returns the state afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Reach:
 
     Attributes:
         is_cluster: Keys are spread over slots.
-        has_functions: Our functions are there, or can be loaded.
+        has_functions: Our functions are loaded, or can be.
     """
 
     is_cluster: bool = False
@@ -132,12 +132,12 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
     *,
     reach: Reach = ONE_SERVER,
 ) -> Op[FlowRef]:
-    """Write a flow and let it run, by the path that its topology asks for. Repeatable.
+    """Write a flow and let it run, by the path that its topology requires. Repeatable.
 
     Raises:
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
     """
-    check_wish(on_existing)
+    check_on_existing(on_existing)
     home = QueueKeys(prefix, flow.home)
     found = yield from claim.take(home, flow_id)
     if found and found.digest != flow.digest:
@@ -176,5 +176,5 @@ def _path(found: calls.Found) -> Path:
 
 
 def backend_of(ref: FlowRef) -> FlowBackend:
-    """Who keeps a flow."""
+    """The operations for the path of a flow."""
     return _BACKENDS[ref.path]

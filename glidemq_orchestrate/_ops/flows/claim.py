@@ -1,9 +1,9 @@
-"""Whose a flow id is: which queue keeps the record of the flow.
+"""The claim on a flow id: the queue that holds the record of the flow.
 
-The claim is a key of its own, in its own slot, so no call writes it together with the record. A claim
-without a record is what a kill between the two has left, or a submission that is about to write its record:
-whoever has the same home goes on with it, whoever has another home takes it over, and a submission asserts
-its claim once more before it lets its flow start.
+The claim is a separate key in its own slot, so no call writes it together with the record. A claim without a
+record is left by a kill between the two, or belongs to a submission that is about to write its record: a
+submission with the same home continues with it, one with another home takes it over, and every submission
+confirms its claim before it starts its flow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glidemq_orchestrate.keys import QueueKeys
 
 
 def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
-    """Claim an id. Answers the flow that is there, or None. Repeatable.
+    """Claim an id. Returns the existing flow, or None. Repeatable.
 
     Raises:
         FlowConflict: A flow with another home has the id.
@@ -29,7 +29,7 @@ def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
         other = QueueKeys(home.prefix, owner)
         if (yield from ask(calls.found(other, flow_id))):
             raise conflict(flow_id)
-        # What claimed it has no record: it went away half-way.
+        # The claim has no record: its submission ended half-way.
         yield from ask(calls.unclaim(home.prefix, flow_id))
         now, found = yield from _claim(home, flow_id)
         if (yield from ask(calls.found(other, flow_id))):  # it was only slow
@@ -42,6 +42,7 @@ def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
 
 
 def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Found | None]]:
+    """Claim an id if it is free; returns the queue that has it, and the record in this home."""
     asking: list[Call[Any]] = [
         calls.claim(home, flow_id),
         calls.claimed(home.prefix, flow_id),
@@ -52,13 +53,13 @@ def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Found | None]]
 
 
 def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
-    """Claim an id again whose record is written by now.
+    """Claim an id again after its record was written.
 
     Raises:
         FlowConflict: Another submission has taken it over meanwhile.
     """
     owner, _ = yield from _claim(home, flow_id)
-    if owner is None:  # it was freed between the two looks
+    if owner is None:  # it was freed between the two calls
         owner, _ = yield from _claim(home, flow_id)
     if owner != home.queue:
         raise conflict(flow_id)
@@ -66,13 +67,13 @@ def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
 
 
 def release(home: QueueKeys, flow_id: str) -> Op[None]:
-    """Free the id of a flow whose record is gone. Repeatable; does nothing to a flow that has a record."""
+    """Free the id of a flow that has no record. Repeatable; does nothing if it has one."""
     if (yield from ask(calls.claimed(home.prefix, flow_id))) != home.queue:
         return
     if (yield from ask(calls.found(home, flow_id))) is not None:
         return
     yield from ask(calls.unclaim(home.prefix, flow_id))
-    # Whoever has submitted it since the look found the claim and relied on it.
+    # A submission since the check has found the claim and relied on it.
     if (yield from ask(calls.found(home, flow_id))) is not None:
         again: list[Call[Any]] = [calls.claim(home, flow_id), calls.keep(home.prefix, flow_id)]
         yield from ask_all(again)

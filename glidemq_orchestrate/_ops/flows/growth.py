@@ -1,7 +1,7 @@
 """Adding nodes to a flow: by one of its nodes, and from outside.
 
-What a kill between any two steps leaves behind: staged nodes that nothing can start or count. The next
-attempt of the node removes them, a repeat of the extension goes on with them, the sweep finds them otherwise.
+A kill between any two steps leaves staged nodes that cannot start and are not counted. The next attempt of
+the node removes them, a repeat of the extension continues with them, otherwise the sweep finds them.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def add_nodes(
 
     Raises:
         InvalidFlow, CycleError, DuplicateNode, UnknownDependency, FlowTooLarge, ConfigurationError,
-        EncodeError, PayloadTooLarge: They cannot be added as written; nothing was.
+        EncodeError, PayloadTooLarge: They cannot be added as written; nothing was added.
         NodeExists: The flow has a node of that name, or another attempt is adding one; nothing was added.
         LeaseLost: The attempt no longer owns its job.
     """
     if attempt.flow_id is None or attempt.node is None:
-        raise InvalidFlow(f"job {attempt.job_id} is no node of a flow, so it cannot add nodes to one")
+        raise InvalidFlow(f"job {attempt.job_id} is not a node of a flow, so it cannot add nodes to one")
     growth = check_growth(nodes, before=before, grower=attempt.node)
     ref = yield from flow.find(prefix, attempt.flow_id)
     names = {attempt.node, *growth.outside, *growth.before}
     known = yield from _known(ref, sorted(names), attempt.job_id)
     if attempt.node not in known:
-        raise InvalidFlow(f"flow {ref.flow_id} has no node {attempt.node} any more")
+        raise InvalidFlow(f"flow {ref.flow_id} no longer has a node {attempt.node}")
     check_place(growth, known, (yield from flow.status(ref)), attempt.node)
     placed = growth.placed(known, known[attempt.node].rank)
     stagings = 0
@@ -56,7 +56,7 @@ def add_nodes(
         staged = calls.grow(ref.home, attempt, placed, known, clock.now_ms())
         words, refused = yield from _send(list(staged))
         if 0 in words:
-            continue  # an earlier attempt's leftovers are going, a slice with each of these
+            continue  # leftovers of an earlier attempt are being removed, a slice per call
         stagings += 1
         if refused is None:
             return
@@ -84,7 +84,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
 
 
 def _known(ref: FlowRef, names: Sequence[str], growth_id: str) -> Op[dict[str, KnownNode]]:
-    """What the flow, and the growth itself, has of these nodes, with their states."""
+    """The nodes of these names in the flow and in the growth itself, with their states."""
     pages = [names[at : at + _NAMES_PER_CALL] for at in range(0, len(names), _NAMES_PER_CALL)]
     found: dict[str, KnownNode] = {}
     for part in (yield from ask_all([calls.staged_nodes(ref.home, growth_id, page) for page in pages])):
@@ -99,16 +99,16 @@ def _known(ref: FlowRef, names: Sequence[str], growth_id: str) -> Op[dict[str, K
 
 
 def _send(staged: Iterable[Call[T]]) -> Op[tuple[list[T], GlideMQError | None]]:
-    """Send all chunks; answers what was said, and the first refusal."""
-    rest, said = iter(staged), []
+    """Send all chunks; returns the replies, and the first refusal."""
+    rest, accepted = iter(staged), []
     refused: GlideMQError | None = None
     while refused is None and (trip := list(islice(rest, CALLS_PER_TRIP))):
         for reply in (yield from ask_each(trip)):
             if isinstance(reply, GlideMQError):
                 refused = refused or reply
             else:
-                said.append(reply)
-    return said, refused
+                accepted.append(reply)
+    return accepted, refused
 
 
 def _drop(ref: FlowRef, growth: CheckedGrowth, refused: GlideMQError) -> Op[None]:

@@ -1,4 +1,4 @@
-"""Listing the flows of a server, and removing what nobody needs any more."""
+"""Listing the flows of a server, and removing what is no longer needed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def list_flows(  # noqa: PLR0913  one filter each
     before: FlowStatus | None,
     limit: int,
 ) -> Op[list[FlowStatus]]:
-    """List the newest flows of all home queues that pass the filters."""
+    """List the newest flows of all home queues that match the filters."""
     wanted = _filter(state, label, since)
     if not 1 <= limit <= MOST_LISTED:
         raise ConfigurationError(f"limit must be 1 to {MOST_LISTED:,}, got {limit}")
@@ -86,11 +86,11 @@ def sweep(
     tombstone: timedelta = TOMBSTONE,
     slices: int = SLICES,
 ) -> Op[bool]:
-    """Remove what is due in these home queues, at most so many slices of each. Answers whether more is due.
+    """Remove what is due in these home queues, at most this many slices of each. Returns whether more is due.
 
-    That are flows whose submission stopped half-way and that nobody touched for ``abandoned_after``; the jobs
-    and results of flows after their retention, of which a tombstone stays for ``tombstone``; and nodes that
-    were staged to be added to a flow and never were. Repeatable by anybody at any time.
+    Removed are flows whose submission stopped half-way and that were not touched for ``abandoned_after``; the
+    jobs and results of flows after their retention, which leave a tombstone for ``tombstone``; and nodes that
+    were staged for a flow and never added. Repeatable by any client at any time.
     """
     busy = list(queues)
     for _ in range(slices):
@@ -104,11 +104,11 @@ def sweep(
             )
             for queue in busy
         ]
-        answers = yield from ask_all(calls)
-        for queue, swept in zip(busy, answers, strict=True):
+        replies = yield from ask_all(calls)
+        for queue, swept in zip(busy, replies, strict=True):
             if swept.removed:
                 yield from _free(queue, swept)
-        busy = [queue for queue, swept in zip(busy, answers, strict=True) if swept.is_busy]
+        busy = [queue for queue, swept in zip(busy, replies, strict=True) if swept.is_busy]
         if not busy:
             return False
     return True

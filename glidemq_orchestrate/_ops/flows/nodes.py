@@ -1,4 +1,4 @@
-"""Single nodes of a flow by name; the same for flows of either path."""
+"""Single nodes of a flow by name, for flows of both paths."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PER_TRIP: Final = 200
 
 
 def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
-    """The nodes of these names as they are now, in the order of the names."""
+    """The current nodes of these names, in the order of the names."""
     found: list[NodeStatus] = []
     for part in _parts(names):
         rows = yield from ask(calls.rows(ref.home, ref.flow_id, part))
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
-            yield from backend_of(ref).status(ref)  # refuses when the flow is gone
+            yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
             raise NodeNotFound(f"flow {ref.flow_id} has no node {', '.join(missing[:5])}")
         reading = [
             calls.node_of_row(ref.home.prefix, name, row, GONE if ref.path == "portable" else "")
@@ -38,13 +38,13 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
 
 
 def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
-    """The results of those of these nodes that have completed."""
+    """The results of the completed ones among these nodes."""
     nodes = [node for node in (yield from named(ref, names)) if node.state != JobState.SKIPPED]
     texts: dict[str, str] = {}
     for first in range(0, len(nodes), PER_TRIP):
         part = nodes[first : first + PER_TRIP]
-        told = [node_jobs.job(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
-        for node, (state, _, text, *_) in zip(part, (yield from ask_all(told)), strict=True):
+        asking = [node_jobs.job(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
+        for node, (state, _, text, *_) in zip(part, (yield from ask_all(asking)), strict=True):
             if state == "completed":
                 texts[node.name] = text
     return node_calls.read_results(texts)

@@ -1,8 +1,8 @@
-"""Submitting, watching and steering flows.
+"""Submitting, watching and controlling flows.
 
-What a kill between any two steps leaves behind: staged nodes that nothing can start (submit again under the
-same id, and it goes on where it stopped), or a flow whose record says what is still to be done
-(``gmo:todo``), which every worker of the home queue does from time to time.
+A kill between any two steps leaves either staged nodes that cannot start (submit again with the same id to
+continue), or a flow whose record lists the remaining work (``gmo:todo``), which every worker of the home
+queue does from time to time.
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ MAX_STAGINGS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FlowRef:
-    """Where a flow is: its home queue and its id, and the path by which it went."""
+    """Where a flow is: its home queue, its id and its path."""
 
     home: QueueKeys
     flow_id: str
     path: Path = "staged"
 
 
-def check_wish(on_existing: str) -> None:
-    """Check what is to be done with a flow that is there.
+def check_on_existing(on_existing: str) -> None:
+    """Check the choice of what to do with an existing flow.
 
     Raises:
-        ConfigurationError: Nobody knows that word.
+        ConfigurationError: There is no such choice.
     """
     if on_existing not in _AGAIN:
         raise ConfigurationError(f"on_existing must be one of {', '.join(_AGAIN)}, got {on_existing!r}")
 
 
 def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
-    """Write a flow whose id is claimed and let it run; or attach to the equal flow that is there already."""
+    """Write a flow whose id is claimed and let it run; or attach to the equal flow that exists already."""
     state, left = yield from _stage(ref, flow, clock)
     if state in _AGAIN[on_existing]:
         state = yield from (retry_failed if on_existing == "retry_failed" else restart)(ref, clock)
         if state is FlowState.CANCELLED:
-            # It was cancelled while it was being staged: nothing of it ever ran, so it begins anew.
+            # It was cancelled while it was being staged: no node ever ran, so it is staged again.
             yield from _discard(ref, flow.digest)
             state, left = yield from _stage(ref, flow, clock)
     if state is FlowState.RUNNING and left:
@@ -82,57 +82,58 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
 
 
 Staged = tuple[FlowState, int]
-"""The state of a flow, and how much of it is left to be released; -1: nobody has asked."""
+"""The state of a flow, and how many nodes are left to be released; -1: unknown."""
 
 
 def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged]:
-    """Write all nodes and start the flow. Begins again when a sweep took what lay there for abandoned."""
+    """Write all nodes and start the flow. Starts again if a sweep removed staged nodes as abandoned."""
     for stagings in count(1):
-        answer = yield from _stage_once(ref, flow, clock)
-        if not isinstance(answer, GlideMQError):
-            return answer
-        if isinstance(answer, FlowIncomplete) and stagings < MAX_STAGINGS:
-            yield from take(ref.home, ref.flow_id)  # the sweep has freed the id, too
+        reply = yield from _stage_once(ref, flow, clock)
+        if not isinstance(reply, GlideMQError):
+            return reply
+        if isinstance(reply, FlowIncomplete) and stagings < MAX_STAGINGS:
+            yield from take(ref.home, ref.flow_id)  # the sweep has also freed the id
             continue
         try:
             yield from _discard(ref, flow.digest)
         except TransportError as exc:
-            raise answer from exc
-        raise answer
+            raise reply from exc
+        raise reply
     raise AssertionError
 
 
 def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged | GlideMQError]:
-    """Answers the state; or the first refusal, with whatever else was sent in place."""
+    """Returns the state; or the first refusal, while everything else that was sent remains."""
     now_ms = clock.now_ms()
     chunks = staging.chunks(flow.nodes)
     stage = flow_calls.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms)
     trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
-    # What one call writes is there or not, so the start may follow at its heels. Otherwise it waits until
-    # every call was accepted: a node whose edges came in several of them must not start with some of them
-    # refused.
+    # A single call is accepted or refused as a whole, so the start may follow in the same trip. Otherwise it
+    # waits until every call was accepted: a node whose edges came in several calls must not start when some
+    # of them were refused.
     starting = _starting(ref, flow, now_ms)
     if len(trip) == 1:
         trip += starting
         starting = []
-    # On a cluster the claim is in another slot; there it has been kept by the time the next trip begins.
+    # On a cluster the claim is in another slot; it has been kept by the time the next trip starts.
     trip = [claim.note_home(ref.home), claim.keep(ref.home.prefix, ref.flow_id), *trip]
-    told: Staged = (FlowState.STAGING, -1)
-    while trip and told[0] is FlowState.STAGING:
+    staged: Staged = (FlowState.STAGING, -1)
+    while trip and staged[0] is FlowState.STAGING:
         for reply in (yield from ask_each(trip)):
             if isinstance(reply, GlideMQError):
                 return reply
             if isinstance(reply, FlowState):
-                told = (reply, -1)
+                staged = (reply, -1)
             elif isinstance(reply, int):
-                told = (told[0], reply)
+                staged = (staged[0], reply)
         trip = list(islice(stage, CALLS_PER_TRIP))
         if not trip:
             trip, starting = starting, []
-    return told
+    return staged
 
 
 def _starting(ref: FlowRef, flow: CheckedFlow, now_ms: int) -> list[Call[Any]]:
+    """The calls that start a flow and release its nodes without dependencies, slice by slice."""
     roots = sum(1 for node in flow.nodes if not node.after)
     slices = min(max(roots - 1, 0) // SLICE + 1, MAX_SLICES)
     start = flow_calls.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
@@ -199,7 +200,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
         current = yield from status(ref)
         if current.state.is_terminal:
             return (yield from outcome(ref, current))
-        # Also where no worker and no supervisor looks after the home queue, its deadlines hold.
+        # The flow's deadlines hold even if no worker or supervisor serves the home queue.
         expired, due = yield from ask(flow_calls.expire_due(ref.home, clock.now_ms()))
         reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
         if due >= 0:
@@ -224,7 +225,7 @@ def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op
 
 
 def raise_unless_completed(ended: FlowOutcome) -> None:
-    """Raise what the end of a flow means to a caller that needs its results."""
+    """Raise the error for a caller that needs the results of a flow that did not complete."""
     state = ended.status
     if state.state is FlowState.FAILED:
         raise FlowFailed(state.id, ended.failed)
@@ -233,7 +234,7 @@ def raise_unless_completed(ended: FlowOutcome) -> None:
 
 
 def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
-    """End every node that has not ended. Answers the state before."""
+    """End every node that has not ended. Returns the state before."""
     before = yield from ask(flow_calls.cancel_flow(ref.home, ref.flow_id, reason, clock.now_ms()))
     if not before.is_terminal:
         yield from advance(ref, clock)
@@ -241,21 +242,21 @@ def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
 
 
 def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
-    """Run again what did not complete. Answers the state afterwards."""
+    """Run again every node that did not complete. Returns the state afterwards."""
     state = yield from ask(flow_calls.retry_flow(ref.home, ref.flow_id, clock.now_ms()))
     yield from advance(ref, clock)
     return state
 
 
 def restart(ref: FlowRef, clock: Clock) -> Op[FlowState]:
-    """Run every node of an ended flow again. Answers the state afterwards."""
+    """Run every node of an ended flow again. Returns the state afterwards."""
     state = yield from ask(flow_calls.restart_flow(ref.home, ref.flow_id, clock.now_ms()))
     yield from advance(ref, clock)
     return state
 
 
 def advance(ref: FlowRef, clock: Clock) -> Op[None]:
-    """Do everything the flow still needs, slice by slice, several of them a trip when there is much to do."""
+    """Do everything the flow still needs, slice by slice, several slices per trip if much is left."""
     left = 1
     while left:
         slices = min(max(left // SLICE, 1), MAX_SLICES)

@@ -1,4 +1,4 @@
-"""Open nodes that nothing would ever end: found again, brought back, or ended with a loud reason."""
+"""Open nodes that nothing would ever end: brought back to their queues, or ended with a clear reason."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EVENT_PAGES: Final = 11
 
 
 def bring_back(home: QueueKeys, flow_id: str, suspects: Sequence[Suspect], clock: Clock) -> Op[None]:
-    """See to nodes that ``gmo_check_open`` could not place."""
-    gone = [suspect for suspect in suspects if not suspect.trace]
-    if gone:
-        yield from _end_vanished(home, flow_id, gone, clock)
+    """Bring back or end the nodes that ``gmo_check_open`` could not place."""
+    removed = [suspect for suspect in suspects if not suspect.trace]
+    if removed:
+        yield from _end_removed(home, flow_id, removed, clock)
     lost = [suspect for suspect in suspects if suspect.trace and not suspect.is_blocked]
     for queue in {suspect.queue for suspect in lost}:
         yield from _search(queue, [suspect for suspect in lost if suspect.queue == queue], clock)
@@ -31,7 +31,7 @@ def bring_back(home: QueueKeys, flow_id: str, suspects: Sequence[Suspect], clock
 
 
 def _notify_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock) -> Op[None]:
-    """Tell a node with many dependencies how they ended, unless one of them has not."""
+    """Notify a node with many dependencies of how they ended, unless one of them has not."""
     cursor = "0"
     while True:
         cursor, refs = yield from ask(calls.dependencies(suspect, cursor))
@@ -45,9 +45,9 @@ def _notify_again(home: QueueKeys, flow_id: str, suspect: Suspect, clock: Clock)
 
 
 def _search(queue: QueueKeys, suspects: Collection[Suspect], clock: Clock) -> Op[None]:
-    """Read the stream to its end, once; whoever is not in it, or only in an entry that is dead, comes back.
+    """Read the stream to its end, once; put back each job that is not in it, or only in a dead entry.
 
-    A job that moves meanwhile gets an entry at the end, where it is seen, or leaves another trace.
+    A job that moves meanwhile gets an entry at the end, where it is seen, or has another trace.
     """
     wanted = {suspect.job_id for suspect in suspects}
     found: dict[str, list[str]] = defaultdict(list)
@@ -61,7 +61,7 @@ def _search(queue: QueueKeys, suspects: Collection[Suspect], clock: Clock) -> Op
             break
         position = page[-1][0]
     else:
-        return  # the next lap looks again, in a shorter stream
+        return  # the next lap searches again, in a shorter stream
     dead = yield from _dead_entries(queue, [entry_id for ids in found.values() for entry_id in ids])
     for suspect in suspects:
         entries = found.get(suspect.job_id, [])
@@ -70,14 +70,14 @@ def _search(queue: QueueKeys, suspects: Collection[Suspect], clock: Clock) -> Op
 
 
 def _dead_entries(queue: QueueKeys, entry_ids: Sequence[str]) -> Op[set[str]]:
-    """The entries that were delivered and that nobody holds."""
+    """The entries that were delivered and that no worker holds."""
     if not entry_ids:
         return set()
     try:
         newest = yield from ask(calls.delivered(queue))
         held = yield from ask_all([calls.is_held(queue, entry_id) for entry_id in entry_ids])
     except ProtocolError:
-        return set()  # no group: the one that comes begins at the start
+        return set()  # no group: a new one will start at the beginning
     return {
         entry_id
         for entry_id, is_held in zip(entry_ids, held, strict=True)
@@ -85,8 +85,8 @@ def _dead_entries(queue: QueueKeys, entry_ids: Sequence[str]) -> Op[set[str]]:
     }
 
 
-def _end_vanished(home: QueueKeys, flow_id: str, gone: Sequence[Suspect], clock: Clock) -> Op[None]:
-    """End nodes whose jobs were removed: completed where an event or a dependent says so, else failed."""
+def _end_removed(home: QueueKeys, flow_id: str, removed: Sequence[Suspect], clock: Clock) -> Op[None]:
+    """End nodes whose jobs were removed: as completed if an event or a dependent shows it, else as failed."""
     table = yield from _table(home, flow_id)
     places = {(row[1], row[2]): name for name, row in table.items()}
     dependents: dict[str, list[str]] = defaultdict(list)
@@ -94,26 +94,27 @@ def _end_vanished(home: QueueKeys, flow_id: str, gone: Sequence[Suspect], clock:
         for name in row[4:]:
             dependents[name].append(f"{QueueKeys(home.prefix, row[1]).base}:{row[2]}")
     results: dict[QueueKeys, dict[str, str]] = {}
-    for lost in gone:
+    for lost in removed:
         if lost.queue not in results:
             results[lost.queue] = yield from _completions(lost.queue)
         node = places.get((lost.queue.queue, lost.job_id), lost.job_id)
         result = results[lost.queue].get(lost.job_id)
-        told = {
+        end = {
             "node": node,
             "job": table[node][3] if node in table else "",
             "completed": result is not None,
             "result": result or "null",
-            "reason": f"job {lost.job_id} was removed from queue {lost.queue.queue} before its end was told",
+            "reason": f"job {lost.job_id} was removed from queue {lost.queue.queue} before its end was known",
         }
         yield from ask(
             calls.settle_vanished(
-                home, flow_id, lost, outcome=told, dependents=dependents[node], now_ms=clock.now_ms()
+                home, flow_id, lost, outcome=end, dependents=dependents[node], now_ms=clock.now_ms()
             )
         )
 
 
 def _table(home: QueueKeys, flow_id: str) -> Op[dict[str, list[Any]]]:
+    """The flow's table of nodes by name, read in pages."""
     table: dict[str, list[Any]] = {}
     cursor = "0"
     while True:
@@ -124,15 +125,15 @@ def _table(home: QueueKeys, flow_id: str) -> Op[dict[str, list[Any]]]:
 
 
 def _completions(queue: QueueKeys) -> Op[dict[str, str]]:
-    """The results that the remembered events tell, by job; not of jobs that were removed before."""
-    said: dict[str, str | None] = {}
+    """The results in the stored events, by job; not of jobs that were removed first."""
+    results: dict[str, str | None] = {}
     position = ""
     for _ in range(EVENT_PAGES):
         page = yield from ask(calls.recent_events(queue, position))
-        for _, fields in page:  # from new to old: the oldest word stays
+        for _, fields in page:  # from new to old: the oldest event decides
             if fields.get("event") in ("completed", "removed"):
-                said[fields.get("jobId", "")] = fields.get("returnvalue")
+                results[fields.get("jobId", "")] = fields.get("returnvalue")
         if len(page) < calls.PAGE:
             break
         position = page[-1][0]
-    return {job_id: result for job_id, result in said.items() if result is not None}
+    return {job_id: result for job_id, result in results.items() if result is not None}

@@ -1,8 +1,8 @@
-"""Watching a flow: what has changed since the reader was told last.
+"""Watching a flow: what has changed since the last report to the reader.
 
-Events only say where to look; what is told is the difference between what was told before and the jobs as
-they are. So a trimmed stream, an event that nobody wrote and a reader that was away cost a look at all nodes,
-and nothing is told twice. Steps that follow each other faster than the reader looks are told as one.
+Events only show where to look; a change is the difference between the last report and the current jobs. So a
+trimmed stream, a missing event or a reader that was away costs a read of all nodes, and no change is reported
+twice. Steps that follow each other faster than the reader reads are reported as one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
 from glidemq_orchestrate.keys import QueueKeys
 
 REREAD_MS: Final = 5_000
-LOOKS_SHARE: Final = 20  # at most one part in so many of the time goes into looks that nothing asked for
+READS_SHARE: Final = 20  # reads that no event asked for take at most this fraction of the time: 1 in 20
 POLL_MS: Final = 500
 PER_TRIP: Final = 200
 
@@ -43,13 +43,13 @@ class Watch:
     """One reader of one flow.
 
     Attributes:
-        seen: What it was told so far.
+        seen: What was reported so far.
         deadline: When the reader gives up, in monotonic ms; None: never.
-        nodes: Every node with its rank, as it was seen last.
+        nodes: Every node with its rank, as last read.
         by_job: The names of the nodes by the ids of their jobs.
         streams: The position in the events of each queue of the flow.
-        due_ms: Monotonic ms; when to look at all nodes again although no event asks for it.
-        is_over: The end was told.
+        due_ms: Monotonic ms; when to read all nodes again even if no event asks for it.
+        is_over: The end was reported.
     """
 
     ref: FlowRef
@@ -64,22 +64,22 @@ class Watch:
 
     @property
     def is_portable(self) -> bool:
-        """Whether whoever watches must move the flow on, and may read one stream only."""
+        """Whether the watcher must advance the flow, and may read one stream only."""
         return self.ref.path == "portable"
 
 
 def begin(ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock) -> Watch:
-    """Make a reader; asks nothing yet.
+    """Create a reader; makes no call yet.
 
     Raises:
-        ConfigurationError: ``after`` is no position of this flow.
+        ConfigurationError: ``after`` is not a position of this flow.
     """
     seen = Seen(ref.flow_id) if after is None else Seen.at(ref.flow_id, after)
     return Watch(ref, clock, seen, None if timeout_ms is None else clock.monotonic_ms() + timeout_ms)
 
 
 def step(watch: Watch) -> Op[list[Change]]:
-    """What changed; waits a few seconds at most for the first change, and may then tell nothing.
+    """The next changes; waits a few seconds at most for the first one, and may then return none.
 
     Raises:
         WaitTimeout: The deadline has passed.
@@ -88,32 +88,33 @@ def step(watch: Watch) -> Op[list[Change]]:
         names = yield from _wait(watch)
         if names is not None:
             return (yield from _changes(watch, (yield from _read(watch, names))))
-    return (yield from _look(watch))
+    return (yield from _read_all(watch))
 
 
-def _look(watch: Watch) -> Op[list[Change]]:
-    """Look at the record and at all nodes."""
+def _read_all(watch: Watch) -> Op[list[Change]]:
+    """The changes found by reading the record and all nodes."""
     began = watch.clock.monotonic_ms()
-    # The record first: when it says that the flow has ended, the nodes read afterwards have too.
+    # The record first: if the flow has ended, the nodes read afterwards have too.
     ended = yield from _status(watch)
     found = yield from _everything(watch.ref)
     if (yield from _hold_streams(watch, found)):
-        found = yield from _everything(watch.ref)  # what happened before the streams were held
+        found = yield from _everything(watch.ref)  # including changes before the positions were set
     changes = yield from _changes(watch, found)
     now_ms = watch.clock.monotonic_ms()
-    watch.due_ms = now_ms + max(REREAD_MS, (now_ms - began) * LOOKS_SHARE)
+    watch.due_ms = now_ms + max(REREAD_MS, (now_ms - began) * READS_SHARE)
     if watch.is_portable:
         watch.due_ms = now_ms + POLL_MS
     return [*changes, *_end_change(watch, ended)] if ended.state.is_terminal else changes
 
 
 def _status(watch: Watch) -> Op[FlowStatus]:
-    if watch.is_portable:  # whoever watches a portable flow also moves it on
+    if watch.is_portable:  # the watcher of a portable flow also advances it
         yield from advance(watch.ref, watch.clock)
     return (yield from backend_of(watch.ref).status(watch.ref))
 
 
 def _everything(ref: FlowRef) -> Op[Found]:
+    """Every node of a flow with its rank, by name."""
     if ref.path == "portable":
         nodes = yield from backend_of(ref).nodes(ref)
         return {node.name: (rank, node) for rank, node in enumerate(nodes)}
@@ -127,7 +128,7 @@ def _everything(ref: FlowRef) -> Op[Found]:
 
 
 def _hold_streams(watch: Watch, found: Found) -> Op[bool]:
-    """Fix the position in the events of every queue that has none yet; answers whether there were any."""
+    """Set the position in the events of every queue that has none yet; returns whether there were any."""
     queues = {watch.ref.home.queue}
     if not watch.is_portable:  # its queues may be in other slots
         queues |= {node.queue for _, node in found.values()}
@@ -138,12 +139,12 @@ def _hold_streams(watch: Watch, found: Found) -> Op[bool]:
 
 
 def _wait(watch: Watch) -> Op[list[str] | None]:
-    """Wait for events; answers the nodes to look at, or None for everything."""
+    """Wait for events; returns the nodes to read, or None for all."""
     now_ms = watch.clock.monotonic_ms()
     until = watch.due_ms if watch.deadline is None else min(watch.due_ms, watch.deadline)
     if until <= now_ms:
-        raise WaitTimeout(f"flow {watch.ref.flow_id} has not ended in time; go on after the last position")
-    # In one trip: what follows the reading is asked when that has ended.
+        raise WaitTimeout(f"flow {watch.ref.flow_id} has not ended in time; continue after the last position")
+    # In one trip: the server answers the calls after the read once the read has ended.
     todo: list[Call[Any]] = [calls.read_streams(watch.streams, until - now_ms)]
     todo += map(event_calls.first_event, watch.streams)
     if not watch.is_portable:
@@ -160,7 +161,7 @@ def _wait(watch: Watch) -> Op[list[str] | None]:
 
 
 def _move(watch: Watch, read: Mapping[QueueKeys, calls.Entries], oldest: Sequence[str | None]) -> bool:
-    """Move on in the streams; answers whether events were trimmed away before they were read."""
+    """Move on in the streams; returns whether events were trimmed away before they were read."""
     is_lost = False
     for place, first in zip(list(watch.streams), oldest, strict=True):
         if entries := read.get(place):
@@ -170,6 +171,7 @@ def _move(watch: Watch, read: Mapping[QueueKeys, calls.Entries], oldest: Sequenc
 
 
 def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
+    """Read known nodes again."""
     known = [watch.nodes[name] for name in names]
     gone = GONE if watch.is_portable else ""
     found: Found = {}
@@ -197,11 +199,11 @@ def _changes(watch: Watch, found: Found) -> Op[list[Change]]:
 
 
 def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
-    """Take over what was read, and look again at dependencies that were read too early.
+    """Take over the nodes that were read, and read dependencies again that were read too early.
 
-    A node may be read before it completes, and its dependent, in a later trip, as started. Whoever was seen
-    to have started shows that its dependencies have ended by now: each of them is read again, once for every
-    such dependent, as another one may have been seen before. Answers the nodes as they were before.
+    A node may be read before it completes, and its dependent, in a later trip, as started. If a node has
+    started, its dependencies must have ended by now: each of them is read again, once for every such
+    dependent, as it may have been read for an earlier one. Returns the nodes as they were before.
     """
     before: dict[str, NodeStatus | None] = {}
     asked: set[tuple[str, str]] = set()
@@ -223,13 +225,14 @@ def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
 
 
 def _has_moved(before: NodeStatus | None, node: NodeStatus) -> bool:
-    """Whether a node in the same state as before has something to tell."""
+    """Whether a node in the same state as before has new progress or another attempt."""
     if before is None or node.state == UNSEEN:
         return False
     return (before.progress, before.attempts) != (node.progress, node.attempts)
 
 
 def _end_change(watch: Watch, ended: FlowStatus) -> list[Change]:
+    """The change for the end of the flow, unless it was reported before."""
     watch.is_over = True
     if watch.seen.end == ended.state:
         return []

@@ -27,7 +27,7 @@ BATCH_CHARACTERS: Final = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to be added: the handler that runs it, its data (JSON, at most 1 MiB encoded) and its options."""
+    """A job to add: the handler that runs it, its data (JSON, at most 1 MiB encoded) and its options."""
 
     name: str
     data: JsonLike = None
@@ -35,7 +35,7 @@ class NewJob:
 
 
 def traced(new: NewJob, traceparent: str) -> NewJob:
-    """The job with the trace context of whoever adds it, unless it has one or there is none."""
+    """The job with the trace context of the caller, unless it has one or there is none."""
     if not traceparent or new.options.traceparent:
         return new
     return replace(new, options=replace(new.options, traceparent=traceparent))
@@ -46,23 +46,23 @@ def add_job(queue: QueueKeys, new: NewJob, now_ms: int, *, packed: bool = False)
     job = _encoded(new, packed=packed)
     options, mark = job.options, job.options.deduplication
     if mark is None:
-        told = yield from ask(job_calls.add_job(queue, job.name, job.data, options, now_ms))
+        word = yield from ask(job_calls.add_job(queue, job.name, job.data, options, now_ms))
     else:
-        told = yield from ask(job_calls.dedup(queue, mark, job, now_ms))
-    if mark and told == "skipped":
+        word = yield from ask(job_calls.dedup(queue, mark, job, now_ms))
+    if mark and word == "skipped":
         existing = yield from ask(job_calls.deduplicated_job(queue, mark.id))
         raise JobSkipped(queue.queue, mark.id, existing)
-    if told == "duplicate":
+    if word == "duplicate":
         raise InvalidJob(
             f"job id {options.job_id!r} exists already in queue {queue.queue}; nothing was added"
         )
-    return JobId(told)
+    return JobId(word)
 
 
 def add_many(
     queue: QueueKeys, jobs: Iterable[NewJob], now_ms: int, *, packed: bool = False
 ) -> Op[list[JobId | None]]:
-    """Check and encode all jobs, then add them in order. Answers an id for each, None where it was there."""
+    """Check and encode all jobs, then add them in order. Returns an id for each, None if it existed."""
     encoded = [_encoded(job, packed=packed) for job in jobs]
     ids: list[JobId | None] = []
     for calls in _batches(add_calls(queue, encoded, now_ms)):
@@ -76,7 +76,7 @@ def add_and_wait(
 ) -> Op[Json]:
     """Add a job and wait for its result: wakes on its event, and re-reads it since events can be lost."""
     if new.options.remove_on_complete or new.options.remove_on_fail:
-        raise InvalidJob("remove_on_complete and remove_on_fail must be left out: the job is to be read")
+        raise InvalidJob("remove_on_complete and remove_on_fail must be left out: the job is read at its end")
     if timeout_ms <= 0:
         raise InvalidJob("timeout must be at least a millisecond")
     position = yield from events.tail(queue)
@@ -91,7 +91,7 @@ def add_and_wait(
         if state == JobState.FAILED:
             raise JobFailed(job_id, reason or "no reason given")
         if state is None:
-            raise JobNotFound(f"job {job_id} of queue {queue.queue} was removed while it was waited for")
+            raise JobNotFound(f"job {job_id} of queue {queue.queue} was removed during the wait")
         if clock.monotonic_ms() >= deadline:
             raise WaitTimeout(f"job {job_id} is still {state} after {timeout_ms} ms")
 
@@ -113,6 +113,7 @@ def _encoded(new: NewJob, *, packed: bool) -> EncodedJob:
 def _batches(
     calls: Iterator[tuple[Call[list[Any]], int]],
 ) -> Iterator[list[Call[list[Any]]]]:
+    """Calls in batches that are bounded in number and size."""
     batch: list[Call[list[Any]]] = []
     size = 0
     for call, characters in calls:
@@ -126,7 +127,7 @@ def _batches(
 
 
 def _wait_for_end(queue: QueueKeys, job_id: str, position: str, until_ms: int, clock: Clock) -> Op[str]:
-    """Read events until one says that the job may have ended, or the time comes."""
+    """Read events until one shows that the job may have ended, or until the given time."""
     while (left := until_ms - clock.monotonic_ms()) > 0:
         for event in (yield from events.read(queue, position, left)):
             position = event.id

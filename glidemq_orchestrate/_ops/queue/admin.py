@@ -1,4 +1,4 @@
-"""What can be done with a whole queue. Everything is done in slices: no call holds the server up."""
+"""Operations on a whole queue. Everything is done in slices: no call blocks the server for long."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SLICE: Final = changes.MOST
 MINUTE: Final = timedelta(minutes=1)
 ENDED: Final = {JobState.COMPLETED: "completed", JobState.FAILED: "failed"}
 EndedState = Literal[JobState.COMPLETED, JobState.FAILED]
-GONE: Final = ("removed", "left")
+DELETED: Final = ("removed", "left")
 
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """One minute: how many jobs ended so, and how long they ran on average."""
+    """One minute: how many jobs ended in a state, and how long they ran on average."""
 
     at: datetime
     count: int
@@ -44,9 +44,9 @@ class GroupInfo:
     Attributes:
         key: The ordering key.
         active: How many run now.
-        concurrency: How many may run at once.
+        concurrency: How many may run at the same time.
         parked: How many are held back by the limits of the key.
-        resumes_at: When the next of them is tried; None while nothing holds them back but running jobs.
+        resumes_at: When the next of them is tried; None while only running jobs hold them back.
         last_number: How many jobs of the key were ever added.
     """
 
@@ -59,7 +59,7 @@ class GroupInfo:
 
 
 def pause(queue: QueueKeys, *, resume: bool = False) -> Op[None]:
-    """Set or clear the mark that workers obey."""
+    """Set or clear the paused mark."""
     yield from ask(admin.pause(queue, resume=resume))
 
 
@@ -75,20 +75,20 @@ def clean(queue: QueueKeys, state: JobState, grace: timedelta, limit: int, now_m
         raise ConfigurationError(f"only completed and failed jobs can be cleaned, not {state}")
     lasting("grace", grace)
     whole("limit", limit, 1)
-    cutoff, gone, kept = now_ms - milliseconds(grace), list[JobId](), 0
-    while len(gone) < limit:
-        count = min(SLICE, limit - len(gone))
+    cutoff, deleted, kept = now_ms - milliseconds(grace), list[JobId](), 0
+    while len(deleted) < limit:
+        count = min(SLICE, limit - len(deleted))
         ids = yield from ask(admin.ended_before(queue, ENDED[state], cutoff, kept, count))
         if not ids:
             break
         words = yield from remove_some(queue, [(job_id, "") for job_id in ids], "cleaned", now_ms)
-        gone += [JobId(job_id) for job_id, word in zip(ids, words, strict=True) if word in GONE]
+        deleted += [JobId(job_id) for job_id, word in zip(ids, words, strict=True) if word in DELETED]
         kept += words.count("flow")
-    return gone
+    return deleted
 
 
 def drain(queue: QueueKeys, *, delayed: bool, now_ms: int) -> Op[int]:
-    """Delete the jobs that wait to be run."""
+    """Delete the jobs that wait to run."""
     count = 0
     states = (JobState.GROUP_WAITING, JobState.PRIORITIZED, *((JobState.DELAYED,) if delayed else ()))
     for state in states:
@@ -99,7 +99,7 @@ def drain(queue: QueueKeys, *, delayed: bool, now_ms: int) -> Op[int]:
 
 
 def retry_failed(queue: QueueKeys, limit: int | None, now_ms: int) -> Op[int]:
-    """Run failed jobs again, oldest first: as many as have failed now, for a worker may fail them again."""
+    """Run failed jobs again, oldest first: as many as have failed now, as some may fail again meanwhile."""
     if limit is not None:
         whole("count", limit, 1)
     left = yield from ask(reads.length(queue, "failed"))
@@ -132,7 +132,7 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
             yield from ask(admin.unlink(keys))
         if cursor == "0":
             break
-    # On a cluster these keys are in other slots; what cannot be reached is left.
+    # On a cluster these keys are in other slots; those that cannot be reached remain.
     yield from ask_each(
         [
             *(admin.unlink([flow_home(queue.prefix, flow_id)]) for flow_id in flows),
@@ -143,7 +143,7 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
 
 
 def set_global_concurrency(queue: QueueKeys, limit: int | None) -> Op[None]:
-    """How many jobs of the queue run at once, over all workers."""
+    """Set how many jobs of the queue run at the same time, over all workers."""
     if limit is None:
         yield from ask(admin.drop_meta(queue, "globalConcurrency"))
         return
@@ -158,7 +158,7 @@ def global_concurrency(queue: QueueKeys) -> Op[int | None]:
 
 
 def set_global_rate_limit(queue: QueueKeys, limit: RateLimit | None) -> Op[None]:
-    """How many jobs of the queue start in a window, over all workers."""
+    """Set how many jobs of the queue start in a window, over all workers."""
     if limit is None:
         yield from ask(admin.drop_meta(queue, "rateLimitMax", "rateLimitDuration"))
         return
@@ -186,7 +186,7 @@ def rate_limit_group(
 
 
 def groups(queue: QueueKeys) -> Op[list[GroupInfo]]:
-    """The ordering keys that were ever used."""
+    """All ordering keys ever used."""
     cursor, found = "0", dict[str, GroupInfo]()
     while True:
         cursor, keys = yield from ask(reads.ordering_keys_page(queue, cursor, listing.READ))
@@ -197,7 +197,7 @@ def groups(queue: QueueKeys) -> Op[list[GroupInfo]]:
 
 
 def metrics(queue: QueueKeys, state: JobState) -> Op[list[MetricPoint]]:
-    """What ended in each minute, oldest first."""
+    """How many jobs ended in each minute, oldest first."""
     if state not in ENDED:
         raise ConfigurationError(f"there are metrics of completed and failed jobs, not of {state} ones")
     fields = yield from ask(changes.whole_hash(queue.key(f"metrics:{ENDED[state]}")))
@@ -218,35 +218,38 @@ def queue_names(prefix: str) -> Op[list[str]]:
         cursor, keys = yield from ask(reads.scan_keys(pattern, cursor, 2 * listing.PAGE))
         for key in keys:
             name, mark, _ = key.removeprefix(start).partition("}:")
-            if mark and is_queue_name(name):  # others can be no queue of this package
+            if mark and is_queue_name(name):  # others cannot be queues of this package
                 names.add(name)
         if cursor == "0":
             return sorted(names)
 
 
 def _drain_state(queue: QueueKeys, state: JobState, now_ms: int) -> Op[int]:
+    """Delete the jobs of one state, slice by slice; returns how many."""
     count = kept = 0
     while True:
         ids = yield from listing.find(queue, Wanted(state), range(kept, kept + SLICE))
         if not ids:
             return count
-        gone = yield from _drained(queue, [(job_id, "") for job_id in ids], now_ms)
-        count, kept = count + gone, kept + len(ids) - gone
+        deleted = yield from _drained(queue, [(job_id, "") for job_id in ids], now_ms)
+        count, kept = count + deleted, kept + len(ids) - deleted
 
 
 def _drain_list(queue: QueueKeys, name: str, now_ms: int) -> Op[int]:
+    """Delete the waiting jobs of one list, slice by slice; returns how many."""
     count = kept = 0
     while True:
         ids = yield from ask(reads.list_ids(queue, name, kept, SLICE))
         if not ids:
             return count
-        # A revoked job is still in its list, and failed.
+        # A revoked job is still in its list, but has failed.
         waiting = yield from listing.keep(queue, ids, Wanted(JobState.WAITING))
-        gone = yield from _drained(queue, [(job_id, "") for job_id in waiting], now_ms)
-        count, kept = count + gone, kept + len(ids) - gone
+        deleted = yield from _drained(queue, [(job_id, "") for job_id in waiting], now_ms)
+        count, kept = count + deleted, kept + len(ids) - deleted
 
 
 def _drain_stream(queue: QueueKeys, now_ms: int) -> Op[int]:
+    """Delete the waiting jobs of the stream that no worker has taken; returns how many."""
     count, start = 0, (yield from _undelivered(queue))
     while True:
         entries = yield from ask(reads.stream_page(queue, start, SLICE))
@@ -259,7 +262,7 @@ def _drain_stream(queue: QueueKeys, now_ms: int) -> Op[int]:
 
 
 def _undelivered(queue: QueueKeys) -> Op[str]:
-    """From where on no worker has taken an entry of the stream."""
+    """The position in the stream from which no worker has taken an entry."""
     try:
         last = yield from ask(reads.last_delivered(queue))
     except ProtocolError:
@@ -271,10 +274,11 @@ def _drained(queue: QueueKeys, jobs: Sequence[tuple[str, str]], now_ms: int) -> 
     if not jobs:
         return 0
     words = yield from remove_some(queue, jobs, "drained", now_ms)
-    return sum(word in GONE for word in words)
+    return sum(word in DELETED for word in words)
 
 
 def _group_rows(queue: QueueKeys, keys: Sequence[str]) -> Op[list[GroupInfo]]:
+    """The state of some ordering keys, read in four trips."""
     names = ("active", "maxConcurrency")
     states = yield from ask_all([changes.fields_of(queue.key(f"group:{key}"), *names) for key in keys])
     parked = yield from ask_all([reads.length(queue, f"groupq:{key}") for key in keys])

@@ -1,4 +1,4 @@
-"""Budgets that a Node flow producer gave its jobs: asked before a run, charged after it."""
+"""Budgets that a Node flow producer set for its jobs: checked before a run, charged after it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSE_MS: Final = 86_400_000
 
 
 def check(budget_key: str) -> Op[Literal["go", "fail", "pause"]]:
-    """Whether a job of this budget may run; else what its producer wants done with it."""
+    """Whether a job of this budget may run; otherwise what its producer chose for it."""
     if (yield from ask(budget.check_budget(budget_key))) != "exceeded":
         return "go"
     (wish,) = yield from ask(budget.budget_fields(budget_key, "onExceeded"))
@@ -24,7 +24,7 @@ def check(budget_key: str) -> Op[Literal["go", "fail", "pause"]]:
 
 
 def charge(queue: QueueKeys, job_id: str, budget_key: str) -> Op[None]:
-    """Charge what a completed job has reported. Not repeatable: a second charge counts again."""
+    """Charge the usage of a completed job. Not repeatable: a second charge counts again."""
     usage = yield from usage_of(queue, job_id)
     if usage is None:
         return
@@ -47,7 +47,7 @@ def charge(queue: QueueKeys, job_id: str, budget_key: str) -> Op[None]:
 
 
 def _weighted(tokens: Mapping[str, float], weights: str) -> float:
-    """The sum of tokens times weight; a weight that is missing, negative or no number is 1."""
+    """The sum of tokens times weight; a weight that is missing, negative or not a number is 1."""
     known = parsed_object(weights)
 
     def weight(category: str) -> float:

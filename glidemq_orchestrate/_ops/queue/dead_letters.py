@@ -35,13 +35,13 @@ from glidemq_orchestrate.stored import number
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A failed job as it lies in the dead-letter queue.
+    """A failed job as stored in the dead-letter queue.
 
     Attributes:
         id: The id of the letter, in the dead-letter queue.
         job_id: The id of the job that failed, in its own queue.
         name: The handler that ran it.
-        data: What it was given.
+        data: The data of the job.
         failed_reason: Why it failed.
         attempts_made: How often it was tried; one less when a Node worker wrote the letter.
         buried_at: When the letter was written.
@@ -57,7 +57,7 @@ class DeadLetter:
 
 
 def set_queue(queue: QueueKeys, name: str | None) -> Op[None]:
-    """Say where the dead letters of a queue go."""
+    """Set the queue for the dead letters of a queue."""
     if name is None:
         yield from ask(admin.drop_meta(queue, "deadLetterQueueName"))
         return
@@ -67,16 +67,16 @@ def set_queue(queue: QueueKeys, name: str | None) -> Op[None]:
 
 
 def queue_of(queue: QueueKeys) -> Op[str | None]:
-    """Where the dead letters of a queue go; None: there are none."""
+    """The queue for the dead letters of a queue; None if none is set."""
     (name,) = yield from ask(reads.meta(queue, "deadLetterQueueName"))
     return name or None
 
 
-def bury_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
-    """Write the letters of jobs that have failed for good, as the calls that failed them have noted.
+def write_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
+    """Write the letters of jobs that have failed for good, as noted by the calls that failed them.
 
-    Repeatable, cut off anywhere, by two at once: the id of a letter tells the failure. One that cannot be
-    written stays noted and keeps back no other; its error is raised at the end.
+    Repeatable, may be interrupted anywhere or run twice at the same time: the id of a letter identifies the
+    failure. One that cannot be written remains noted and delays no other; its error is raised at the end.
     """
     written: list[JobId] = []
     refused: GlideMQError | None = None
@@ -84,12 +84,12 @@ def bury_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
         job_ids = yield from ask(letters.noted(queue))
         name = (yield from queue_of(queue)) if job_ids else None
         if name is None:
-            if job_ids:  # nobody wants their letters any more
+            if job_ids:  # the dead-letter queue was unset meanwhile
                 yield from ask(letters.forget_all(queue))
             continue
         for job_id in job_ids:
             try:
-                written += yield from _bury(queue, job_id, QueueKeys(queue.prefix, name), clock.now_ms())
+                written += yield from _write(queue, job_id, QueueKeys(queue.prefix, name), clock.now_ms())
             except TransportError:
                 raise
             except GlideMQError as exc:
@@ -99,7 +99,8 @@ def bury_noted(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[JobId]]:
     return written
 
 
-def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[list[JobId]]:
+def _write(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[list[JobId]]:
+    """Write the letter of one noted job; returns its id if it is new."""
     note = yield from ask(letters.note(queue, job_id))
     if note is None:
         return []
@@ -108,17 +109,17 @@ def _bury(queue: QueueKeys, job_id: str, target: QueueKeys, now_ms: int) -> Op[l
         return []
     failure = f"{queue.queue}\n{job_id}\n{note.failed_at}"
     mark = hashlib.sha256(failure.encode("utf-8", "surrogateescape")).hexdigest()
-    told = yield from ask(
+    word = yield from ask(
         letters.write(
             target, f"dead-{mark[:32]}", readable(letter.name) or "unnamed", _envelope(queue, letter), now_ms
         )
     )
     yield from ask(letters.written(queue, note))
-    return [] if told == "duplicate" else [JobId(told)]
+    return [] if word == "duplicate" else [JobId(word)]
 
 
 def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
-    """What the letter tells: from the job, from the note where the job is gone; None: it gets none (yet)."""
+    """The content of the letter: from the job, or the note if the job was removed; None: no letter (yet)."""
     try:
         fields = yield from ask(job_calls.job_fields(queue, note.job_id))
     except ProtocolError as exc:
@@ -134,13 +135,13 @@ def _letter_of(queue: QueueKeys, note: Note) -> Op[Note | None]:
         )
     if state is None and note.data is not None:
         return note
-    if state != JobState.SUSPENDED:  # whose time is over, and who is about to fail
+    if state != JobState.SUSPENDED:  # a suspended job has timed out and is about to fail
         yield from ask(letters.written(queue, note))
     return None
 
 
 def _envelope(queue: QueueKeys, letter: Note) -> str:
-    """Data that does not fit with what is written around it is left out; the failed job may still have it."""
+    """The data of the letter; data too large for it is left out, as the failed job may still have it."""
     try:
         data = decode(letter.data, where="data")
     except DecodeError:
@@ -154,7 +155,7 @@ def _envelope(queue: QueueKeys, letter: Note) -> str:
     }
     try:
         return encode(envelope, where="dead letter")
-    except EncodeError:  # too large, or an id that no JSON can say
+    except EncodeError:  # too large, or an id that JSON cannot represent
         small: dict[str, Json] = {"originalJobId": readable(letter.job_id), "data": None}
         return encode(envelope | small, where="dead letter")
 
@@ -174,18 +175,20 @@ def get(queue: QueueKeys, letter_id: str) -> Op[DeadLetter]:
     target = yield from _target(queue)
     letter = _letter(queue, (yield from get_job(target, letter_id)))
     if letter is None:
-        raise JobNotFound(f"job {letter_id} of queue {target.queue} is no dead letter of queue {queue.queue}")
+        raise JobNotFound(
+            f"job {letter_id} of queue {target.queue} is not a dead letter of queue {queue.queue}"
+        )
     return letter
 
 
 def remove(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[None]:
-    """Throw a dead letter away; the failed job stays."""
+    """Delete a dead letter; the failed job remains."""
     yield from get(queue, letter_id)
     yield from jobs.remove((yield from _target(queue)), letter_id, now_ms)
 
 
 def replay(queue: QueueKeys, letter_id: str, now_ms: int) -> Op[JobId]:
-    """Run the failed job again, or a copy of it when it is gone; then throw the letter away."""
+    """Run the failed job again, or a copy of it if it was removed; then delete the letter."""
     letter = yield from get(queue, letter_id)
     try:
         yield from jobs.retry(queue, letter.job_id, now_ms)
@@ -204,6 +207,7 @@ def _target(queue: QueueKeys) -> Op[QueueKeys]:
 
 
 def _letter(queue: QueueKeys, job: Job) -> DeadLetter | None:
+    """A job of the dead-letter queue as a letter of this queue; None if it is not one."""
     envelope: Mapping[str, Any] = job.data if isinstance(job.data, dict) else {}
     if envelope.get("originalQueue") != queue.queue:
         return None

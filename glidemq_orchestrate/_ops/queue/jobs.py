@@ -1,4 +1,4 @@
-"""What can be done with one job."""
+"""Operations on one job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Revoked = Literal["revoked", "flagged"]
 
 @dataclass(frozen=True, slots=True)
 class JobLogs:
-    """Some log lines of a job, and how many it has in all."""
+    """Some log lines of a job, and how many it has in total."""
 
     lines: list[str]
     total: int
@@ -41,7 +41,7 @@ class JobLogs:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A signal that woke a suspended job: its name, its data, when it came."""
+    """A signal that woke a suspended job: its name, its data, when it was received."""
 
     name: str
     data: Json
@@ -50,7 +50,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class SuspendInfo:
-    """Why a job is suspended, since when, until when (None: for ever), and the signals it has had."""
+    """Why a job is suspended, since when, until when (None: for ever), and the signals it has received."""
 
     reason: str | None
     suspended_at: datetime | None
@@ -60,14 +60,14 @@ class SuspendInfo:
 
 @dataclass(frozen=True, slots=True)
 class OutputChunk:
-    """One entry of what a job put out while it ran; ``id`` is the place after which reading goes on."""
+    """One entry of a job's output; ``id`` is the position after which reading continues."""
 
     id: str
     fields: Mapping[str, str]
 
 
 def retry(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
-    """Run a failed job again, at once."""
+    """Run a failed job again, immediately."""
     (word,) = yield from ask(changes.retry_jobs(queue, [job_id], now_ms))
     if word == "missing":
         raise _missing(queue, job_id)
@@ -78,7 +78,7 @@ def retry(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
 
 
 def revoke(queue: QueueKeys, job_id: str, clock: Clock) -> Op[Revoked]:
-    """End a job that does not run yet; flag one that runs."""
+    """End a job that does not run yet; flag a running one."""
     word, flow_id = yield from ask(changes.revoke_job(queue, job_id, clock.now_ms()))
     if flow_id:
         ref = yield from flow_ops.find(queue.prefix, flow_id)
@@ -102,10 +102,10 @@ def remove(queue: QueueKeys, job_id: str, now_ms: int) -> Op[None]:
 
 
 def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, now_ms: int) -> Op[list[str]]:
-    """Delete at most a hundred jobs, given with their stream entries; answers a word for each."""
+    """Delete at most a hundred jobs, given with their stream entries; returns a word for each."""
     words, elsewhere = yield from ask(changes.remove_jobs(queue, jobs, event, now_ms))
     for member, parent, parent_id in _foreign(elsewhere):
-        # Some glidemq libraries would make a hash of a parent that is gone.
+        # Some glidemq libraries would create a hash for a parent that was removed.
         if (yield from ask(changes.job_exists(parent, parent_id))):
             yield from ask(admin.complete_child(parent, parent_id, member))
     for (job_id, _), word in zip(jobs, words, strict=True):
@@ -115,13 +115,13 @@ def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, n
 
 
 def change_priority(queue: QueueKeys, job_id: str, priority: int) -> Op[None]:
-    """Give a job another priority."""
+    """Change the priority of a job."""
     whole("priority", priority, 0, MAX_PRIORITY)
     yield from ask(admin.change_priority(queue, job_id, priority))
 
 
 def change_delay(queue: QueueKeys, job_id: str, delay: timedelta, now_ms: int) -> Op[None]:
-    """Give a job another delay."""
+    """Change the delay of a job."""
     lasting("delay", delay)
     yield from ask(admin.change_delay(queue, job_id, milliseconds(delay), now_ms))
 
@@ -132,7 +132,7 @@ def promote(queue: QueueKeys, job_id: str) -> Op[None]:
 
 
 def add_log(queue: QueueKeys, job_id: str, line: str) -> Op[None]:
-    """Append a log line to a job that is there."""
+    """Append a log line to an existing job."""
     _check_text("log line", line)
     if not (yield from ask(changes.job_exists(queue, job_id))):
         raise _missing(queue, job_id)
@@ -154,7 +154,7 @@ def update(queue: QueueKeys, job_id: str, field: str, value: JsonLike, now_ms: i
 
 
 def report_tokens(queue: QueueKeys, job_id: str, tokens: int, now_ms: int) -> Op[None]:
-    """Say how many tokens a job took."""
+    """Report how many tokens a job used."""
     whole("tokens", tokens, 0)
     yield from ask(changes.update_job(queue, job_id, "tpmTokens", tokens, now_ms))
 
@@ -189,7 +189,7 @@ def parents(queue: QueueKeys, job_id: str) -> Op[list[JobRef]]:
 
 
 def suspend_info(queue: QueueKeys, job_id: str) -> Op[SuspendInfo | None]:
-    """Why and since when a job is suspended; None when it is not."""
+    """Why and since when a job is suspended; None if it is not."""
     names = ("state", "suspendReason", "suspendedAt", "suspendTimeout", "signals")
     state, reason, since, limit, signals = yield from ask(changes.fields_of(queue.job(job_id), *names))
     if state is None:
@@ -208,7 +208,7 @@ def signal(queue: QueueKeys, job_id: str, name: str, data: JsonLike, now_ms: int
 
 
 def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Op[str]:
-    """Append to what a job puts out."""
+    """Append to the output of a job."""
     if not fields or not all(isinstance(part, str) for pair in fields.items() for part in pair):
         raise InvalidJob("output must be texts by name, at least one")
     _check_text("output", "".join(part for pair in fields.items() for part in pair))
@@ -220,7 +220,7 @@ def add_output(queue: QueueKeys, job_id: str, fields: Mapping[str, str]) -> Op[s
 def read_output(
     queue: QueueKeys, job_id: str, after: str | None, limit: int, wait_ms: int
 ) -> Op[list[OutputChunk]]:
-    """Read what a job put out after a place."""
+    """Read the output of a job after a position."""
     if limit < 1:
         raise ConfigurationError("limit must be at least 1")
     call = changes.read_output(queue, job_id, after or "0-0", limit, wait_ms if wait_ms > 0 else None)
@@ -228,7 +228,7 @@ def read_output(
 
 
 def _drop_entry(queue: QueueKeys, job_id: str) -> Op[None]:
-    """Look for a stream entry that is far from where it should be, a page at a time."""
+    """Find and delete the stream entry of a job that is far from its expected place, a page at a time."""
     start = "-"
     while True:
         entries = yield from ask(reads.stream_page(queue, start, PAGE))
@@ -246,7 +246,7 @@ def _foreign(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, QueueKeys, str
 
 
 def _place(member: str) -> list[tuple[QueueKeys, str]]:
-    """Queue and id in ``prefix:{queue}:id``; nothing when it is something else."""
+    """Queue and id in ``prefix:{queue}:id``; empty if it is something else."""
     base, _, job_id = member.rpartition(":")
     prefix, _, rest = base.rpartition(":{")
     return [(QueueKeys(prefix, rest[:-1]), job_id)] if prefix and rest.endswith("}") and job_id else []

@@ -1,7 +1,7 @@
-"""Which jobs are in a queue: by state, by name, by data, and how many.
+"""The jobs of a queue: by state, by name, by data, and how many.
 
-glide-mq has an index for most states and none for jobs that wait for other jobs: those are found by going
-through the keys, a page at a time. What a job's hash says decides, wherever the job was found.
+glide-mq has an index for most states and none for jobs that wait for other jobs: those are found by scanning
+the keys, a page at a time. The job's hash decides, wherever the job was found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from glidemq_orchestrate.keys import QueueKeys
 PAGE: Final = 500
 READ: Final = 100
 LOOK_AT: Final = 100_000
-EMPTY_PAGE: Final = 50  # as so many jobs counts a page that has fewer
+EMPTY_PAGE: Final = 50  # a page counts as at least this many jobs
 SHIFT: Final = 2**42
 MAX_CLASSES: Final = 5000
 _MAY_BE_BROKEN: Final = (None, JobState.UNKNOWN, JobState.COMPLETED, JobState.FAILED)
@@ -42,14 +42,14 @@ Step = Op[tuple[list[str], Position | None]]
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs, and the cursor from which to go on; ``"0"`` at the end."""
+    """Some jobs, and the cursor from which to continue; ``"0"`` at the end."""
 
     jobs: list[Job]
     cursor: str
 
 
 class FoundJobs(list[Job]):
-    """Jobs that were found. ``is_partial``: the search ended at its bound, so there may be more."""
+    """The jobs found. ``is_partial``: the search ended at its bound, so there may be more."""
 
     is_partial = False
 
@@ -62,7 +62,7 @@ class JobCounts(dict[JobState, int]):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which jobs to find: all that is given must hold. ``data``: these keys with these values, at the top."""
+    """Which jobs to find: all criteria must match. ``data``: keys with their values at the top level."""
 
     state: JobState | None = None
     name: str | None = None
@@ -74,7 +74,7 @@ class Wanted:
             raise ConfigurationError("skipped is a state of nodes of flows; their jobs are completed")
 
     def has(self, head: Sequence[str | None] | ProtocolError) -> bool:
-        """Whether a job with these fields (state, name, data) is one; so is one that cannot be read."""
+        """Whether a job with these fields (state, name, data) matches; an unreadable one does too."""
         if isinstance(head, ProtocolError):
             return self.name is None and self.data is None and self.state in _MAY_BE_BROKEN
         if head[0] is None or (
@@ -92,7 +92,7 @@ class Wanted:
 def get_jobs(
     queue: QueueKeys, wanted: Wanted, span: range, *, exclude_data: bool = False, newest_first: bool = False
 ) -> Op[list[Job]]:
-    """The jobs at these places of those that are wanted."""
+    """The jobs at these places among those that match."""
     if newest_first and wanted.state not in SORTED:
         raise ConfigurationError("newest_first is for jobs that are completed, failed, delayed or suspended")
     if span.start < 0 or span.stop < span.start:
@@ -104,7 +104,7 @@ def get_jobs(
 def search(
     queue: QueueKeys, wanted: Wanted, limit: int, look_at: int | None, *, exclude_data: bool = False
 ) -> Op[FoundJobs]:
-    """The first of the jobs that are wanted, among about ``look_at``; None: among all."""
+    """The first jobs that match, among about ``look_at``; None: among all."""
     _check_bounds(limit, look_at)
     ids, is_partial = yield from look(queue, wanted, range(limit), look_at)
     found = FoundJobs((yield from _read(queue, ids, exclude_data=exclude_data)))
@@ -113,9 +113,9 @@ def search(
 
 
 def scan_jobs(queue: QueueKeys, wanted: Wanted, cursor: str, *, exclude_data: bool = False) -> Op[JobPage]:
-    """Go through a thousand keys or so."""
+    """Scan about a thousand keys."""
     if not cursor.isdigit():
-        raise ConfigurationError("the cursor must be one that a page has told, or '0'")
+        raise ConfigurationError("the cursor must be the cursor of a page, or '0'")
     following, ids = yield from ask(reads.scan_page(queue, cursor, "job", 2 * PAGE))
     kept = yield from keep(queue, [job_id for job_id in ids if ":" not in job_id], wanted)
     return JobPage((yield from _read(queue, kept, exclude_data=exclude_data)), following)
@@ -156,7 +156,7 @@ def active_count(queue: QueueKeys) -> Op[int]:
 
 
 def pages(queue: QueueKeys, state: JobState | None) -> Callable[[Position | None], Step]:
-    """How to go through the places where jobs of a state can be; begin with None."""
+    """The function that reads the next page of places where jobs of a state can be; start with None."""
     if state in SORTED:
         return lambda at: _sorted_step(queue, SORTED[state], at or 0, newest_first=False)
     steps = {
@@ -169,7 +169,7 @@ def pages(queue: QueueKeys, state: JobState | None) -> Callable[[Position | None
 
 
 def find(queue: QueueKeys, wanted: Wanted, span: range, *, newest_first: bool = False) -> Op[list[str]]:
-    """The ids of the jobs at these places of those that are wanted."""
+    """The ids of the jobs at these places among those that match."""
     ids, _ = yield from look(queue, wanted, span, None, newest_first=newest_first)
     return ids
 
@@ -177,7 +177,7 @@ def find(queue: QueueKeys, wanted: Wanted, span: range, *, newest_first: bool = 
 def look(
     queue: QueueKeys, wanted: Wanted, span: range, look_at: int | None, *, newest_first: bool = False
 ) -> Op[tuple[list[str], bool]]:
-    """``find``, and whether it ended at its bound."""
+    """The result of ``find``, and whether it ended at its bound."""
     step = pages(queue, wanted.state)
     if newest_first and wanted.state:
         name = SORTED[wanted.state]
@@ -203,20 +203,21 @@ def look(
 
 
 def keep(queue: QueueKeys, ids: Sequence[str], wanted: Wanted) -> Op[list[str]]:
-    """Those of some jobs that are wanted."""
+    """The matching ones among some jobs."""
     fields = ("state", "name") if wanted.data is None else ("state", "name", "data")
     heads = yield from _each(reads.heads(queue, ids, fields))
     return [job_id for job_id, head in zip(ids, heads, strict=True) if wanted.has(head)]
 
 
 def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[list[Job]]:
+    """The jobs of these ids; those removed meanwhile are left out."""
     jobs: list[Job] = []
     for some in _slices(ids, READ):
         rows = yield from _each(
             [job_calls.job_fields(queue, job_id, with_payload=not exclude_data) for job_id in some]
         )
         for job_id, fields in zip(some, rows, strict=True):
-            if isinstance(fields, ProtocolError):  # its key is no hash
+            if isinstance(fields, ProtocolError):  # its key is not a hash
                 jobs.append(Job.from_wire(queue.queue, {"id": job_id}, lenient=True))
             elif "state" in fields:
                 jobs.append(Job.from_wire(queue.queue, {"id": job_id, **fields}, lenient=True))
@@ -224,7 +225,7 @@ def _read(queue: QueueKeys, ids: Sequence[str], *, exclude_data: bool) -> Op[lis
 
 
 def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
-    """The replies; an error stands for each that cannot be read."""
+    """The replies; an error in the place of each that cannot be read."""
     found: list[T | ProtocolError] = []
     for reply in (yield from ask_each(calls)):
         if isinstance(reply, GlideMQError) and not isinstance(reply, ProtocolError):
@@ -235,7 +236,7 @@ def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
 
 def _sorted_step(queue: QueueKeys, name: str, at: int, *, newest_first: bool) -> Step:
     ids = yield from ask(reads.sorted_ids(queue, name, at, PAGE, newest_first=newest_first))
-    # A retry of a broadcast message stands there as `<job>||<subscription>`.
+    # A retry of a broadcast message is listed as `<job>||<subscription>`.
     return [member.partition("||")[0] for member in ids], at + len(ids) if len(ids) == PAGE else None
 
 
@@ -254,7 +255,7 @@ def _waiting_step(queue: QueueKeys, at: Position | None) -> Step:
 
 
 def _active_step(queue: QueueKeys, at: Position | None) -> Step:
-    """What workers hold of the stream; then, if any came from a list, everything."""
+    """The entries of the stream that workers hold; then, if any came from a list, all jobs."""
     place, where = at or ("stream", "-")
     if place == "scan":
         return (yield from _scan_step(queue, at))
@@ -300,7 +301,7 @@ def _held(queue: QueueKeys) -> Op[int]:
 
 
 def _prioritized(queue: QueueKeys) -> Op[int]:
-    """Scores of jobs that wait by priority have no time; there is a class of scores for each priority."""
+    """Jobs that wait by priority: their scores hold no time, but one class of scores for each priority."""
     total, score = 0, SHIFT
     for _ in range(MAX_CLASSES):
         lowest = yield from ask(reads.next_class(queue, score))

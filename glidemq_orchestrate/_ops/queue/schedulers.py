@@ -1,8 +1,8 @@
-"""Writing schedulers and firing them. Any number of Python and Node workers: one firing a slot.
+"""Writing schedulers and firing them: once per slot, with any number of Python and Node workers.
 
 A Node worker holds the lock from reading the entries until its transaction has written them. Our functions
-refuse while it is held, and compare the entry with the text that we computed from, so neither side can fire
-what the other has fired.
+refuse while it is held, and compare the entry with the text that the new state was computed from, so neither
+side can fire a slot that the other has fired.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def upsert(
 
 
 def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> Stored:
+    """The stored form of a new scheduler, checked."""
     SCHEDULER.check(name)
     wire = template.to_wire()
     if schedule.logical_time and not isinstance(wire.get("data", {}), dict):
@@ -75,12 +76,12 @@ def _fresh(name: str, schedule: Schedule, template: JobTemplate) -> Stored:
 
 
 def _lives(old: Stored) -> bool:
-    # 0 with a last run: its job is still at work, and a fresh start would add a second one beside it.
+    # 0 with a last run: its job is still running, and a fresh start would add a second one beside it.
     return bool(old.number("nextRun") or (old.number("repeatAfterComplete") and old.number("lastRun")))
 
 
 def remove(queue: QueueKeys, name: str, now_ms: int) -> Op[bool]:
-    """Remove a scheduler; answers whether there was one. Jobs that it added stay.
+    """Remove a scheduler; returns whether there was one. Jobs that it added remain.
 
     Raises:
         SchedulerBusy: A worker is firing; nothing was removed.
@@ -101,7 +102,7 @@ def get(queue: QueueKeys, name: str) -> Op[SchedulerEntry]:
 
 
 def find_all(queue: QueueKeys) -> Op[list[SchedulerEntry]]:
-    """All schedulers by name; what cannot be fired says so."""
+    """All schedulers by name; those that cannot be fired have ``broken`` set."""
     hashes = yield from ask_all([calls.entries(queue, where) for where in (calls.SHARED, calls.OURS)])
     found = [
         _entry(name, text, python_only=python_only)
@@ -127,15 +128,15 @@ def _put(queue: QueueKeys, name: str, seen: tuple[str, str], texts: tuple[str, s
 
 
 def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
-    """Fire what is due and mend what is stuck. Answers when the next slot is due in ms, or -1. Repeatable.
+    """Fire due schedulers and repair stuck ones. Returns when the next slot is due in ms, or -1. Repeatable.
 
-    An entry that cannot be fired is told in the log, once, and keeps nothing from being fired.
+    An entry that cannot be fired is logged, once, and does not prevent others from being fired.
     """
     hashes = yield from ask_all([calls.entries(queue, at) for at in (calls.SHARED, calls.OURS, calls.LAST)])
     last, due = hashes[2], list[int]()
     for where, texts in zip((calls.SHARED, calls.OURS), hashes[:2], strict=True):
         for name, text in texts.items():
-            # Not ours to delete: whoever wrote it may know what it means.
+            # A broken entry is not ours to delete: its writer may know what it means.
             visit = _visit(queue, where, name, text, last.get(name, ""), clock.now_ms())
             at = yield from apart(visit, f"scheduler {name!r} of queue {queue.queue}")
             if at is not None:
@@ -143,9 +144,10 @@ def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
     return min(due, default=-1)
 
 
-def _visit(  # noqa: PLR0913, PLR0917  one entry and where it stands
+def _visit(  # noqa: PLR0913, PLR0917  one entry and where it is stored
     queue: QueueKeys, where: str, name: str, text: str, last: str, now_ms: int
 ) -> Op[int | None]:
+    """Fire one entry if it is due; returns when its next slot is due, None if that is not known."""
     stored = Stored.parse(text)
     if stored is None or not (stored.is_timed and is_utf8(name) and is_utf8(text)):
         raise ConfigurationError(Stored.flaw(name, text))
@@ -174,7 +176,7 @@ def _visit(  # noqa: PLR0913, PLR0917  one entry and where it stands
 
 
 def _due(stored: Stored, slot: int, now_ms: int) -> tuple[list[str], Stored | None]:
-    """The data of the jobs to add, and the next state; None when these are the last."""
+    """The data of the jobs to add, and the next state; None if these are the last."""
     data = [stored.payload(at) for at in stored.due_slots(now_ms)]
     count, following = stored.number("iterationCount") + len(data), stored.following(slot, now_ms)
     if following is None or (stored.number("limit") and count >= stored.number("limit")):
@@ -188,9 +190,9 @@ def _is_open(queue: QueueKeys, last: str) -> Op[bool]:
 
 
 def _end_of_last_run(queue: QueueKeys, name: str, stored: Stored, last: str, now_ms: int) -> Op[int | None]:
-    """When the job of the newest firing ended (now, if it is gone); None while that is not known."""
+    """When the job of the newest firing ended (now, if it was removed); None while that is not known."""
     job_id, _, fired = last.partition(" ")
-    if fired != str(stored.number("lastRun")):  # a Node worker fired it and keeps no note of the job
+    if fired != str(stored.number("lastRun")):  # a Node worker fired it and did not store the job's id
         found = yield from _search(queue, name, stored.number("lastRun"))
         if found is None:
             return None
@@ -204,7 +206,7 @@ def _end_of_last_run(queue: QueueKeys, name: str, stored: Stored, last: str, now
 
 
 def _search(queue: QueueKeys, name: str, fired_ms: int) -> Op[str | None]:
-    """The job that a scheduler added then; '' when it is gone, None when that many newer jobs hide it."""
+    """The job that a scheduler added then; '' if it was removed, None if too many newer jobs hide it."""
     newest = yield from ask(calls.newest_id(queue))
     for page in range(SEARCH_PAGES):
         top = newest - page * SEARCH_PAGE

@@ -1,4 +1,4 @@
-"""The rate limit by tokens: asked before a run, charged after it with what the job reported."""
+"""The rate limit by tokens: checked before a run, charged after it with the usage of the job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def spent(queue: QueueKeys, window: int) -> Op[int]:
 
 
 def used(queue: QueueKeys, job_id: str) -> Op[int]:
-    """Tokens of a completed job: its usage, or what was reported for the limit if that is more."""
+    """Tokens of a completed job: its usage, or the tokens reported for the limit if those are more."""
     usage = yield from usage_of(queue, job_id)
     total = usage.to_wire().get("totalTokens", 0) if usage is not None else 0
     return max(round(total), (yield from ask(calls.reported(queue, job_id))))
 
 
 def charge(queue: QueueKeys, window: int, tokens: int, length_ms: int) -> Op[None]:
-    """Count tokens in a window. Not repeatable; a kill in between leaves a counter that stays."""
+    """Count tokens in a window. Not repeatable; a kill in between leaves a counter that never expires."""
     todo: list[Call[int]] = [calls.spend(queue, window, tokens), calls.forget_after(queue, window, length_ms)]
     yield from ask_all(todo)

@@ -1,4 +1,4 @@
-"""What jobs used: reports, sums over time, and the budget of a flow of glide-mq."""
+"""The usage of jobs: reports, sums over time, and the budget of a flow of glide-mq."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ PAUSE_MS: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class UsageSummary:
-    """What the jobs of some queues used from ``start`` to ``end``, by minutes.
+    """The usage of the jobs of some queues from ``start`` to ``end``, by minutes.
 
-    ``models`` counts the jobs of each model; ``by_queue`` has the same for each queue alone.
+    ``models`` counts the jobs of each model; ``by_queue`` holds the same for each single queue.
     """
 
     start: datetime
@@ -50,7 +50,7 @@ class UsageSummary:
 
 @dataclass(frozen=True, slots=True)
 class FlowBudget:
-    """The caps of a flow that glide-mq's producer made, and what its jobs have used."""
+    """The limits of a flow made by glide-mq's producer, and what its jobs have used."""
 
     max_total_tokens: float | None
     max_tokens: Mapping[str, float]
@@ -74,15 +74,15 @@ def report(queue: QueueKeys, job_id: str, usage: Usage, clock: Clock) -> Op[None
     for _ in range(TRIES):
         call = changes.report_usage(queue, job_id, text, fields, clock.now_ms())
         if (yield from ask(call)):
-            # In a cluster that set is elsewhere; the report itself is written.
+            # In a cluster that set is in another slot; the report itself is written.
             yield from ask_each([changes.remember_usage(queue)])
             return
-        yield from ask(events.read_events(queue, "$", 1, PAUSE_MS))  # a pause that the server keeps
+        yield from ask(events.read_events(queue, "$", 1, PAUSE_MS))  # the server does the waiting
     raise ServerBusy(f"the usage of job {job_id} is locked by another client")
 
 
 def usage_of(queue: QueueKeys, job_id: str) -> Op[Usage | None]:
-    """What a job has reported."""
+    """The usage that a job has reported."""
     names = (
         "model",
         "provider",
@@ -114,7 +114,7 @@ def usage_of(queue: QueueKeys, job_id: str) -> Op[Usage | None]:
 def summary(
     prefix: str, queues: Sequence[str] | None, start: datetime | None, end: datetime | None, now_ms: int
 ) -> Op[UsageSummary]:
-    """Sum up what was used."""
+    """Sum up the usage of queues."""
     last = now_ms if end is None else _ms("end", end)
     first = last - 3_600_000 if start is None else _ms("start", start)
     first = max(first, now_ms - milliseconds(KEPT))
@@ -168,6 +168,7 @@ def _buckets(queue: QueueKeys, minutes: range) -> Op[list[dict[str, str]]]:
 def _summed(
     span: tuple[datetime, datetime], buckets: Sequence[Mapping[str, str]], alone: Mapping[str, UsageSummary]
 ) -> UsageSummary:
+    """The sums of the buckets of minutes, with the summaries of single queues."""
     sums: dict[str, dict[str, float]] = {
         kind: defaultdict(float) for kind in ("", "tokens", "costs", "models")
     }

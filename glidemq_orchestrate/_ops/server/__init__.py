@@ -1,1 +1,1 @@
-"""Use cases about the server itself: its function libraries, its fitness, its time."""
+"""Use cases of the server itself: its function libraries, its health, its time."""

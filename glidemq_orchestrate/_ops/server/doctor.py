@@ -1,4 +1,4 @@
-"""Looking at a server: what is wrong with it, and what to do. Changes nothing that lasts."""
+"""Checks of a server: what is wrong with it, and what to do. Leaves nothing changed."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        check: What was looked at.
+        check: What was checked.
         verdict: ``ok``, ``warning`` (something may go wrong) or ``failed`` (something does).
-        found: What is so.
-        advice: What to do about it; empty when nothing is to be done.
-        server: Where.
+        found: What was found.
+        advice: What to do about it; empty if nothing is to be done.
+        server: The server that was checked.
     """
 
     check: str
@@ -59,14 +59,14 @@ Facts = Mapping[str, str]
 
 
 def examine(prefix: str, clock: Clock, settings: ConnectionSettings, place: Endpoint) -> Op[list[Finding]]:
-    """Look at one server. A server that cannot be asked is a finding too."""
+    """Check one server. A server that cannot be reached is a finding too."""
     where = settings.node(place)
     try:
         found = yield from _examined(prefix, clock, settings.kind)
     except GlideMQError as exc:
         return [unreachable(where, exc)]
-    answers = Finding("connection", Verdict.OK, f"answers as {settings.user or 'default'}")
-    return [replace(finding, server=where) for finding in (answers, *found)]
+    connected = Finding("connection", Verdict.OK, f"connected as {settings.user or 'default'}")
+    return [replace(finding, server=where) for finding in (connected, *found)]
 
 
 def _examined(prefix: str, clock: Clock, kind: str) -> Op[list[Finding]]:
@@ -91,14 +91,12 @@ def _role(facts: Facts, kind: str) -> Iterator[Finding]:
     replicas = int(facts.get("connected_slaves", 0))
     if facts.get("role") != "master":
         yield Finding(
-            "role", Verdict.FAILED, "a replica, which takes no writes", "name its primary, or its sentinels"
+            "role", Verdict.FAILED, "a replica, which refuses writes", "use its primary or its sentinels"
         )
     elif kind == "single" and facts.get("cluster_enabled") == "1":
         yield Finding("role", Verdict.FAILED, "a node of a cluster", "use valkey+cluster://HOST:PORT")
     elif kind != "single" and not replicas:
-        yield Finding(
-            "role", Verdict.WARNING, "a primary without replicas", "add one, or nobody can take over"
-        )
+        yield Finding("role", Verdict.WARNING, "a primary without replicas", "add one that can take over")
     else:
         yield Finding("role", Verdict.OK, f"a primary with {replicas} replica{'' if replicas == 1 else 's'}")
 
@@ -107,10 +105,10 @@ def _persistence(facts: Facts) -> Finding:
     name = "persistence"
     if facts.get("aof_last_write_status", "ok") != "ok":
         return Finding(
-            name, Verdict.FAILED, "the append-only file cannot be written", "look at the server's disk"
+            name, Verdict.FAILED, "the append-only file cannot be written", "check the server's disk"
         )
     if facts.get("rdb_last_bgsave_status", "ok") != "ok":
-        return Finding(name, Verdict.FAILED, "the last snapshot failed", "look at the server's disk and log")
+        return Finding(name, Verdict.FAILED, "the last snapshot failed", "check the server's disk and log")
     if facts.get("aof_enabled") == "1":
         return Finding(name, Verdict.OK, "append-only file")
     return Finding(name, Verdict.WARNING, "no append-only file: a restart loses jobs", "set appendonly yes")
@@ -127,31 +125,31 @@ def _memory(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "eviction",
             verdict,
-            f"{policy}: jobs vanish when memory is full",
+            f"{policy}: jobs are lost when memory is full",
             "set maxmemory-policy noeviction",
         )
-    told = f"{used / 2**20:,.0f} MiB of {f'{limit / 2**20:,.0f} MiB' if limit else 'no limit'}"
+    found = f"{used / 2**20:,.0f} MiB of {f'{limit / 2**20:,.0f} MiB' if limit else 'no limit'}"
     advice = "raise maxmemory, or clean ended jobs: glidemq queue clean, retention"
     full = used / limit if limit else 0.0
     if full >= FULL[1]:
-        yield Finding("memory", Verdict.FAILED, told, advice)
+        yield Finding("memory", Verdict.FAILED, found, advice)
     elif full >= FULL[0]:
-        yield Finding("memory", Verdict.WARNING, told, advice)
+        yield Finding("memory", Verdict.WARNING, found, advice)
     else:
-        yield Finding("memory", Verdict.OK, told)
+        yield Finding("memory", Verdict.OK, found)
 
 
 def _rights(prefix: str) -> Op[Finding]:
-    """Try every command on a key of its own that is gone afterwards."""
+    """Try every command on a key of its own, which is deleted afterwards."""
     key = doctors_key(prefix)
     order = ["set", *(name for name in acl.COMMANDS if name not in {"set", "del", "unlink"}), "del", "unlink"]
     replies = yield from ask_each([acl.trial(name, key) for name in order])
     denied = [name for name, reply in zip(order, replies, strict=True) if _is_denied(reply)]
     if not denied:
-        return Finding("rights", Verdict.OK, f"all that is needed on {prefix}:*")
-    told = "none" if len(denied) == len(order) else f"missing: {' '.join(denied)}"
+        return Finding("rights", Verdict.OK, f"all that are needed on {prefix}:*")
+    found = "none" if len(denied) == len(order) else f"missing: {' '.join(denied)}"
     advice = f"ACL SETUSER ... ~{prefix}:* {' '.join(f'+{name}' for name in denied)}"
-    return Finding("rights", Verdict.FAILED, told, advice)
+    return Finding("rights", Verdict.FAILED, found, advice)
 
 
 def _is_denied(reply: object) -> bool:
@@ -161,12 +159,13 @@ def _is_denied(reply: object) -> bool:
 def _libraries() -> Op[list[Finding]]:
     try:
         statuses = yield from library_status()
-    except ConfigurationError:  # the user may use libraries, and may not look at them
+    except ConfigurationError:  # the user may call functions, but not list libraries
         statuses = yield from _by_version()
     return [_library(status) for status in statuses]
 
 
 def _by_version() -> Op[list[LibraryStatus]]:
+    """The status of the libraries as far as their own functions report it."""
     found: list[LibraryStatus] = []
     for name in (GLIDEMQ, ORCHESTRATE):
         version, sha256 = None, None
@@ -185,16 +184,13 @@ def _by_version() -> Op[list[LibraryStatus]]:
 
 
 def _library(status: LibraryStatus) -> Finding:
+    """The finding for one library: missing, foreign, another build, newer or fine."""
     check, version = f"library {status.name}", status.version or "unknown"
     if not status.loaded:
-        return Finding(
-            check, Verdict.WARNING, "not loaded", f"{LOAD} (a client with the right to does it too)"
-        )
+        return Finding(check, Verdict.WARNING, "not loaded", f"{LOAD} (or a client that may load it does)")
     if status.name == GLIDEMQ:
         if status.version == libraries.SUPPORTED_VERSION:
-            return Finding(
-                check, Verdict.OK, f"version {version}{'' if status.ours else ', of somebody else'}"
-            )
+            return Finding(check, Verdict.OK, f"version {version}{'' if status.ours else ', another build'}")
         return Finding(
             check,
             Verdict.FAILED,
@@ -211,32 +207,33 @@ def _library(status: LibraryStatus) -> Finding:
 
 
 def _clock(clock: Clock) -> Op[Finding]:
+    """How far the clocks of server and client are apart."""
     before = clock.now_ms()
     try:
         theirs = yield from ask(server.server_time())
     except ConfigurationError:
-        return Finding("clock", Verdict.OK, "the user may not ask for the time")
+        return Finding("clock", Verdict.OK, "the user may not run TIME")
     skew = theirs - (before + clock.now_ms()) // 2
-    told = f"{abs(skew)} ms {'ahead of' if skew >= 0 else 'behind'} this machine"
+    found = f"{abs(skew)} ms {'ahead of' if skew >= 0 else 'behind'} this machine"
     least, most = SKEW_MS
     if abs(skew) < least:
-        return Finding("clock", Verdict.OK, told)
+        return Finding("clock", Verdict.OK, found)
     verdict = Verdict.WARNING if abs(skew) < most else Verdict.FAILED
     return Finding(
-        "clock", verdict, told, "synchronize clocks (NTP): delays and leases are by the workers' clocks"
+        "clock", verdict, found, "synchronize clocks (NTP): delays and leases follow the workers' clocks"
     )
 
 
 def _slots() -> Op[Finding]:
     served = yield from ask(server.slots_served())
-    told = f"{served:,} of {SLOTS:,} served"
+    found = f"{served:,} of {SLOTS:,} served"
     if served == SLOTS:
-        return Finding("slots", Verdict.OK, told)
-    return Finding("slots", Verdict.FAILED, told, "bring the missing primaries back, or assign their slots")
+        return Finding("slots", Verdict.OK, found)
+    return Finding("slots", Verdict.FAILED, found, "restart the missing primaries, or reassign their slots")
 
 
 def unreachable(where: str, exc: GlideMQError) -> Finding:
-    """The finding for a server that cannot be asked."""
-    told, _, advice = str(exc).partition(". ")
+    """The finding for a server that cannot be reached."""
+    found, _, advice = str(exc).partition(". ")
     fallback = "try again" if isinstance(exc, TransportError) else ""
-    return Finding("connection", Verdict.FAILED, told, advice or fallback, where)
+    return Finding("connection", Verdict.FAILED, found, advice or fallback, where)

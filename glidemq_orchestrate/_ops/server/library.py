@@ -37,9 +37,9 @@ class LibraryStatus:
     Attributes:
         name: ``glidemq`` or ``glidemq_orchestrate``.
         loaded: The server has a library of this name.
-        ours: It is the very source that this package ships.
-        version: What it says about itself; None when it says nothing.
-        sha256: Of the source that the server has.
+        ours: Its source is the one shipped in this package.
+        version: The version that it reports; None if it reports none.
+        sha256: The hash of the source that the server has.
     """
 
     name: str
@@ -50,7 +50,7 @@ class LibraryStatus:
 
 
 def ensure_libraries() -> Op[None]:
-    """Check the server's version and load what is missing. A library of somebody else is never replaced.
+    """Check the server's version and load what is missing. Another program's library is never replaced.
 
     Raises:
         ServerTooOld: The server has no functions.
@@ -77,10 +77,10 @@ def ensure_libraries() -> Op[None]:
 
 
 def with_libraries(op: Op[T]) -> Op[T]:
-    """Run an operation; where a reply says that a library is gone, load it and ask the same again.
+    """Run an operation; if a reply means that a library is missing, load it and repeat the call.
 
-    It may be lost again between loading and asking: on a server that is emptied more than once, or one that a
-    failover replaces. After some times in a row the operation is told.
+    It may be lost again between loading and the repeat: on a server that is emptied more than once, or one
+    that a failover replaces. After several losses in a row the error is raised in the operation.
     """
     try:
         request = next(op)
@@ -99,6 +99,7 @@ def with_libraries(op: Op[T]) -> Op[T]:
 
 
 def _answered(request: Request) -> Generator[Request, Any, Any]:
+    """The reply to a request; calls that found no library are repeated after loading it."""
     if isinstance(request, Call):
         for _ in range(LOADS):
             try:
@@ -119,12 +120,12 @@ def _answered(request: Request) -> Generator[Request, Any, Any]:
 
 
 def _load_again() -> Op[None]:
-    with suppress(LibraryMissing):  # gone while they were being looked at: asking again tells
+    with suppress(LibraryMissing):  # lost during the check: the repeat of the call will show it
         yield from ensure_libraries()
 
 
 def library_status() -> Op[list[LibraryStatus]]:
-    """What is on the server. Changes nothing."""
+    """The libraries on the server. Changes nothing."""
     yield from ask(server_info())
     theirs = yield from _status_of(library(GLIDEMQ))
     own = yield from _status_of(library(ORCHESTRATE))
@@ -132,13 +133,13 @@ def library_status() -> Op[list[LibraryStatus]]:
 
 
 def install_libraries(*, replace: bool) -> Op[list[LibraryStatus]]:
-    """Load what is missing, bring our own library up to date, and answer what is there then.
+    """Load what is missing, update our own library, and return the libraries afterwards.
 
-    With ``replace`` everything that differs is replaced, also a ``glidemq`` of somebody else.
+    With ``replace`` everything that differs is replaced, also a ``glidemq`` that another program loaded.
 
     Raises:
-        LibraryError: A ``glidemq`` that is not ours was left alone. What was missing is loaded all the same.
-        LibraryVersionMismatch: A newer ``glidemq_orchestrate`` was left alone.
+        LibraryError: A ``glidemq`` that is not ours was left unchanged. What was missing is loaded anyway.
+        LibraryVersionMismatch: A newer ``glidemq_orchestrate`` was left unchanged.
     """
     before = yield from library_status()
     for status in before:
@@ -156,14 +157,14 @@ def install_libraries(*, replace: bool) -> Op[list[LibraryStatus]]:
                 ORCHESTRATE, status.version or "unknown", library(ORCHESTRATE).version
             )
         raise LibraryError(
-            f"the server has a glidemq library of somebody else (version {status.version or 'unknown'}); "
-            "it was left alone. To put ours in its place: glidemq library load --replace"
+            f"the server has another glidemq library (version {status.version or 'unknown'}); "
+            "it was left unchanged. To replace it with ours: glidemq library load --replace"
         )
     return after
 
 
 def primaries() -> Op[list[tuple[str, int]]]:
-    """Host and port of each primary of the cluster; none when the server is in no cluster."""
+    """Host and port of each primary of the cluster; none if the server is not in a cluster."""
     try:
         return (yield from ask(cluster_primaries()))
     except ProtocolError:
@@ -171,6 +172,7 @@ def primaries() -> Op[list[tuple[str, int]]]:
 
 
 def _status_of(shipped: Library) -> Op[LibraryStatus]:
+    """Whether a library is loaded, and whether its source is the shipped one."""
     code = yield from ask(library_code(shipped.name))
     if code is None:
         return LibraryStatus(shipped.name, loaded=False, ours=False, version=None, sha256=None)
@@ -181,7 +183,7 @@ def _status_of(shipped: Library) -> Op[LibraryStatus]:
         else:
             version, _ = yield from ask(libraries.orchestrate_version())
     except (LibraryMissing, ProtocolError):
-        pass  # a library of this name that does not tell its version
+        pass  # a library of this name that does not report its version
     digest = hashlib.sha256(code.encode()).hexdigest()
     return LibraryStatus(
         shipped.name, loaded=True, ours=code == shipped.source, version=version, sha256=digest
@@ -189,7 +191,7 @@ def _status_of(shipped: Library) -> Op[LibraryStatus]:
 
 
 def _is_older(status: LibraryStatus, wanted: Library) -> bool:
-    """Of our own library alone: another build of it may be replaced unless it is a newer one."""
+    """Whether it is our own library and not newer: then another build of it may be replaced."""
     return wanted.name == ORCHESTRATE and numbers(status.version or "0") <= numbers(wanted.version)
 
 
@@ -202,5 +204,5 @@ def _load(wanted: Library) -> Op[None]:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """A version in a form that can be compared."""
+    """A version as numbers that can be compared."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -1,4 +1,4 @@
-"""Asks the server what time it is, so that no wall clock of a client decides anything."""
+"""Reads the server's time, so that nothing depends on the wall clock of a client."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ logger = logging.getLogger("glidemq_orchestrate.clock")
 
 
 def learn_time_well(clock: Clock) -> Op[None]:
-    """``learn_time``, by the best of some answers: the first may have been slow."""
+    """``learn_time`` by the best of several replies: the first may have been slow."""
     for _ in range(FIRST_TIMES):
         yield from learn_time(clock, every_ms=0)
 
 
 def learn_time(clock: Clock, *, every_ms: int = SYNC_EVERY_MS) -> Op[None]:
-    """Have the clock learn the server's time, where that was longer ago than ``every_ms``.
+    """Synchronize the clock with the server's, if that was longer ago than ``every_ms``.
 
-    A server that does not tell its time changes nothing.
+    Changes nothing if the server refuses TIME.
     """
     if not isinstance(clock, ServerClock) or not clock.begin_sync(every_ms=every_ms):
         return
@@ -32,10 +32,10 @@ def learn_time(clock: Clock, *, every_ms: int = SYNC_EVERY_MS) -> Op[None]:
     try:
         server_us = yield from ask(server_time_us())
     except TransportError:
-        clock.forget_sync()  # what comes next tells that the server cannot be reached
+        clock.forget_sync()  # the next call reports that the server cannot be reached
     except GlideMQError as exc:
         logger.warning(
-            "the server does not tell its time, so this machine's clock decides about leases and delays; "
+            "the server refuses TIME, so leases and delays depend on this machine's clock; "
             "let the user run TIME: %s",
             exc,
             extra={"action": "server_time"},

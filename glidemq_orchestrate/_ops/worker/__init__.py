@@ -1,1 +1,1 @@
-"""What workers and supervisors do for the queues that they serve."""
+"""Use cases of workers and supervisors: what they do for their queues."""

@@ -1,4 +1,4 @@
-"""What a worker says about the jobs it holds, and the upkeep of a queue that every worker shares."""
+"""What a worker reports about the jobs it holds, and the upkeep of a queue that all workers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from glidemq_orchestrate._ops.apart import apart
 from glidemq_orchestrate._ops.flows import index, staged
 from glidemq_orchestrate._ops.flows.portable import node
-from glidemq_orchestrate._ops.queue.dead_letters import bury_noted
+from glidemq_orchestrate._ops.queue.dead_letters import write_noted
 from glidemq_orchestrate._ops.worker.workers import SILENT_MS
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import flow, nodes
@@ -30,7 +30,7 @@ EXPIRING_SLICES: Final = 20
 _BEATS: Final = 500
 
 
-# What tells an idle worker that a job may be ready; everything else is about jobs that others run.
+# Events after which a job may be ready for an idle worker; all others are about jobs that others run.
 READY: Final = frozenset(
     {
         "added",
@@ -48,10 +48,10 @@ READY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What was heard on the stream and the events of a queue.
+    """The new entries of the stream and the events of a queue.
 
     The newest entry of each, and the newest event that matters.
-    Ids are '' for none. Nothing heard at all matters too: whoever wrote may write no events.
+    Ids are '' for none. No entry at all matters too: a producer may have events switched off.
     """
 
     stream: str
@@ -59,12 +59,12 @@ class News:
     ready: str
 
     def beyond(self, positions: tuple[str, str]) -> tuple[str, str]:
-        """The positions after what was heard."""
+        """The positions after these entries."""
         stream, events = positions
         return max(stream, self.stream, key=_place), max(events, self.events, key=_place)
 
     def matters(self, known: tuple[str, str]) -> bool:
-        """Whether something that matters came after the positions."""
+        """Whether an entry that matters came after the positions."""
         stream, events = known
         is_silent = not self.stream and not self.events
         return is_silent or _place(self.stream) > _place(stream) or _place(self.ready) > _place(events)
@@ -76,7 +76,7 @@ def _place(entry_id: str) -> tuple[int, int]:
 
 
 def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
-    """Make the workers' group of each queue where it is missing."""
+    """Create the workers' group of each queue if it is missing."""
     for reply in (yield from ask_each([consumers.create_group(queue) for queue in queues])):
         if isinstance(reply, Exception) and "BUSYGROUP" not in str(reply):
             raise reply
@@ -85,7 +85,7 @@ def open_queues(queues: Sequence[QueueKeys]) -> Op[None]:
 def announce(
     queues: Sequence[QueueKeys], worker_id: str, description: dict[str, Any], ttl_ms: int, now_ms: int
 ) -> Op[None]:
-    """Say on every queue that the worker is alive for another ``ttl_ms``."""
+    """Register the worker on every queue as alive for another ``ttl_ms``."""
     text = json.dumps(description, separators=(",", ":"))
     calls: list[Call[None]] = []
     for queue in queues:
@@ -95,10 +95,10 @@ def announce(
 
 
 def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
-    """Take the worker's traces off every queue; it holds no job any more.
+    """Unregister the worker from every queue; it no longer holds a job.
 
-    Its consumer stays where entries are pending: reclaiming makes it the owner of entries whose jobs other
-    workers run, and an entry that went with its consumer could never be taken over from a worker that dies.
+    Its consumer stays if entries are pending: reclaiming makes it the owner of entries whose jobs other
+    workers run, and an entry deleted with its consumer could never be taken over from a worker that dies.
     """
     calls: list[Call[Any]] = []
     for queue in queues:
@@ -111,7 +111,7 @@ def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
 
 
 def exchange(queue: QueueKeys, consumer: str, request: Request, clock: Clock) -> Op[Answer]:
-    """Hand in outcomes and begin jobs; reads the dependencies' results that did not fit into the answer."""
+    """Report outcomes and fetch jobs; reads the dependencies' results that did not fit into the reply."""
     answer = yield from ask(wire.finish_and_fetch(queue, consumer, request, clock.now_ms()))
     for attempt in answer.begun:
         if attempt.inputs is None:
@@ -121,14 +121,14 @@ def exchange(queue: QueueKeys, consumer: str, request: Request, clock: Clock) ->
 
 
 def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str], clock: Clock) -> Op[None]:
-    """Do for the nodes of portable flows that have ended what the server cannot: tell other slots."""
+    """Notify the dependents of ended nodes of portable flows in other slots, which the server cannot do."""
     ended = [
         (outcome.attempt, outcome.kind, verdict)
         for outcome, verdict in zip(outcomes, verdicts, strict=True)
         if outcome.attempt.options.portable
     ]
     done = [attempt.job_id for attempt, kind, verdict in ended if verdict == "ok" and kind is Kind.DONE]
-    # Nobody in the server tells the dependents of a failure, nor many dependents.
+    # The server notifies neither the dependents of a failure nor a large number of dependents.
     moved = {
         attempt.flow_id or ""
         for attempt, _, verdict in ended
@@ -139,6 +139,7 @@ def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str]
 
 
 def _inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:
+    """The results of a node's dependencies, read in pages."""
     texts: dict[str, str] = {}
     cursor = "0"
     while True:
@@ -149,22 +150,21 @@ def _inputs(queue: QueueKeys, job_id: str) -> Op[dict[str, str]]:
 
 
 def listen(queue: QueueKeys, positions: tuple[str, str], block_ms: int, held: Held) -> Op[News]:
-    """Wait for entries of the stream or the events after the positions, and tell whether they matter.
+    """Wait for entries of the stream or the events after the positions, and note which of them matter.
 
-    While the queue holds jobs back because so many run, the end of any job matters.
+    While the queue holds jobs back because too many run, the end of any job matters.
     """
-    stream, events = positions
-    found = yield from ask(wire.wake(queue, stream, events, block_ms))
+    found = yield from ask(wire.wake(queue, *positions, block_ms))
     entries = found.get(queue.key("stream"), [])
-    told = found.get(queue.key("events"), [])
+    events = found.get(queue.key("events"), [])
     ready = [
-        entry_id for entry_id, fields in told if held is Held.CONCURRENCY or fields.get("event") in READY
+        entry_id for entry_id, fields in events if held is Held.CONCURRENCY or fields.get("event") in READY
     ]
-    return News(*(ids[-1] if ids else "" for ids in ([e for e, _ in entries], [e for e, _ in told], ready)))
+    return News(*(ids[-1] if ids else "" for ids in ([e for e, _ in entries], [e for e, _ in events], ready)))
 
 
 def settle(queue: QueueKeys, position: str, block_ms: int) -> Op[bool]:
-    """Let events gather while others are busy. Answers whether the stream got a job, and then at once."""
+    """Let events gather while others are busy. Returns whether the stream got a job, as soon as it does."""
     found = yield from ask(wire.wake(queue, position, "", block_ms))
     return bool(found)
 
@@ -182,20 +182,20 @@ def _advance(ref: staged.FlowRef, clock: Clock) -> Op[None]:
 
 
 def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Op[list[int]]:
-    """Keep the leases of one queue: 1 kept, 0 asked to stop, -1 gone."""
+    """Renew the leases of one queue: 1 renewed, 0 asked to stop, -1 lost."""
     pages = [held[first : first + _BEATS] for first in range(0, len(held), _BEATS)]
     kept = yield from ask_all([wire.heartbeat(queue, page, now_ms) for page in pages])
     return [beat for page in kept for beat in page]
 
 
 def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
-    """Release due delayed jobs, go on with unsettled flows, and end what is over its time.
+    """Release due delayed jobs, continue unsettled flows, and end what has passed its deadline.
 
-    Answers when the next of all this is due, or -1.
+    Returns when the next of these is due, or -1.
     """
     now_ms = clock.now_ms()
     names = ", ".join(queue.queue for queue in queues)
-    yield from apart(index.sweep(queues, clock), f"what is to be removed from {names}")
+    yield from apart(index.sweep(queues, clock), f"the sweep of {names}")
     yield from ask_all([due_calls.promote_rate_limited(queue, now_ms) for queue in queues])
     todo = yield from ask_all([flow.unsettled_flows(queue, TODO_PER_TICK) for queue in queues])
     for queue, flow_ids in zip(queues, todo, strict=True):
@@ -203,28 +203,28 @@ def upkeep(queues: Sequence[QueueKeys], clock: Clock) -> Op[int]:
             ref = staged.FlowRef(queue, flow_id)
             yield from apart(_advance(ref, clock), f"flow {flow_id} of queue {queue.queue}")
     late = yield from _expire(queues, clock)
-    # After that call, which notes for a dead letter whose time is over.
+    # After that call, which notes jobs that have expired for a dead letter.
     steps = (due_calls.sweep_suspended(queue, now_ms) for queue in queues)
     due = (yield from ask_all([*steps, *(due_calls.next_due(queue) for queue in queues)]))[len(queues) :]
     return min((at for at in (*due, *late) if at >= 0), default=-1)
 
 
 def _expire(queues: Sequence[QueueKeys], clock: Clock) -> Op[list[int]]:
-    """Release due jobs, end what is over its time. Answers when the next end in each queue is, or -1."""
-    answers: list[tuple[int, int]] = []
+    """Release due jobs, end those past their deadline. Returns the next deadline in each queue, or -1."""
+    replies: list[tuple[int, int]] = []
     for _ in range(EXPIRING_SLICES):
-        answers = yield from ask_all([flow.expire_due(queue, clock.now_ms()) for queue in queues])
-        if not any(count for count, _ in answers):
+        replies = yield from ask_all([flow.expire_due(queue, clock.now_ms()) for queue in queues])
+        if not any(count for count, _ in replies):
             break
-    return [at for _, at in answers]
+    return [at for _, at in replies]
 
 
 def reclaim(
     queues: Sequence[QueueKeys], consumer: str, *, lock_ms: int, max_stalled: int, clock: Clock
 ) -> Op[None]:
-    """Take back the jobs of dead workers, forget these, and write the dead letters of jobs that have failed.
+    """Take back the jobs of dead workers, forget the workers, and write the dead letters of failed jobs.
 
-    Flows that failed by it are advanced by the next upkeep.
+    Flows that fail as a result are advanced by the next upkeep.
     """
     now_ms, silent_ms = clock.now_ms(), max(SILENT_MS, 2 * lock_ms)
     calls: list[Call[Any]] = []
@@ -241,4 +241,4 @@ def reclaim(
         if isinstance(reply, Exception):
             raise reply
     noted = [queue for queue, count in zip(queues, replies[2::3], strict=True) if count]
-    yield from bury_noted(noted, clock)
+    yield from write_noted(noted, clock)

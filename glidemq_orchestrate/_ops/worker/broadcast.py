@@ -1,4 +1,4 @@
-"""Publishing to all subscriptions, and what a subscription does with its entries."""
+"""Publishing to all subscriptions, and reading the entries of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from glidemq_orchestrate.keys import QueueKeys
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A consumer group of a queue, and which subjects it wants."""
+    """A consumer group of a queue, and the subjects it subscribes to."""
 
     queue: QueueKeys
     group: str
@@ -45,7 +45,7 @@ def publish(  # noqa: PLR0913, PLR0917  a message
 
 
 def open_subscription(subscription: Subscription) -> Op[None]:
-    """Make it where it is missing."""
+    """Create it if it is missing."""
     try:
         yield from ask(calls.subscribe(subscription.queue, subscription.group, subscription.start))
     except ProtocolError as exc:
@@ -63,7 +63,7 @@ def take(  # noqa: PLR0913  what to take
     held: set[str],
     clock: Clock,
 ) -> Op[list[Attempt]]:
-    """Begin runs of up to ``count`` messages; acknowledge what is not for this subscription."""
+    """Start runs of up to ``count`` messages; acknowledge those that are not for this subscription."""
     queue, group = subscription.queue, subscription.group
     start = "0" if again else ">"
     try:
@@ -73,7 +73,7 @@ def take(  # noqa: PLR0913  what to take
     except ProtocolError as exc:
         if "NOGROUP" not in str(exc):
             raise
-        # Somebody emptied the database: what was published since must not be missed.
+        # The database was emptied: messages published since then must not be missed.
         yield from open_subscription(replace(subscription, start="0"))
         return []
     begun: list[Attempt] = []
@@ -90,11 +90,11 @@ def take(  # noqa: PLR0913  what to take
 
 
 def _begin(subscription: Subscription, entry_id: str, job_id: str, clock: Clock) -> Op[Attempt | None]:
-    """Begin one run; a message that cannot be read is begun too, to end as failed."""
+    """Start one run; a message that cannot be read is started too, to end as failed."""
     queue, group = subscription.queue, subscription.group
     try:
         found = yield from ask(calls.activate(queue, job_id, entry_id, group, clock.now_ms()))
-        if isinstance(found, str):  # gone, revoked or expired: for all subscriptions
+        if isinstance(found, str):  # removed, revoked or expired: for all subscriptions
             yield from ask(calls.acknowledge(queue, group, entry_id))
             return None
         failures = yield from ask(calls.attempts(queue, job_id, group))
@@ -108,11 +108,11 @@ def _begin(subscription: Subscription, entry_id: str, job_id: str, clock: Clock)
 def upkeep(
     subscription: Subscription, consumer: str, lock_ms: int, max_stalled: int, clock: Clock
 ) -> Op[int]:
-    """Release due messages and retries, take over what dead consumers hold. Answers how many were taken."""
+    """Release due messages and retries, take over those of dead consumers. Returns how many were taken."""
     queue, group = subscription.queue, subscription.group
     yield from ask(due.promote(queue, clock.now_ms()))
     yield from ask(workers.forget_workers(queue, group, max(SILENT_MS, 2 * lock_ms), clock.now_ms()))
-    with suppress(ProtocolError):  # no group: the next read makes it
+    with suppress(ProtocolError):  # no group: the next read creates it
         return (
             yield from ask(
                 calls.reclaim(
@@ -124,5 +124,5 @@ def upkeep(
 
 
 def beat(subscription: Subscription, held: list[str], clock: Clock) -> Op[None]:
-    """Keep the messages in work from being taken over."""
+    """Renew the leases of the held messages."""
     yield from ask_all([calls.beat(subscription.queue, job_id, clock.now_ms()) for job_id in held])

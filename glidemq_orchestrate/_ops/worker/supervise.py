@@ -1,9 +1,10 @@
-"""Keeping the flows of a queue moving, whoever ran their nodes.
+"""Keeps the flows of a queue moving, whichever worker ran their nodes.
 
-Our own workers tell a flow of a node's end in the very call that ends the node. A Node worker does not, and
-nobody does when a job is revoked, expires or is removed. A supervisor reads it from the sets of ended jobs
-and, more slowly, from the open nodes of every running flow; events only wake it. One leads a queue at a time
-to save work, not for safety: every step may be repeated, cut off anywhere, and done by two at once.
+Our own workers report the end of a node to its flow in the call that ends the node. A Node worker does not,
+and no worker does when a job is revoked, expires or is removed. A supervisor finds such ends in the sets of
+ended jobs and, more slowly, in the open nodes of every running flow; events only wake it. One leads a queue
+at a time to save work, not for safety: every step may be repeated, interrupted anywhere, and run by two
+supervisors at the same time.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ WAKING: Final = frozenset({"completed", "failed", "revoked", "expired", "removed
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """How one supervisor looks after one queue.
+    """How one supervisor maintains one queue.
 
     Attributes:
         queue: The queue; flows whose home it is, and flows elsewhere that have nodes in it.
-        token: Who the supervisor is; unique.
-        lock_ms: After so long without a sign of life, the jobs of a worker are taken back.
-        max_stalled: How often a job may lose its worker before it fails.
+        token: The identity of the supervisor; unique.
+        lock_ms: After this long without a heartbeat, the jobs of a worker are taken back.
+        max_stalled: How often a job may stall before it fails.
     """
 
     queue: QueueKeys
@@ -60,13 +61,13 @@ class Supervision:
 
     @property
     def consumer(self) -> str:
-        """Who takes back the jobs of the dead: a worker in its own name."""
+        """The consumer that takes back the jobs of dead workers: a worker does so in its own name."""
         return self.token if self.token.startswith(OURS) else CONSUMER
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What a tick found.
+    """The result of a tick.
 
     Attributes:
         leading: This supervisor leads the queue; otherwise it did nothing.
@@ -80,7 +81,7 @@ class Tick:
 
 
 def tick(watch: Supervision, clock: Clock) -> Op[Tick]:
-    """Do what the queue needs now, if nobody else leads it. Repeatable; a refused step stops no other."""
+    """Do what the queue needs now, unless another one leads. Repeatable; a refused step stops no other."""
     if not (yield from lead(watch)):
         return Tick(leading=False)
     refused: Exception | None = None
@@ -104,20 +105,20 @@ def lead(watch: Supervision) -> Op[bool]:
         supervision.renew_lock(queue, token, LOCK_TTL_MS),
         supervision.try_lock(queue, token, LOCK_TTL_MS),
     ]
-    answers = yield from ask_each(locks)
-    for answer in answers:
-        if isinstance(answer, GlideMQError):
-            raise answer
-    return any(answers)
+    replies = yield from ask_each(locks)
+    for reply in replies:
+        if isinstance(reply, GlideMQError):
+            raise reply
+    return any(replies)
 
 
 def resign(watch: Supervision) -> Op[None]:
-    """Let another supervisor lead at once."""
+    """Let another supervisor lead immediately."""
     yield from ask(supervision.unlock(watch.queue, watch.token))
 
 
 def rest(queue: QueueKeys, position: str, until_ms: int, clock: Clock) -> Op[None]:
-    """Wait until a job of the queue has ended, or until then."""
+    """Wait until a job of the queue has ended, or until the given time."""
     while (left := until_ms - clock.monotonic_ms()) > 0:
         for event in (yield from events.read(queue, position, left)):
             position = event.id
@@ -139,9 +140,9 @@ def has_foreign_workers(queue: QueueKeys) -> Op[bool]:
 
 
 def settle_ended(watch: Supervision, clock: Clock) -> Op[None]:
-    """Tell flows of the jobs that foreign workers have ended since the last time.
+    """Report to flows the jobs that foreign workers have ended since the last time.
 
-    Without such workers this costs one call. What it misses, ``look_after_open`` finds.
+    Without such workers this costs one call. ``check_open`` finds what it misses.
     """
     if not (yield from has_foreign_workers(watch.queue)):
         return
@@ -153,8 +154,9 @@ def settle_ended(watch: Supervision, clock: Clock) -> Op[None]:
 
 
 def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Clock) -> Op[int]:
+    """Settle the jobs of one set of ended jobs from where the last time stopped; returns how far it came."""
     now_ms = clock.now_ms()
-    # Clocks differ and calls overtake each other: what ended a little before the newest may show up after it.
+    # Clocks differ and calls overtake each other: a job that ended just before the newest may show up later.
     start = max(number(known.get(kind)) - OVERLAP_MS, now_ms - LOOK_BACK_MS)
     place = Position(str(start))
     for _ in range(SLICES):
@@ -165,7 +167,7 @@ def _settle(queue: QueueKeys, kind: Ended, known: Mapping[str, str], clock: Cloc
 
 
 def upkeep(watch: Supervision, clock: Clock) -> Op[int]:
-    """Release due jobs, sweep, and go on with unsettled flows."""
+    """Release due jobs, sweep, and continue unsettled flows."""
     return (yield from attempt.upkeep([watch.queue], clock))
 
 
@@ -176,8 +178,8 @@ def reclaim(watch: Supervision, clock: Clock) -> Op[None]:
     )
 
 
-def look_after_open(watch: Supervision, clock: Clock) -> Op[None]:
-    """Go on with the walk over the open nodes of every running flow: a lap in 15 s, or as fast as may be."""
+def check_open(watch: Supervision, clock: Clock) -> Op[None]:
+    """Continue the walk over the open nodes of every running flow: a lap takes 15 s, or longer if it must."""
     home = watch.queue
     known = yield from ask(supervision.progress(home))
     lap, (offset, _, place) = number(known.get("lap")), known.get("walk", "").partition(" ")
@@ -191,13 +193,13 @@ def look_after_open(watch: Supervision, clock: Clock) -> Op[None]:
 
 
 def _note(queue: QueueKeys, fields: Mapping[str, str | int]) -> Op[None]:
-    """Store how far it came; a server that is full does not keep it from going on."""
+    """Store how far it came; continue even if the server is full."""
     with suppress(ServerBusy):
         yield from ask(supervision.note_progress(queue, fields))
 
 
 def _walk(watch: Supervision, first: int, position: int, clock: Clock) -> Op[tuple[int, int]]:
-    """Look at some pages; answers where to go on: number of the flow and position in it."""
+    """Check some pages; returns where to continue: number of the flow and position in it."""
     home, pages = watch.queue, 0
     while flow_ids := (yield from ask(stalled.running_flows(home, first, FLOWS))):
         for flow_id in flow_ids:
@@ -205,16 +207,16 @@ def _walk(watch: Supervision, first: int, position: int, clock: Clock) -> Op[tup
                 if pages == PAGES:
                     return first, position
                 pages += 1
-                looking = _look_at(watch, flow_id, position, clock)
-                position = (yield from apart(looking, f"flow {flow_id} of queue {home.queue}")) or 0
+                checking = _check_page(watch, flow_id, position, clock)
+                position = (yield from apart(checking, f"flow {flow_id} of queue {home.queue}")) or 0
                 if not position:
                     break
             first += 1
     return 0, 0
 
 
-def _look_at(watch: Supervision, flow_id: str, position: int, clock: Clock) -> Op[int]:
-    """Look at a page of a flow; answers where to go on in it, 0 at its end."""
+def _check_page(watch: Supervision, flow_id: str, position: int, clock: Clock) -> Op[int]:
+    """Check a page of a flow; returns where to continue in it, 0 at its end."""
     home, silent_ms = watch.queue, SILENT_LOCKS * watch.lock_ms
     position, suspects = yield from ask(
         stalled.check_open(home, flow_id, position, silent_ms, clock.now_ms())
@@ -224,10 +226,10 @@ def _look_at(watch: Supervision, flow_id: str, position: int, clock: Clock) -> O
 
 
 def advance_portable(watch: Supervision, clock: Clock) -> Op[None]:
-    """Tell across slots what ended: nobody else does that for the portable flows of this home."""
+    """Report ends across slots: no other program does that for the portable flows of this home."""
     yield from sweep.sweep(watch.queue, clock)
 
 
 Step = Callable[[Supervision, Clock], Op[Any]]
 
-STEPS: Final[tuple[Step, ...]] = (settle_ended, look_after_open, upkeep, reclaim, advance_portable)
+STEPS: Final[tuple[Step, ...]] = (settle_ended, check_open, upkeep, reclaim, advance_portable)

@@ -23,13 +23,13 @@ SILENT_MS: Final = 60_000
 
 
 def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op[None]:
-    """Refuse unless every queue has a live worker that knows its jobs.
+    """Refuse unless every queue has a live worker that can run its jobs.
 
-    A worker that tells its handlers (ours do) is held to them; a Node worker tells none and is trusted.
+    Our workers register their handlers; a Node worker registers none and is assumed to have them all.
 
     Raises:
         QueueNotServed: A queue has no live worker.
-        HandlerNotFound: All live workers of a queue tell their handlers, and a job has none.
+        HandlerNotFound: All live workers of a queue register their handlers, and a job has none.
     """
     unserved, missing, known = [], {}, {}
     for queue, names in jobs.items():
@@ -48,7 +48,7 @@ def require(prefix: str, jobs: Mapping[str, Collection[str]], now_ms: int) -> Op
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A live worker as it registered itself; ``handlers`` is None for one that does not tell (Node's).
+    """A live worker as it registered itself; ``handlers`` is None for one that does not list them (Node's).
 
     ``broken``: its registration cannot be read; all but the id is empty, 0 or the start of the epoch.
     """
@@ -80,13 +80,14 @@ def live(queue: QueueKeys, now_ms: int) -> Op[list[WorkerInfo]]:
 
 
 def _worker(name: str, text: str) -> WorkerInfo:
+    """A worker from its registration; one that cannot be read is ``broken``."""
     try:
         wire = parsed_object(text)
         started = datetime.fromtimestamp(float(wire["startedAt"]) / 1000, UTC)
         handlers = wire.get("handlers")
         active = int(wire.get("activeJobs") or 0)
-        told = tuple(map(str, handlers)) if isinstance(handlers, list) else None
-        return WorkerInfo(name, str(wire["addr"]), int(wire["pid"]), started, active, told)
+        names = tuple(map(str, handlers)) if isinstance(handlers, list) else None
+        return WorkerInfo(name, str(wire["addr"]), int(wire["pid"]), started, active, names)
     except (ValueError, KeyError, TypeError, OverflowError, OSError):
         return WorkerInfo(name, "", 0, datetime.fromtimestamp(0, UTC), 0, None, broken=True)
 
@@ -97,10 +98,10 @@ def _handlers_of(text: str) -> list[str]:
 
 
 def may_be_handled(queue: QueueKeys, attempt: Attempt, worker_id: str, why: str, clock: Clock) -> Op[bool]:
-    """Whether a job that this worker has no handler for is to be handed back, not failed.
+    """Whether a job that this worker has no handler for is given back instead of failed.
 
-    It is where another live worker of the queue has one, or may have one; and where it is a node with a
-    ``queue_timeout``: that ends it, and then tells ``why``.
+    It is if another live worker of the queue has one, or may have one; and if the job is a node with a
+    ``queue_timeout``: that ends it, with ``why`` as its reason.
     """
     handlers = yield from _handlers(queue, clock.now_ms(), without=worker_id)
     if handlers is None or attempt.name in handlers:
@@ -120,6 +121,6 @@ def _handlers(queue: QueueKeys, now_ms: int, *, without: str = "") -> Op[set[str
         consumers = yield from ask(consumer_calls.consumers(queue))
     except ProtocolError:
         return names  # the queue has no group: it never had a worker
-    # A worker of ours that died a moment ago is not foreign: its name tells.
+    # A worker of ours that died a moment ago is not foreign, as its name shows.
     foreign = [consumer for consumer in consumers if not str(consumer["name"]).startswith(OURS)]
     return None if any(int(consumer["idle"]) < FOREIGN_IDLE_MS for consumer in foreign) else names

@@ -1,4 +1,4 @@
-"""The part of Queue and AsyncQueue that steers the whole queue."""
+"""The part of Queue and AsyncQueue that controls the whole queue."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from glidemq_orchestrate.jobs.states import JobState
 
 
 class AdminCalls(QueueBase):
-    """Calls that steer the whole queue."""
+    """Calls that control the whole queue."""
 
     def pause(self) -> None:
-        """Let no worker of this package begin a job until ``resume``; running ones go on. Repeatable.
+        """Let no worker of this package start a job until ``resume``; running ones continue. Repeatable.
 
-        A Node worker does not obey.
+        Node workers ignore it.
         """
         self._run(ops.pause(self._keys))
 
     def resume(self) -> None:
-        """Let workers begin jobs again. Repeatable."""
+        """Let workers start jobs again. Repeatable."""
         self._run(ops.pause(self._keys, resume=True))
 
     def is_paused(self) -> bool:
@@ -37,7 +37,7 @@ class AdminCalls(QueueBase):
     def clean(self, state: EndedState, *, grace: timedelta = timedelta(0), limit: int = 1000) -> list[JobId]:
         """Delete jobs that ended ``grace`` ago or earlier, the oldest first; returns their ids.
 
-        Nodes of flows that have not ended stay. Repeatable; stops half-way when the connection breaks.
+        Nodes of flows that have not ended remain. Repeatable; stops half-way if the connection breaks.
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
@@ -46,23 +46,23 @@ class AdminCalls(QueueBase):
         return self._run(ops.clean(self._keys, state, grace, limit, self._now()))
 
     def drain(self, *, delayed: bool = False) -> int:
-        """Delete the jobs that wait to be run, by priority and ordering key too; returns how many.
+        """Delete the jobs that wait to run, also those with a priority or ordering key; returns how many.
 
-        Jobs that wait for other jobs or for a signal stay, and so do nodes of flows that have not ended. A
-        job that waited for nothing but deleted ones waits to be run then, and is deleted too.
+        Jobs that wait for other jobs or for a signal remain, and so do nodes of flows that have not ended. A
+        job that waited only for deleted ones is then ready to run, and is deleted too.
 
         Args:
-            delayed: Delayed jobs too, also those that wait for another attempt.
+            delayed: Also delayed jobs, including those that wait for another attempt.
         """
         return self._run(ops.drain(self._keys, delayed=delayed, now_ms=self._now()))
 
     def obliterate(self, *, force: bool = False) -> None:
-        """Delete everything about the queue: jobs, flows that live in it, events, settings, schedulers.
+        """Delete everything in the queue: jobs, flows whose home it is, events, settings, schedulers.
 
-        Stop its workers first: they write again what they need. Repeatable.
+        Stop its workers first: they recreate the keys they need. Repeatable.
 
         Args:
-            force: Also when jobs are active.
+            force: Even if jobs are active.
 
         Raises:
             QueueInUse: Jobs are active; nothing was removed.
@@ -72,13 +72,13 @@ class AdminCalls(QueueBase):
     def retry_failed(self, count: int | None = None) -> int:
         """Run failed jobs again, the oldest first, all or at most ``count``; returns how many.
 
-        All are as many as have failed at the beginning: what fails again meanwhile stays failed. Nodes of
-        flows stay failed: a flow is retried as a whole.
+        All means as many as have failed at the start: jobs that fail again meanwhile remain failed. Nodes of
+        flows remain failed: a flow is retried as a whole.
         """
         return self._run(ops.retry_failed(self._keys, count, self._now()))
 
     def set_global_concurrency(self, limit: int | None) -> None:
-        """Let at most ``limit`` jobs run at once over all workers; None lifts it. Repeatable.
+        """Let at most ``limit`` jobs run at the same time over all workers; None removes it. Repeatable.
 
         Raises:
             InvalidJob: The limit is less than 1; nothing was sent.
@@ -86,11 +86,11 @@ class AdminCalls(QueueBase):
         self._run(ops.set_global_concurrency(self._keys, limit))
 
     def global_concurrency(self) -> int | None:
-        """How many jobs may run at once over all workers; None: no limit."""
+        """How many jobs may run at the same time over all workers; None: no limit."""
         return self._run(ops.global_concurrency(self._keys))
 
     def set_global_rate_limit(self, limit: RateLimit | None) -> None:
-        """Limit how often jobs start, over all workers; None lifts it. Repeatable."""
+        """Limit how often jobs start, over all workers; None removes the limit. Repeatable."""
         self._run(ops.set_global_rate_limit(self._keys, limit))
 
     def global_rate_limit(self) -> RateLimit | None:
@@ -103,19 +103,19 @@ class AdminCalls(QueueBase):
         Args:
             key: The ordering key; it may have no job yet.
             duration: From now on, at least a millisecond.
-            extend: A later end that was set before holds; otherwise this one does.
+            extend: Keep a later end that was set before; otherwise replace it.
 
         Raises:
-            InvalidJob: The key or the duration cannot be meant; nothing was sent.
+            InvalidJob: The key or the duration is not valid; nothing was sent.
         """
         return self._run(ops.rate_limit_group(self._keys, key, duration, self._now(), extend=extend))
 
     def groups(self) -> list[GroupInfo]:
-        """The ordering keys that were ever used, with what runs and what is held back."""
+        """All ordering keys ever used, with their running jobs and those held back."""
         return self._run(ops.groups(self._keys))
 
     def metrics(self, state: EndedState = JobState.COMPLETED) -> list[MetricPoint]:
-        """How many jobs ended so in each minute and how long they ran, the oldest first; about a day is kept.
+        """How many jobs ended in a state per minute and how long they ran, oldest first; for about a day.
 
         Raises:
             ConfigurationError: The state is neither completed nor failed; nothing was sent.
@@ -127,11 +127,11 @@ class AdminCalls(QueueBase):
         return self._run(workers.live(self._keys, self._now()))
 
     def set_dead_letter_queue(self, name: str | None) -> None:
-        """Say to which queue workers copy the jobs that have failed for good; None: to none. Repeatable.
+        """Set the queue to which workers copy jobs that have failed for good; None: no queue. Repeatable.
 
-        Whatever failed a job while workers of ours serve the queue: its handler, a time to live, workers that
-        died of it. Not: nodes of flows that end because of others, and jobs that were revoked before they
-        ran. The copy is made once, within seconds, also when the worker dies meanwhile.
+        Covers every cause of failure while workers of this package serve the queue: the handler, a time to
+        live, workers that died of it. Not covered: nodes of flows that end because of others, and jobs
+        revoked before they ran. The copy is made once, within seconds, even if the worker dies meanwhile.
 
         Raises:
             ConfigurationError: The name is not usable, or it is this queue; nothing was sent.
@@ -139,7 +139,7 @@ class AdminCalls(QueueBase):
         self._run(dead_letters.set_queue(self._keys, name))
 
     def dead_letter_queue(self) -> str | None:
-        """Where the dead letters go; None: there are none."""
+        """The queue for dead letters; None if none is set."""
         return self._run(dead_letters.queue_of(self._keys))
 
     def dead_letters(self, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
@@ -155,7 +155,7 @@ class AdminCalls(QueueBase):
         return self._run(dead_letters.get(self._keys, letter_id))
 
     def remove_dead_letter(self, letter_id: str) -> None:
-        """Throw a dead letter away; the failed job stays.
+        """Delete a dead letter; the failed job remains.
 
         Raises:
             JobNotFound: There is none with this id, or it is another queue's. A repeat raises this.
@@ -163,14 +163,14 @@ class AdminCalls(QueueBase):
         self._run(dead_letters.remove(self._keys, letter_id, self._now()))
 
     def replay_dead_letter(self, letter_id: str) -> JobId:
-        """Run the failed job again, so that what waits for it goes on, and throw the letter away.
+        """Run the failed job again, so that jobs that wait for it can continue, and delete the letter.
 
         Returns:
-            The id of the job; a new one when the failed job is gone and had to be added anew.
+            The id of the job; a new one if the failed job no longer exists and had to be added again.
 
         Raises:
             JobNotFound: There is no such letter.
-            JobStateConflict: The job has not failed any more, or it is a node of a flow; the letter stays.
+            JobStateConflict: The job is no longer failed, or it is a node of a flow; the letter remains.
         """
         return self._run(dead_letters.replay(self._keys, letter_id, self._now()))
 

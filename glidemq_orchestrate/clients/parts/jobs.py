@@ -1,4 +1,4 @@
-"""The part of Queue and AsyncQueue that is about one job."""
+"""The part of Queue and AsyncQueue for a single job."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from glidemq_orchestrate.jobs.options import JobRef
 
 
 class JobCalls(QueueBase):
-    """Calls about one job."""
+    """Calls for a single job."""
 
     def retry(self, job_id: str) -> None:
-        """Run a failed job again, at once, whatever its delay was; its attempts begin anew.
+        """Run a failed job again, immediately, whatever its delay was; its attempts count from zero.
 
         Raises:
             JobNotFound: There is none with this id.
-            JobStateConflict: It has not failed, or it is a node of a flow: that is retried as a whole.
+            JobStateConflict: It has not failed, or it is a node of a flow, which is retried as a whole.
         """
         self._run(ops.retry(self._keys, job_id, self._now()))
 
     def revoke(self, job_id: str) -> Revoked:
-        """End a job that does not run yet; tell one that runs to stop.
+        """End a job that does not run yet; ask a running one to stop.
 
         Returns:
-            ``revoked``: it has failed, with that reason. ``flagged``: it runs, and its worker is told; it may
-            complete all the same.
+            ``revoked``: it has failed, with that reason. ``flagged``: it is running, and its worker is
+            notified; it may still complete.
 
         Raises:
             JobNotFound: There is none with this id.
@@ -41,7 +41,7 @@ class JobCalls(QueueBase):
     def remove(self, job_id: str) -> None:
         """Delete a job with its logs, its output and its place in the queue.
 
-        A job that waited for it waits no longer. What an attempt that is running sends later is refused.
+        A job that waited for it waits no longer. Whatever a running attempt sends later is refused.
 
         Raises:
             JobNotFound: There is none with this id. A repeat raises this.
@@ -50,22 +50,22 @@ class JobCalls(QueueBase):
         self._run(ops.remove(self._keys, job_id, self._now()))
 
     def change_priority(self, job_id: str, priority: int) -> None:
-        """Give a job that does not run yet another priority, 0 to 2048. Repeatable.
+        """Change the priority of a job that does not run yet, 0 to 2048. Repeatable.
 
         Raises:
             InvalidJob: The priority is out of bounds; nothing was sent.
             JobNotFound: There is none with this id.
-            JobStateConflict: It runs or has ended, or stands in the priority or LIFO list already.
+            JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
         self._run(ops.change_priority(self._keys, job_id, priority))
 
     def change_delay(self, job_id: str, delay: timedelta) -> None:
-        """Let a job that does not run yet begin ``delay`` from now; zero: as soon as there is a worker.
+        """Let a job that does not run yet start ``delay`` from now; zero: as soon as a worker is free.
 
         Raises:
             InvalidJob: The delay is negative or too long; nothing was sent.
             JobNotFound: There is none with this id.
-            JobStateConflict: It runs or has ended, or stands in the priority or LIFO list already.
+            JobStateConflict: It runs or has ended, or is already in the priority or LIFO list.
         """
         self._run(ops.change_delay(self._keys, job_id, delay, self._now()))
 
@@ -88,29 +88,29 @@ class JobCalls(QueueBase):
         self._run(ops.add_log(self._keys, job_id, line))
 
     def logs(self, job_id: str, *, offset: int = 0, limit: int = 100) -> JobLogs:
-        """Read log lines, the oldest first; none for a job that is not there."""
+        """Read log lines, the oldest first; none for a job that does not exist."""
         return self._run(ops.logs(self._keys, job_id, offset, limit))
 
     def set_progress(self, job_id: str, progress: JsonLike) -> None:
-        """Store the progress of a job, JSON of at most 1 MiB, and tell the readers of events. Repeatable.
+        """Store the progress of a job, JSON of at most 1 MiB, and emit an event. Repeatable.
 
         Raises:
             JobNotFound: There is none with this id.
-            EncodeError, PayloadTooLarge: The progress does not fit; nothing was sent.
+            EncodeError, PayloadTooLarge: The progress is not valid JSON or too large; nothing was sent.
         """
         self._run(ops.update(self._keys, job_id, "progress", progress, self._now()))
 
     def update_data(self, job_id: str, data: JsonLike) -> None:
-        """Replace the data of a job; an attempt that is running has the old. Repeatable.
+        """Replace the data of a job; a running attempt keeps the old data. Repeatable.
 
         Raises:
             JobNotFound: There is none with this id.
-            EncodeError, PayloadTooLarge: The data does not fit; nothing was sent.
+            EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
         """
         self._run(ops.update(self._keys, job_id, "data", data, self._now()))
 
     def report_tokens(self, job_id: str, tokens: int) -> None:
-        """Say how many tokens a job took, for the rate limit by tokens. Repeatable.
+        """Report how many tokens a job used, for the rate limit by tokens. Repeatable.
 
         Raises:
             InvalidJob: The number is negative; nothing was sent.
@@ -119,15 +119,15 @@ class JobCalls(QueueBase):
         self._run(ops.report_tokens(self._keys, job_id, tokens, self._now()))
 
     def children_values(self, job_id: str) -> dict[JobRef, Json]:
-        """The results of the completed jobs that a job waits or waited for, in whatever queue they are.
+        """The results of the completed jobs that a job waits or waited for, in any queue.
 
         Raises:
-            DecodeError: A result is not JSON.
+            DecodeError: A result is not valid JSON.
         """
         return self._run(ops.children_values(self._keys, job_id))
 
     def parents(self, job_id: str) -> list[JobRef]:
-        """The jobs that wait for a job, in whatever queue they are; in a DAG these are its dependents.
+        """The jobs that wait for a job, in any queue; in a DAG these are its dependents.
 
         Raises:
             JobNotFound: There is none with this id.
@@ -135,7 +135,7 @@ class JobCalls(QueueBase):
         return self._run(ops.parents(self._keys, job_id))
 
     def suspend_info(self, job_id: str) -> SuspendInfo | None:
-        """Why, since when and until when a job is suspended; None when it is not.
+        """Why, since when and until when a job is suspended; None if it is not.
 
         Raises:
             JobNotFound: There is none with this id.
@@ -143,11 +143,11 @@ class JobCalls(QueueBase):
         return self._run(ops.suspend_info(self._keys, job_id))
 
     def signal(self, job_id: str, name: str, data: JsonLike = None) -> bool:
-        """Wake a suspended job; it runs again and sees the signal. False when it is not suspended.
+        """Send a signal to a suspended job, which then runs again and sees it. False if it is not suspended.
 
         Raises:
             InvalidJob: The name is empty; nothing was sent.
-            EncodeError, PayloadTooLarge: The data does not fit; nothing was sent.
+            EncodeError, PayloadTooLarge: The data is not valid JSON or too large; nothing was sent.
         """
         return self._run(ops.signal(self._keys, job_id, name, data, self._now()))
 
@@ -156,14 +156,14 @@ class JobCalls(QueueBase):
 
         Raises:
             JobNotFound: There is none with this id.
-            InvalidJob, PayloadTooLarge: The output does not fit; nothing was sent.
+            InvalidJob, PayloadTooLarge: The output is not valid or too large; nothing was sent.
         """
         return self._run(ops.add_output(self._keys, job_id, fields))
 
     def read_output(
         self, job_id: str, *, after: str | None = None, limit: int = 100, timeout: timedelta = timedelta(0)
     ) -> list[OutputChunk]:
-        """Read what a job put out after an entry (None: from the start).
+        """Read the output of a job after an entry (None: from the start).
 
         Waits at most ``timeout`` for the first entry, to the millisecond; without one it does not wait.
         """

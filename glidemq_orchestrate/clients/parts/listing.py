@@ -1,4 +1,4 @@
-"""The part of Queue and AsyncQueue that looks for jobs."""
+"""The part of Queue and AsyncQueue that finds jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glidemq_orchestrate.jobs.states import JobState
 
 
 class ListingCalls(QueueBase):
-    """Calls that look for jobs."""
+    """Calls that find jobs."""
 
     def get_jobs(
         self,
@@ -27,14 +27,14 @@ class ListingCalls(QueueBase):
         """List the jobs of one state.
 
         Waiting jobs come in the order in which workers take them, ended and delayed ones by time. Jobs that
-        wait for other jobs have no order, and finding them means going through all keys of the server, a page
-        at a time. A job whose data is not JSON is listed with ``broken`` set.
+        wait for other jobs have no order, and finding them means scanning all keys of the server, a page at a
+        time. A job whose data is not valid JSON is listed with ``broken`` set.
 
         Args:
             state: Any state.
-            offset: How many to pass over. Jobs that move meanwhile may be passed over or come twice.
+            offset: How many to skip. Jobs that change state meanwhile may be skipped or listed twice.
             limit: How many to return at most.
-            newest_first: The other way round; for completed, failed, delayed, prioritized and suspended jobs.
+            newest_first: In reverse; for completed, failed, delayed, prioritized and suspended jobs.
             exclude_data: Leave data and result out, and do not transfer them.
         """
         return self._run(
@@ -57,20 +57,20 @@ class ListingCalls(QueueBase):
         exclude_data: bool = False,
         look_at: int | None = LOOK_AT,
     ) -> FoundJobs:
-        """Find jobs for which all that is given holds; no call to the server takes longer than a page.
+        """Find the jobs that match all given criteria; no call to the server takes longer than a page.
 
         Args:
-            state: Only jobs of this state; without it all keys of the server are gone through.
+            state: Only jobs of this state; without it all keys of the server are scanned.
             name: Only jobs of this name, exactly.
-            data: Only jobs whose data has these keys with these values at the top.
+            data: Only jobs whose data has these keys with these values at the top level.
             limit: How many to return at most.
-            exclude_data: Leave data and result out of what is returned.
-            look_at: About how many jobs are looked through at most, by default a second's work; where a state
-                has no index, keys of others count a little too. None: all. ``scan_jobs`` goes through all of
-                a large queue in pages.
+            exclude_data: Leave data and result out of the returned jobs.
+            look_at: About how many jobs are examined at most, by default a second's work; if a state has no
+                index, other keys count a little too. None: all. ``scan_jobs`` reads all of a large queue in
+                pages.
 
         Returns:
-            The jobs; ``is_partial`` is true where the search ended at ``look_at``, and there may be more.
+            The jobs; ``is_partial`` is true if the search ended at ``look_at``, and there may be more.
         """
         return self._run(
             ops.search(self._keys, Wanted(state, name, data), limit, look_at, exclude_data=exclude_data)
@@ -84,20 +84,20 @@ class ListingCalls(QueueBase):
         name: str | None = None,
         exclude_data: bool = False,
     ) -> JobPage:
-        """Look through about a thousand keys, and return the jobs among them that are wanted.
+        """Examine about a thousand keys, and return the matching jobs among them.
 
-        Begin with cursor ``"0"`` and go on with the cursor of each page until that is ``"0"`` again. A page
-        may be empty; a job that is there all the time comes at least once.
+        Start with cursor ``"0"`` and continue with the cursor of each page until that is ``"0"`` again. A
+        page may be empty; a job that exists all the time is returned at least once.
         """
         return self._run(ops.scan_jobs(self._keys, Wanted(state, name), cursor, exclude_data=exclude_data))
 
     def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
-        """How many jobs are in each state. A job that a worker has taken and not begun counts as active.
+        """How many jobs are in each state. A job that a worker has taken and not started counts as active.
 
         Args:
             indexed_only: Leave out the jobs that wait for other jobs or for their ordering key: glide-mq has
-                no index for those, and counting them means going through the keys of the server.
-            look_at: About how many jobs are looked through for that, by default a second's work. None: all.
+                no index for those, and counting them means scanning the keys of the server.
+            look_at: About how many jobs are examined for that, by default a second's work. None: all.
 
         Returns:
             The numbers; ``at_least`` holds the states whose counting ended at ``look_at``.

@@ -1,4 +1,4 @@
-"""What the parts of Queue and AsyncQueue share: the queue's keys, and whether data is packed."""
+"""The base of the parts of Queue and AsyncQueue: the queue's keys, and whether data is compressed."""
 
 from __future__ import annotations
 

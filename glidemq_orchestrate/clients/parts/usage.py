@@ -1,4 +1,4 @@
-"""The part of Queue and AsyncQueue that is about what jobs used."""
+"""The part of Queue and AsyncQueue for the usage of jobs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from glidemq_orchestrate.jobs.usage import Usage
 
 
 class UsageCalls(QueueBase):
-    """Calls about what jobs used."""
+    """Calls for the usage of jobs."""
 
     def report_usage(self, job_id: str, usage: Usage) -> None:
-        """Say what a job used; replaces an earlier report of the job, in the sums too. Repeatable.
+        """Report what a job used; replaces an earlier report of the job, in the sums too. Repeatable.
 
         Raises:
             InvalidJob: The usage is empty; nothing was sent.
@@ -25,7 +25,7 @@ class UsageCalls(QueueBase):
         self._run(ops.report(self._keys, job_id, usage, self._clock))
 
     def usage(self, job_id: str) -> Usage | None:
-        """What a job reported; None: nothing."""
+        """The usage that a job reported; None if it reported none."""
         return self._run(ops.usage_of(self._keys, job_id))
 
     def usage_summary(
@@ -40,7 +40,7 @@ class UsageCalls(QueueBase):
         Args:
             start: With a time zone; an hour before the end when left out.
             end: With a time zone; now when left out.
-            queues: Names; every queue under this prefix that has usage when left out.
+            queues: Names; all queues under this prefix that have usage when left out.
 
         Raises:
             ConfigurationError: A time has no zone, the start is after the end, or more than 100,000 buckets
@@ -49,7 +49,7 @@ class UsageCalls(QueueBase):
         return self._run(ops.summary(self._prefix, queues, start, end, self._now()))
 
     def flow_budget(self, root_id: str) -> FlowBudget | None:
-        """The budget of a flow that glide-mq's producer made, by its root job's id; None: it has none."""
+        """The budget of a flow made by glide-mq's producer, by its root job's id; None if it has none."""
         return self._run(ops.budget(self._keys, root_id))
 
 

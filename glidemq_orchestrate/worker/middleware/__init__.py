@@ -1,1 +1,1 @@
-"""What happens around the call of a handler, one file each; ``Worker(middleware=...)`` takes more of it."""
+"""The middleware around the call of a handler, one file each; ``Worker(middleware=...)`` adds more."""

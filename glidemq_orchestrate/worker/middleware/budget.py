@@ -1,4 +1,4 @@
-"""Budgets that a Node flow producer gave its jobs."""
+"""Budgets that a Node flow producer set for its jobs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class BudgetExceeded(Exception):
 
 
 class Budget(Middleware):
-    """Asks before a run whether the budget allows it, and charges what a job took whose handler has returned.
+    """Checks before a run whether the budget allows it, and charges what a job used when its handler returns.
 
     Args:
         run: Drives operations.
         queues: Keys by queue name.
-        messenger: Sends what handlers say: what a job has used must have arrived before it is charged.
+        messenger: Sends the usage of a job, which must have arrived before it is charged.
     """
 
     def __init__(self, run: Run, queues: Mapping[str, QueueKeys], messenger: Messenger) -> None:
@@ -46,7 +46,7 @@ class Budget(Middleware):
         """Run the handler while the budget lasts.
 
         Raises:
-            RetryLater: It is spent, and its producer wants to wait. Costs no attempt.
+            RetryLater: It is spent, and its producer chose to wait. Costs no attempt.
             BudgetExceeded: It is spent.
         """
         key, verdict = execution.attempts[0].budget_key, "go"  # of a batch, the first one's decides
@@ -59,7 +59,7 @@ class Budget(Middleware):
         return await call_and_charge(execution, proceed, self._charge)
 
     async def _charge(self, attempt: Attempt) -> None:
-        """Charge what the job took; it is too late to refuse it."""
+        """Charge what the job used; it is too late to refuse it."""
         if not attempt.budget_key:
             return
         await self._messenger.flush(attempt)

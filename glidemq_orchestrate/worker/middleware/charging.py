@@ -1,4 +1,4 @@
-"""Charging what jobs took: those that completed, and of a batch only these."""
+"""Charges what completed jobs used; of a batch only those that completed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glidemq_orchestrate.worker.signals import BatchError
 async def call_and_charge(
     execution: Execution, proceed: Proceed, charge: Callable[[Attempt], Awaitable[None]]
 ) -> Any:
-    """Call the handler, and charge the jobs that it has completed before their place is free."""
+    """Call the handler, and charge the completed jobs before their place is free."""
     try:
         value = await proceed()
     except BatchError as exc:

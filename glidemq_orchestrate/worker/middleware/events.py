@@ -1,4 +1,4 @@
-"""Tells middleware what becomes of jobs."""
+"""Emits job events to middleware."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
 class Events:
-    """Makes a ``JobEvent`` where anybody hears it.
+    """Emits a ``JobEvent`` to the middleware that handles events.
 
     Args:
-        middleware: Of the worker.
+        middleware: All middleware of the worker.
     """
 
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         self._listeners = [one for one in middleware if type(one).on_event is not Middleware.on_event]
 
     @property
-    def are_heard(self) -> bool:
-        """Whether anybody listens now."""
-        for one in self._listeners:  # noqa: SIM110  a generator for each job costs more than the look
+    def has_listeners(self) -> bool:
+        """Whether any middleware handles events now."""
+        for one in self._listeners:  # noqa: SIM110  a generator for each job costs more than the check
             if one.hears_events:
                 return True
         return False
 
     def emit(self, kind: str, attempt: Attempt, seconds: float = 0.0, reason: str = "") -> None:
-        """Tell of a job; one that raises changes nothing."""
-        if not self.are_heard:
+        """Emit an event of a job; a listener that raises changes nothing."""
+        if not self.has_listeners:
             return
         event = JobEvent(
             kind, attempt.queue, attempt.job_id, attempt.name, attempt.attempts_made + 1,
@@ -47,7 +47,7 @@ class Events:
                 logger.exception("%s raised", type(one).__name__, extra=about("hook_raised", attempt))
 
     def emit_verdict(self, outcome: Outcome, verdict: str, seconds: float) -> None:
-        """Tell what became of a job whose handler has ended, now that the server has its word."""
+        """Emit the event for the server's verdict on an outcome."""
         if outcome.kind not in (Kind.FAIL, Kind.DONE):
             return
         if verdict in ("retrying", "failed"):

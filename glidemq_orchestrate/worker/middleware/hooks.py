@@ -1,4 +1,4 @@
-"""The job hooks of a registry: what ``Handlers.on_job`` has registered."""
+"""The job hooks of a registry, registered by ``Handlers.on_job``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 
 class Hooks(Middleware):
-    """Tells the hooks what becomes of jobs; one that raises keeps none of the others from hearing it."""
+    """Calls the hooks with job events; one that raises does not prevent the others."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._hooks = handlers.job_hooks
@@ -22,7 +22,7 @@ class Hooks(Middleware):
         return bool(self._hooks)
 
     def on_event(self, event: JobEvent) -> None:
-        """Tell each of them."""
+        """Call each of them."""
         for hook in self._hooks:
             try:
                 hook(event)

@@ -1,4 +1,4 @@
-"""The longest time of one run: ``JobOptions.timeout``."""
+"""The time limit of one run: ``JobOptions.timeout``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 
 
 class TimeLimit(Middleware):
-    """Ends a run whose time is over; that of a batch is the longest of its jobs."""
+    """Ends a run after its time limit; that of a batch is the longest of its jobs."""
 
     def applies_to(self, execution: Execution) -> bool:
         """Whether a job has a limit."""
@@ -23,8 +23,8 @@ class TimeLimit(Middleware):
         """Wait for the handler, as long as its jobs allow.
 
         Raises:
-            TimeoutError: The time was over. A plain function runs on in its thread: its context says that it
-                should stop.
+            TimeoutError: The time has passed. A plain function still runs in its thread, with
+                ``ctx.cancelled`` set.
         """
         limit = max(attempt.options.timeout for attempt in execution.attempts if attempt.options.timeout)
         try:

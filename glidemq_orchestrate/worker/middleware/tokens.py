@@ -1,4 +1,4 @@
-"""The rate limit by tokens of a worker: no run begins in a window whose tokens are spent."""
+"""A worker's rate limit by tokens: no run starts in a window whose tokens are spent."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
 
 @dataclass(frozen=True, slots=True)
 class TokenLimit:
-    """No run begins once ``max_tokens`` were spent in a window of ``per``; it waits for the next.
+    """No run starts once ``max_tokens`` are spent in a window of ``per``; it waits for the next.
 
-    What completed jobs took counts, as reported with ``ctx.report_usage`` or ``Queue.report_tokens``; so a
-    window may be overspent by the jobs that run in it.
+    Counts what completed jobs used, as reported with ``ctx.report_usage`` or ``Queue.report_tokens``; so the
+    jobs that run in a window may overspend it.
 
     Attributes:
         max_tokens: At least 1.
@@ -43,7 +43,7 @@ class TokenLimit:
     scope: Literal["queue", "worker", "both"] = "both"
 
     def __post_init__(self) -> None:
-        """Refuse what limits nothing."""
+        """Refuse values that limit nothing."""
         if isinstance(self.max_tokens, bool) or not isinstance(self.max_tokens, int) or self.max_tokens < 1:
             raise ConfigurationError(
                 f"token_limit.max_tokens must be a whole number of at least 1, got {self.max_tokens!r}"
@@ -59,14 +59,14 @@ class TokenLimit:
 
 
 class Tokens(Middleware):
-    """Holds runs back while too many tokens are spent, and counts what completed jobs took.
+    """Holds runs back while too many tokens are spent, and counts what completed jobs used.
 
     Args:
         run: Drives operations.
         queues: Keys by queue name.
         limit: The limit.
-        messenger: Sends what handlers say: what a job has used must have arrived before it counts.
-        clock: The present.
+        messenger: Sends the usage of a job, which must have arrived before it counts.
+        clock: The current time.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Tokens(Middleware):
         return await call_and_charge(execution, proceed, self._charge)
 
     async def _charge(self, attempt: Attempt) -> None:
-        """Count what the job took, before its place is free: the next one asks what was spent."""
+        """Count what the job used before its place is free: the next one checks what was spent."""
         queue = self._queues[attempt.queue]
         await self._messenger.flush(attempt)
         with contextlib.suppress(GlideMQError):  # the job is done: nothing is left to refuse
@@ -108,6 +108,7 @@ class Tokens(Middleware):
         return window
 
     async def _is_spent(self, queue: QueueKeys, window: int) -> bool:
+        """Whether the tokens of a window are spent, by this worker or by all of the queue."""
         most, scope = self._limit.max_tokens, self._limit.scope
         if scope != "queue" and self._own >= most:
             return True

@@ -129,7 +129,7 @@ def test_an_event_of_a_flow_is_filtered_by_its_flow() -> None:
 
 @pytest.mark.parametrize("position", ["abc-xyz", "", "1-", "-1", "1-2-3", "9" * 40, "$", "\ud83d"])
 def test_an_invalid_position_is_refused_by_that_name(clients: Clients, position: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no position of an event reader"):
+    with pytest.raises(ConfigurationError, match="is not a position of an event reader"):
         clients.do(clients.events(position=position).read())
 
 

@@ -311,7 +311,7 @@ class TestDeadLetters:
         job_id = queue.add("a", data or {"n": 1})
         node.fail(node.begin(job_id), "no rows")
         hand.driver.run(ask(command("HSET", f"{P}gmo:letters", job_id, "1\n", decode=int)))
-        (letter_id,) = hand.run(dead_letters.bury_noted([QueueKeys("glide", "etl")], SystemClock()))
+        (letter_id,) = hand.run(dead_letters.write_noted([QueueKeys("glide", "etl")], SystemClock()))
         return str(letter_id)
 
     def test_a_letter_has_the_form_that_node_writes(
@@ -341,7 +341,7 @@ class TestDeadLetters:
         clients.do(other.set_dead_letter_queue("dead"))
         assert clients.do(other.dead_letters()) == []
         for call in (other.get_dead_letter, other.remove_dead_letter, other.replay_dead_letter):
-            with pytest.raises(JobNotFound, match="no dead letter of queue other"):
+            with pytest.raises(JobNotFound, match="not a dead letter of queue other"):
                 clients.do(call(letter_id))
 
     def test_a_replayed_job_runs_again_itself(
@@ -385,7 +385,7 @@ class TestDeadLetters:
             clients.do(mine.get_dead_letter("1"))
         node.fail(node.begin(queue.add("a")))
         hand.driver.run(ask(command("HSET", f"{P}gmo:letters", "1", "1\n", decode=int)))
-        assert hand.run(dead_letters.bury_noted([QueueKeys("glide", "etl")], SystemClock())) == []
+        assert hand.run(dead_letters.write_noted([QueueKeys("glide", "etl")], SystemClock())) == []
         clients.do(mine.set_dead_letter_queue("dead"))
         assert clients.do(mine.dead_letter_queue()) == "dead"
         clients.do(mine.set_dead_letter_queue(None))

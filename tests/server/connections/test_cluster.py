@@ -381,5 +381,5 @@ def test_a_url_that_takes_a_cluster_for_a_server_or_a_server_for_a_cluster_is_re
     ):
         queue.add("work")
     alone = ConnectionSettings(server.url.replace("valkey://", "valkey+cluster://").removesuffix("/0"))
-    with Queue("c", alone) as queue, pytest.raises(ConfigurationError, match="is no cluster"):
+    with Queue("c", alone) as queue, pytest.raises(ConfigurationError, match="is not a cluster"):
         queue.add("work")

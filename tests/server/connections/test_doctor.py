@@ -89,7 +89,7 @@ def test_a_replica_and_a_lone_primary_are_reported(sick: Any, tmp_path: Path) ->
     port = sick.connection_pool.connection_kwargs["port"]
     with running(valkey_binary(), tmp_path / "replica", "--replicaof", "127.0.0.1", str(port)) as replica:
         role = by_check(f"valkey://127.0.0.1:{replica}")["role"]
-        assert (role.verdict, role.advice) == (FAILED, "name its primary, or its sentinels")
+        assert (role.verdict, role.advice) == (FAILED, "use its primary or its sentinels")
 
 
 class Shifted(SystemClock):
@@ -172,7 +172,7 @@ def test_the_command_prints_a_table_or_json_and_fails_when_something_failed(
     assert "append-only file" in fine.output
     rows = json.loads(runner.invoke(app, ["doctor", "--url", url, "--json"]).output)
     assert rows[0] == {
-        "check": "connection", "verdict": "ok", "found": "answers as default", "advice": "", "server": url
+        "check": "connection", "verdict": "ok", "found": "connected as default", "advice": "", "server": url
     }  # fmt: skip
     down = runner.invoke(app, ["doctor", "--url", "valkey://u:hunter2@127.0.0.1:1", "--json"])
     assert (down.exit_code, "hunter2" in down.output) == (1, False)

@@ -55,7 +55,7 @@ def test_the_doctor_looks_at_the_primary(pair: Pair, eventually: Eventually) -> 
 def test_an_unknown_service_and_dead_sentinels_are_reported(pair: Pair) -> None:
     with (
         Queue("etl", pair.url.replace("/main", "/other")) as queue,
-        pytest.raises(ConfigurationError, match="know no service 'other'"),
+        pytest.raises(ConfigurationError, match="do not know the service 'other'"),
     ):
         queue.add("work")
     only_dead = pair.url.partition(",")[0] + "/main"

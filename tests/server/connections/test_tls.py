@@ -107,7 +107,7 @@ def refusals(guarded: Guarded) -> dict[str, tuple[ConnectionSettings, str]]:
             ConnectionSettings(guarded.url.replace("localhost", "127.0.0.1"), **files),
             "certificate is not trusted",
         ),
-        "no certificate": (guarded.settings(**without), "wants a certificate of the client: .*cert=FILE"),
+        "no certificate": (guarded.settings(**without), "requires a client certificate: .*cert=FILE"),
         "no tls there": (
             ConnectionSettings(guarded.plain, connect_timeout=0.3, socket_timeout=0.3, **files),
             "does it speak TLS at this port",

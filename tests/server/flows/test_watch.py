@@ -220,7 +220,7 @@ class TestWatching:
 
     def test_patience_ends_and_the_flow_goes_on(self, clients: Clients) -> None:
         found = clients.do(clients.flows().submit(DIAMOND))
-        with pytest.raises(WaitTimeout, match="go on after the last position"):
+        with pytest.raises(WaitTimeout, match="continue after the last position"):
             watched(clients, found, timeout=timedelta(milliseconds=50))
         assert clients.do(found.status()).state is FlowState.RUNNING
 

@@ -162,8 +162,8 @@ def test_a_letter_whose_writing_is_cut_off_anywhere_is_written_once(bench: Bench
         add(bench, n)
         bench.fail(bench.begin())
     for calls in range(1, 20):
-        bench.hand.run_until(dead_letters.bury_noted([ETL], bench), calls)
-    bench.hand.run(dead_letters.bury_noted([ETL], bench))
+        bench.hand.run_until(dead_letters.write_noted([ETL], bench), calls)
+    bench.hand.run(dead_letters.write_noted([ETL], bench))
     assert sorted(letter["data"] for letter in letters(bench)) == [0, 1, 2]
     assert not bench.client.exists(NOTES)
 

@@ -30,7 +30,7 @@ def lap(bench: Bench) -> None:
     bench.now += supervise.LAP_MS
     watch = Supervision(ETL, "one")
     for _ in range(20):
-        bench.hand.run(supervise.look_after_open(watch, bench))
+        bench.hand.run(supervise.check_open(watch, bench))
         if bench.client.hget("glide:{etl}:gmo:supervised", "walk") == "0 0":
             break
     bench.hand.run(supervise.upkeep(watch, bench))
@@ -138,7 +138,7 @@ def test_a_node_that_waits_for_open_nodes_is_left_alone(bench: Bench, node: Any)
     lap(bench)
     before = bench.dump()
     bench.now += supervise.LAP_MS
-    bench.hand.run(supervise.look_after_open(Supervision(ETL, "one"), bench))
+    bench.hand.run(supervise.check_open(Supervision(ETL, "one"), bench))
     after = bench.dump()
     changed = {key for key in before | after if before.get(key) != after.get(key)}
     assert changed == {"glide:{etl}:gmo:supervised"}

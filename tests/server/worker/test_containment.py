@@ -249,11 +249,11 @@ class TestHandlers:
         assert queue.get_job(job).progress == "reported"
         assert queue.logs(job).lines == ["a line"]
 
-    def test_messages_that_come_too_fast_are_bounded(self) -> None:
-        line = messages.Line()
-        for _ in range(messages.MOST_UNSAID + 5):
-            line.add(messages.Message(call=object()), may_wait=False)  # type: ignore[arg-type]
-        assert line.close() == messages.MOST_UNSAID + 5
+    def test_unsent_messages_are_bounded(self) -> None:
+        outbox = messages.Outbox()
+        for _ in range(messages.MOST_UNSENT + 5):
+            outbox.add(messages.Message(call=object()), may_wait=False)  # type: ignore[arg-type]
+        assert outbox.close() == messages.MOST_UNSENT + 5
 
 
 def quick_and_reported(ctx: Context) -> str:

@@ -52,7 +52,7 @@ class TestRunning:
         worker = Worker(url, queues=["etl"])
         with worker.running():
             pass
-        with pytest.raises(RuntimeError, match="make another one"), worker.running():
+        with pytest.raises(RuntimeError, match="create another one"), worker.running():
             pass
 
     def test_a_supervisor_too(self, url: str) -> None:

@@ -207,7 +207,7 @@ def test_a_node_that_another_client_removed_fails_loudly_and_its_dependents_with
     scene.lap()
     assert scene.ended() == ("failed", 0, 4)
     reasons = {failed.name: failed.reason for failed in found.outcome().failed}
-    assert reasons["a"] == "job f~a was removed from queue etl before its end was told"
+    assert reasons["a"] == "job f~a was removed from queue etl before its end was known"
     assert reasons["d"].startswith("upstream failed: ")
 
 

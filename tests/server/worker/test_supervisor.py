@@ -172,4 +172,4 @@ def test_the_command_ends_flows_and_stops_at_sigterm(
             process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
-    assert "looks after queues etl" in log
+    assert "supervises queues etl" in log

@@ -210,7 +210,7 @@ def test_a_scan_goes_through_one_primary_after_the_other() -> None:
 
 def test_a_server_outside_a_cluster_is_reported() -> None:
     refusal = error_from("ERR This instance has cluster support disabled")
-    with pytest.raises(ConfigurationError, match="no cluster"):
+    with pytest.raises(ConfigurationError, match="not a cluster"):
         Wire(lambda _: [refusal]).deliver(cluster(), get("a"))
 
 
@@ -261,5 +261,5 @@ def test_a_primary_that_became_a_replica_is_looked_up_again() -> None:
 def test_without_a_sentinel_nothing_was_sent_and_an_unknown_service_is_reported() -> None:
     with pytest.raises(ConnectionFailed):
         Wire(lambda _: OutcomeUnknown("down")).deliver(sentinel(), get("x"))
-    with pytest.raises(ConfigurationError, match="know no service 'main'"):
+    with pytest.raises(ConfigurationError, match="do not know the service 'main'"):
         Wire(lambda _: [None]).deliver(sentinel(), get("x"))

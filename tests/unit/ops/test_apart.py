@@ -58,7 +58,7 @@ def test_an_operation_that_raises_something_raw_stands_alone_too(
 
 
 def no_right() -> GlideMQError:
-    error = ConfigurationError("the server's user may not do this")
+    error = ConfigurationError("the server's user lacks a permission")
     error.code = "NOPERM"
     return error
 
