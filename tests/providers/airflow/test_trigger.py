@@ -135,7 +135,7 @@ async def test_it_fires_at_the_deadline(valkey: Valkey, worker: Worker) -> None:
 async def test_a_flow_that_is_gone_is_an_error(valkey: Valkey) -> None:
     payload = await fired(GlideMQFlowTrigger(flow_id="absent"))
     assert payload["status"] == "error"
-    assert "absent is not on the server" in payload["reason"]
+    assert "absent is no longer on the server" in payload["reason"]
 
 
 async def test_a_flow_that_will_come_can_be_waited_for(valkey: Valkey, worker: Worker) -> None:
@@ -147,7 +147,7 @@ async def test_a_flow_that_will_come_can_be_waited_for(valkey: Valkey, worker: W
 async def test_a_state_that_no_event_told_of_is_seen_at_the_next_poll(
     valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared.QueueEvents, "_tell", lambda *_: None)
+    monkeypatch.setattr(shared.QueueEvents, "_dispatch", lambda *_: None)
     submit(valkey, chain("wait"), "f")
     threading.Timer(0.5, valkey.gate.set).start()
     assert (await fired(GlideMQFlowTrigger(flow_id="f", poll_interval=0.3)))["status"] == "completed"
