@@ -1,1 +1,1 @@
-"""Measurements: run on purpose, never as a test."""
+"""Benchmarks: run on demand, never as a test."""

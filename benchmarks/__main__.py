@@ -1,4 +1,4 @@
-"""Compare with others, and measure large flows: ``python -m benchmarks [--rounds N] [--quick] [--json]``."""
+"""Compare libraries, and measure large flows: ``python -m benchmarks [--rounds N] [--quick] [--json]``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from benchmarks.rivals import OURS, RIVALS, CannotInstall, Contender
 from benchmarks.stage import Stage
 
 QUICK: Final = 0.1
-EVERYBODY: Final = ",".join(rival.name for rival in RIVALS)
+ALL: Final = ",".join(rival.name for rival in RIVALS)
 
 
 def main(
-    rounds: Annotated[
-        int, typer.Option(min=1, help="How often everything is measured; medians are shown.")
-    ] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="How many times to measure; medians are shown.")] = 3,
     *,
-    quick: Annotated[bool, typer.Option(help="One round of a tenth of the jobs, for a look.")] = False,
-    scale: Annotated[float, typer.Option(help="What part of the jobs to measure with.")] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures for programs.")] = False,
-    rivals: Annotated[str, typer.Option(help="Whom to compare with.")] = EVERYBODY,
+    quick: Annotated[bool, typer.Option(help="One round with a tenth of the jobs.")] = False,
+    scale: Annotated[float, typer.Option(help="The share of the jobs to measure with.")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    rivals: Annotated[str, typer.Option(help="The libraries to compare with, comma-separated.")] = ALL,
 ) -> None:
     """Measure and print."""
     progress = Console(stderr=True)
@@ -39,15 +37,19 @@ def main(
         figures = compare.measure_all(stage, rows, rounds, progress)
         grown = sizes.measure(stage, scale, progress)
     if as_json:
-        told: dict[str, Any] = {"machine": machine, "figures": compare.results(figures), "flow sizes": grown}
-        json.dump(told, sys.stdout, indent=2)
+        result: dict[str, Any] = {
+            "machine": machine,
+            "figures": compare.results(figures),
+            "flow sizes": grown,
+        }
+        json.dump(result, sys.stdout, indent=2)
         return
     out = Console(width=None if sys.stdout.isatty() else 160)
     report.show(out, machine, contenders, figures, grown)
 
 
 def installed(wanted: list[Contender], progress: Console) -> list[Contender]:
-    """Those that are there or could be installed; why the others are not is said."""
+    """The contenders that are or could be installed; prints why the others could not be."""
     found = []
     for contender in wanted:
         try:

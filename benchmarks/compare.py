@@ -1,6 +1,6 @@
-"""The rows that are compared, measured in turns: each round visits every row, and in it every contender.
+"""The rows of the comparison, measured in turns: each round visits every row, and in it every contender.
 
-The order of the contenders is another one in each round. A figure is the median of the rounds.
+The order of the contenders differs in each round. A figure is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ Measure = Callable[[Stage, Contender], Numbers | None]
 
 @dataclass(frozen=True)
 class Row:
-    """Something that is measured for all; it may give several figures."""
+    """A measurement made for all contenders; it may give several figures."""
 
     name: str
     measure: Measure
-    repeats: int = 1  # of what is over in less than a second
+    repeats: int = 1  # for measurements of less than a second
 
 
 @dataclass
 class Samples:
-    """What was measured: by figure, then contender, a number a round."""
+    """The measured numbers by figure and contender, one per round."""
 
     numbers: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
 
     def add(self, contender: Contender, numbers: Numbers) -> None:
-        """Keep what was measured once."""
+        """Add the numbers of one measurement."""
         for figure, number in numbers.items():
             self.numbers[figure][contender.name].append(number)
 
     def medians(self) -> dict[str, dict[str, float]]:
-        """The figures."""
+        """The median of each figure."""
         return {
             figure: {name: statistics.median(found) for name, found in by_name.items()}
             for figure, by_name in self.numbers.items()
@@ -90,7 +90,7 @@ def job_rows(scale: float) -> Iterator[Row]:
 
 
 def drain_numbers(found: Drained, concurrency: int) -> Numbers:
-    """Jobs a second, and microseconds a job of each side."""
+    """Jobs per second, and microseconds per job of each side."""
     at = f"at {concurrency}"
     numbers = {
         f"drain {at}, jobs/s": found.jobs / found.wall,
@@ -122,7 +122,7 @@ def flow_rows(scale: float) -> Iterator[Row]:
 
 
 def measure_all(stage: Stage, rows: list[Row], rounds: int, console: Console) -> dict[str, dict[str, float]]:
-    """All rows in turns; figures by name and contender."""
+    """Measure all rows in turns; returns figures by name and contender."""
     samples = Samples()
     for turn in range(rounds):
         at = turn % len(stage.contenders)
@@ -145,7 +145,7 @@ def _part(count: float, scale: float) -> int:
 
 
 def results(figures: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """For ``--json``."""
+    """The figures for ``--json``."""
     return {
         figure: {name: round(value, 3) for name, value in found.items()} for figure, found in figures.items()
     }

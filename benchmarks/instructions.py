@@ -1,4 +1,4 @@
-"""Instructions a job or node, counted by valgrind: ``python -m benchmarks.instructions --against REVISION``.
+"""Instructions per job or node, by valgrind: ``python -m benchmarks.instructions --against REVISION``.
 
 Times vary by half on a shared machine; these counts by a hundredth. The client or worker is counted, then the
 server, each with two sizes: the difference is what a job costs. With ``--against`` the same is counted for
@@ -47,7 +47,7 @@ START_SECONDS: Final = 60.0
 
 def main(
     against: Annotated[str, typer.Option(help="A revision to compare with.")] = "",
-    works: Annotated[str, typer.Option(help="What to count, with commas between.")] = ",".join(WORKS),
+    works: Annotated[str, typer.Option(help="What to count, comma-separated.")] = ",".join(WORKS),
 ) -> None:
     """Count and print; some minutes for each work."""
     if shutil.which("valgrind") is None:
@@ -63,7 +63,7 @@ def main(
                     row[against] = cost(other, work, side)
                     row["ratio"] = f"{here / row[against]:.3f}"
                 rows.append(row)
-    Console().print(summary_table("Instructions a job or node", rows))
+    Console().print(summary_table("Instructions per job or node", rows))
 
 
 @contextmanager
@@ -83,24 +83,24 @@ def checkout(revision: str) -> Iterator[Path | None]:
 
 
 def cost(tree: Path, work: str, side: str) -> int:
-    """What one more job or node costs."""
+    """The instructions of one more job or node."""
     small, large = (counted(tree, work, side, size) for size in SIZES)
     return round((large - small) / (SIZES[1] - SIZES[0]))
 
 
 def counted(tree: Path, work: str, side: str, size: int) -> int:
-    """The instructions of one side for so many, on a server of its own."""
+    """The instructions of one side for ``size`` jobs or nodes, on a server of its own."""
     with tempfile.TemporaryDirectory() as folder:
         server, url = started(folder, VALGRIND if side == "server" else ())
         try:
             if WORKS[work]:
                 do(tree, url, WORKS[work], size)
-            told = do(tree, url, work, size, VALGRIND if side == "client" else ())
+            client_log = do(tree, url, work, size, VALGRIND if side == "client" else ())
         finally:
             server.terminate()
-            _, told_by_server = server.communicate()
-    found = COUNTED.search(told_by_server if side == "server" else told)
-    assert found is not None, told
+            _, server_log = server.communicate()
+    found = COUNTED.search(server_log if side == "server" else client_log)
+    assert found is not None, client_log
     return int(found[1].replace(",", ""))
 
 
@@ -125,13 +125,13 @@ def started(folder: str, under: tuple[str, ...]) -> tuple[subprocess.Popen[str],
 
 @cache
 def program() -> str:
-    """The file of the embedded server; it tells."""
+    """The path of the embedded server's program, as it reports it."""
     with EmbeddedServer() as server, redis.Redis.from_url(server.url.replace("valkey", "redis")) as client:
         return str(client.info("server")["executable"])
 
 
 def do(tree: Path, url: str, work: str, size: int, under: tuple[str, ...] = ()) -> str:
-    """Have it done with the package of a tree; what was printed to stderr."""
+    """Run the work with the package of a tree; returns its standard error."""
     command = [sys.executable, str(ROOT / "benchmarks/workload.py"), url, work, str(size)]
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"}
     done = subprocess.run(

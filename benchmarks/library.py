@@ -1,7 +1,7 @@
-"""What one call of each hot server function costs at 1, 1,000 and 100,000 waiting jobs.
+"""The cost of one call of each hot server function at 1, 1,000 and 100,000 waiting jobs.
 
-Two figures a call: the microseconds that the server books for it (``INFO commandstats``), and the time per
-call of a pipeline seen from the client, which adds reading the request and writing the reply. Each is also
+Two figures per call: the microseconds that the server reports (``INFO commandstats``), and the time per call
+of a pipeline seen from the client, which adds reading the request and writing the reply. Each is also
 given as a multiple of a call that does nothing, measured in the same rounds, since machines differ and are
 noisy. ``python -m benchmarks.library [--json]``.
 """
@@ -28,7 +28,7 @@ from glidemq_orchestrate.settings import ConnectionSettings
 SIZES: Final = (1, 1_000, 100_000)
 ROUNDS: Final = 5
 CALLS: Final = 200
-FEW: Final = 5  # of what may take long
+FEW: Final = 5  # for calls that may take long
 T: Final = 1_700_000_000_000
 P: Final = "glide:{bench}:"
 DATA: Final = json.dumps({"to": "someone@example.com", "lines": list(range(20))})
@@ -43,7 +43,7 @@ def fcall(name: str, keys: str, *args: Any) -> Words:
 
 
 class Bench:
-    """A queue with many waiting jobs, and what the cases need of it."""
+    """A queue with many waiting jobs, and the helpers of the cases."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.client: Any = client
@@ -55,7 +55,7 @@ class Bench:
         self.now = T
 
     def fill(self, size: int) -> None:
-        """Empty the server; then ``size`` jobs wait in the stream, and as many for a time that is far off."""
+        """Empty the server; then ``size`` jobs wait in the stream, and as many are delayed far ahead."""
         self.client.flushall()
         self.client.xgroup_create(f"{P}stream", "workers", "0", mkstream=True)
         for first in range(0, size, 2_000):
@@ -65,12 +65,12 @@ class Bench:
         self.now = T
 
     def forget_delivered(self) -> None:
-        """What is waiting now is delivered to nobody, and nothing is pending: a case reads its own jobs."""
+        """Skip the jobs that wait now and forget pending ones, so that a case reads only its own jobs."""
         self.client.xgroup_destroy(f"{P}stream", "workers")
         self.client.xgroup_create(f"{P}stream", "workers", "$")
 
     def send(self, calls: Sequence[Words]) -> float:
-        """Seconds that a pipeline took until its last reply was there; replies are thrown away."""
+        """Seconds that a pipeline took until its last reply; replies are discarded."""
         self._marks += 1
         mark = f"end-of-pipeline-{self._marks}".encode()
         request = b"".join(self._packer.pack_commands([*calls, ("ECHO", mark)]))
@@ -82,19 +82,19 @@ class Bench:
         return time.perf_counter() - begun
 
     def add(self, count: int = CALLS, **given: Any) -> list[str]:
-        """Ids of new jobs."""
+        """Add jobs; returns their ids."""
         pipe = self.client.pipeline(transaction=False)
         for _ in range(count):
             pipe.execute_command(*job_call(**given))
         return [str(job_id) for job_id in pipe.execute()]
 
     def read(self, count: int = CALLS) -> list[tuple[str, str]]:
-        """Entry and job id of jobs that are delivered but not active."""
+        """Read jobs without activating them; returns entry and job ids."""
         reply = self.client.xreadgroup("workers", "c", {f"{P}stream": ">"}, count=count)
         return [(entry_id, fields["jobId"]) for entry_id, fields in reply[0][1]]
 
     def active(self, count: int = CALLS) -> list[tuple[str, str]]:
-        """Entry and job id of active jobs."""
+        """Add and activate jobs; returns entry and job ids."""
         self.add(count)
         jobs = self.read(count)
         self.send([activation(job_id, entry_id) for entry_id, job_id in jobs])
@@ -105,7 +105,7 @@ Case = Callable[[Bench], list[Words]]
 
 
 def job_call(**given: Any) -> Words:
-    """An addJob call with data as jobs have it."""
+    """An addJob call with typical data."""
     fields: dict[str, Any] = {"delay": 0, "priority": 0, "group": "", "concurrency": 0, "lifo": 0} | given
     now = given.get("at", time.time_ns() // 1_000_000)
     args = ["send", DATA, '{"attempts":3}', now, fields["delay"], fields["priority"], "", 3, fields["group"]]
@@ -140,7 +140,7 @@ def add_flow(_: Bench) -> list[Words]:
 
 
 def promote(bench: Bench) -> list[Words]:
-    """One due job a call."""
+    """One due job per call."""
     for step in range(1, CALLS + 1):
         bench.client.execute_command(*job_call(at=T, delay=bench.now - T + step))
     bench.now += CALLS
@@ -149,7 +149,7 @@ def promote(bench: Bench) -> list[Words]:
 
 
 def pop_lists(bench: Bench) -> list[Words]:
-    """One LIFO job a call."""
+    """One LIFO job per call."""
     bench.add(lifo=1)
     return [fcall("popLists", "priority lifo", 1)] * CALLS
 
@@ -224,7 +224,7 @@ def revoke_oldest(bench: Bench) -> list[Words]:
 
 
 def revoke_newest(bench: Bench) -> list[Words]:
-    """Revoke the job added last: where a search has the longest way."""
+    """Revoke the job added last: the worst case of a search."""
     return [_revocation(job_id) for job_id in bench.add(FEW)]
 
 
@@ -263,7 +263,7 @@ def remove_newest(bench: Bench) -> list[Words]:
 
 
 def reclaim_stalled(bench: Bench) -> list[Words]:
-    """One stalled job a call."""
+    """One stalled job per call."""
     bench.active(FEW)
     args = ("workers", "c2", 0, 1, T + 10**6, f"{P}failed", "", 1000)
     return [fcall("reclaimStalled", "stream events", *args)] * FEW
@@ -292,20 +292,22 @@ def _begun(bench: Bench) -> list[Any]:
 
 
 def begin(bench: Bench) -> list[Words]:
-    """Begin one attempt a call."""
+    """Start one attempt per call."""
     bench.add()
     return [exchange(wanted=1)] * CALLS
 
 
 def heartbeats(bench: Bench) -> list[Words]:
-    """Keep one lease a call."""
+    """Renew one lease per call."""
     return [fcall("gmo_heartbeats", "stream", T, job, "t", begun) for job, _, begun, *_ in _begun(bench)]
 
 
 def _ends(kind: str, text: str, *numbers: int, many: int = 1) -> Case:
     def prepare(bench: Bench) -> list[Words]:
-        said = [(kind, job, entry, "t", begun, text, "", *numbers) for job, entry, begun, *_ in _begun(bench)]
-        return [exchange(*said[at : at + many]) for at in range(0, len(said), many)]
+        outcomes = [
+            (kind, job, entry, "t", begun, text, "", *numbers) for job, entry, begun, *_ in _begun(bench)
+        ]
+        return [exchange(*outcomes[at : at + many]) for at in range(0, len(outcomes), many)]
 
     return prepare
 
@@ -355,17 +357,17 @@ CASES: Final[dict[str, Case]] = {
 
 
 def measure(bench: Bench, calls: Sequence[Words]) -> tuple[float, float]:
-    """Microseconds a call: booked by the server, and of a pipeline seen from here."""
+    """Microseconds per call: reported by the server, and of a pipeline measured here."""
     bench.client.config_resetstat()
     seconds = bench.send(calls)
     stats: Any = bench.client.info("commandstats")
-    booked = stats[f"cmdstat_{calls[0][0].lower()}"]
-    assert booked["calls"] == len(calls), booked
-    return booked["usec"] / len(calls), seconds * 1e6 / len(calls)
+    reported = stats[f"cmdstat_{calls[0][0].lower()}"]
+    assert reported["calls"] == len(calls), reported
+    return reported["usec"] / len(calls), seconds * 1e6 / len(calls)
 
 
 def rows_of(bench: Bench, size: int) -> list[dict[str, Any]]:
-    """One row a function: the best of the interleaved rounds, since noise only ever adds."""
+    """One row per function: the best of the interleaved rounds, since noise only ever adds."""
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
     bench.fill(size)
     for _ in range(ROUNDS):
@@ -397,7 +399,7 @@ def main() -> None:
         driver.run(ensure_libraries())
         driver.close()
         client = redis.Redis.from_url(server.url.replace("valkey://", "redis://"), decode_responses=True)
-        client.config_set("appendonly", "no")  # what a disk costs is another question
+        client.config_set("appendonly", "no")  # the cost of the disk is not measured here
         bench = Bench(client)
         rows = [row for size in SIZES for row in rows_of(bench, size)]
     rows.sort(key=lambda row: (list(CASES).index(row["call"]), row["waiting"]))

@@ -1,6 +1,6 @@
 """Where a worker process spends its time, and the server beside it: ``python -m benchmarks.profile_worker``.
 
-First without a profiler, for shares that are true; then with one, for the functions behind them.
+First without a profiler, for accurate shares; then with one, for the functions behind them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(
 
 
 def calls_of(client: Any) -> list[dict[str, Any]]:
-    """What the server booked by command, the dearest first."""
+    """The server's statistics by command, the most expensive first."""
     stats = client.info("commandstats")
     rows = [
         {
@@ -73,7 +73,7 @@ def profiled(profile: cProfile.Profile, jobs: int, concurrency: int) -> None:
 
 
 def stop_when_empty(url: str, worker: Worker) -> None:
-    """Stop the worker once no job is left; a look a tenth of a second, to leave it its thread."""
+    """Stop the worker once no job is left; checks every tenth of a second, to leave it the CPU."""
     client = redis.Redis.from_url(url)
     ended = threading.Event()
     while client.xlen("glide:{bench}:stream"):

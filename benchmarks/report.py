@@ -1,4 +1,4 @@
-"""What was measured, as tables."""
+"""The results as tables."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Figures = dict[str, dict[str, float]]
 
 
 def machine(stage: Stage, node: str | None) -> str:
-    """Where this was measured."""
-    told = stage.client.info("server")
+    """A description of the machine."""
+    info = stage.client.info("server")
     version = (
         subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout if node else ""
     )
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
     return (
         f"{os.cpu_count()} cores, {platform.machine()}; Python {platform.python_version()}; "
-        f"Node.js {version.strip() or 'none'}; Valkey {told.get('valkey_version', told['redis_version'])}, "
+        f"Node.js {version.strip() or 'none'}; Valkey {info.get('valkey_version', info['redis_version'])}, "
         f"append-only file each second; load before the start {load}"
     )
 
@@ -59,7 +59,7 @@ def show(
 def shares(
     figures: Figures, contender: Contender, concurrencies: Sequence[int] = CONCURRENCIES
 ) -> list[dict[str, Any]]:
-    """Processor time a job of each side, and how busy each was: what is near 100 % is the bottleneck."""
+    """CPU time per job of each side, and how busy each was: the one near 100 % is the bottleneck."""
     rows = []
     for concurrency in concurrencies:
         part = {

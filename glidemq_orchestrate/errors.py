@@ -299,7 +299,7 @@ class HandlerNotFound(WorkersMissing):
 
 
 class JobFailed(GlideMQError):
-    """The job that was waited for has failed for good; ``reason`` is why, or ``revoked`` or ``expired``."""
+    """The job that was waited for has failed for good; ``reason`` is why, also ``revoked`` or ``expired``."""
 
     def __init__(self, job_id: str, reason: str) -> None:
         self.job_id, self.reason = job_id, reason

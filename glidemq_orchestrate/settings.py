@@ -74,7 +74,7 @@ class Endpoint(NamedTuple):
 class ConnectionSettings:
     """A server, a cluster, or a server that sentinels watch; and how to log in.
 
-    What is given here takes precedence over the URL. Files are read when the first connection is made.
+    Options given here take precedence over the URL. Files are read when the first connection is made.
 
     Attributes:
         url: ``valkey://user:password@host:6379/0``, ``unix:///path``, ``valkey+cluster://host:6379,host:6379``

@@ -1,5 +1,5 @@
-"""One file a contender: what it is like to add to it, to run its worker, and to submit a flow to it.
+"""One file per contender: how to add jobs, run a worker and submit a flow with it.
 
-Each runs as a process of its own, a producer or a worker, in its own environment; nothing here imports more
-than the standard library and that contender.
+Each runs as a process of its own, a producer or a worker, in its own environment; a file imports only the
+standard library and its contender.
 """

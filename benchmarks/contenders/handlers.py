@@ -1,4 +1,4 @@
-"""What the jobs do: nothing, or hold a place of the worker until the measurement begins."""
+"""The handlers: do nothing, or hold a slot of the worker until the measurement begins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def noop(*_: Any) -> dict[str, bool]:
 
 
 def at_gate(folder: str) -> Path:
-    """Say that a place is taken; the file that opens the gate."""
+    """Record that a slot is taken; returns the path of the file that opens the gate."""
     Path(folder, f"held-{uuid4().hex}").touch()
     return Path(folder, OPEN)
 

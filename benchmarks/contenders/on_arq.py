@@ -24,7 +24,7 @@ async def noop(_: Any, __: Any) -> dict[str, bool]:
 
 
 async def gate(_: Any, folder: str) -> None:
-    """Hold a place."""
+    """Hold a slot."""
     await async_gate(folder)
 
 
@@ -47,7 +47,7 @@ class Producer:
             await self._pool.enqueue_job("noop", DATA)
 
     def add_in_bulk(self, count: int) -> None:
-        """See ``talk.Producer``. There are no bulk calls: many are under way at once."""
+        """See ``talk.Producer``. arq has no bulk call: many calls run concurrently."""
         self._do(self._add_in_bulk(count))
 
     async def _add_in_bulk(self, count: int) -> None:
@@ -75,13 +75,13 @@ class Producer:
 
 
 class Settings:
-    """What the worker is made with."""
+    """The functions of the worker."""
 
     functions: ClassVar = [func(noop, name="noop"), func(gate, name="gate")]
 
 
 def work(url: str, concurrency: int) -> None:
-    """Serve until told to stop."""
+    """Run jobs until stopped by a signal."""
     worker = Worker(
         Settings.functions,
         redis_settings=RedisSettings.from_dsn(url),

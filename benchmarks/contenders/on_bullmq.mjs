@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
-// The package lies in a folder that the harness names, not beside this file.
+// The package is in a folder that the harness passes in, not next to this file.
 const { FlowProducer, Queue, QueueEvents, Worker } = createRequire(join(process.env.BENCH_MODULES, "x.js"))("bullmq");
 
 const [role, url, concurrency] = process.argv.slice(2);

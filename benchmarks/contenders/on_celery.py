@@ -49,7 +49,7 @@ class Producer:
             noop.apply_async((DATA,))
 
     def add_in_bulk(self, count: int) -> None:
-        """See ``talk.Producer``. There are no bulk calls: one connection is kept for all."""
+        """See ``talk.Producer``. Celery has no bulk call: one connection is kept for all."""
         with app.producer_or_acquire() as producer:
             for _ in range(count):
                 noop.apply_async((DATA,), producer=producer)
@@ -102,7 +102,7 @@ def _connect(url: str) -> None:
 
 
 def work(url: str, concurrency: int) -> None:
-    """Serve until told to stop."""
+    """Run jobs until stopped by a signal."""
     _connect(url)
     options = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "WARNING", "-O", "fair"]
     app.worker_main(["worker", "-P", "prefork", "-c", str(concurrency), *options])

@@ -62,7 +62,7 @@ class Producer:
 
 
 def flow_spec(shape: str, size: int) -> FlowSpec:
-    """A flow whose joins read the results of all they wait for."""
+    """A flow whose joins read the results of all their dependencies."""
     nodes = [FlowNode(name, QUEUE, _job(after), DATA, after) for name, after in nodes_of(shape, size)]
     return FlowSpec(f"{shape}-{size}", nodes)
 
@@ -96,17 +96,17 @@ async def join(ctx: Context) -> Any:
 
 
 async def gate(ctx: Context) -> None:
-    """Hold a place."""
+    """Hold a slot."""
     await async_gate(str(ctx.data))
 
 
 def work(url: str, concurrency: int) -> None:
-    """Serve until told to stop; then tell how long the handlers took."""
+    """Run jobs until stopped by a signal; then print how long the handlers took."""
     work_with(url, concurrency, lambda worker: worker.run())
 
 
 def work_with(url: str, concurrency: int, run: Callable[[Worker], None]) -> None:
-    """Make the worker, let it run, and tell how long the handlers took."""
+    """Make a worker, run it, and print how long the handlers took."""
     meter = Meter()
     run(Worker(url, queues=[QUEUE], concurrency=concurrency, handlers=meter.handlers))
     print(json.dumps({"handler_us": meter.nanoseconds / 1_000 / max(meter.calls, 1)}), flush=True)

@@ -52,7 +52,7 @@ class Producer:
 
 
 def work(url: str, concurrency: int) -> None:
-    """Serve until told to stop."""
+    """Run jobs until stopped by a signal."""
     logging.disable(logging.WARNING)
     pool = WorkerPool([QUEUE], Redis.from_url(url), num_workers=concurrency, worker_class=SimpleWorker)
     pool.start(logging_level="ERROR")

@@ -1,4 +1,4 @@
-"""The flows that are compared, as names and what each waits for. ``size`` counts all nodes."""
+"""The flows of the comparison, as names with their dependencies. ``size`` counts all nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Node = tuple[str, list[str]]
 
 
 def nodes_of(shape: str, size: int) -> list[Node]:
-    """The nodes of a flow, what they wait for before them."""
+    """The nodes of a flow, dependencies before dependents."""
     return list(SHAPES[shape](size))
 
 
@@ -28,13 +28,13 @@ def fan_out(size: int) -> Iterator[Node]:
 
 
 def chain(size: int) -> Iterator[Node]:
-    """Each waits for the one before."""
+    """Each node waits for the previous one."""
     for at in range(size):
         yield f"n{at}", [f"n{at - 1}"] if at else []
 
 
 def columns(size: int) -> Iterator[Node]:
-    """Fifty chains side by side and a node that waits for their ends: a tree, which BullMQ can say too."""
+    """Fifty chains side by side and a node that waits for their ends: a tree, which BullMQ supports too."""
     tall = (size - 1) // WIDTH
     for row in range(tall):
         for column in range(WIDTH):
@@ -43,7 +43,7 @@ def columns(size: int) -> Iterator[Node]:
 
 
 def layers(size: int) -> Iterator[Node]:
-    """Layers of 49, each waiting for all of the one before through a node that joins them."""
+    """Layers of 49, each waiting for all of the previous layer through a node that joins them."""
     for row in range(size // WIDTH):
         names = [f"n{row}-{column}" for column in range(WIDTH - 1)]
         yield from ((name, [f"join{row - 1}"] if row else []) for name in names)
@@ -51,7 +51,7 @@ def layers(size: int) -> Iterator[Node]:
 
 
 def mesh(size: int) -> Iterator[Node]:
-    """Layers of 50; each node waits for two of the layer before."""
+    """Layers of 50; each node waits for two of the previous layer."""
     for at in range(size):
         yield f"n{at}", [f"n{at - WIDTH}", f"n{at // WIDTH * WIDTH - WIDTH}"] if at >= WIDTH else []
 

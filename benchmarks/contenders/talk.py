@@ -1,4 +1,4 @@
-"""How the harness and a producer talk: a JSON object a line, there and back. Times are taken on this side."""
+"""The protocol of harness and producer: a JSON value per line. Times are measured in the producer."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from benchmarks.contenders.handlers import LOOK_SECONDS, OPEN
 
 
 class Producer(Protocol):
-    """What is measured, and what measuring needs."""
+    """The calls that are measured, and those that measuring needs."""
 
     def add_one_by_one(self, count: int) -> None:
-        """Add so many jobs, each known to be there before the next is sent."""
+        """Add this many jobs, each confirmed before the next is sent."""
 
     def add_in_bulk(self, count: int) -> None:
-        """Add so many jobs at once, the quickest way there is."""
+        """Add this many jobs in the fastest way available."""
 
     def add_gates(self, count: int, folder: str) -> None:
-        """Add jobs that each hold a place of the worker until the gate opens."""
+        """Add jobs that each hold a slot of the worker until the gate opens."""
 
     def left(self) -> int:
-        """Jobs that have not ended."""
+        """The number of jobs that have not ended."""
 
     def run_one(self) -> None:
         """Add one job and wait until it is seen to have ended."""
 
 
 class FlowingProducer(Producer, Protocol):
-    """One that has flows."""
+    """A producer that supports flows."""
 
     def submit(self, shape: str, size: int) -> bool:
-        """Submit a flow; False where such a flow cannot be said."""
+        """Submit a flow; False when the contender cannot express it."""
 
     def wait(self) -> None:
         """Wait for the end of that flow."""
 
 
 def seconds_of(call: Callable[..., object], *args: object) -> float:
-    """How long a call takes."""
+    """How many seconds a call takes."""
     begun = time.perf_counter()
     call(*args)
     return time.perf_counter() - begun
 
 
-def answer(producer: Any, do: str, args: dict[str, Any]) -> Any:
-    """Do what the harness asks for, and say how long it took."""
+def reply_to(producer: Any, do: str, args: dict[str, Any]) -> Any:
+    """Execute a command of the harness; returns how long it took."""
     if folder := args.get("folder"):
         if do == "add_gates":
             return producer.add_gates(args["count"], folder)
@@ -70,11 +70,11 @@ def until_empty(producer: Producer) -> None:
 
 
 def serve(producer: Producer) -> None:
-    """Answer until the harness closes the line."""
+    """Execute commands until the harness closes standard input."""
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         args = json.loads(line)
-        print(json.dumps(answer(producer, args.pop("do"), args)), flush=True)
+        print(json.dumps(reply_to(producer, args.pop("do"), args)), flush=True)
 
 
 def run(make_producer: Callable[[str], Producer], work: Callable[[str, int], None]) -> None:

@@ -138,11 +138,13 @@ class Seen:
         return self._position()
 
     def _put(self, rank: int, code: str) -> None:
+        """Set the state of a node with a whole rank."""
         missing = rank + 1 - len(self._codes)
         self._codes.extend([_UNSEEN] * max(missing, 0))
         self._codes[rank] = ord(code)
 
     def _position(self) -> str:
+        """The packed states, followed by the changes since they were packed."""
         # Packing everything takes time in proportion to the flow: most positions only append their changes.
         if not self._head or len(self._deltas) > max(_MOST_DELTAS, len(self._codes) // 100):
             wire = json.dumps([self.flow_id, self.end, self._codes.decode("ascii"), self._others])

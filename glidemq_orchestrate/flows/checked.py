@@ -195,6 +195,7 @@ class _Encoder:
         )
 
     def _of(self, options: JobOptions) -> tuple[JobOptions, str, bool]:
+        """The options with the flow's priority, their wire form, and whether they are placed; cached."""
         found = self._options.get(id(options))
         if found is None:
             full = options

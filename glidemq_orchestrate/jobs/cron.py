@@ -70,6 +70,7 @@ class Cron:
         return self._search(at_ms + 1, forward=False)
 
     def _search(self, at_ms: int, *, forward: bool) -> int | None:
+        """The nearest match strictly after or before an instant, skipping local times that do not exist."""
         with importing():
             from croniter import CroniterBadDateError  # noqa: PLC0415  only schedulers need the import
 

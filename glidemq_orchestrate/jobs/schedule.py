@@ -48,7 +48,7 @@ class Schedule:
             fields must match. ``*``, ``n``, ``a-b``, ``*/s``, ``a-b/s``, lists; names of months and days.
         repeat_after_complete: The interval between the end of a run and the next one.
         time_zone: IANA name of the time zone of ``cron``; UTC when left out.
-        start, end: No slot lies outside; aware datetimes.
+        start, end: Bounds of the slots; aware datetimes.
         limit: The total number of runs.
         catch_up: What happens to missed slots; not for ``repeat_after_complete``.
         catch_up_limit: For ``CatchUp.ALL``, 1 to 100.
@@ -315,6 +315,7 @@ class Stored:
         return slots[::-1]
 
     def _within(self, run: int | None) -> int | None:
+        """The slot, or None when it is after the end of the schedule."""
         end = self.number("endDate")
         return None if run is None or (end and run > end) else run
 

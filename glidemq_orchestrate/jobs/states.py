@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 
 
 class JobState(StrEnum):
-    """The state of a job; the values are glide-mq's, except ``skipped`` and ``unknown``."""
+    """The state of a job; the values are glide-mq's, except ``skipped``."""
 
     WAITING = "waiting"
     ACTIVE = "active"

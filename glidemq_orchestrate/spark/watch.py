@@ -1,7 +1,7 @@
 """Groups the Spark jobs of one step: a pool and a tag of their own, progress, cancellation.
 
-A worker runs several steps at once in threads of one session. Spark's job properties belong to the thread, so
-each step sets its own and removes them afterwards: the thread returns to the worker's pool.
+A worker runs several steps in parallel, in threads of one session. Spark's job properties belong to the
+thread, so each step sets its own and removes them afterwards: the thread returns to the worker's pool.
 """
 
 from __future__ import annotations

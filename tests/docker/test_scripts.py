@@ -74,4 +74,4 @@ def test_secrets_are_fresh_usable_and_private(tmp_path: Path, capsys: pytest.Cap
     assert stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o600
     make_env.main(tmp_path / "one")
     assert (tmp_path / "one").read_text() == first
-    assert "stays as it is" in capsys.readouterr().out
+    assert "is kept" in capsys.readouterr().out

@@ -50,6 +50,7 @@ def read(graph: Any, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _attributes(node: object, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A node of a graph in the form of a flow file."""
     known = {key: value for key, value in given.items() if key in NodeFile.model_fields}
     wire = {**defaults, **known, "name": str(node)}
     wire = {key: value if key == "data" else as_file(value) for key, value in wire.items()}

@@ -135,7 +135,7 @@ async def test_it_fires_at_the_deadline(valkey: Valkey, worker: Worker) -> None:
 async def test_a_missing_flow_is_an_error(valkey: Valkey) -> None:
     payload = await fired(GlideMQFlowTrigger(flow_id="absent"))
     assert payload["status"] == "error"
-    assert "absent is not on the server" in payload["reason"]
+    assert "absent is no longer on the server" in payload["reason"]
 
 
 async def test_a_flow_that_will_come_can_be_waited_for(valkey: Valkey, worker: Worker) -> None:
