@@ -37,17 +37,20 @@ class _Facade(Generic[D]):
         self._settings = ConnectionSettings.resolve(url, prefix=prefix)
         self._prefix = self._settings.prefix
         self._clock = clock or ServerClock()
-        self._driver: D | None = None
-        self._pid = 0
+        self._drivers: dict[int, D] = {}
 
     def _own(self) -> D | None:
-        if self._driver is not None and self._pid != os.getpid():
-            _OF_PARENTS.append(self._driver)
-            self._driver = None
-        return self._driver
+        """The driver of this process, if it has one."""
+        pid = os.getpid()
+        driver = self._drivers.get(pid)
+        if driver is None and self._drivers:
+            _OF_PARENTS.extend(self._drivers.values())
+            self._drivers = {}
+        return driver
 
-    def _hold(self, driver: D) -> None:
-        self._pid, self._driver = os.getpid(), driver
+    def _hold(self, driver: D) -> D:
+        """Take a driver for this process, unless another thread or task was faster; the one that is taken."""
+        return self._drivers.setdefault(os.getpid(), driver)
 
     def _clock_is_due(self) -> bool:
         """Whether the server's time was read too long ago and should be read again."""
@@ -92,17 +95,15 @@ class SyncFacade(_Facade["SyncDriver"]):
             except BaseException:
                 driver.close()
                 raise
-            if (other := self._own()) is not None:  # two threads have created one each
+            if (held := self._hold(driver)) is not driver:
                 driver.close()
-                driver = other
-            self._hold(driver)
+            return held
         return driver
 
     def close(self) -> None:
         """Close the connections of this process. Repeatable; a later call opens new ones."""
-        if (driver := self._own()) is not None:
+        if self._own() is not None and (driver := self._drivers.pop(os.getpid(), None)) is not None:
             driver.close()
-            self._driver = None
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -151,17 +152,15 @@ class AsyncFacade(_Facade["AsyncDriver"]):
             except BaseException:
                 await driver.aclose()
                 raise
-            if (other := self._own()) is not None:  # two tasks have created one each
+            if (held := self._hold(driver)) is not driver:
                 await driver.aclose()
-                driver = other
-            self._hold(driver)
+            return held
         return driver
 
     async def close(self) -> None:
         """Close the connections of this process. Repeatable; a later call opens new ones."""
-        if (driver := self._own()) is not None:
+        if self._own() is not None and (driver := self._drivers.pop(os.getpid(), None)) is not None:
             await driver.aclose()
-            self._driver = None
 
     async def __aenter__(self) -> Self:
         """Return the client."""

@@ -58,7 +58,7 @@ added: absent > prioritized
 added: absent > waiting-children
     glidemq_addFlow gmo_stage_flow gmo_extend gmo_grow
 released: waiting-children > waiting delayed prioritized
-    gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_vanished
+    gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_missing
     gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_restart_flow
     gmo_expire_due gmo_revoke_job glidemq_complete glidemq_completeAndFetchNext
     glidemq_completeChild glidemq_registerParent
@@ -113,10 +113,10 @@ expired: waiting delayed prioritized > failed
     glidemq_moveToActive glidemq_completeAndFetchNext glidemq_promote glidemq_fail
     gmo_finish_and_fetch
 cannot run: waiting-children > failed
-    gmo_finish_and_fetch gmo_advance_flow gmo_settle_foreign gmo_settle_vanished gmo_check_open
+    gmo_finish_and_fetch gmo_advance_flow gmo_settle_foreign gmo_settle_missing gmo_check_open
     gmo_expire_due gmo_end_node gmo_reclaim gmo_notify_again gmo_revoke_job
 skipped: waiting-children > completed
-    gmo_finish_and_fetch gmo_advance_flow gmo_settle_foreign gmo_settle_vanished gmo_check_open
+    gmo_finish_and_fetch gmo_advance_flow gmo_settle_foreign gmo_settle_missing gmo_check_open
     gmo_notify_again gmo_end_node gmo_reclaim
 cancelled: waiting delayed prioritized group-waiting suspended waiting-children active > failed
     gmo_cancel_flow gmo_advance_flow gmo_end_node gmo_expire_due
@@ -133,7 +133,7 @@ removed: any > absent
     glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow
     gmo_drop_growth gmo_sweep gmo_advance_flow gmo_retry_flow gmo_restart_flow gmo_grow
 recorded after removal: absent > completed failed
-    gmo_settle_vanished
+    gmo_settle_missing
 """
 
 

@@ -8,6 +8,7 @@ import inspect
 import logging
 import random
 import secrets
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -40,6 +41,7 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 _jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the shared one
 BLOCK_MS: Final = 200
 UPKEEP_SECONDS: Final = 0.5
+CROWDED_SECONDS: Final = 0.1
 MOST_UNSENT: Final = 1_000
 
 
@@ -101,7 +103,7 @@ class BroadcastWorker(Service):
         self._held: dict[str, tuple[Attempt, asyncio.Task[None]]] = {}
         self._cancelled: dict[str, Cancelled] = {}
         self._again = True
-        self._unsent = 0
+        self._room_to_send = threading.Semaphore(MOST_UNSENT)
 
     # --- the service ---
 
@@ -142,8 +144,7 @@ class BroadcastWorker(Service):
         is_stopping = self._asked_to_stop.is_set
         while not is_stopping():
             if len(self._held) >= self._concurrency or self._threads.is_crowded:
-                await asyncio.wait([task for _, task in self._held.values()], timeout=BLOCK_MS / 1000,
-                                   return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+                await self._wait_for_room()
                 continue
             again, self._again = self._again, False
             try:
@@ -152,6 +153,13 @@ class BroadcastWorker(Service):
                 self._again = True
                 raise
             self._failures.clear(f"messages of queue {self._subscription.queue.queue}")
+
+    async def _wait_for_room(self) -> None:
+        """Wait until a run ends, or a little: threads may be taken by handlers that were abandoned."""
+        if tasks := [task for _, task in self._held.values()]:
+            await asyncio.wait(tasks, timeout=BLOCK_MS / 1000, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(CROWDED_SECONDS)
 
     async def _beat(self) -> None:
         held = [attempt.job_id for attempt, _ in self._held.values()]
@@ -199,7 +207,7 @@ class BroadcastWorker(Service):
 
     async def _judge(self, attempt: Attempt) -> Outcome:
         """Run the handler of a message within its time limit; its outcome."""
-        chance, limit = random.random(), attempt.options.timeout  # noqa: S311  jitter
+        chance, limit = _jitter.random(), attempt.options.timeout
         try:
             refuse_unreadable([attempt])
             context = self._context(attempt)
@@ -259,8 +267,7 @@ class BroadcastWorker(Service):
         queue, loop = self._subscription.queue, asyncio.get_running_loop()
 
         def send(call: Call[Any]) -> None:
-            if self._unsent < MOST_UNSENT and not loop.is_closed():  # the rest is dropped
-                self._unsent += 1
+            if not loop.is_closed() and self._room_to_send.acquire(blocking=False):  # the rest is dropped
                 asyncio.run_coroutine_threadsafe(self._send(call), loop)
 
         cancelled = self._cancelled[attempt.entry_id] = Cancelled()
@@ -283,7 +290,7 @@ class BroadcastWorker(Service):
         except GlideMQError as exc:
             self._failures.report("sending messages of handlers", exc)
         finally:
-            self._unsent -= 1
+            self._room_to_send.release()
 
 
 class _Speaker(Unheard):

@@ -259,8 +259,8 @@ class Service(AsyncFacade, ABC):
     def _reconnect(self) -> None:
         """Reopen every connection; calls under way are repeated, so no job is lost."""
         logger.info("SIGHUP: reconnecting", extra={"action": "reconnect", "worker": self.id})
-        if self._driver is not None:
-            self._aside(self._driver.aclose())
+        if (driver := self._own()) is not None:
+            self._aside(driver.aclose())
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

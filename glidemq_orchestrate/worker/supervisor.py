@@ -103,7 +103,7 @@ class Supervisor(Service):
 
     async def _finish(self) -> None:
         await self._end_tasks()
-        if self._driver is not None:  # else the lock expires by itself
+        if self._own() is not None:  # else the lock expires by itself
             await self._quietly("resigning", self.resign)
 
     async def _supervise(self, watch: Supervision) -> None:

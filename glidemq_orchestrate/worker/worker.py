@@ -227,7 +227,7 @@ class Worker(Service):
             # Do not wait for a server that cannot be reached: the leases expire by themselves.
             await asyncio.wait(feeds, timeout=GIVE_UP_SECONDS)
         await self._end_tasks()
-        if self._driver is not None:
+        if self._own() is not None:
             await self._quietly("unregistering", self._unregister)
         for hook in self.handlers.stop_hooks:
             await self._quietly("a stop hook", functools.partial(self._run_hook, hook))

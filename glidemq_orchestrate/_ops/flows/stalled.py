@@ -107,7 +107,7 @@ def _end_removed(home: QueueKeys, flow_id: str, removed: Sequence[Suspect], cloc
             "reason": f"job {lost.job_id} was removed from queue {lost.queue.queue} before its end was known",
         }
         yield from ask(
-            calls.settle_vanished(
+            calls.settle_missing(
                 home, flow_id, lost, outcome=end, dependents=dependents[node], now_ms=clock.now_ms()
             )
         )

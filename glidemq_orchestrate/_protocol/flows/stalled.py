@@ -146,7 +146,7 @@ def node_table(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, di
     return command("HSCAN", f"{home.flow(flow_id)}:nodes", cursor, "COUNT", TABLE_PAGE, decode=decode)
 
 
-def settle_vanished(  # noqa: PLR0913  the arguments of one server call
+def settle_missing(  # noqa: PLR0913  the arguments of one server call
     home: QueueKeys,
     flow_id: str,
     missing: Suspect,
@@ -159,4 +159,4 @@ def settle_vanished(  # noqa: PLR0913  the arguments of one server call
     queue, job_id = missing.queue, missing.job_id
     keys = [home.flow(flow_id), queue.job(job_id), queue.key(f"parents:{job_id}")]
     args: list[Word] = [now_ms, flow_id, job_id, json.dumps(outcome), *dependents]
-    return function("gmo_settle_vanished", keys, args, replies.integer)
+    return function("gmo_settle_missing", keys, args, replies.integer)

@@ -4,7 +4,7 @@
 --                                 finished_at generation (how often it was restarted) retention and deadline (ms)
 --                                 fail_fast expired_at listed (the state in the index), and the marks cancel
 --                                 (the state it ends in), retry and restart (how much of the order is left): see
---                                 begin_again.lua; doomed: rerun.lua
+--                                 begin_again.lua; leaving: rerun.lua
 --   <home>gmo:flow:<id>:nodes     hash: node name -> JSON [rank, queue, job id, job, dependency...]
 --   <home>gmo:flow:<id>:open      set of refs: nodes that have not ended
 --   <home>gmo:flow:<id>:ready     set of refs: nodes to be released

@@ -1,16 +1,16 @@
 -- rerun: ended nodes run again, in a retry or a restart of their flow. Steps, each in slices:
 --   restart   (restarts only) every node is added to :failed; those that running nodes had added are leaving: they are
---             to be removed, and have the field gmo:doomed
+--             to be removed, and have the field gmo:leaving
 --   retry     every node in :failed waits again, and its dependents forget its end; leaving ones are removed
 --   then      the ends of the dependencies that do not run again decide about the reset nodes
--- Nothing is released before the first two have ended. The record has the field `doomed` from the first leaving node to
+-- Nothing is released before the first two have ended. The record has the field `leaving` from the first leaving node to
 -- the end of the retry, interrupted by a cancel or not: without it no edge needs to be checked for a leaving node.
 L.rerun = {}
 local SLICE, BUDGET = 50, 250
 
 -- Whether the node is to be removed by the restart.
 local function is_leaving(prefix, job_id)
-  return redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:doomed') == 1
+  return redis.call('HEXISTS', prefix .. 'job:' .. job_id, 'gmo:leaving') == 1
 end
 
 -- Adds a node to :failed. Nodes that were added from outside stay, those that a running node has added (see grow.lua)
@@ -20,8 +20,8 @@ local function note(key, name, ref)
   redis.call('SADD', key .. ':failed', ref)
   local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:grown', 'gmo:row')
   if job[1] and job[1]:sub(1, 2) ~= 'x-' then
-    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:doomed', '1')
-    redis.call('HSET', key, 'doomed', '1')
+    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:leaving', '1')
+    redis.call('HSET', key, 'leaving', '1')
     return false
   elseif job[2] then -- remove the names that were appended to the row
     local row = redis.call('HGET', key .. ':nodes', name)
@@ -67,7 +67,7 @@ end
 
 -- Whether any node of the flow is leaving.
 function L.rerun.has_leaving(key)
-  return redis.call('HEXISTS', key, 'doomed') == 1
+  return redis.call('HEXISTS', key, 'leaving') == 1
 end
 
 -- Makes a dependent forget the end of the node, or a leaving node itself. Returns whether it stays a dependent.
@@ -157,7 +157,7 @@ function L.rerun.slice(flow, key, now)
   if left == 0 and spent < BUDGET then
     left = L.dependents.continue(flow, key, now)
     if left == 0 then
-      redis.call('HDEL', key, 'retry', 'doomed')
+      redis.call('HDEL', key, 'retry', 'leaving')
       L.settle.end_if_done(flow, key, now) -- when all nodes of :failed were removed
     end
   end

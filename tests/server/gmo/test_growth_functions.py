@@ -293,15 +293,15 @@ class TestMany:
         bench.call(flow.restart_flow(ETL, "f", bench.now))
         for _ in range(slices - 1):
             bench.call(flow.advance_flow(ETL, "f", bench.now))
-        assert bench.record()["doomed"] == "1"
+        assert bench.record()["leaving"] == "1"
         bench.hand.run(flow_ops.cancel(REF, "why", bench))
-        assert "doomed" in bench.record()
+        assert "leaving" in bench.record()
 
         bench.call(flow.retry_flow(ETL, "f", bench.now))
         bench.hand.run(flow_ops.advance(REF, bench))
-        assert "doomed" not in bench.record()
+        assert "leaving" not in bench.record()
         jobs = bench.client.keys("*:job:*")
-        assert not [key for key in jobs if bench.client.hexists(key, "gmo:doomed")]
+        assert not [key for key in jobs if bench.client.hexists(key, "gmo:leaving")]
         assert len(jobs) == len(bench.hand.run(flow_ops.nodes(REF))) == status(bench)[1]
         run_all(bench)
         assert status(bench) == ("completed", len(jobs), len(jobs), 0)
@@ -318,7 +318,7 @@ class TestMany:
         assert status(bench) == ("failed", 4, 2, 2)
         bench.call(flow.retry_flow(ETL, "f", bench.now))
         bench.hand.run(flow_ops.advance(REF, bench))
-        assert "doomed" not in bench.record()
+        assert "leaving" not in bench.record()
         assert run_all(bench) == ["a", "join"]
         assert status(bench) == ("completed", 4, 4, 0)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from glidemq_orchestrate import AsyncQueue, EmbeddedServer, Queue
+from glidemq_orchestrate._io.sync import SyncDriver
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -47,11 +48,49 @@ def test_a_client_goes_on_in_both_processes(queue: Queue, first: str) -> None:
 
 def test_a_client_can_be_closed_in_a_child_whose_parent_is_making_a_connection(queue: Queue) -> None:
     queue.add("a")
-    driver = queue._driver
+    driver = queue._own()
     assert driver is not None
     with driver._making:  # as another thread does at the moment of the fork
         assert in_child(queue.close) == 0
         assert in_child(lambda: queue.get_job("1")) == 0
+
+
+def test_threads_that_use_a_client_first_together_share_one_driver(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may have created a driver by then: one is kept, and all others are closed."""
+    made: list[SyncDriver] = []
+    closed: list[SyncDriver] = []
+    held: list[SyncDriver] = []
+    meeting, begin, close = threading.Barrier(4), SyncDriver.__init__, SyncDriver.close
+    client = Queue("etl", url)
+    hold = client._hold
+
+    def make(self: SyncDriver, *given: Any) -> None:
+        made.append(self)
+        begin(self, *given)
+
+    def end(self: SyncDriver) -> None:
+        closed.append(self)
+        close(self)
+
+    def keep(driver: SyncDriver) -> SyncDriver:
+        meeting.wait(30)
+        held.append(hold(driver))
+        return held[-1]
+
+    monkeypatch.setattr(SyncDriver, "__init__", make)
+    monkeypatch.setattr(SyncDriver, "close", end)
+    monkeypatch.setattr(client, "_hold", keep)
+    threads = [threading.Thread(target=client.counts) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(made) == 4
+    assert len(set(map(id, held))) == 1
+    client.close()
+    assert {id(driver) for driver in closed} == {id(driver) for driver in made}
 
 
 def test_forks_amid_the_calls_of_other_threads_hang_no_process(queue: Queue) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pytest
 from glidemq_orchestrate import Backoff, EmbeddedServer, JobOptions, Skip
 from glidemq_orchestrate.clients.broadcast import AsyncBroadcast, Broadcast
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.worker import calls
 from glidemq_orchestrate.worker.broadcast import BroadcastWorker
 from tests.processes import spawned
 
@@ -183,6 +185,29 @@ def test_what_does_not_end_is_left_to_others(url: str, start: Any, eventually: E
     start(lambda ctx: others.append(ctx.name), "s", lock_duration=timedelta(seconds=1))
     eventually(lambda: others == ["a"], timeout=20)
     release.set()
+
+
+def test_handlers_that_overstay_stop_the_fetching_and_nothing_else(
+    start: Any, url: str, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(calls, "MOST_OVERSTAYED", 1)
+    release, begun = threading.Event(), list[str]()
+
+    def overstay(ctx: Any) -> None:
+        begun.append(ctx.name)
+        release.wait(30)
+
+    worker = start(overstay, "s")
+    with Broadcast("news", url) as news:
+        news.publish("a", options=JobOptions(timeout=timedelta(milliseconds=100)))
+        eventually(lambda: worker._threads.is_crowded and not worker._held)
+        time.sleep(0.5)  # a fetch that was under way has ended; then several turns have no run to wait for
+        news.publish("b")
+        time.sleep(0.3)
+        assert begun == ["a"]
+        release.set()
+        eventually(lambda: begun == ["a", "b"])
+    assert "failed and is retried" not in caplog.text
 
 
 def test_a_server_that_is_restarted_is_waited_for(tmp_path: Path, eventually: Eventually) -> None:

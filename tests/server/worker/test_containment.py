@@ -273,7 +273,7 @@ class TestHooks:
         with worker.running():
             pass
         assert stopped == ["last"]
-        assert worker._driver is None
+        assert worker._own() is None
 
     def test_an_end_that_was_refused_is_not_reported_as_completed(
         self, queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any

@@ -1,4 +1,4 @@
--- gmo_settle_vanished: end a node whose job was removed before its end was settled.
+-- gmo_settle_missing: end a node whose job was removed before its end was settled.
 -- KEYS  1 flow hash  2 job hash  3 set of its dependents (glide-mq's `parents`)
 -- ARGS  1 now_ms  2 flow id  3 job id  4 JSON {node, job, completed, result, reason}  5.. refs of its dependents
 -- REPLY 1, or 0 when the node has ended or its job exists; then nothing was changed
@@ -16,7 +16,7 @@ local function is_notified(ref, dependents)
   return false
 end
 
-local function settle_vanished(keys, args)
+local function settle_missing(keys, args)
   local now, job_id, outcome = tonumber(args[1]), args[3], cjson.decode(args[4])
   local prefix = keys[2]:sub(1, #keys[2] - #('job:' .. job_id))
   local ref, dependents = prefix .. job_id, {}
@@ -46,4 +46,4 @@ local function settle_vanished(keys, args)
   return 1
 end
 
-redis.register_function { function_name = 'gmo_settle_vanished', callback = settle_vanished, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'gmo_settle_missing', callback = settle_missing, flags = { 'allow-oom' } }
