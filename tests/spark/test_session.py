@@ -74,7 +74,7 @@ def test_without_java_the_error_shows_what_to_install(tmp_path: Path) -> None:
 
 
 def test_java_home_without_java_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JavaMissing, match=f"{tmp_path}/bin/java does not run"):
+    with pytest.raises(JavaMissing, match=f"{tmp_path}/bin/java cannot be run"):
         require_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 

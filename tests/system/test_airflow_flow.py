@@ -95,7 +95,7 @@ def test_a_flow_runs_behind_one_task_and_a_sensor_sees_it(stack: AirflowStack, f
     run_id = stack.trigger_dag("completes")
     sensing = stack.trigger_dag("senses", {"run_id": run_id})
 
-    assert stack.wait_for_run("completes", run_id) == "success", stack.task_log("completes", run_id, "flow")
+    assert stack.wait_for_run("completes", run_id) == "success", _story(stack, "completes", run_id)
     sys.stdout.write(f"DAG run of 22 nodes: {time.monotonic() - start:.1f} s\n")
     flow_id = flow_id_for("completes", "flow", run_id)
     assert stack.xcom("completes", run_id, "flow", "glidemq_flow_id") == flow_id
@@ -108,8 +108,19 @@ def test_a_flow_runs_behind_one_task_and_a_sensor_sees_it(stack: AirflowStack, f
     assert f"Flow {flow_id}: 22 nodes, home queue system" in log
     assert f"Flow {flow_id} completed: 22 nodes" in log
 
-    assert stack.wait_for_run("senses", sensing) == "success", stack.task_log("senses", sensing, "ready")
+    assert stack.wait_for_run("senses", sensing) == "success", _story(stack, "senses", sensing)
     assert stack.xcom("senses", sensing, "ready") == {"run": run_id, "total": TOTAL}
+
+
+def _story(stack: AirflowStack, dag_id: str, run_id: str) -> str:
+    """All that Airflow knows of a run, for a failure of a test."""
+    tasks = (stack.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}").glob("*/*")
+    parts = [path.read_text(errors="replace") for path in sorted(tasks)]
+    parts += [
+        f"{path.name}:\n{path.read_text(errors='replace')[-6_000:]}"
+        for path in sorted(stack.home.glob("*.log"))
+    ]
+    return "\n".join([str(stack.task_states(dag_id, run_id)), *parts])
 
 
 def _logs(stack: AirflowStack, dag_id: str, run_id: str, task_id: str) -> str:

@@ -31,8 +31,8 @@ def critical_path(nodes: Iterable[Timed]) -> list[str]:
     """Names from the first node of the chain to the last.
 
     The last one is the node that ran and ended last or, while nodes run, the first of these to start. Each is
-    preceded by the dependency that ended last: it could not start before that. Of equals, the first in
-    the order of the flow. Empty when no node has started.
+    preceded by the dependency that ended last: it could not start before that. Of equals it is the first in
+    the order of the flow, but the last as the end of the chain. Empty when no node has started.
     """
     known = {node.name: node for node in nodes}
     last = _last(known)
@@ -62,4 +62,5 @@ def _last(known: Mapping[str, Timed]) -> str | None:
         for name, node in known.items()
         if node.started_at is not None and node.finished_at is not None
     ]
-    return max(ended, key=lambda pair: pair[0])[1] if ended else None
+    # Times are whole milliseconds: of equals the last in the order of the flow, as dependents end later.
+    return max(reversed(ended), key=lambda pair: pair[0])[1] if ended else None

@@ -61,6 +61,10 @@ def test_of_equals_the_first_counts() -> None:
     assert critical_path(nodes) == ["a", "c"]
 
 
+def test_a_node_that_ended_in_the_millisecond_of_its_dependency_is_the_end() -> None:
+    assert critical_path([Ran("a", (), 0, 1), Ran("b", ("a",), 1, 1)]) == ["a", "b"]
+
+
 def test_a_flow_that_has_not_begun_has_none() -> None:
     assert critical_path([Ran("a"), Ran("b", ("a",))]) == []
     assert critical_path([]) == []
