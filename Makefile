@@ -5,13 +5,15 @@ BIN := $(VENV)/bin
 SOURCES := glidemq_orchestrate providers/airflow/airflow_provider_glidemq providers/dagster/dagster_glidemq lua/build.py dags docker benchmarks tests
 MANIFESTS := pyproject.toml providers/airflow/pyproject.toml providers/dagster/pyproject.toml constraints.txt
 STAMP := $(VENV)/.installed
+SCHEMA := $(BIN)/python -c 'from glidemq_orchestrate.flows.forms.file import write_schema as w; print(w(), end="")'
+STATES := $(BIN)/python -c 'from glidemq_orchestrate.jobs.states import page; print(page(), end="")'
 # One process more than there are cores: most tests wait for a server. JOBS=0 runs them in one process.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test unit server interop providers system spark lint type fmt lua schema docs wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test unit server interop providers system spark lint type fmt lua schema docs generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -60,11 +62,13 @@ spark: java  ## Run the tests that need a JVM.
 system: java  ## Run the tests that start whole systems.
 	$(PYTEST) tests/system
 
-lint: setup  ## Check style, import contracts, and that the Lua libraries are fresh.
+lint: setup  ## Check style, import contracts, and that all generated files are up to date.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python lua/build.py --check
+	@$(SCHEMA) | cmp -s - glidemq_orchestrate/flow.schema.json || { echo "flow.schema.json is stale: make generated"; exit 1; }
+	@$(STATES) | cmp -s - docs/job-states.md || { echo "docs/job-states.md is stale: make generated"; exit 1; }
 
 type: setup  ## Check types, strictly.
 	$(BIN)/mypy $(SOURCES)
@@ -77,11 +81,12 @@ lua: setup  ## Assemble the server-side libraries from lua/.
 	$(BIN)/python lua/build.py
 
 schema: setup  ## Write the JSON Schema of flow files from its model.
-	$(BIN)/python -c 'from glidemq_orchestrate.flows.forms.file import write_schema as w; print(w(), end="")' \
-		> glidemq_orchestrate/flow.schema.json
+	@$(SCHEMA) > glidemq_orchestrate/flow.schema.json
 
 docs: setup  ## Draw the life cycle of a job from its table.
-	@$(BIN)/python -c 'from glidemq_orchestrate.jobs.states import page; print(page(), end="")' > docs/job-states.md
+	@$(STATES) > docs/job-states.md
+
+generated: lua schema docs  ## Write all generated files: the libraries, the schema, the life cycle.
 
 wheel: setup  ## Build the three distributions into dist/.
 	$(BIN)/uv build --quiet --all-packages --wheel --out-dir dist

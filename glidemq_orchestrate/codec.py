@@ -130,6 +130,9 @@ def _msgspec() -> tuple[Callable[[Any], bytes], Callable[[Any], Any]]:
     return msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
 
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")  # escaped bytes, and halves of characters in JSON
+
+
 def is_utf8(text: str) -> bool:
     """Whether a stored text holds no byte that was read as an escape (``surrogateescape``)."""
     if text.isascii():
@@ -143,7 +146,7 @@ def is_utf8(text: str) -> bool:
 
 def readable(text: str) -> str:
     """A stored text made printable: U+FFFD replaces what is not UTF-8."""
-    return text if is_utf8(text) else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return text if is_utf8(text) else _SURROGATES.sub("\ufffd", text)
 
 
 def _unpack(text: str) -> bytes:

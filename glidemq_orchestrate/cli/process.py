@@ -53,7 +53,7 @@ def server(
 class JsonLines(logging.Formatter):
     """Log records as JSON objects: time (UTC), level, logger, message, and the record's own fields."""
 
-    OWN = ("action", "worker", "queue", "job_id", "flow_id")
+    _COMMON = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as one line."""
@@ -63,10 +63,11 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        entry |= {name: value for name in self.OWN if (value := getattr(record, name, None)) is not None}
+        own = record.__dict__.keys() - self._COMMON
+        entry |= {name: record.__dict__[name] for name in sorted(own) if record.__dict__[name] is not None}
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
+        return json.dumps(entry, default=str)
 
 
 @reports_errors

@@ -125,6 +125,8 @@ class JobOptions:
             check_job_id(self.job_id)
         if self.cost is not None:
             amount("cost", self.cost)
+        if self.traceparent is not None:
+            named("traceparent", self.traceparent)
         if self.lifo and self.ordering is not None:
             raise InvalidJob("lifo and ordering cannot be combined")
         check_retention("remove_on_complete", self.remove_on_complete)

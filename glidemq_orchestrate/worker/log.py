@@ -7,6 +7,7 @@ from typing import Final
 
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.worker.handler import JobEvent
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -64,6 +65,6 @@ class Log:
         )
 
 
-def about(action: str, attempt: Attempt) -> dict[str, str | None]:
-    """The fields of a log record about an attempt."""
-    return {"action": action, "queue": attempt.queue, "job_id": attempt.job_id, "flow_id": attempt.flow_id}
+def about(action: str, job: Attempt | JobEvent) -> dict[str, str | None]:
+    """The fields of a log record about a job."""
+    return {"action": action, "queue": job.queue, "job_id": job.job_id, "flow_id": job.flow_id}

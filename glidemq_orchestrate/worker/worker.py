@@ -201,10 +201,15 @@ class Worker(Service):
 
     def _all_middleware(self, messenger: Messenger) -> Sequence[Middleware]:
         """The middleware around each call of a handler, the outermost first."""
-        ours: list[Middleware] = [Hooks(self.handlers), Budget(self._run, self._queues, messenger), Tracing()]
-        if self._token_limit:
-            ours.insert(0, Tokens(self._run, self._queues, self._token_limit, messenger, self._clock))
-        return (*ours, *self._middleware, TimeLimit())
+        run, queues, limit = self._run, self._queues, self._token_limit
+        return (
+            *([Tokens(run, queues, limit, messenger, self._clock)] if limit else []),
+            Hooks(self.handlers),
+            Budget(run, queues, messenger),
+            Tracing(),
+            *self._middleware,
+            TimeLimit(),
+        )
 
     async def _drain(self) -> None:
         self._slots.stopping = True

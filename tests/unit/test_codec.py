@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, decode, encode, pack
+from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, decode, encode, pack, readable
 from glidemq_orchestrate.errors import DecodeError, EncodeError, PayloadTooLarge
 
 JSON = st.recursive(
@@ -233,3 +233,17 @@ def test_what_json_reads_is_read_so(text: str) -> None:
 def test_what_json_does_not_read_is_refused(text: str) -> None:
     with pytest.raises(DecodeError):
         decode(text, where="x")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ü", "plain ü"),
+        ("\udcff", "\ufffd"),
+        ("a\ud800b", "a\ufffdb"),
+        ("\ud83d\udc4d", "\ufffd\ufffd"),
+    ],
+)
+def test_any_stored_text_can_be_made_readable(text: str, shown: str) -> None:
+    assert readable(text) == shown
+    readable(text).encode()

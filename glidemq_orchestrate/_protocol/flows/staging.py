@@ -97,7 +97,7 @@ def more_fields(node: CheckedNode, names: JobNames) -> str:
 
 def traced(options: str, trace: str) -> str:
     """The options of a job with the trace context of the client, unless they have one."""
-    if not trace or '"traceparent"' in options:
+    if not trace or ('"traceparent"' in options and "traceparent" in json.loads(options)):
         return options
     return f'{{"traceparent":{json.dumps(trace)}' + (",".join(["", options[1:]]) if options != "{}" else "}")
 

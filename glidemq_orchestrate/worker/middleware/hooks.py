@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from glidemq_orchestrate.worker.handler import Handlers, JobEvent
+from glidemq_orchestrate.worker.log import about
 from glidemq_orchestrate.worker.middleware.middleware import Middleware
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
@@ -27,12 +28,4 @@ class Hooks(Middleware):
             try:
                 hook(event)
             except BaseException:  # whatever it raises
-                logger.exception(
-                    "a hook raised",
-                    extra={
-                        "action": "hook_raised",
-                        "queue": event.queue,
-                        "job_id": event.job_id,
-                        "flow_id": event.flow_id,
-                    },
-                )
+                logger.exception("a hook raised", extra=about("hook_raised", event))

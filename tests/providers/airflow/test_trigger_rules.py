@@ -11,6 +11,7 @@ from pathlib import Path
 from glidemq_orchestrate import Rule
 from tests.rule_oracle import verdicts
 
+OURS: set[Rule] = set()  # rules that Airflow does not have; the oracle alone decides about them
 PROGRAM = Path(__file__).with_name("trigger_rules.py")
 
 
@@ -29,7 +30,7 @@ def test_airflow_decides_as_we_do(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     decided: dict[str, dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
-    assert set(decided) == set(Rule)
+    assert set(decided) == set(Rule) - OURS
     differing = {
         (rule, ends): (verdict, verdicts(rule, ends.split("-")))
         for rule, by_ends in decided.items()
@@ -37,4 +38,4 @@ def test_airflow_decides_as_we_do(tmp_path: Path) -> None:
         if verdict not in verdicts(rule, ends.split("-"))
     }
     assert differing == {}
-    assert sum(map(len, decided.values())) == len(Rule) * 19
+    assert sum(map(len, decided.values())) == len(set(Rule) - OURS) * 19

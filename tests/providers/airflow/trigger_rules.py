@@ -14,7 +14,7 @@ from typing import Any
 
 ENDS = {"completed": "success", "failed": "failed", "skipped": "skipped"}
 WORDS = {"upstream_failed": "failed", "skipped": "skipped"}
-OURS = {"all_done_setup_success"}  # about set-up tasks, which flows do not have
+WITHOUT = {"all_done_setup_success"}  # about set-up tasks, which flows do not have
 COMBINATIONS = [ends for size in (1, 2, 3) for ends in combinations_with_replacement(ENDS, size)]
 DAG_FILE = """
 from airflow.sdk import DAG
@@ -45,7 +45,7 @@ def decide(folder: Path) -> dict[str, dict[str, str]]:
     from airflow.utils.db import initdb  # noqa: PLC0415
     from airflow.utils.types import DagRunTriggeredByType  # noqa: PLC0415
 
-    rules = [rule.value for rule in TriggerRule if rule.value not in OURS]
+    rules = [rule.value for rule in TriggerRule if rule.value not in WITHOUT]
     text = DAG_FILE.format(ends=list(ENDS), rules=rules, combinations=COMBINATIONS)
     (folder / "rules.py").write_text(text, encoding="utf-8")
     initdb()

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from typer.main import get_group
 from typer.testing import CliRunner
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions
 from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.cli.flow import flow_app
 from tests.processes import end, spawn
 
 if TYPE_CHECKING:
@@ -291,9 +293,7 @@ def test_the_schema_is_printed(glidemq: Glidemq) -> None:
     assert set(shown["properties"]) >= {"name", "nodes", "labels", "retention"}
 
 
-@pytest.mark.parametrize(
-    "command", ["submit", "show", "watch", "list", "cancel", "retry", "graph", "node", "schema"]
-)
+@pytest.mark.parametrize("command", get_group(flow_app).commands)
 def test_every_command_explains_itself(command: str) -> None:
     shown = CliRunner().invoke(app, ["flow", command, "--help"], terminal_width=200)
     assert shown.exit_code == 0

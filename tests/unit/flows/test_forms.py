@@ -31,7 +31,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.errors import ConfigurationError, CycleError, DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.forms.drawing import dot, mermaid
-from glidemq_orchestrate.flows.forms.file import make_schema, schema_text, write_schema
+from glidemq_orchestrate.flows.forms.file import OptionsFile, make_schema, schema_text, write_schema
 from glidemq_orchestrate.flows.forms.fold import fold, range_name
 
 if TYPE_CHECKING:
@@ -73,6 +73,12 @@ SPEC = FlowSpec(
     priority=3,
     queue_timeout=timedelta(minutes=9),
 )
+
+
+def test_a_flow_file_has_every_option_that_a_node_may_have() -> None:
+    """A node is one job of its own flow: its id, its parents and what makes it unique come from there."""
+    of_jobs = {field.name for field in fields(JobOptions)} - {"job_id", "deduplication", "parent"}
+    assert set(OptionsFile.model_fields) == of_jobs
 
 
 def node(name: str, *after: str, **kw: Any) -> FlowNode:

@@ -36,6 +36,11 @@ def test_what_limits_nothing_is_refused(given: dict[str, Any], expected: str) ->
         ("{}", "00-ab-cd-01", '{"traceparent":"00-ab-cd-01"}'),
         ('{"attempts":2}', "00-ab-cd-01", '{"traceparent":"00-ab-cd-01","attempts":2}'),
         ('{"traceparent":"mine"}', "00-ab-cd-01", '{"traceparent":"mine"}'),
+        (
+            '{"ordering":{"key":"traceparent"}}',
+            "00-ab-cd-01",
+            '{"traceparent":"00-ab-cd-01","ordering":{"key":"traceparent"}}',
+        ),
     ],
 )
 def test_options_carry_the_trace_of_the_submission(options: str, trace: str, expected: str) -> None:
