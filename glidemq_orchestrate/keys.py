@@ -1,4 +1,4 @@
-"""Builds every Valkey key; no other Python file writes a key literal.
+"""Builds every Valkey key; no other Python file makes one up: mypy knows the names for ``QueueKeys.key``.
 
 All keys of one queue share the hash tag ``{queue}`` and so one cluster slot. Key names up to ``job`` are
 glide-mq's; names below ``gmo:`` are ours.
@@ -10,6 +10,7 @@ import hashlib
 import re
 from binascii import crc_hqx
 from dataclasses import dataclass
+from typing import Literal
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 from glidemq_orchestrate.names import FLOW_ID, JOB_ID, QUEUE, shown
@@ -20,6 +21,16 @@ SLOTS = 16384
 
 _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
 _NO_FLOW_ID = re.compile(r":(nodes|order|open|ready|failed|blocked|notifying|growing)\Z")
+
+
+KeyName = Literal[
+    "id", "meta", "stream", "scheduled", "priority", "lifo", "list-active", "suspended", "ratelimited",
+    "completed", "failed", "events", "ordering", "dedup", "metrics:completed", "metrics:failed",
+    "schedulers", "schedulers:lock:__tick__",
+    "gmo:schedulers", "gmo:schedulers:last", "gmo:due", "gmo:todo", "gmo:staging", "gmo:letters",
+    "gmo:portable", "gmo:portable:expiring",
+]  # fmt: skip
+"""The keys of which a queue has one each. Those with ``gmo:`` are ours, the others glide-mq's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +45,37 @@ class QueueKeys:
         """``prefix:{queue}``, the start of every key of the queue."""
         return f"{self.prefix}:{{{self.queue}}}"
 
-    def key(self, name: str) -> str:
-        """The key called ``name``: ``id``, ``stream``, ``scheduled``, ``events``, ``meta``, ..."""
+    def key(self, name: KeyName) -> str:
+        """The key called ``name``."""
         return f"{self.base}:{name}"
+
+    def keys(self, *names: KeyName) -> list[str]:
+        """The keys of these names, in their order."""
+        return [f"{self.base}:{name}" for name in names]
+
+    def metrics(self, state: str) -> str:
+        """The counters of the jobs that have ended in a state."""
+        return f"{self.base}:metrics:{state}"
+
+    def group(self, ordering_key: str) -> str:
+        """The hash of the jobs that share an ordering key."""
+        return f"{self.base}:group:{ordering_key}"
+
+    def parked(self, ordering_key: str) -> str:
+        """The sorted set of the jobs that wait for a place of their ordering key."""
+        return f"{self.base}:groupq:{ordering_key}"
+
+    def budget(self, root_id: str) -> str:
+        """The hash of the budget that a job gives to those below it."""
+        return f"{self.base}:budget:{root_id}"
+
+    def usage(self, minute: int) -> str:
+        """The hash of the usage in one minute."""
+        return f"{self.base}:usage:{minute}"
+
+    def tokens(self, window: int) -> str:
+        """The tokens that were used in one window of the token limit."""
+        return f"{self.base}:tpm:{window}"
 
     def job(self, job_id: str) -> str:
         """The hash of one job."""
@@ -58,6 +97,10 @@ class QueueKeys:
         """The set of further jobs that wait for one job."""
         return f"{self.base}:parents:{job_id}"
 
+    def signals(self, job_id: str) -> str:
+        """The list of the signals that one job was sent."""
+        return f"{self.base}:signals:{job_id}"
+
     def worker(self, worker_id: str) -> str:
         """The registration of one worker, with a time to live."""
         return f"{self.base}:w:{worker_id}"
@@ -73,6 +116,14 @@ class QueueKeys:
     def flows(self) -> str:
         """The index of the flows whose home is this queue; those by state and by label start with it."""
         return f"{self.base}:gmo:flows"
+
+    def portable_policies(self, flow_id: str) -> str:
+        """The policies of the nodes of a portable flow. No flow id can form the key of another flow here."""
+        return f"{self.base}:gmo:portable:policies:{flow_id}"
+
+    def portable_waiting(self, flow_id: str) -> str:
+        """Since when nodes of a portable flow have waited for a worker."""
+        return f"{self.base}:gmo:portable:waiting:{flow_id}"
 
     def growth(self, growth_id: str) -> str:
         """What is staged to be added to a flow whose home is this queue."""

@@ -10,14 +10,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from glidemq_orchestrate._ops.queue.admin import EndedState
-from glidemq_orchestrate._ops.queue.listing import LOOK_AT
 from glidemq_orchestrate.cli.job import job_row
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say, say_json, seconds
 from glidemq_orchestrate.cli.terminal import printable
 from glidemq_orchestrate.clients.queue import Queue, Queues
 from glidemq_orchestrate.errors import ProtocolError
-from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.jobs.bounds import LOOK_AT
+from glidemq_orchestrate.jobs.states import EndedState, JobState
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 queue_app = typer.Typer(name="queue", help="Show and manage queues.", no_args_is_help=True)

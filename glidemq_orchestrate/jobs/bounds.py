@@ -12,6 +12,10 @@ from glidemq_orchestrate.names import NameRule
 MAX_DURATION: Final = timedelta(days=10_000)  # scores of waiting jobs have 42 bits for a time in ms
 
 
+LOOK_AT: Final = 100_000
+"""How many jobs a search or count reads at most, unless the caller says otherwise."""
+
+
 def whole(name: str, value: object, least: int, most: int | None = None) -> None:
     """Refuse a value that is not a whole number within the bounds; the message names the option.
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 from itertools import product
-from typing import Final, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 
 class JobState(StrEnum):
@@ -42,6 +42,9 @@ class JobState(StrEnum):
         """Whether the job has ended; only a retry or restart runs it again."""
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
 
+
+EndedState = Literal[JobState.COMPLETED, JobState.FAILED]
+"""The states of a job that has ended."""
 
 ABSENT: Final = "absent"
 """In the table: the job does not exist yet, or no longer."""

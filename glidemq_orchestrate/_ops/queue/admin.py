@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 from glidemq_orchestrate._ops.queue import listing
 from glidemq_orchestrate._ops.queue.jobs import remove_some
@@ -18,13 +18,12 @@ from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.ordering import RateLimit
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys, flow_home, is_queue_name
+from glidemq_orchestrate.keys import KeyName, QueueKeys, flow_home, is_queue_name
 from glidemq_orchestrate.stored import moment, number, span
 
 SLICE: Final = changes.MOST
 MINUTE: Final = timedelta(minutes=1)
-ENDED: Final = {JobState.COMPLETED: "completed", JobState.FAILED: "failed"}
-EndedState = Literal[JobState.COMPLETED, JobState.FAILED]
+ENDED: Final[Mapping[JobState, KeyName]] = {JobState.COMPLETED: "completed", JobState.FAILED: "failed"}
 DELETED: Final = ("removed", "left")
 
 
@@ -106,7 +105,7 @@ def retry_failed(queue: QueueKeys, limit: int | None, now_ms: int) -> Op[int]:
     count = kept = 0
     while left and (limit is None or count < limit):
         size = min(SLICE, left, left if limit is None else limit - count)
-        ids = yield from ask(reads.sorted_ids(queue, "failed", kept, size, newest_first=False))
+        ids = yield from ask(reads.sorted_ids(queue.key("failed"), kept, size, newest_first=False))
         if not ids:
             break
         left -= len(ids)
@@ -121,8 +120,8 @@ def obliterate(queue: QueueKeys, *, force: bool) -> Op[None]:
     active = yield from listing.active_count(queue)
     if active and not force:
         raise QueueInUse(queue.queue, active)
-    ready = ("stream", "scheduled", "priority", "lifo", "ratelimited", "suspended")
-    yield from ask(admin.unlink([queue.key(name) for name in ready]))
+    ready = queue.keys("stream", "scheduled", "priority", "lifo", "ratelimited", "suspended")
+    yield from ask(admin.unlink(ready))
     cursor, flows = "0", list[str]()
     while True:
         pattern = reads.escaped(f"{queue.base}:") + "*"
@@ -200,7 +199,7 @@ def metrics(queue: QueueKeys, state: JobState) -> Op[list[MetricPoint]]:
     """How many jobs ended in each minute, oldest first."""
     if state not in ENDED:
         raise ConfigurationError(f"there are metrics of completed and failed jobs, not of {state} ones")
-    fields = yield from ask(changes.whole_hash(queue.key(f"metrics:{ENDED[state]}")))
+    fields = yield from ask(changes.whole_hash(queue.metrics(ENDED[state])))
     points = []
     for name in fields:
         _, minute, kind = (*name.split(":"), "", "")[:3]
@@ -235,7 +234,7 @@ def _drain_state(queue: QueueKeys, state: JobState, now_ms: int) -> Op[int]:
         count, kept = count + deleted, kept + len(ids) - deleted
 
 
-def _drain_list(queue: QueueKeys, name: str, now_ms: int) -> Op[int]:
+def _drain_list(queue: QueueKeys, name: KeyName, now_ms: int) -> Op[int]:
     """Delete the waiting jobs of one list, slice by slice; returns how many."""
     count = kept = 0
     while True:
@@ -280,8 +279,8 @@ def _drained(queue: QueueKeys, jobs: Sequence[tuple[str, str]], now_ms: int) -> 
 def _group_rows(queue: QueueKeys, keys: Sequence[str]) -> Op[list[GroupInfo]]:
     """The state of some ordering keys, read in four trips."""
     names = ("active", "maxConcurrency")
-    states = yield from ask_all([changes.fields_of(queue.key(f"group:{key}"), *names) for key in keys])
-    parked = yield from ask_all([reads.length(queue, f"groupq:{key}") for key in keys])
+    states = yield from ask_all([changes.fields_of(queue.group(key), *names) for key in keys])
+    parked = yield from ask_all([reads.parked_count(queue, key) for key in keys])
     times = yield from ask_all([reads.score(queue, "ratelimited", key) for key in keys])
     numbers = (
         (yield from ask(changes.fields_of(queue.key("ordering"), *keys))) if keys else list[str | None]()

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from glidemq_orchestrate._ops.flows import staged as flow_ops
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows.portable.gates import complete_child
 from glidemq_orchestrate._protocol.queue import admin, changes, reads
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate.clock import Clock
@@ -107,7 +108,7 @@ def remove_some(queue: QueueKeys, jobs: Sequence[tuple[str, str]], event: str, n
     for member, parent, parent_id in _foreign(elsewhere):
         # Some glidemq libraries would create a hash for a parent that was removed.
         if (yield from ask(changes.job_exists(parent, parent_id))):
-            yield from ask(admin.complete_child(parent, parent_id, member))
+            yield from ask(complete_child(parent, parent_id, member))
     for (job_id, _), word in zip(jobs, words, strict=True):
         if word == "left":
             yield from _drop_entry(queue, job_id)

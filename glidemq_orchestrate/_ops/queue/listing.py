@@ -16,18 +16,18 @@ from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue import reads
 from glidemq_orchestrate.codec import JsonLike, decode
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, ProtocolError
+from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.keys import KeyName, QueueKeys
 
 PAGE: Final = 500
 READ: Final = 100
-LOOK_AT: Final = 100_000
 EMPTY_PAGE: Final = 50  # a page counts as at least this many jobs
 SHIFT: Final = 2**42
 MAX_CLASSES: Final = 5000
 _MAY_BE_BROKEN: Final = (None, JobState.UNKNOWN, JobState.COMPLETED, JobState.FAILED)
-SORTED: Final = {
+SORTED: Final[Mapping[JobState | None, KeyName]] = {
     JobState.COMPLETED: "completed",
     JobState.FAILED: "failed",
     JobState.SUSPENDED: "suspended",
@@ -124,7 +124,7 @@ def scan_jobs(queue: QueueKeys, wanted: Wanted, cursor: str, *, exclude_data: bo
 def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> Op[JobCounts]:
     """How many jobs are in each state; those that wait for others among about ``look_at`` jobs."""
     _check_bounds(0, look_at)
-    names = ("stream", "lifo", "priority", "scheduled", "completed", "failed", "suspended")
+    names: Sequence[KeyName] = ("stream", "lifo", "priority", "scheduled", "completed", "failed", "suspended")
     sizes = yield from ask_all([reads.length(queue, name) for name in names])
     stream, lifo, priority, scheduled, completed, failed, suspended = sizes
     held = yield from _held(queue)
@@ -234,15 +234,15 @@ def _each(calls: Iterable[Call[T]]) -> Op[list[T | ProtocolError]]:
     return found
 
 
-def _sorted_step(queue: QueueKeys, name: str, at: int, *, newest_first: bool) -> Step:
-    ids = yield from ask(reads.sorted_ids(queue, name, at, PAGE, newest_first=newest_first))
+def _sorted_step(queue: QueueKeys, name: KeyName, at: int, *, newest_first: bool) -> Step:
+    ids = yield from ask(reads.sorted_ids(queue.key(name), at, PAGE, newest_first=newest_first))
     # A retry of a broadcast message is listed as `<job>||<subscription>`.
     return [member.partition("||")[0] for member in ids], at + len(ids) if len(ids) == PAGE else None
 
 
 def _waiting_step(queue: QueueKeys, at: Position | None) -> Step:
     """In the order in which workers take them: priority list, LIFO list, stream."""
-    place: str = at[0] if at else "priority"
+    place: KeyName = at[0] if at else "priority"
     if place != "stream":
         first: int = at[1] if at else 0
         ids = yield from ask(reads.list_ids(queue, place, first, PAGE))
@@ -284,7 +284,7 @@ def _group_step(queue: QueueKeys, at: Position | None) -> Step:
         cursor, keys = yield from ask(reads.ordering_keys_page(queue, cursor, READ))
         groups = [(key, 0) for key in keys]
     members = yield from ask_all(
-        [reads.sorted_ids(queue, f"groupq:{key}", first, PAGE, newest_first=False) for key, first in groups]
+        [reads.sorted_ids(queue.parked(key), first, PAGE, newest_first=False) for key, first in groups]
     )
     rest = [
         (key, first + PAGE) for (key, first), ids in zip(groups, members, strict=True) if len(ids) == PAGE

@@ -23,7 +23,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.jobs.schedule import JobTemplate, Schedule, SchedulerEntry, Stored
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.keys import KeyName, QueueKeys
 from glidemq_orchestrate.names import SCHEDULER
 from glidemq_orchestrate.stored import number
 
@@ -103,7 +103,7 @@ def get(queue: QueueKeys, name: str) -> Op[SchedulerEntry]:
 
 def find_all(queue: QueueKeys) -> Op[list[SchedulerEntry]]:
     """All schedulers by name; those that cannot be fired have ``broken`` set."""
-    hashes = yield from ask_all([calls.entries(queue, where) for where in (calls.SHARED, calls.OURS)])
+    hashes = yield from ask_all([calls.entries(queue, where) for where in calls.HASHES])
     found = [
         _entry(name, text, python_only=python_only)
         for python_only, texts in zip((False, True), hashes, strict=True)
@@ -134,7 +134,7 @@ def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
     """
     hashes = yield from ask_all([calls.entries(queue, at) for at in (calls.SHARED, calls.OURS, calls.LAST)])
     last, due = hashes[2], list[int]()
-    for where, texts in zip((calls.SHARED, calls.OURS), hashes[:2], strict=True):
+    for where, texts in zip(calls.HASHES, hashes[:2], strict=True):
         for name, text in texts.items():
             # A broken entry is not ours to delete: its writer may know what it means.
             visit = _visit(queue, where, name, text, last.get(name, ""), clock.now_ms())
@@ -145,7 +145,7 @@ def tick(queue: QueueKeys, clock: Clock) -> Op[int]:
 
 
 def _visit(  # noqa: PLR0913, PLR0917  one entry and where it is stored
-    queue: QueueKeys, where: str, name: str, text: str, last: str, now_ms: int
+    queue: QueueKeys, where: KeyName, name: str, text: str, last: str, now_ms: int
 ) -> Op[int | None]:
     """Fire one entry if it is due; returns when its next slot is due, None if that is not known."""
     stored = Stored.parse(text)

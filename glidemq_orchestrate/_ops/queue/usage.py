@@ -139,7 +139,7 @@ def summary(
 
 def budget(queue: QueueKeys, root_id: str) -> Op[FlowBudget | None]:
     """Read the budget of a flow by the id of its root job."""
-    fields = yield from ask(changes.whole_hash(queue.key(f"budget:{root_id}")))
+    fields = yield from ask(changes.whole_hash(queue.budget(root_id)))
     if not fields:
         return None
     return FlowBudget(
@@ -160,7 +160,7 @@ def _buckets(queue: QueueKeys, minutes: range) -> Op[list[dict[str, str]]]:
     found: list[dict[str, str]] = []
     for first in range(0, len(minutes), SLICE):
         some = minutes[first : first + SLICE]
-        rows = yield from ask_all([changes.whole_hash(queue.key(f"usage:{at}")) for at in some])
+        rows = yield from ask_all([changes.whole_hash(queue.usage(at)) for at in some])
         found += [row for row in rows if row]
     return found
 

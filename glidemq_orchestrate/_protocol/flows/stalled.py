@@ -65,7 +65,7 @@ def _suspect(ref: str, trace: str) -> Suspect:
 
 def dependencies(suspect: Suspect, cursor: str) -> Call[tuple[str, list[str]]]:
     """The next cursor (``0`` at the end), and a page of a node's dependencies; one may come twice."""
-    key = suspect.queue.key(f"deps:{suspect.job_id}")
+    key = suspect.queue.deps(suspect.job_id)
     return command("SSCAN", key, cursor, "COUNT", PAGE, decode=lambda reply: (reply[0], list(reply[1])))
 
 
@@ -157,6 +157,6 @@ def settle_missing(  # noqa: PLR0913  the arguments of one server call
 ) -> Call[int]:
     """End a node whose job was removed; 1 if this call has ended it. Repeatable."""
     queue, job_id = missing.queue, missing.job_id
-    keys = [home.flow(flow_id), queue.job(job_id), queue.key(f"parents:{job_id}")]
+    keys = [home.flow(flow_id), queue.job(job_id), queue.parents(job_id)]
     args: list[Word] = [now_ms, flow_id, job_id, json.dumps(outcome), *dependents]
     return function("gmo_settle_missing", keys, args, replies.integer)

@@ -7,7 +7,7 @@ from typing import Any
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.keys import GROUP, KeyName, QueueKeys
 
 _REASONS = {
     "error:invalid_state": "is in a state that does not allow this",
@@ -42,8 +42,7 @@ def promote_job(queue: QueueKeys, job_id: str) -> Call[None]:
 
 def signal(queue: QueueKeys, job_id: str, name: str, data: str, now_ms: int) -> Call[bool]:
     """Signal a suspended job; False when it is not suspended."""
-    names = (f"job:{job_id}", "stream", "events", "suspended", f"signals:{job_id}")
-    keys = [queue.key(key) for key in names]
+    keys = [queue.job(job_id), *queue.keys("stream", "events", "suspended"), queue.signals(job_id)]
     return function("glidemq_signal", keys, (job_id, name, data, now_ms), lambda reply: reply == "ok")
 
 
@@ -52,14 +51,6 @@ def rate_limit_group(queue: QueueKeys, key: str, duration_ms: int, now_ms: int, 
     keys = [queue.key("ratelimited"), queue.key("events")]
     args = (key, duration_ms, now_ms, "max" if extend else "replace")
     return function("glidemq_rateLimitGroupExternal", keys, args, replies.integer)
-
-
-def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
-    """Notify a job that one of its dependencies is done. Repeatable."""
-    names = (f"deps:{job_id}", f"job:{job_id}", "stream", "events")
-    return function(
-        "glidemq_completeChild", [queue.key(key) for key in names], (member, job_id), replies.integer
-    )
 
 
 def set_meta(queue: QueueKeys, *pairs: Word) -> Call[None]:
@@ -86,7 +77,7 @@ def drop_entry(queue: QueueKeys, entry_id: str) -> list[Call[None]]:
     ]
 
 
-def ended_before(queue: QueueKeys, name: str, cutoff_ms: int, first: int, count: int) -> Call[list[str]]:
+def ended_before(queue: QueueKeys, name: KeyName, cutoff_ms: int, first: int, count: int) -> Call[list[str]]:
     """Jobs that ended at a time or earlier, oldest first."""
     words = ("ZRANGEBYSCORE", queue.key(name), "-inf", cutoff_ms, "LIMIT", first, count)
     return command(*words, decode=list)
@@ -94,7 +85,7 @@ def ended_before(queue: QueueKeys, name: str, cutoff_ms: int, first: int, count:
 
 def _change(name: str, queue: QueueKeys, job_id: str, args: tuple[Word, ...]) -> Call[None]:
     """A call that changes one job; its error words become errors."""
-    keys = [queue.key(key) for key in (f"job:{job_id}", "stream", "scheduled", "events")]
+    keys = [queue.job(job_id), *queue.keys("stream", "scheduled", "events")]
 
     def decode(reply: Any) -> None:
         if reply == "error:not_found":

@@ -48,7 +48,7 @@ def complete(  # noqa: PLR0913, PLR0917  the arguments of one server call
     queue: QueueKeys, job_id: str, entry_id: str, group: str, result: str, now_ms: int
 ) -> Call[int]:
     """Complete the run of this subscription."""
-    keys = [queue.key(key) for key in ("stream", "completed", "events")]
+    keys = queue.keys("stream", "completed", "events")
     keys += [queue.job(job_id), queue.key("metrics:completed")]
     args = (job_id, entry_id, result, now_ms, group, 0, 0, 0, "", "", 1)
     return function("glidemq_complete", keys, args, replies.integer)
@@ -81,7 +81,7 @@ def fail(  # noqa: PLR0913  the arguments of one server call
     now_ms: int,
 ) -> Call[str]:
     """Fail the run of this subscription; returns ``retrying`` or ``failed``."""
-    keys = [queue.key(key) for key in ("stream", "failed", "scheduled", "events")]
+    keys = queue.keys("stream", "failed", "scheduled", "events")
     keys += [queue.job(job_id), queue.key("metrics:failed")]
     args = (job_id, entry_id, reason, now_ms, max_attempts, backoff_ms, group, 0, 0, 0, 1)
     return function("glidemq_fail", keys, args, replies.text)

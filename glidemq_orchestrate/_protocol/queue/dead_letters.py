@@ -59,7 +59,7 @@ def note(queue: QueueKeys, job_id: str) -> Call[Note | None]:
 
 def write(target: QueueKeys, letter_id: str, name: str, data: str, now_ms: int) -> Call[str]:
     """Add a letter, without options as Node does; ``duplicate`` if it exists. Repeatable."""
-    keys = [target.key(name) for name in ("id", "stream", "scheduled", "events")]
+    keys = target.keys("id", "stream", "scheduled", "events")
     words = list(job_words(EncodedJob(name, data, DEFAULT_OPTIONS), now_ms))
     words[_CUSTOM_ID] = letter_id
     return function("glidemq_addJob", keys, words, replies.text)

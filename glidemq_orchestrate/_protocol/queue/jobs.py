@@ -26,14 +26,13 @@ class EncodedJob:
 
 def add_job(queue: QueueKeys, name: str, data: str, options: JobOptions, now_ms: int) -> Call[str]:
     """Create one job; repeatable only with a custom job id. Returns the id or ``duplicate``."""
-    keys = [*(queue.key(k) for k in ("id", "stream", "scheduled", "events")), *_parent_keys(queue, options)]
+    keys = [*queue.keys("id", "stream", "scheduled", "events"), *_parent_keys(queue, options)]
     return function("glidemq_addJob", keys, job_words(EncodedJob(name, data, options), now_ms), _added)
 
 
 def dedup(queue: QueueKeys, deduplication: Deduplication, job: EncodedJob, now_ms: int) -> Call[str]:
     """Create one job unless it was added before. Returns the id, ``duplicate`` or ``skipped``."""
-    names = ("dedup", "id", "stream", "scheduled", "events")
-    keys = [*(queue.key(k) for k in names), *_parent_keys(queue, job.options)]
+    keys = [*queue.keys("dedup", "id", "stream", "scheduled", "events"), *_parent_keys(queue, job.options)]
     ttl = milliseconds(deduplication.ttl) if deduplication.ttl else 0
     words = (deduplication.id, ttl, deduplication.mode, *job_words(job, now_ms))
     return function("glidemq_dedup", keys, words, _added)

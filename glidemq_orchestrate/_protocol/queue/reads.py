@@ -8,19 +8,19 @@ from typing import Any
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
-from glidemq_orchestrate.keys import GROUP, QueueKeys
+from glidemq_orchestrate.keys import GROUP, KeyName, QueueKeys
 from glidemq_orchestrate.stored import number
 
 Page = tuple[str, list[str]]
 
 
-def sorted_ids(queue: QueueKeys, name: str, first: int, count: int, *, newest_first: bool) -> Call[list[str]]:
-    """Members of a sorted set by rank."""
-    words = ("ZREVRANGE" if newest_first else "ZRANGE", queue.key(name), first, first + count - 1)
+def sorted_ids(key: str, first: int, count: int, *, newest_first: bool) -> Call[list[str]]:
+    """Members of a sorted set of a queue by rank."""
+    words = ("ZREVRANGE" if newest_first else "ZRANGE", key, first, first + count - 1)
     return command(*words, decode=list)
 
 
-def list_ids(queue: QueueKeys, name: str, first: int, count: int) -> Call[list[str]]:
+def list_ids(queue: QueueKeys, name: KeyName, first: int, count: int) -> Call[list[str]]:
     """Members of a list in the order in which workers take them: from the right."""
     words = ("LRANGE", queue.key(name), -(first + count), -(first + 1))
     return command(*words, decode=lambda reply: list(reversed(reply)))
@@ -72,10 +72,15 @@ def heads(queue: QueueKeys, job_ids: Sequence[str], fields: Sequence[str]) -> li
     return [command("HMGET", queue.job(job_id), *fields, decode=list) for job_id in job_ids]
 
 
-def length(queue: QueueKeys, name: str) -> Call[int]:
+def length(queue: QueueKeys, name: KeyName) -> Call[int]:
     """The length of a stream, list or sorted set of the queue."""
     kind = {"stream": "XLEN", "lifo": "LLEN", "priority": "LLEN"}.get(name, "ZCARD")
     return command(kind, queue.key(name), decode=replies.integer)
+
+
+def parked_count(queue: QueueKeys, ordering_key: str) -> Call[int]:
+    """How many jobs wait for a place of their ordering key."""
+    return command("ZCARD", queue.parked(ordering_key), decode=replies.integer)
 
 
 def pending_count(queue: QueueKeys) -> Call[int]:
@@ -98,7 +103,7 @@ def last_delivered(queue: QueueKeys) -> Call[str]:
     return command("XINFO", "GROUPS", queue.key("stream"), decode=decode)
 
 
-def score(queue: QueueKeys, name: str, member: str) -> Call[float | None]:
+def score(queue: QueueKeys, name: KeyName, member: str) -> Call[float | None]:
     """The score of a member of a sorted set."""
     words = ("ZSCORE", queue.key(name), member)
     return command(*words, decode=lambda reply: None if reply is None else float(reply))

@@ -9,34 +9,35 @@ from typing import Final
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate.jobs.schedule import Stored
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.keys import KeyName, QueueKeys
 from glidemq_orchestrate.stored import number
 
-SHARED: Final = "schedulers"
-OURS: Final = "gmo:schedulers"
-LAST: Final = "gmo:schedulers:last"
-LOCK: Final = "schedulers:lock:__tick__"
+SHARED: Final[KeyName] = "schedulers"
+OURS: Final[KeyName] = "gmo:schedulers"
+HASHES: Final[tuple[KeyName, ...]] = (SHARED, OURS)
+LAST: Final[KeyName] = "gmo:schedulers:last"
+LOCK: Final[KeyName] = "schedulers:lock:__tick__"
 
 
-def entries(queue: QueueKeys, where: str) -> Call[dict[str, str]]:
+def entries(queue: QueueKeys, where: KeyName) -> Call[dict[str, str]]:
     """All entries of one hash: text by name."""
     return command("HGETALL", queue.key(where), decode=replies.pairs)
 
 
-def entry(queue: QueueKeys, where: str, name: str) -> Call[str]:
+def entry(queue: QueueKeys, where: KeyName, name: str) -> Call[str]:
     """The text of one entry; empty for a missing one."""
     return command("HGET", queue.key(where), name, decode=lambda reply: reply or "")
 
 
 def put(queue: QueueKeys, name: str, seen: tuple[str, str], texts: tuple[str, str], now_ms: int) -> Call[str]:
     """Write an entry (remove it if ``texts`` are empty) that is still as ``seen``: put, locked or changed."""
-    keys = [queue.key(key) for key in (LOCK, SHARED, OURS)]
+    keys = queue.keys(LOCK, SHARED, OURS)
     return function("gmo_put_scheduler", keys, (now_ms, name, *seen, *texts), replies.text)
 
 
 def fire(  # noqa: PLR0913  the arguments of one server call
     queue: QueueKeys,
-    where: str,
+    where: KeyName,
     name: str,
     *,
     seen: str,

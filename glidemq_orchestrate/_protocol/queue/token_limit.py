@@ -10,17 +10,17 @@ from glidemq_orchestrate.stored import number
 
 def spent(queue: QueueKeys, window: int) -> Call[int]:
     """Tokens that all workers of the queue have spent in a window."""
-    return command("GET", queue.key(f"tpm:{window}"), decode=number)
+    return command("GET", queue.tokens(window), decode=number)
 
 
 def spend(queue: QueueKeys, window: int, tokens: int) -> Call[int]:
     """Count tokens; not repeatable."""
-    return command("INCRBY", queue.key(f"tpm:{window}"), tokens, decode=replies.integer)
+    return command("INCRBY", queue.tokens(window), tokens, decode=replies.integer)
 
 
 def forget_after(queue: QueueKeys, window: int, length_ms: int) -> Call[int]:
     """Expire the counter when its window has passed. Repeatable."""
-    return command("PEXPIRE", queue.key(f"tpm:{window}"), length_ms, decode=replies.integer)
+    return command("PEXPIRE", queue.tokens(window), length_ms, decode=replies.integer)
 
 
 def reported(queue: QueueKeys, job_id: str) -> Call[int]:

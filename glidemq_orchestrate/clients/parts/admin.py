@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 
 from glidemq_orchestrate._ops.queue import admin as ops
 from glidemq_orchestrate._ops.queue import dead_letters
-from glidemq_orchestrate._ops.queue.admin import EndedState, GroupInfo, MetricPoint
+from glidemq_orchestrate._ops.queue.admin import GroupInfo, MetricPoint
 from glidemq_orchestrate._ops.queue.dead_letters import DeadLetter
 from glidemq_orchestrate._ops.worker import workers
 from glidemq_orchestrate._ops.worker.workers import WorkerInfo
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.ordering import RateLimit
-from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.jobs.states import EndedState, JobState
 
 
 class AdminCalls(QueueBase):

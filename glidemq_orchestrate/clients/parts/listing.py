@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from glidemq_orchestrate._ops.queue import listing as ops
-from glidemq_orchestrate._ops.queue.listing import LOOK_AT, FoundJobs, JobCounts, JobPage, Wanted
+from glidemq_orchestrate._ops.queue.listing import FoundJobs, JobCounts, JobPage, Wanted
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.jobs.bounds import LOOK_AT
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
 

@@ -127,7 +127,7 @@ def test_no_reply_makes_a_builder_raise_anything_raw(reply: Any) -> None:
         stalled.delivered(ETL),
         stalled.stream_page(ETL, ""),
         reads.pending_page(ETL, "-", 1),
-        reads.score(ETL, "x", "y"),
+        reads.score(ETL, "scheduled", "y"),
         reads.stream_page(ETL, "-", 1),
         consumers.consumers(ETL),
         events.has_lost_events(ETL),

@@ -108,7 +108,7 @@ def _wake(released: Sequence[Node], clock: Clock) -> Op[None]:
     asleep = [node for node, is_waiting in zip(released, waiting, strict=True) if is_waiting]
     number = f"again-{clock.now_ms()}"
     for node in asleep:
-        held = gates.add_members(node.queue, "deps", node.job_id, [gates.gate(node.queue, number)])
+        held = gates.add_deps(node.queue, node.job_id, [gates.gate(node.queue, number)])
         yield from ask(held)
         yield from ask(gates.open_gate(node.queue, node.job_id, number))
 

@@ -151,11 +151,9 @@ def _add_nodes(ref: FlowRef, flow: CheckedFlow, nodes: Sequence[CheckedNode], no
                 queue, job_id, node, flow_id=ref.flow_id, deps=deps, now_ms=now_ms, trace=flow.trace
             )
         )
-        linking += [gates.add_members(queue, "deps", job_id, more) for more in rest]
+        linking += [gates.add_deps(queue, job_id, more) for more in rest]
         if len(node.dependents) <= node_jobs.MOST_NOTIFIED:
-            linking += [
-                gates.add_members(queue, "parents", job_id, some) for some in members(node.dependents)
-            ]
+            linking += [gates.add_dependents(queue, job_id, some) for some in members(node.dependents)]
     added = yield from ask_all(adding)
     taken = [place(node.name) for node, is_new in zip(nodes, added, strict=True) if not is_new]
     owners = yield from ask_all([node_jobs.owner(*one) for one in taken])

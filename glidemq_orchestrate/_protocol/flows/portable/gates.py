@@ -27,9 +27,14 @@ def read_ref(prefix: str, ref: str) -> tuple[QueueKeys, str]:
     return QueueKeys(prefix, queue), job_id
 
 
-def add_members(queue: QueueKeys, kind: str, job_id: str, members: Iterable[str]) -> Call[None]:
-    """Add to the ``deps`` or ``parents`` of a job."""
-    return command("SADD", queue.key(f"{kind}:{job_id}"), *members, decode=replies.anything)
+def add_deps(queue: QueueKeys, job_id: str, members: Iterable[str]) -> Call[None]:
+    """Add dependencies or gates to a job."""
+    return command("SADD", queue.deps(job_id), *members, decode=replies.anything)
+
+
+def add_dependents(queue: QueueKeys, job_id: str, members: Iterable[str]) -> Call[None]:
+    """Add jobs that are notified of the end of a job."""
+    return command("SADD", queue.parents(job_id), *members, decode=replies.anything)
 
 
 def held_by(queue: QueueKeys, job_id: str, numbers: Sequence[int]) -> Call[list[int]]:
@@ -56,7 +61,7 @@ def is_waiting(queue: QueueKeys, job_id: str) -> Call[bool]:
 
 def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:
     """Release a job from one of its dependencies or gates. Repeatable."""
-    keys = [queue.key(f"deps:{job_id}"), queue.job(job_id), queue.key("stream"), queue.key("events")]
+    keys = [queue.deps(job_id), queue.job(job_id), queue.key("stream"), queue.key("events")]
     return function("glidemq_completeChild", keys, (member, job_id), replies.integer, repeatable=True)
 
 

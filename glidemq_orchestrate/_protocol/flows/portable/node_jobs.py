@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate._protocol.flows.portable.gates import add_members, gate
+from glidemq_orchestrate._protocol.flows.portable.gates import add_deps, gate
 from glidemq_orchestrate._protocol.flows.staging import traced
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flows.checked import CheckedNode
@@ -56,7 +56,7 @@ def add_node(  # noqa: PLR0913  what a node is made of
             raise ProtocolError(f"job {job_id} of node {node.name} was refused: {reply}")
         return bool(json.loads(reply)[0] == job_id)
 
-    keys = [queue.key(name) for name in ("id", "stream", "scheduled", "events")]
+    keys = queue.keys("id", "stream", "scheduled", "events")
     args = (node.job, node.data, json.dumps(options), now_ms, node.delay_ms, 0, node.attempts, 0, job_id)
     return function("glidemq_addFlow", keys, (*args, len(members), *members), decode)
 
@@ -99,7 +99,7 @@ def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[N
 
 def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
     """Fail for good a job that no worker runs. Repeatable; a job that has ended stays as it is."""
-    keys = [queue.key(name) for name in ("stream", "failed", "scheduled", "events")]
+    keys = queue.keys("stream", "failed", "scheduled", "events")
     keys += [queue.job(job_id), queue.key("metrics:failed")]
     args = (job_id, NO_ENTRY, reason, now_ms, 0, 0, GROUP, "0", 0, 0, 0)
     return function("glidemq_fail", keys, args, replies.text)
@@ -125,7 +125,7 @@ def run_again(queue: QueueKeys, job_id: str, number: int) -> Call[int]:
 
 def revoke(queue: QueueKeys, job_id: str, now_ms: int) -> Call[str]:
     """Revoke a job: it will not start, and the worker that runs it is signalled. Repeatable."""
-    keys = [queue.job(job_id), *(queue.key(name) for name in ("stream", "scheduled", "failed", "events"))]
+    keys = [queue.job(job_id), *queue.keys("stream", "scheduled", "failed", "events")]
     return function("glidemq_revoke", keys, (job_id, now_ms, GROUP), replies.text)
 
 
@@ -140,7 +140,7 @@ def reset(queue: QueueKeys, job_id: str, number: int) -> list[Call[None]]:
     fresh = ("state", "waiting-children", "attemptsMade", "0", "failedReason", "", "finishedOn", "")
     stale = ("revoked", "stalledCount", "progress", "processedOn", "gmo:token", "gmo:entry", "gmo:skipped")
     return [
-        add_members(queue, "deps", job_id, [gate(queue, number)]),
+        add_deps(queue, job_id, [gate(queue, number)]),
         command("ZREM", queue.key("failed"), job_id, decode=replies.anything),
         command("ZREM", queue.key("completed"), job_id, decode=replies.anything),
         command("HDEL", key, *stale, "returnvalue", decode=replies.anything),
@@ -152,7 +152,7 @@ def reset(queue: QueueKeys, job_id: str, number: int) -> list[Call[None]]:
 def drop_job(queue: QueueKeys, job_id: str) -> list[Call[None]]:
     """Calls that delete a job and all that belongs to it. Repeatable."""
     keys = (queue.deps(job_id), queue.parents(job_id), queue.log(job_id), queue.output(job_id))
-    ended = [queue.key(name) for name in ("completed", "failed")]
+    ended = queue.keys("completed", "failed")
     return [
         *(command("ZREM", key, job_id, decode=replies.anything) for key in ended),
         command("UNLINK", *keys, queue.job(job_id), decode=replies.anything),

@@ -24,18 +24,18 @@ def policies(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict
     def decode(reply: Any) -> tuple[str, dict[str, str]]:
         return reply[0], replies.pairs(reply[1])
 
-    return command("HSCAN", policies_key(home, flow_id), cursor, "COUNT", PAGE, decode=decode)
+    return command("HSCAN", home.portable_policies(flow_id), cursor, "COUNT", PAGE, decode=decode)
 
 
 def write_policies(home: QueueKeys, flow_id: str, texts: Mapping[str, str]) -> Call[None]:
     """Store policies of nodes."""
     words = [word for pair in texts.items() for word in pair]
-    return command("HSET", policies_key(home, flow_id), *words, decode=replies.anything)
+    return command("HSET", home.portable_policies(flow_id), *words, decode=replies.anything)
 
 
 def note_waiting(home: QueueKeys, flow_id: str, name: str, now_ms: int) -> list[Call[Any]]:
     """Calls that record when a node was first seen waiting for a worker, and return that time in ms."""
-    key = waiting_key(home, flow_id)
+    key = home.portable_waiting(flow_id)
     return [
         command("HSETNX", key, name, now_ms, decode=replies.anything),
         command("HGET", key, name, decode=lambda reply: number(reply, now_ms) or now_ms),
@@ -44,20 +44,10 @@ def note_waiting(home: QueueKeys, flow_id: str, name: str, now_ms: int) -> list[
 
 def forget_waiting(home: QueueKeys, flow_id: str) -> Call[None]:
     """Forget since when nodes have waited: they run again."""
-    return command("UNLINK", waiting_key(home, flow_id), decode=replies.anything)
+    return command("UNLINK", home.portable_waiting(flow_id), decode=replies.anything)
 
 
 def drop_tables(home: QueueKeys, flow_id: str) -> Call[None]:
     """Delete the tables of a flow."""
-    keys = (f"{home.flow(flow_id)}:nodes", policies_key(home, flow_id), waiting_key(home, flow_id))
+    keys = (f"{home.flow(flow_id)}:nodes", home.portable_policies(flow_id), home.portable_waiting(flow_id))
     return command("UNLINK", *keys, decode=replies.anything)
-
-
-def policies_key(home: QueueKeys, flow_id: str) -> str:
-    """The key of the policies. The id comes last, so that no flow id can form the key of another flow."""
-    return home.key(f"gmo:portable:policies:{flow_id}")
-
-
-def waiting_key(home: QueueKeys, flow_id: str) -> str:
-    """The key of the times since when nodes have waited for a worker."""
-    return home.key(f"gmo:portable:waiting:{flow_id}")
