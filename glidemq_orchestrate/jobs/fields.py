@@ -1,25 +1,27 @@
-"""The field names of glide-mq's job hash, defined here only."""
+"""The field names of the hash of a job. Calls by ``_protocol/job_hash.py`` take no others."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, get_args
+
+# What a job is read by. Named one by one: other fields of a job hash may hold bytes that are not text.
+_Read = Literal[
+    "id", "name", "opts", "timestamp", "attemptsMade", "state", "delay", "priority", "maxAttempts",
+    "processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey",
+    "cost", "expireAt", "lifo", "progress", "revoked", "stalledCount", "schedulerName", "tpmTokens",
+    "fallbackIndex", "gmo:flow", "gmo:home", "gmo:node",
+]  # fmt: skip
+_Payload = Literal["data", "returnvalue"]
+_Else = Literal[
+    "parentIds", "parentQueues", "lastActive", "suspendReason", "suspendedAt", "suspendTimeout", "signals",
+    "gmo:token", "gmo:entry", "gmo:round", "gmo:skipped", "gmo:queue_timeout", "gmo:unhandled",
+]  # fmt: skip
+JobField = Literal[_Read, _Payload, _Else]
+"""The fields by their names; those with ``gmo:`` are ours. Fields of one thing each (``usage:<category>``,
+``depdone:<ref>``, ``gmo:dep:<ref>``) are written by the server functions."""
 
 FIELD_FLOW: Final = "gmo:flow"
-
-
 FIELD_HOME: Final = "gmo:home"
-
-
 FIELD_NODE: Final = "gmo:node"
-
-
-# Named one by one: other fields of a job hash may hold bytes that are not text.
-JOB_FIELDS_WITHOUT_PAYLOAD: Final = (
-    *("id", "name", "opts", "timestamp", "attemptsMade", "state", "delay", "priority", "maxAttempts"),
-    *("processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey"),
-    *("cost", "expireAt", "lifo", "progress", "revoked", "stalledCount", "schedulerName", "tpmTokens"),
-    *("fallbackIndex", FIELD_FLOW, FIELD_HOME, FIELD_NODE),
-)
-
-
-JOB_FIELDS: Final = (*JOB_FIELDS_WITHOUT_PAYLOAD, "data", "returnvalue")
+JOB_FIELDS_WITHOUT_PAYLOAD: Final[tuple[JobField, ...]] = get_args(_Read)
+JOB_FIELDS: Final[tuple[JobField, ...]] = (*JOB_FIELDS_WITHOUT_PAYLOAD, *get_args(_Payload))

@@ -1,6 +1,6 @@
 """The life cycle of a job in one table: the transitions between its states, and the calls that make them.
 
-``docs/job-states.md`` is made from it, and tests check our functions against it.
+``docs/job-states.md`` is made from it, and tests check both libraries against it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from glidemq_orchestrate._ops.flows import staged as flow_ops
+from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.portable.gates import complete_child
 from glidemq_orchestrate._protocol.queue import admin, changes, reads
@@ -22,6 +23,7 @@ from glidemq_orchestrate.errors import (
     PayloadTooLarge,
 )
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
+from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobRef
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
@@ -165,7 +167,7 @@ def children_values(queue: QueueKeys, job_id: str) -> Op[dict[JobRef, Json]]:
     found = yield from ask(changes.members(queue.deps(job_id)))
     places = [(keys, child) for member in found for keys, child in _place(member)]
     rows = yield from ask_all(
-        [changes.fields_of(keys.job(child), "state", "returnvalue") for keys, child in places]
+        [job_hash.get_some(keys, child, ("state", "returnvalue"), list) for keys, child in places]
     )
     return {
         JobRef(keys.queue, child): decode(row[1], where=f"result of job {child}")
@@ -177,7 +179,9 @@ def children_values(queue: QueueKeys, job_id: str) -> Op[dict[JobRef, Json]]:
 def parents(queue: QueueKeys, job_id: str) -> Op[list[JobRef]]:
     """The jobs that wait for a job."""
     fields = yield from ask(
-        changes.fields_of(queue.job(job_id), "parentId", "parentQueue", "parentIds", "parentQueues", "state")
+        job_hash.get_some(
+            queue, job_id, ("parentId", "parentQueue", "parentIds", "parentQueues", "state"), list
+        )
     )
     if fields[4] is None:
         raise _missing(queue, job_id)
@@ -191,8 +195,8 @@ def parents(queue: QueueKeys, job_id: str) -> Op[list[JobRef]]:
 
 def suspend_info(queue: QueueKeys, job_id: str) -> Op[SuspendInfo | None]:
     """Why and since when a job is suspended; None if it is not."""
-    names = ("state", "suspendReason", "suspendedAt", "suspendTimeout", "signals")
-    state, reason, since, limit, signals = yield from ask(changes.fields_of(queue.job(job_id), *names))
+    names: Sequence[JobField] = ("state", "suspendReason", "suspendedAt", "suspendTimeout", "signals")
+    state, reason, since, limit, signals = yield from ask(job_hash.get_some(queue, job_id, names, list))
     if state is None:
         raise _missing(queue, job_id)
     if state != JobState.SUSPENDED:

@@ -17,6 +17,7 @@ from glidemq_orchestrate._protocol.queue import reads
 from glidemq_orchestrate.codec import JsonLike, decode
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, ProtocolError
 from glidemq_orchestrate.jobs.bounds import LOOK_AT
+from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import KeyName, QueueKeys
@@ -204,7 +205,7 @@ def look(
 
 def keep(queue: QueueKeys, ids: Sequence[str], wanted: Wanted) -> Op[list[str]]:
     """The matching ones among some jobs."""
-    fields = ("state", "name") if wanted.data is None else ("state", "name", "data")
+    fields: Sequence[JobField] = ("state", "name") if wanted.data is None else ("state", "name", "data")
     heads = yield from _each(reads.heads(queue, ids, fields))
     return [job_id for job_id, head in zip(ids, heads, strict=True) if wanted.has(head)]
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate._protocol.flows.nodes import read_row
 from glidemq_orchestrate._protocol.flows.staging import GROWTH_NODES, JobNames, Piece, chunks, staged
@@ -131,4 +131,4 @@ def _all_known(rows: Iterable[tuple[str, str | None]]) -> dict[str, KnownNode]:
 
 def job_state(queue: QueueKeys, job_id: str) -> Call[str]:
     """The state of a job; '' for a missing job."""
-    return command("HGET", queue.job(job_id), "state", decode=lambda reply: reply or "")
+    return job_hash.get(queue, job_id, "state", lambda reply: reply or "")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate._protocol import job_hash, replies
+from glidemq_orchestrate._protocol.call import Call, function
 from glidemq_orchestrate.codec import decode as decode_json
 from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.errors import FailedNode
 from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import moment, number, parsed, read_progress
@@ -19,7 +20,7 @@ PAGE: Final = 200
 LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
 
 
-STATUS_FIELDS: Final = (
+STATUS_FIELDS: Final[tuple[JobField, ...]] = (
     "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped"
 )  # fmt: skip
 """The fields of a job that make up the status of its node. The state comes first."""
@@ -40,11 +41,11 @@ def flow_nodes(
 
 def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
     """The status of one node; if its job is missing, failed for ``reason``, or completed if that is ''."""
-    return command(
-        "HMGET",
-        queue.job(job_id),
-        *STATUS_FIELDS,
-        decode=lambda reply: _read_node(name, row, [field or "" for field in reply], reason)[1],
+    return job_hash.get_some(
+        queue,
+        job_id,
+        STATUS_FIELDS,
+        lambda reply: _read_node(name, row, [field or "" for field in reply], reason)[1],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -54,9 +54,9 @@ def complete(  # noqa: PLR0913, PLR0917  the arguments of one server call
     return function("glidemq_complete", keys, args, replies.integer)
 
 
-def beat(queue: QueueKeys, job_id: str, now_ms: int) -> Call[int]:
+def beat(queue: QueueKeys, job_id: str, now_ms: int) -> Call[None]:
     """Send a heartbeat of a run."""
-    return command("HSET", queue.job(job_id), "lastActive", now_ms, decode=replies.integer)
+    return job_hash.put(queue, job_id, {"lastActive": now_ms})
 
 
 def reclaim(  # noqa: PLR0913, PLR0917  the arguments of one server call
@@ -92,6 +92,6 @@ def attempts(queue: QueueKeys, job_id: str, group: str) -> Call[int]:
     return command("HGET", queue.job(job_id) + f":sub:{group}", "a", decode=lambda reply: int(reply or 0))
 
 
-def progress(queue: QueueKeys, job_id: str, text: str) -> Call[int]:
+def progress(queue: QueueKeys, job_id: str, text: str) -> Call[None]:
     """Store the progress of a message, shared by all subscriptions."""
-    return command("HSET", queue.job(job_id), "progress", text, decode=replies.integer)
+    return job_hash.put(queue, job_id, {"progress": text})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.bounds import milli, milliseconds
@@ -95,12 +95,12 @@ def job_fields(queue: QueueKeys, job_id: str, *, with_payload: bool = True) -> C
     def decode(reply: Any) -> dict[str, str]:
         return {name: value for name, value in zip(names, reply, strict=True) if value is not None}
 
-    return command("HMGET", queue.job(job_id), *names, decode=decode)
+    return job_hash.get_some(queue, job_id, names, decode)
 
 
 def job_outcome(queue: QueueKeys, job_id: str) -> Call[list[str | None]]:
     """State, result and reason of failure."""
-    return command("HMGET", queue.job(job_id), "state", "returnvalue", "failedReason", decode=list)
+    return job_hash.get_some(queue, job_id, ("state", "returnvalue", "failedReason"), list)
 
 
 def add_log(queue: QueueKeys, job_id: str, line: str) -> Call[None]:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.keys import GROUP, KeyName, QueueKeys
 from glidemq_orchestrate.stored import number
 
@@ -67,9 +68,11 @@ def ordering_keys_page(queue: QueueKeys, cursor: str, count: int) -> Call[Page]:
     return command("HSCAN", queue.key("ordering"), cursor, "COUNT", count, decode=decode)
 
 
-def heads(queue: QueueKeys, job_ids: Sequence[str], fields: Sequence[str]) -> list[Call[list[str | None]]]:
+def heads(
+    queue: QueueKeys, job_ids: Sequence[str], fields: Sequence[JobField]
+) -> list[Call[list[str | None]]]:
     """A few fields of each job."""
-    return [command("HMGET", queue.job(job_id), *fields, decode=list) for job_id in job_ids]
+    return [job_hash.get_some(queue, job_id, fields, list) for job_id in job_ids]
 
 
 def length(queue: QueueKeys, name: KeyName) -> Call[int]:

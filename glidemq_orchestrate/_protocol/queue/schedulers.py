@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate.jobs.schedule import Stored
 from glidemq_orchestrate.keys import KeyName, QueueKeys
@@ -63,12 +63,12 @@ def fire(  # noqa: PLR0913  the arguments of one server call
 
 def job_end(queue: QueueKeys, job_id: str) -> Call[tuple[str | None, str | None]]:
     """State and end time of a job; both None for a missing job."""
-    return command("HMGET", queue.job(job_id), "state", "finishedOn", decode=tuple)
+    return job_hash.get_some(queue, job_id, ("state", "finishedOn"), tuple)
 
 
 def job_origin(queue: QueueKeys, job_id: str) -> Call[tuple[str | None, str | None]]:
     """Which scheduler added a job, and when it was added."""
-    return command("HMGET", queue.job(job_id), "schedulerName", "timestamp", decode=tuple)
+    return job_hash.get_some(queue, job_id, ("schedulerName", "timestamp"), tuple)
 
 
 def newest_id(queue: QueueKeys) -> Call[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import number
@@ -25,4 +25,4 @@ def forget_after(queue: QueueKeys, window: int, length_ms: int) -> Call[int]:
 
 def reported(queue: QueueKeys, job_id: str) -> Call[int]:
     """Tokens that ``report_tokens`` reported, for this limit only."""
-    return command("HGET", queue.job(job_id), "tpmTokens", decode=number)
+    return job_hash.get(queue, job_id, "tpmTokens", number)

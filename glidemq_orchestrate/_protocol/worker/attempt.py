@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol import job_hash, replies
+from glidemq_orchestrate._protocol.call import Call, Word, function
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
@@ -19,12 +19,12 @@ def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Cal
 
 def has_queue_timeout(queue: QueueKeys, job_id: str) -> Call[bool]:
     """Whether a node fails when no worker starts it in time."""
-    return command("HGET", queue.job(job_id), "gmo:queue_timeout", decode=bool)
+    return job_hash.get(queue, job_id, "gmo:queue_timeout", bool)
 
 
 def note_unhandled(queue: QueueKeys, job_id: str, why: str) -> Call[None]:
     """Store on a node why workers cannot run it, for the reason of its queue timeout. Repeatable."""
-    return command("HSET", queue.job(job_id), "gmo:unhandled", why, decode=replies.anything)
+    return job_hash.put(queue, job_id, {"gmo:unhandled": why})
 
 
 def _proof(attempt: Attempt) -> Iterable[Word]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -56,7 +56,7 @@ def deps_page(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, lis
 
 def is_waiting(queue: QueueKeys, job_id: str) -> Call[bool]:
     """Whether a job waits for dependencies or gates."""
-    return command("HGET", queue.job(job_id), "state", decode=lambda reply: bool(reply == "waiting-children"))
+    return job_hash.get(queue, job_id, "state", lambda reply: bool(reply == "waiting-children"))
 
 
 def complete_child(queue: QueueKeys, job_id: str, member: str) -> Call[int]:

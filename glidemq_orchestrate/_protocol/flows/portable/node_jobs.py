@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate._protocol import job_hash, replies
+from glidemq_orchestrate._protocol.call import Call, Word, command, function
 from glidemq_orchestrate._protocol.flows.portable.gates import add_deps, gate
 from glidemq_orchestrate._protocol.flows.staging import traced
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flows.checked import CheckedNode
+from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 from glidemq_orchestrate.stored import number
@@ -30,7 +31,7 @@ def result(queue: QueueKeys, job_id: str) -> Call[tuple[str, str] | None]:
         _, name = RunOptions.from_wire(options or "").portable or ("", job_id)
         return (name, text or "null") if state == "completed" else None
 
-    return command("HMGET", queue.job(job_id), "state", "returnvalue", "opts", decode=decode)
+    return job_hash.get_some(queue, job_id, ("state", "returnvalue", "opts"), decode)
 
 
 def add_node(  # noqa: PLR0913  what a node is made of
@@ -67,15 +68,17 @@ def owner(queue: QueueKeys, job_id: str) -> Call[str]:
     def decode(reply: Any) -> str:
         return (RunOptions.from_wire(reply or "").portable or ("", ""))[0]
 
-    return command("HGET", queue.job(job_id), "opts", decode=decode)
+    return job_hash.get(queue, job_id, "opts", decode)
 
 
 JobNow = tuple[str, str, str, int, bool]
+_NOW: Final[tuple[JobField, ...]] = (
+    "state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped"
+)  # fmt: skip
 
 
 def job(queue: QueueKeys, job_id: str) -> Call[JobNow]:
     """State ('' = removed), reason of its end, stored result, when it ended (ms), whether it was begun."""
-    fields = ("state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped")
 
     def decode(reply: Any) -> JobNow:
         state, reason, result, ended, begun, skipped = (field or "" for field in reply)
@@ -83,15 +86,17 @@ def job(queue: QueueKeys, job_id: str) -> Call[JobNow]:
             state, reason = "skipped", skipped
         return state, reason, result or "null", number(ended), bool(begun)
 
-    return command("HMGET", queue.job(job_id), *fields, decode=decode)
+    return job_hash.get_some(queue, job_id, _NOW, decode)
 
 
 def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[None]]:
     """Calls that end a waiting job as skipped: completed without a result. Repeatable."""
-    ended = ("state", "completed", "returnvalue", "null", "finishedOn", now_ms, "gmo:skipped", reason)
+    ended: dict[JobField, Word] = {
+        "state": "completed", "returnvalue": "null", "finishedOn": now_ms, "gmo:skipped": reason
+    }  # fmt: skip
     event = ("event", "completed", "jobId", job_id, "returnvalue", "null", "skipped", reason)
     return [
-        command("HSET", queue.job(job_id), *ended, decode=replies.anything),
+        job_hash.put(queue, job_id, ended),
         command("ZADD", queue.key("completed"), now_ms, job_id, decode=replies.anything),
         command("XADD", queue.key("events"), "MAXLEN", "~", 1000, "*", *event, decode=replies.anything),
     ]
@@ -131,21 +136,26 @@ def revoke(queue: QueueKeys, job_id: str, now_ms: int) -> Call[str]:
 
 def explain(queue: QueueKeys, job_id: str, reason: str) -> Call[None]:
     """Record why a job was ended, which a revocation does not. Repeatable."""
-    return command("HSET", queue.job(job_id), "failedReason", reason, decode=replies.anything)
+    return job_hash.put(queue, job_id, {"failedReason": reason})
 
 
 def reset(queue: QueueKeys, job_id: str, number: int) -> list[Call[None]]:
     """``run_again`` by plain calls, which are not safe when they arrive late."""
-    key = queue.job(job_id)
-    fresh = ("state", "waiting-children", "attemptsMade", "0", "failedReason", "", "finishedOn", "")
-    stale = ("revoked", "stalledCount", "progress", "processedOn", "gmo:token", "gmo:entry", "gmo:skipped")
+    fresh: dict[JobField, Word] = {
+        "gmo:round": number, "state": "waiting-children", "attemptsMade": "0", "failedReason": "",
+        "finishedOn": "",
+    }  # fmt: skip
+    stale: tuple[JobField, ...] = (
+        "revoked", "stalledCount", "progress", "processedOn", "gmo:token", "gmo:entry", "gmo:skipped",
+        "returnvalue",
+    )  # fmt: skip
     return [
         add_deps(queue, job_id, [gate(queue, number)]),
         command("ZREM", queue.key("failed"), job_id, decode=replies.anything),
         command("ZREM", queue.key("completed"), job_id, decode=replies.anything),
-        command("HDEL", key, *stale, "returnvalue", decode=replies.anything),
+        job_hash.delete(queue, job_id, stale),
         # Last: a client cut off before this finds a job that has ended, and repeats all of it.
-        command("HSET", key, "gmo:round", number, *fresh, decode=replies.anything),
+        job_hash.put(queue, job_id, fresh),
     ]
 
 

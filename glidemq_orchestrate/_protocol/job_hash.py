@@ -1,0 +1,34 @@
+"""Single fields of the hash of a job; ``jobs/fields.py`` has their names, and mypy refuses others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import Call, Word, command
+from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.keys import QueueKeys
+
+T = TypeVar("T")
+
+
+def get(queue: QueueKeys, job_id: str, name: JobField, decode: Callable[[Any], T]) -> Call[T]:
+    """One field; None if the job or the field is missing."""
+    return command("HGET", queue.job(job_id), name, decode=decode)
+
+
+def get_some(queue: QueueKeys, job_id: str, names: Sequence[JobField], decode: Callable[[Any], T]) -> Call[T]:
+    """Some fields in their order, None for each that is missing."""
+    return command("HMGET", queue.job(job_id), *names, decode=decode)
+
+
+def put(queue: QueueKeys, job_id: str, fields: Mapping[JobField, Word]) -> Call[None]:
+    """Write fields; creates the hash if it is missing."""
+    words = [word for pair in fields.items() for word in pair]
+    return command("HSET", queue.job(job_id), *words, decode=replies.anything)
+
+
+def delete(queue: QueueKeys, job_id: str, names: Sequence[JobField]) -> Call[None]:
+    """Delete fields."""
+    return command("HDEL", queue.job(job_id), *names, decode=replies.anything)
