@@ -55,7 +55,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class GlideMQError(Exception):
@@ -63,6 +65,17 @@ class GlideMQError(Exception):
 
     retryable: ClassVar[bool] = False
     code: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let errors cross processes as they are, whatever their constructors take."""
+        return restored, (type(self), self.args, self.__dict__)
+
+
+def restored(kind: type[E], args: tuple[Any, ...], attributes: dict[str, Any]) -> E:
+    """An exception that was pickled, as it was."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class ConfigurationError(GlideMQError, ValueError):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, NoReturn, ParamSpec, TypeVar
 
 import typer
@@ -27,6 +29,12 @@ from glidemq_orchestrate.jobs.bounds import MAX_DURATION
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+if sys.stdout is None:  # closed by whoever started the command
+    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for the life of the process
+if sys.stderr is None:
+    sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+
 
 # A file or a pipe has no width.
 console = SafeConsole() if sys.stdout.isatty() else SafeConsole(width=120)
@@ -55,6 +63,10 @@ def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
             stop_with(exc, 2)
         except GlideMQError as exc:
             stop_with(exc, 1)
+        except BrokenPipeError:  # ``| head`` has seen enough
+            raise
+        except OSError as exc:
+            stop_with(ConfigurationError(f"the output cannot be written: {exc.strerror}"), 1, exc)
         except UnicodeEncodeError as exc:
             stop_with(ConfigurationError("an argument is not UTF-8 text"), 2, exc)
         except KeyboardInterrupt:

@@ -49,7 +49,7 @@ class JobRunner:
         self._report, self._wake, self._stop = report, wake, stop
         self._running: dict[tuple[str, str], Execution] = {}
         self._tasks: dict[asyncio.Task[None], Execution] = {}
-        self._collected: dict[str, list[Attempt]] = {}
+        self._collected: dict[tuple[str, str], list[Attempt]] = {}
         self._full: deque[list[Attempt]] = deque()
         self._seconds: dict[tuple[str, str], float] = {}
         self._messenger, self._threads = judge.contexts.messenger, judge.caller.threads
@@ -87,21 +87,22 @@ class JobRunner:
                 return
 
     def _collect(self, attempt: Attempt, registered: Registered) -> None:
-        batch = self._collected.setdefault(attempt.name, [])
+        kind = attempt.queue, attempt.name  # budgets and limits are those of a queue
+        batch = self._collected.setdefault(kind, [])
         batch.append(attempt)
         if len(batch) >= registered.batch_size:
-            self._close_batch(attempt.name, batch)
+            self._close_batch(kind, batch)
         elif len(batch) == 1:
-            self._loop.call_later(registered.batch_wait, self._close_batch, attempt.name, batch)
+            self._loop.call_later(registered.batch_wait, self._close_batch, kind, batch)
 
     def _thread_returned(self) -> None:
         if self._slots.is_blocked:
             self.fill()
             self._wake()
 
-    def _close_batch(self, name: str, batch: list[Attempt]) -> None:
-        if self._collected.get(name) is batch:
-            del self._collected[name]
+    def _close_batch(self, kind: tuple[str, str], batch: list[Attempt]) -> None:
+        if self._collected.get(kind) is batch:
+            del self._collected[kind]
             self._full.append(batch)
             self.fill()
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.errors import restored
 
 
 class HandlerSignal(Exception):
     """Base of what a handler raises on purpose. Not a GlideMQError, so that no ``except`` swallows it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let signals cross processes as they are, whatever their constructors take."""
+        return restored, (type(self), self.args, self.__dict__)
 
 
 class Unrecoverable(HandlerSignal):

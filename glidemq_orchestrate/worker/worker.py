@@ -16,7 +16,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -32,6 +32,7 @@ from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.worker.allowed_imports import check_packages
+from glidemq_orchestrate.worker.arguments import duration, whole
 from glidemq_orchestrate.worker.caller import Caller
 from glidemq_orchestrate.worker.calls import Threads
 from glidemq_orchestrate.worker.contexts import Contexts
@@ -103,23 +104,27 @@ class Worker(Service):
         max_stalled: int = 3,
         shutdown_timeout: timedelta = timedelta(seconds=10),
         allow_import: Sequence[str] = (),
-        middleware: Sequence[Middleware] = (),
+        middleware: Iterable[Middleware] = (),
         clock: Clock | None = None,
     ) -> None:
         name = f"{OURS}{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
         super().__init__(url, name=name, prefix=prefix, clock=clock)
         if not queues or isinstance(queues, str):
             raise ConfigurationError("queues must be a list of at least one queue name")
-        if concurrency < 1:
-            raise ConfigurationError(f"concurrency must be at least 1, got {concurrency}")
-        if prefetch is not None and prefetch < 0:
-            raise ConfigurationError(f"prefetch must not be negative, got {prefetch}")
-        if rate_limit is not None and (rate_limit[0] < 1 or rate_limit[1] < timedelta(milliseconds=1)):
-            raise ConfigurationError(
-                f"rate_limit must be a count and a time, both above zero, got {rate_limit}"
-            )
-        if lock_duration < timedelta(seconds=1):
-            raise ConfigurationError(f"lock_duration must be at least a second, got {lock_duration}")
+        whole("concurrency", concurrency, 1)
+        whole("max_stalled", max_stalled, 0)
+        if prefetch is not None:
+            whole("prefetch", prefetch, 0)
+        if rate_limit is not None:
+            if not isinstance(rate_limit, tuple) or len(rate_limit) != 2:
+                raise ConfigurationError(f"rate_limit must be a count and a timedelta, got {rate_limit!r}")
+            whole("the count of rate_limit", rate_limit[0], 1)
+            duration("the time of rate_limit", rate_limit[1], timedelta(milliseconds=1))
+        duration("lock_duration", lock_duration, timedelta(seconds=1))
+        duration("shutdown_timeout", shutdown_timeout, timedelta(0))
+        for kind, what, value in ((Handlers, "handlers", handlers), (TokenLimit, "token_limit", token_limit)):
+            if value is not None and not isinstance(value, kind):
+                raise ConfigurationError(f"{what} must be of the type {kind.__name__}, got {value!r}")
         self.handlers = handlers or Handlers()
         self._queues = {name: QueueKeys(self._prefix, check_queue_name(name)) for name in queues}
         self._lock_ms, self._max_stalled = milliseconds(lock_duration), max_stalled

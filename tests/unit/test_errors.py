@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
+from datetime import timedelta
 from pathlib import Path
+
+import pytest
 
 import glidemq_orchestrate
 from glidemq_orchestrate import Unrecoverable, errors
 from glidemq_orchestrate.errors import (
+    CycleError,
+    DuplicateNode,
+    EncodeError,
     FailedNode,
     FlowCancelled,
     FlowFailed,
     GlideMQError,
     HandlerNotFound,
+    JobFailed,
     QueueNotServed,
+    UnknownDependency,
 )
-from glidemq_orchestrate.worker.signals import HandlerSignal
+from glidemq_orchestrate.worker.signals import BatchError, HandlerSignal, RetryLater, Skip, Suspend
 
 CLASSES: dict[str, type[GlideMQError]] = {
     name: kind
@@ -50,6 +59,35 @@ def test_every_class_is_used_by_the_code() -> None:
     bases = {name for name, kind in CLASSES.items() if kind.__subclasses__()}
     package = Path(inspect.getfile(glidemq_orchestrate)).parent
     assert set(CLASSES) - raised_in(package) - bases == set()
+
+
+EXAMPLES = [
+    CycleError(["a", "b"]),
+    DuplicateNode(["a"]),
+    UnknownDependency({"a": ["b"]}),
+    EncodeError("no JSON", where="data"),
+    JobFailed("1", "why"),
+    FlowFailed("f", [FailedNode("a", "f~a", "boom", 3)]),
+    FlowCancelled("f", "why"),
+    RetryLater(timedelta(seconds=3), "later", counts=False),
+    Suspend("wait", timedelta(seconds=1)),
+    Skip(),
+    BatchError([1, ValueError("two")]),
+]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_errors_and_signals_cross_processes_as_they_are(error: Exception) -> None:
+    found = pickle.loads(pickle.dumps(error))
+    assert (type(found), str(found), found.args) == (type(error), str(error), error.args)
+    assert repr(vars(found)) == repr(vars(error))
+
+
+def test_no_error_is_left_out_of_that() -> None:
+    for kind in CLASSES.values():
+        error = kind.__new__(kind, "a text")
+        found = pickle.loads(pickle.dumps(error))
+        assert (type(found), str(found)) == (kind, "a text")
 
 
 def test_every_error_can_be_caught_as_one() -> None:

@@ -17,7 +17,7 @@ from glidemq_orchestrate.keys import DEFAULT_PREFIX
 def cancel(
     flow_id: FlowIdArgument,
     url: Url = None,
-    reason: Annotated[str, typer.Option(help="Why; shown with the flow.")] = "by command line",
+    reason: Annotated[str, typer.Option(help="Reason, shown with the flow.")] = "by command line",
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:

@@ -34,7 +34,7 @@ def list_(
         str | None,
         typer.Option(metavar="AGE|TIME", help="Submitted since: 90m, 2h, 7d, or 2026-01-31T06:00+01:00."),
     ] = None,
-    limit: Annotated[int, typer.Option(help="List at most so many.")] = 20,
+    limit: Annotated[int, typer.Option(help="Maximum number of flows to list.")] = 20,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:

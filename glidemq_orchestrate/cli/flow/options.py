@@ -25,7 +25,7 @@ Exit codes:
 FlowIdArgument = Annotated[
     str, typer.Argument(metavar="FLOW_ID", help="The id of the flow; see `glidemq flow list`.")
 ]
-Wait = Annotated[bool, typer.Option(help="Wait until the flow has ended; the exit code tells how.")]
+Wait = Annotated[bool, typer.Option(help="Wait until the flow has ended; the exit code says how it ended.")]
 Watch = Annotated[bool, typer.Option(help="In a terminal, show the flow live while waiting.")]
 Timeout = Annotated[
     float | None,

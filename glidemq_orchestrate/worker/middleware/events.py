@@ -27,9 +27,13 @@ class Events:
     @property
     def has_listeners(self) -> bool:
         """Whether any middleware handles events now."""
-        for one in self._listeners:  # noqa: SIM110  a generator for each job costs more than the check
-            if one.hears_events:
-                return True
+        for one in self._listeners:
+            try:
+                if one.hears_events:
+                    return True
+            except BaseException:  # whatever it raises; once, as it would raise at every event
+                logger.exception("%s.hears_events raised: it gets no events", type(one).__name__)
+                self._listeners = [other for other in self._listeners if other is not one]
         return False
 
     def emit(self, kind: str, attempt: Attempt, seconds: float = 0.0, reason: str = "") -> None:

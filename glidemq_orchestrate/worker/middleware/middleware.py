@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from glidemq_orchestrate.errors import ConfigurationError
@@ -76,13 +77,24 @@ def wrap(
     return call(*given) if proceed is None else proceed()
 
 
-def check_middleware(given: Sequence[object]) -> tuple[Middleware, ...]:
+def check_middleware(given: Iterable[object]) -> tuple[Middleware, ...]:
     """The middleware given by a user, checked.
 
     Raises:
-        ConfigurationError: An item is something else, such as a class in place of an instance.
+        ConfigurationError: It is not a list, an item is not an instance of ``Middleware``, ``around`` is
+            not asynchronous, or ``on_event`` is.
     """
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(f"middleware must be a list of instances of Middleware, got {given!r}")
+    checked: list[Middleware] = []
     for one in given:
         if not isinstance(one, Middleware):
             raise ConfigurationError(f"middleware must be instances of Middleware, got {one!r}")
-    return tuple(one for one in given if isinstance(one, Middleware))
+        if not inspect.iscoroutinefunction(one.around):
+            raise ConfigurationError(f"{type(one).__name__}.around must be an async method")
+        if inspect.iscoroutinefunction(one.on_event):
+            raise ConfigurationError(
+                f"{type(one).__name__}.on_event must not be async: it would never be awaited"
+            )
+        checked.append(one)
+    return tuple(checked)

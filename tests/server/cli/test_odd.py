@@ -62,3 +62,14 @@ def test_every_command_shows_what_it_can(url: str, tmp_path: Path) -> None:
         if command == "queue list":
             assert "WRONGTYPE" in ran.stdout.decode()
     assert results == dict.fromkeys(COMMANDS, (0, ""))
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "shown"),
+    [(">&-", 0, ""), (">/dev/full", 1, "ConfigurationError: the output cannot be written: No space left")],
+)
+def test_an_output_that_cannot_be_written_is_no_traceback(redirection: str, code: int, shown: str) -> None:
+    command = f"{sys.executable} -m glidemq_orchestrate flow schema {redirection}"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    assert shown in done.stderr

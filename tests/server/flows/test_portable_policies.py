@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import Dependency, Flow, FlowNode, FlowProducer, FlowSpec, JobOptions, Rule
+from glidemq_orchestrate import (
+    Context,
+    Dependency,
+    Flow,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    Rule,
+    Skip,
+)
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.portable import rounds
@@ -20,7 +30,7 @@ from tests.rule_oracle import ENDS, verdicts
 from tests.server.policy_work import LONG, Work, node, reasons, states
 
 if TYPE_CHECKING:
-    from tests.conftest import Eventually
+    from tests.conftest import Eventually, RunWorker
     from tests.server.conftest import Hand
 
 Submit = Callable[..., Flow]
@@ -52,6 +62,22 @@ def test_a_rule_decides_by_the_ends_of_the_dependencies(rule: Rule, submit: Subm
     found = states(flow)
     assert {name: found[name] for name in expected if found[name] not in expected[name]} == {}
     assert (status.open, status.skipped) == (0, sum(state == "skipped" for state in found.values()))
+
+
+@pytest.mark.parametrize("path", ["staged", "portable"])
+def test_a_skipped_dependency_gives_no_input(
+    path: str, submit: Submit, flows: FlowProducer, run_worker: RunWorker
+) -> None:
+    def work(ctx: Context) -> Any:
+        if ctx.node == "b":
+            raise Skip
+        return sorted(ctx.inputs)
+
+    nodes = [FlowNode(name, "etl", "work") for name in "ab"]
+    nodes.append(FlowNode("c", "etl", "work", after=["a", "b"], rule=Rule.ALL_DONE))
+    run_worker(["etl"], {"work": work})
+    flow = submit(*nodes) if path == "portable" else flows.submit(FlowSpec("n", nodes), flow_id="f")
+    assert flow.wait(timeout=LONG).results == {"a": [], "c": ["a"]}
 
 
 def test_policies_and_reasons(submit: Submit, work: Work) -> None:

@@ -189,6 +189,71 @@ def test_one_that_raises_about_the_end_changes_nothing(
     eventually(lambda: seen.count("b heard completed") == 3)
 
 
+class Deaf(Middleware):
+    """Its property raises, which is asked at every event."""
+
+    def on_event(self, event: JobEvent) -> None:
+        raise AssertionError("never called")
+
+    @property
+    def hears_events(self) -> bool:
+        raise SystemExit(1)
+
+
+def test_one_that_raises_when_asked_whether_it_hears_events_changes_nothing(
+    queue: Queue, run_worker: RunWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_worker(["etl"], {"double": double}, middleware=[Deaf()], concurrency=1)
+    with queue:
+        for _ in range(3):  # more than there are slots
+            assert queue.add_and_wait("double", 1, timeout=SOON) == 2
+    assert caplog.text.count("Deaf.hears_events raised") == 1
+
+
+class Plain(Middleware):
+    def around(self, execution: Execution, proceed: Proceed) -> Any:
+        return proceed()
+
+
+class Late(Middleware):
+    async def on_event(self, event: JobEvent) -> None:  # type: ignore[override]
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (Noting("a", []), "a list"),
+        (None, "a list"),
+        ([Noting], "instances"),
+        ([Plain()], "Plain.around must be an async method"),
+        ([Late()], "Late.on_event must not be async"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_worker_is_made(given: Any, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
+        Worker("valkey://127.0.0.1:1", queues=["etl"], middleware=given)
+
+
+def test_any_iterable_of_middleware_will_do() -> None:
+    one = Noting("a", [])
+    assert Worker("valkey://127.0.0.1:1", queues=["etl"], middleware=iter([one]))._middleware == (one,)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("concurrency", "3"), ("concurrency", 0), ("prefetch", "x"), ("prefetch", -1), ("rate_limit", 5),
+        ("rate_limit", (0, timedelta(seconds=1))), ("rate_limit", (1, 5)), ("lock_duration", 5),
+        ("lock_duration", timedelta(0)), ("shutdown_timeout", 5), ("shutdown_timeout", timedelta(seconds=-1)),
+        ("token_limit", 5), ("handlers", 5), ("max_stalled", "3"), ("max_stalled", -1),
+    ],
+)  # fmt: skip
+def test_an_argument_of_the_wrong_kind_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        Worker("valkey://127.0.0.1:1", queues=["etl"], **{name: value})
+
+
 class Exiting(Middleware):
     async def around(self, execution: Execution, proceed: Proceed) -> Any:
         await proceed()

@@ -292,6 +292,25 @@ class TestBatches:
         assert max(sizes) == 4
         assert sum(sizes) == 11
 
+    def test_a_batch_is_of_one_queue(self, client: Any, url: str, run_worker: RunWorker) -> None:
+        """Limits and budgets are those of a queue."""
+        batches: list[set[str]] = []
+        handlers = Handlers()
+
+        @handlers.batch_handler("work", size=4, wait=timedelta(milliseconds=200))
+        async def work(contexts: list[Context]) -> list[Any]:
+            batches.append({ctx.queue for ctx in contexts})
+            return [None for _ in contexts]
+
+        with Queue("etl", url) as etl, Queue("spark", url) as spark:
+            for _ in range(8):
+                etl.add("work")
+                spark.add("work")
+            run_worker(["etl", "spark"], handlers, concurrency=4)
+            assert etl.add_and_wait("work", timeout=timedelta(seconds=30)) is None
+            assert spark.add_and_wait("work", timeout=timedelta(seconds=30)) is None
+        assert {len(queues) for queues in batches} == {1}
+
     def test_a_batch_that_returns_too_little_fails_as_a_whole(
         self, client: Any, run_worker: RunWorker, eventually: Eventually
     ) -> None:

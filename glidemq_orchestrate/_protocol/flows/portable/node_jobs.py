@@ -24,14 +24,14 @@ _KEEPING: Final = ("removeOnComplete", "removeOnFail")  # nodes are kept as long
 
 
 def result(queue: QueueKeys, job_id: str) -> Call[tuple[str, str] | None]:
-    """Name of the node and stored result of a job; None unless it has completed."""
+    """Name of the node and stored result of a job; None unless it has completed and was not skipped."""
 
     def decode(reply: Any) -> tuple[str, str] | None:
-        state, text, options = reply
+        state, text, options, skipped = reply
         _, name = RunOptions.from_wire(options or "").portable or ("", job_id)
-        return (name, text or "null") if state == "completed" else None
+        return (name, text or "null") if state == "completed" and not skipped else None
 
-    return job_hash.get_some(queue, job_id, ("state", "returnvalue", "opts"), decode)
+    return job_hash.get_some(queue, job_id, ("state", "returnvalue", "opts", "gmo:skipped"), decode)
 
 
 def add_node(  # noqa: PLR0913  what a node is made of
