@@ -45,9 +45,7 @@ def job_add(
     delay: Annotated[
         float, typer.Option(parser=seconds(), metavar="SECONDS", help="Time before the first run.")
     ] = 0,
-    job_id: Annotated[
-        str | None, typer.Option("--id", help="An id of your own, unique in the queue.")
-    ] = None,
+    job_id: Annotated[str | None, typer.Option("--id", help="Custom job id, unique in the queue.")] = None,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:

@@ -91,9 +91,7 @@ def worker(
     ] = 30,
     stop_after: Annotated[
         float,
-        typer.Option(
-            parser=seconds(), metavar="SECONDS", help="Time that running jobs have to end at a stop."
-        ),
+        typer.Option(parser=seconds(), metavar="SECONDS", help="Grace period for running jobs at shutdown."),
     ] = 10,
     allow_import: Annotated[
         list[str] | None,

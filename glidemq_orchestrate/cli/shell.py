@@ -48,7 +48,7 @@ Url = Annotated[
         help="The server: valkey://HOST:PORT; valkeys:// with TLS; valkey+cluster://, valkey+sentinel://.",
     ),
 ]
-Prefix = Annotated[str, typer.Option(help="First part of every key, as in glide-mq.")]
+Prefix = Annotated[str, typer.Option(help="Prefix of all keys, as in glide-mq.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
