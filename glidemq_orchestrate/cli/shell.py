@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -13,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, NoReturn, ParamSpec, TypeVar
+from typing import Annotated, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 
@@ -27,6 +28,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.jobs.bounds import MAX_DURATION
 
+_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -66,6 +68,8 @@ def reports_errors(command: Callable[P, T]) -> Callable[P, T]:
         except BrokenPipeError:  # ``| head`` has seen enough
             raise
         except OSError as exc:
+            if exc.errno not in _DISK or exc.filename is not None:
+                raise
             stop_with(ConfigurationError(f"the output cannot be written: {exc.strerror}"), 1, exc)
         except UnicodeEncodeError as exc:
             stop_with(ConfigurationError("an argument is not UTF-8 text"), 2, exc)

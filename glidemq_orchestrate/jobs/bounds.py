@@ -6,7 +6,7 @@ import math
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.errors import GlideMQError, InvalidJob
 from glidemq_orchestrate.names import NameRule
 
 MAX_DURATION: Final = timedelta(days=10_000)  # scores of waiting jobs have 42 bits for a time in ms
@@ -16,16 +16,18 @@ LOOK_AT: Final = 100_000
 """How many jobs a search or count reads at most, unless the caller says otherwise."""
 
 
-def whole(name: str, value: object, least: int, most: int | None = None) -> None:
+def whole(
+    name: str, value: object, least: int, most: int | None = None, *, error: type[GlideMQError] = InvalidJob
+) -> None:
     """Refuse a value that is not a whole number within the bounds; the message names the option.
 
     Raises:
-        InvalidJob: The value is refused.
+        InvalidJob, or ``error``: The value is refused.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidJob(f"{name} must be a whole number of at least {least}, got {value!r}")
+        raise error(f"{name} must be a whole number of at least {least}, got {value!r}")
     if value > (2**53 if most is None else most):
-        raise InvalidJob(f"{name} must be at most {2**53 if most is None else most}, got {value!r}")
+        raise error(f"{name} must be at most {2**53 if most is None else most}, got {value!r}")
 
 
 def amount(name: str, value: object, *, least: float = 0.0) -> None:
@@ -39,22 +41,27 @@ def amount(name: str, value: object, *, least: float = 0.0) -> None:
 
 
 def lasting(
-    name: str, value: object, *, least: timedelta = timedelta(0), most: timedelta = MAX_DURATION
+    name: str,
+    value: object,
+    *,
+    least: timedelta = timedelta(0),
+    most: timedelta = MAX_DURATION,
+    error: type[GlideMQError] = InvalidJob,
 ) -> None:
     """Refuse a value that is not a duration within the bounds.
 
     Raises:
-        InvalidJob: The value is refused.
+        InvalidJob, or ``error``: The value is refused.
     """
     if not isinstance(value, timedelta):
-        raise InvalidJob(f"{name} must be a timedelta, got {type(value).__name__}")
+        raise error(f"{name} must be a timedelta, got {type(value).__name__}")
     if value < timedelta(0):
-        raise InvalidJob(f"{name} must not be negative, got {value}")
+        raise error(f"{name} must not be negative, got {value}")
     # Compared as it is sent: in whole milliseconds.
     if milliseconds(value) < milliseconds(least):
-        raise InvalidJob(f"{name} must be at least {_duration(least)}, got {value}")
+        raise error(f"{name} must be at least {_duration(least)}, got {value}")
     if value > most:
-        raise InvalidJob(f"{name} must be at most {most}, got {value}")
+        raise error(f"{name} must be at most {most}, got {value}")
 
 
 def named(name: str, value: object) -> None:

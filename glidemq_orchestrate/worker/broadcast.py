@@ -23,7 +23,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, decode, encode
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.jobs.subjects import check_pattern
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.names import SUBSCRIPTION
@@ -91,8 +91,9 @@ class BroadcastWorker(Service):
             raise ConfigurationError("subscription must not be blank")
         if isinstance(subjects, str):
             raise ConfigurationError("subjects must be a list of patterns")
-        if concurrency < 1 or lock_duration < timedelta(seconds=1):
-            raise ConfigurationError("concurrency must be at least 1, lock_duration at least a second")
+        whole("concurrency", concurrency, 1, error=ConfigurationError)
+        second, most = timedelta(seconds=1), timedelta.max
+        lasting("lock_duration", lock_duration, least=second, most=most, error=ConfigurationError)
         keys = QueueKeys(self._prefix, check_queue_name(name))
         patterns = tuple(check_pattern(pattern) for pattern in subjects)
         self._subscription = Subscription(keys, subscription, start_from, patterns)

@@ -28,11 +28,10 @@ from glidemq_orchestrate._ops.worker.workers import OURS
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
-from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.worker.allowed_imports import check_packages
-from glidemq_orchestrate.worker.arguments import duration, whole
 from glidemq_orchestrate.worker.caller import Caller
 from glidemq_orchestrate.worker.calls import Threads
 from glidemq_orchestrate.worker.contexts import Contexts
@@ -111,17 +110,19 @@ class Worker(Service):
         super().__init__(url, name=name, prefix=prefix, clock=clock)
         if not queues or isinstance(queues, str):
             raise ConfigurationError("queues must be a list of at least one queue name")
-        whole("concurrency", concurrency, 1)
-        whole("max_stalled", max_stalled, 0)
+        count = functools.partial(whole, error=ConfigurationError)
+        time_of = functools.partial(lasting, most=timedelta.max, error=ConfigurationError)
+        count("concurrency", concurrency, 1)
+        count("max_stalled", max_stalled, 0)
         if prefetch is not None:
-            whole("prefetch", prefetch, 0)
+            count("prefetch", prefetch, 0)
         if rate_limit is not None:
             if not isinstance(rate_limit, tuple) or len(rate_limit) != 2:
                 raise ConfigurationError(f"rate_limit must be a count and a timedelta, got {rate_limit!r}")
-            whole("the count of rate_limit", rate_limit[0], 1)
-            duration("the time of rate_limit", rate_limit[1], timedelta(milliseconds=1))
-        duration("lock_duration", lock_duration, timedelta(seconds=1))
-        duration("shutdown_timeout", shutdown_timeout, timedelta(0))
+            count("the count of rate_limit", rate_limit[0], 1)
+            time_of("the time of rate_limit", rate_limit[1], least=timedelta(milliseconds=1))
+        time_of("lock_duration", lock_duration, least=timedelta(seconds=1))
+        time_of("shutdown_timeout", shutdown_timeout, least=timedelta(0))
         for kind, what, value in ((Handlers, "handlers", handlers), (TokenLimit, "token_limit", token_limit)):
             if value is not None and not isinstance(value, kind):
                 raise ConfigurationError(f"{what} must be of the type {kind.__name__}, got {value!r}")

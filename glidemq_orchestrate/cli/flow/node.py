@@ -48,12 +48,12 @@ def node(
     if as_json:
         say_json(row)
         return
-    console.print(node_table(row, full=full))
+    console.print(details(row, full=full))
     if len(wanted) < len(node.after):
         console.print(f"{len(node.after) - len(wanted):,} more inputs; --full shows all", style="dim")
 
 
-def node_table(row: Mapping[str, Any], *, full: bool) -> Table:
+def details(row: Mapping[str, Any], *, full: bool) -> Table:
     """The fields of a node, one per line; long values are cut unless ``full``."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
