@@ -33,6 +33,7 @@ from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
 from glidemq_orchestrate.worker.contexts import refuse_unreadable
 from glidemq_orchestrate.worker.core import judge_error, judge_result, reconnect_delays, refuse
 from glidemq_orchestrate.worker.handler import Handler
+from glidemq_orchestrate.worker.own_task import JobTask
 from glidemq_orchestrate.worker.service import Service
 
 __all__ = ["BroadcastWorker"]
@@ -101,7 +102,7 @@ class BroadcastWorker(Service):
         self._lock_ms, self._max_stalled = milliseconds(lock_duration), max_stalled
         self._shutdown_seconds = shutdown_timeout.total_seconds()
         self._threads = Threads("glidemq-broadcast")
-        self._held: dict[str, tuple[Attempt, asyncio.Task[None]]] = {}
+        self._held: dict[str, tuple[Attempt, JobTask]] = {}
         self._cancelled: dict[str, Cancelled] = {}
         self._again = True
         self._room_to_send = threading.Semaphore(MOST_UNSENT)
@@ -128,7 +129,7 @@ class BroadcastWorker(Service):
             cancelled.set()
         tasks = [task for _, task in self._held.values()]
         for task in tasks:
-            task.cancel()
+            task.end()
         if tasks:
             await asyncio.wait(tasks)
             logger.warning(
@@ -183,7 +184,7 @@ class BroadcastWorker(Service):
             )
         )  # fmt: skip
         for attempt in begun:
-            task = asyncio.create_task(self._work(attempt))
+            task = JobTask(self._work(attempt), loop=asyncio.get_running_loop())
             self._held[attempt.entry_id] = attempt, task
             task.add_done_callback(functools.partial(self._task_ended, attempt))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.own_task import JobTask
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +29,6 @@ class Execution:
     started: float
     contexts: Sequence[Context] = ()
     stopped: dict[str, bool] | None = None
-    task: asyncio.Task[None] | None = None
+    task: JobTask | None = None
     has_ended: bool = False
     is_over: bool = False

@@ -36,6 +36,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.core import Slots, reconnect_delays, refuse
 from glidemq_orchestrate.worker.failure_log import FailureLog
+from glidemq_orchestrate.worker.own_task import OwnTask
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -117,7 +118,7 @@ class Feed:
         self._at_rest = asyncio.Event()
         self._all_replied = asyncio.Event()
         self._all_replied.set()
-        self._lanes: set[asyncio.Task[None]] = set()
+        self._lanes: set[OwnTask] = set()
         self._suspects: deque[Outcome] = deque()
         self._suspects_at = 0.0
         self._pauses = reconnect_delays()
@@ -147,7 +148,7 @@ class Feed:
             while True:
                 if (flight := self._next(len(self._lanes))) is not None:
                     lane = Lane(flight)
-                    task = self._loop.create_task(self._call(lane))
+                    task = OwnTask(self._call(lane), loop=self._loop)
                     self._lanes.add(task)
                     task.add_done_callback(functools.partial(self._lane_ended, lane))
                 elif not self._lanes and not self._suspects and self._closing:
@@ -159,7 +160,7 @@ class Feed:
                 self._due.cancel()
             lanes = list(self._lanes)
             for task in lanes:
-                task.cancel()
+                task.end()
             await asyncio.gather(*lanes, return_exceptions=True)
 
     async def _call(self, lane: Lane) -> None:

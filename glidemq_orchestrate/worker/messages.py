@@ -24,6 +24,7 @@ from glidemq_orchestrate.errors import GlideMQError, ServerBusy, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.worker.own_task import OwnTask
 
 T = TypeVar("T")
 
@@ -104,7 +105,7 @@ class Messenger:
     def __init__(self, run: Run, queues: Mapping[str, QueueKeys], clock: Clock) -> None:
         self._run, self._queues, self._clock = run, queues, clock
         self._outboxes: dict[tuple[str, str], Outbox] = {}
-        self._senders: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._senders: dict[tuple[str, str], OwnTask] = {}
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
 
@@ -175,7 +176,7 @@ class Messenger:
 
     def _begin(self, key: tuple[str, str], outbox: Outbox) -> None:
         if key not in self._senders:
-            self._senders[key] = self._loop.create_task(self._send(key, outbox))
+            self._senders[key] = OwnTask(self._send(key, outbox), loop=self._loop)
 
     async def _send(self, key: tuple[str, str], outbox: Outbox) -> None:
         """Send the messages of an outbox until it is empty."""

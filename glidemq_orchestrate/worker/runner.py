@@ -21,6 +21,7 @@ from glidemq_orchestrate.worker.handler import Registered
 from glidemq_orchestrate.worker.judge import Judge
 from glidemq_orchestrate.worker.log import Log
 from glidemq_orchestrate.worker.middleware.events import Events
+from glidemq_orchestrate.worker.own_task import JobTask
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -113,7 +114,7 @@ class JobRunner:
         for attempt in attempts:
             self._running[attempt.queue, attempt.job_id] = execution
             self._events.emit("active", attempt)
-        execution.task = self._loop.create_task(self._work(execution))
+        execution.task = JobTask(self._work(execution), loop=self._loop)
         self._tasks[execution.task] = execution
         execution.task.add_done_callback(self._task_ended)
 
@@ -195,7 +196,7 @@ class JobRunner:
         registered = self._handlers.get(attempt.name)
         is_stoppable = registered is not None and (registered.is_async or registered.in_process)
         if is_stoppable and execution.task and all(held.job_id in stopped for held in execution.attempts):
-            execution.task.cancel()
+            execution.task.end()
 
     def _drop(self, attempt: Attempt, *, revoked: bool) -> None:
         """Drop a job that has not started."""
@@ -217,7 +218,7 @@ class JobRunner:
             for context in execution.contexts:
                 context.cancelled.set()
             if execution.task is not None:
-                execution.task.cancel()
+                execution.task.end()
         await self.drain(seconds)
         held = list(self._slots.held.values())
         await asyncio.gather(*map(self._messenger.flush, held))

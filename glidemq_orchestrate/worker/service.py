@@ -26,6 +26,7 @@ from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.worker.core import reconnect_delays
 from glidemq_orchestrate.worker.failure_log import FailureLog
+from glidemq_orchestrate.worker.own_task import OwnTask
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -50,7 +51,7 @@ class Service(AsyncFacade, ABC):
         self._asked_to_stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[OwnTask] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._failures = FailureLog(name)
         self._owns_signals = False
@@ -59,7 +60,7 @@ class Service(AsyncFacade, ABC):
         """Serve until ``stop`` or, in the main thread, SIGTERM or SIGINT. Blocks. Raises as ``serve``."""
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
-            task = loop.create_task(self.serve())
+            task = OwnTask(self.serve(), loop=loop)
             while True:
                 try:
                     loop.run_until_complete(task)
@@ -166,9 +167,9 @@ class Service(AsyncFacade, ABC):
 
     # --- tasks ---
 
-    def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    def _keep(self, what: str, work: Callable[[], Awaitable[None]]) -> OwnTask:
         """Start a task; whenever it fails, it starts again after a pause. It ends when it returns."""
-        task = asyncio.get_running_loop().create_task(self._kept(what, work), name=what)
+        task = OwnTask(self._kept(what, work), loop=asyncio.get_running_loop(), name=what)
         self._tasks.append(task)
         return task
 
@@ -179,7 +180,7 @@ class Service(AsyncFacade, ABC):
         work: Callable[[], Awaitable[float | None]],
         *,
         immediately: bool = True,
-    ) -> asyncio.Task[None]:
+    ) -> OwnTask:
         """Repeat a chore every so many seconds, or sooner if it returns a shorter time."""
 
         async def again() -> None:
@@ -216,7 +217,7 @@ class Service(AsyncFacade, ABC):
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:
-            task.cancel()
+            task.end()
         if self._tasks:
             await asyncio.wait(self._tasks)
 

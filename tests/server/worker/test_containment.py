@@ -89,6 +89,28 @@ async def cancel_myself(ctx: Context) -> None:
     await asyncio.sleep(0)
 
 
+async def cancel_everything(ctx: Context) -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+    await asyncio.sleep(0)
+
+
+async def cancelled_by_its_watchdog(ctx: Context) -> str:
+    task = asyncio.current_task()
+    assert task is not None
+
+    async def watchdog() -> None:
+        task.cancel()
+
+    watching = asyncio.create_task(watchdog())
+    try:
+        await asyncio.sleep(30)
+    except asyncio.CancelledError:
+        task.uncancel()
+        await watching
+    return "stopped by its watchdog"
+
+
 async def leave_by_another_task(ctx: Context) -> None:
     async def leave() -> NoReturn:
         sys.exit(4)
@@ -136,6 +158,25 @@ class TestHandlers:
         kind = queue.add("kind")
         eventually(lambda: queue.get_job(kind).state is JobState.COMPLETED)
         assert running.error is None
+
+    def test_a_handler_that_cancels_every_task_of_the_loop_ends_no_worker(
+        self, queue: Queue, run_worker: RunWorker, eventually: Eventually
+    ) -> None:
+        running = run_worker(["etl"], {"mean": cancel_everything, "kind": lambda ctx: "fine"})
+        for _ in range(5):
+            mean, kind = queue.add("mean"), queue.add("kind")
+            eventually(partial(is_in, queue, mean, JobState.FAILED))
+            eventually(partial(is_in, queue, kind, JobState.COMPLETED))
+        assert running.error is None
+        assert not running.worker._slots.held
+
+    def test_a_task_of_a_handler_can_cancel_the_handler(
+        self, queue: Queue, run_worker: RunWorker, eventually: Eventually
+    ) -> None:
+        run_worker(["etl"], {"mean": cancelled_by_its_watchdog})
+        job = queue.add("mean")
+        eventually(partial(is_in, queue, job, JobState.COMPLETED))
+        assert queue.get_job(job).result == "stopped by its watchdog"
 
     @pytest.mark.parametrize(
         "exc", [SystemExit(2), KeyboardInterrupt(), Odd(), StopIteration()], ids=repr_type
