@@ -8,7 +8,8 @@ indented.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Generic
 
 from glidemq_orchestrate.flows.forms.fold import Group, N
 
@@ -16,40 +17,52 @@ _DEEPEST: Final = 16
 _ROOT: Final = -1
 
 
-def layout(groups: Sequence[Group[N]]) -> list[tuple[str, Group[N]]]:
-    """Every group once, with the tree lines that lead to it.
+@dataclass(eq=False)
+class Place(Generic[N]):
+    """Where a group is drawn.
+
+    Attributes:
+        group: None at the root, for flows that begin with branches.
+        branches: What is indented below it: for each branch, the places under each other.
+    """
+
+    group: Group[N] | None
+    branches: list[list[Place[N]]] = field(default_factory=list)
+
+
+def layout(groups: Sequence[Group[N]]) -> list[Place[N]]:
+    """The places under each other that are not indented; every group is in one place.
 
     Args:
         groups: Dependencies before dependents, as ``fold`` returns them.
     """
     below = _below(groups)
-    rows: list[tuple[str, Group[N]]] = []
-    todo = _placed(groups, _ROOT, below, "")[::-1]
+    root: Place[N] = Place(None)
+    outermost: list[Place[N]] = []
+    todo = [(_ROOT, root, outermost, 0)]
     while todo:
-        at, first, rest = todo.pop()
-        rows.append((first, groups[at]))
-        todo += _placed(groups, at, below, rest)[::-1]
-    return rows
+        at, place, level, depth = todo.pop()
+        level.append(place)
+        branches, beside = _split(groups, at, below.get(at, []), depth)
+        place.branches = [[] for _ in branches]
+        inside = zip(branches, place.branches, strict=True)
+        todo += [
+            *((child, Place(groups[child]), level, depth) for child in beside[::-1]),
+            *[(child, Place(groups[child]), branch, depth + 1) for child, branch in inside][::-1],
+        ]
+    return outermost if root.branches else outermost[1:]
 
 
-def _placed(
-    groups: Sequence[Group[N]], at: int, below: dict[int, list[int]], rest: str
-) -> list[tuple[int, str, str]]:
-    """The groups directly below one: each with its tree lines, and those of the groups below it."""
-    children = below.get(at, [])
-    if len(children) == 1:
-        return [(children[0], rest, rest)]
+def _split(
+    groups: Sequence[Group[N]], at: int, children: Sequence[int], depth: int
+) -> tuple[Sequence[int], Sequence[int]]:
+    """The branches among the groups below one, and what is not indented: joins, or a chain."""
     own = [] if at == _ROOT else [at]
     branches = [child for child in children if groups[child].after == own]
     joins = [child for child in children if groups[child].after != own]
-    if (at == _ROOT and not joins) or len(rest) > 3 * _DEEPEST:
-        return [(child, rest, rest) for child in children]
-    found = []
-    for branch in branches:
-        is_last = branch == branches[-1] and not joins
-        lines = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
-        found.append((branch, rest + lines[0], rest + lines[1]))
-    return found + [(join, rest, rest) for join in joins]
+    if len(children) == 1 or (at == _ROOT and not joins) or depth >= _DEEPEST:
+        return [], children
+    return branches, joins
 
 
 def _below(groups: Sequence[Group[N]]) -> dict[int, list[int]]:

@@ -16,9 +16,10 @@ from rich.text import Text
 
 from glidemq_orchestrate import JobState
 from glidemq_orchestrate.cli.events import _json
+from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.cli.shell import say, say_json
 from glidemq_orchestrate.cli.terminal import SafeConsole, SafeFormatter, printable
-from glidemq_orchestrate.cli.view import flow_view, summary_table
+from glidemq_orchestrate.cli.view import summary_table
 from glidemq_orchestrate.clients.events import Event
 from glidemq_orchestrate.flows.spec import FlowId, FlowState, FlowStatus, NodeStatus
 

@@ -1,0 +1,223 @@
+"""Draws a flow for a terminal: from values to rich renderables, without a server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from glidemq_orchestrate.flows.forms.critical_path import critical_path
+from glidemq_orchestrate.flows.forms.fold import Group as Folded
+from glidemq_orchestrate.flows.forms.fold import fold
+from glidemq_orchestrate.flows.forms.tree import Place, layout
+from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.jobs.states import JobState
+
+_LOOKS: Final = {
+    JobState.COMPLETED: ("✔", "green"),
+    JobState.FAILED: ("✘", "bold red"),
+    JobState.SKIPPED: ("⤼", "dim"),
+    JobState.ACTIVE: ("▶", "bold cyan"),
+    JobState.WAITING: ("…", "yellow"),
+    JobState.DELAYED: ("◷", "yellow"),
+}
+_LABEL: Final = "."
+_WIDEST: Final = 1_000
+_BLOCKED: Final = ("·", "dim")
+FOLD_FROM: Final = 5
+MOST_ALONE: Final = 5
+_CONSEQUENCES: Final = ("upstream failed: ", "cancelled: ")
+
+
+def flow_view(
+    status: FlowStatus, nodes: Sequence[NodeStatus], *, now: datetime | None = None, rows: int | None = None
+) -> RenderableType:
+    """Header, bar and tree; fan-outs are folded, and the critical path is marked.
+
+    Args:
+        status: The record.
+        nodes: All nodes, dependencies before dependents.
+        now: The time for the durations of running nodes; None: they are not shown.
+        rows: Maximum number of lines of the tree; failed and active nodes are shown first.
+    """
+    failed = Text(f", {status.failed:,} failed", style="red") if status.failed else Text()
+    skipped = Text(f", {status.skipped:,} skipped", style="dim") if status.skipped else Text()
+    parts = [
+        Text(status.name, style="bold"),
+        Text(status.id, style="dim"),
+        Text(status.state, style=_colour(status)),
+        Text(f"{status.completed:,}/{status.total:,} completed") + failed + skipped,
+    ]
+    if seconds := _between(status.created_at, status.finished_at or now):
+        parts.append(Text(seconds))
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=status.total, completed=status.total - status.open, width=60))
+    path = critical_path(nodes)
+    tree = [node_table(nodes, path=path, now=now, rows=rows)]
+    foot = [Text(status.reason, style="red")] if status.reason else []
+    return Group(Text("  ").join(parts), bar, *tree, *foot, *_path_line(nodes, path, now))
+
+
+def node_table(
+    nodes: Sequence[NodeStatus],
+    *,
+    path: Sequence[str] = (),
+    now: datetime | None = None,
+    rows: int | None = None,
+) -> Table:
+    """The nodes as a tree: one row for each node or folded group of nodes."""
+    has_queues = len({node.queue for node in nodes}) > 1
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("node", *(["queue"] if has_queues else []), "state", "time", "tries", "after", "detail"):
+        right = title in ("time", "tries")
+        table.add_column(title, justify="right" if right else "left", no_wrap=title != "detail")
+    causes = [node.name for node in nodes if _is_cause(node)][:MOST_ALONE]
+    groups = fold(nodes, at_least=FOLD_FROM, alone=lambda node: node.name in causes)
+    shown = _shown(groups, rows)
+    for guides, group in _lines(layout(groups), shown):
+        queue = [Text(group.nodes[0].queue)] if has_queues else []
+        after = [groups[number].label for number in group.after] if len(group.after) > 1 else []
+        node, *cells = _cells(group, set(path), now)
+        table.add_row(Text(guides, style="dim") + node, *queue, *cells[:3], _names(after), cells[3])
+    if len(shown) < len(groups):
+        table.add_row(Text(f"… {len(groups) - len(shown):,} more lines", style="dim"))
+    return table
+
+
+def _shown(groups: Sequence[Folded[NodeStatus]], most: int | None) -> set[int]:
+    """The ids of the groups to show when there are more than ``most``: failed and active nodes first."""
+    if most is None or len(groups) <= most:
+        return set(map(id, groups))
+    interest = {JobState.FAILED: 0, JobState.ACTIVE: 1, JobState.COMPLETED: 3, JobState.SKIPPED: 3}
+    interest[JobState.WAITING_CHILDREN] = 4
+    ranked = sorted(groups, key=lambda group: min(interest.get(node.state, 2) for node in group.nodes))
+    return set(map(id, ranked[: max(most - 1, 1)]))
+
+
+def _lines(places: Sequence[Place[NodeStatus]], shown: set[int]) -> list[tuple[str, Folded[NodeStatus]]]:
+    """The shown groups from top to bottom, each with the guides of the tree before it."""
+    order: list[Folded[NodeStatus] | None] = []
+    drawn = _drawn(places, shown, order)
+    lines = Console(width=_WIDEST, color_system=None).render_lines(drawn, pad=False)
+    guides = ("".join(segment.text for segment in line).rstrip(_LABEL) for line in lines)
+    return [
+        (guide, group) for guide, group in zip(guides, order, strict=True) if group and id(group) in shown
+    ]
+
+
+def _drawn(
+    places: Sequence[Place[NodeStatus]], shown: set[int], order: list[Folded[NodeStatus] | None]
+) -> Group:
+    """A tree of the shown groups and what they are below, without names; ``order`` gets its lines."""
+    drawn: list[RenderableType] = []
+    for place in places:
+        at, tree = len(order), Tree(_LABEL)
+        order.append(place.group)
+        for branch in place.branches:
+            if (inside := _drawn(branch, shown, order)).renderables:
+                tree.add(inside)
+        if tree.children:
+            drawn.append(tree)
+        elif id(place.group) in shown:
+            drawn.append(Text(_LABEL))
+        else:
+            del order[at]
+    return Group(*drawn)
+
+
+def _is_cause(node: NodeStatus) -> bool:
+    """Whether a node failed by itself, not because of another."""
+    return node.state is JobState.FAILED and not node.reason.startswith(_CONSEQUENCES)
+
+
+def _path_line(nodes: Sequence[NodeStatus], path: Sequence[str], now: datetime | None) -> list[Text]:
+    if len(path) < 2:
+        return []
+    known = {node.name: node for node in nodes}
+    took = _between(known[path[0]].started_at, known[path[-1]].finished_at or now)
+    names = [*path[:4], "…", *path[-3:]] if len(path) > 8 else path
+    line = Text("◆ critical path: ", style="yellow") + Text(" → ".join(names))
+    return [line + Text(f"  {took}", style="dim")]
+
+
+def _cells(
+    group: Folded[NodeStatus], path: set[str], now: datetime | None
+) -> tuple[Text, Text, Text, Text, Text]:
+    """Name, state, time, tries and detail; as Text, since names and reasons may look like markup."""
+    nodes = group.nodes
+    mark, style = _mark(nodes)
+    on_path = Text(" ◆", style="yellow") if any(node.name in path for node in nodes) else Text()
+    name = Text(mark, style=style) + Text(f" {group.label}") + on_path
+    tries = max(node.attempts for node in nodes)
+    shown_tries = Text(f"{'≤ ' if group.is_folded else ''}{tries}" if tries > 1 else "")
+    if not group.is_folded:
+        (node,) = nodes
+        time = _between(node.started_at, node.finished_at or now) if _has_run(node) else ""
+        return name, Text(_word(node.state), style=style), Text(time), shown_tries, Text(_detail(node))
+    counts = Counter(node.state for node in nodes)
+    states = [
+        Text(f"{count:,} {_word(state)}", style=_look(state)[1]) for state, count in counts.most_common()
+    ]
+    state = Text(f"{len(nodes):,} nodes: ") + Text(", ").join(states)
+    longest = max((node.seconds for node in nodes if node.seconds is not None), default=None)
+    reason = next((node.reason for node in nodes if node.state is JobState.FAILED), "")
+    return name, state, Text("" if longest is None else f"≤ {_duration(longest)}"), shown_tries, Text(reason)
+
+
+def _mark(nodes: Sequence[NodeStatus]) -> tuple[str, str]:
+    """The mark and style of a group: of its failed or active nodes, if any."""
+    states = {node.state for node in nodes}
+    for state in (JobState.FAILED, JobState.ACTIVE):
+        if state in states:
+            return _look(state)
+    if len(states) > 1 and JobState.COMPLETED in states:  # some have run, others will
+        return _look(JobState.ACTIVE)
+    return _look(next(iter(states)))
+
+
+def _look(state: JobState) -> tuple[str, str]:
+    return _LOOKS.get(state, _BLOCKED)
+
+
+def _has_run(node: NodeStatus) -> bool:
+    return node.state is JobState.ACTIVE or node.seconds is not None
+
+
+def _between(start: datetime | None, end: datetime | None) -> str:
+    return "" if start is None or end is None else _duration((end - start).total_seconds())
+
+
+def _duration(seconds: float) -> str:
+    """A duration as shown: ``0.4 s``, ``2 min 05 s``, ``3 h 20 min``."""
+    whole = max(seconds, 0.0)
+    if whole < 60:
+        return f"{whole:.1f} s"
+    minutes, rest = divmod(round(whole), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _word(state: JobState) -> str:
+    return "blocked" if state is JobState.WAITING_CHILDREN else str(state)
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]} ({len(names)})"
+
+
+def _detail(node: NodeStatus) -> str:
+    if node.state in (JobState.FAILED, JobState.SKIPPED):
+        return node.reason
+    if node.state is JobState.ACTIVE and isinstance(node.progress, dict):
+        return ", ".join(f"{name} {value}" for name, value in node.progress.items())
+    return "" if node.progress is None or node.state is not JobState.ACTIVE else str(node.progress)
+
+
+def _colour(status: FlowStatus) -> str:
+    return {"completed": "green", "failed": "bold red", "cancelled": "yellow"}.get(status.state, "cyan")
