@@ -1,0 +1,97 @@
+"""One round from its seed to its outcome."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from glidemq_orchestrate import FlowProducer, JobOptions, JobState, Queue
+from glidemq_orchestrate.errors import FlowNotFound, TransportError
+from tests.chaos.checker import Checker
+from tests.chaos.faults import BY_NAME
+from tests.chaos.leftovers import leftovers
+from tests.chaos.roles import CONCURRENCY
+from tests.chaos.round import Round, Size
+
+SETTLE_SECONDS: Final = 120.0
+PROBE_SECONDS: Final = 30.0
+MOST_SURPRISES: Final = 10
+
+
+def outcome_of(
+    seed: int, folder: Path, size: Size, *, only: str = "", progress: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Play a round and check it.
+
+    Args:
+        seed: Decides what happens.
+        folder: For its files; the ledger stays there.
+        size: How much happens.
+        only: The names of the faults, comma-separated; all by default.
+        progress: Called with what goes on.
+    """
+    faults = [BY_NAME[name] for name in filter(None, only.split(","))] or BY_NAME.values()
+    with Round(seed, folder, size, faults) as played:
+        played.harm(progress)
+        progress("settling")
+        begun = time.monotonic()
+        played.settle(lambda: has_settled(played), SETTLE_SECONDS)
+        took = time.monotonic() - begun
+        progress("checking")
+        violations = list(played.surprises)
+        if not played.world.may_prefetch:  # a worker that holds a job for later has no place for it now
+            violations += _probe(played, size.workers)
+        played.entries += played.reader.new()
+        checker = Checker(played.world.url, played.world.plan, played.entries)
+        violations += checker.violations()
+        violations += leftovers(played.server.client, played.queues)
+        kinds = Counter(entry["kind"] for entry in played.entries)
+        return {
+            "seed": seed, "kills": dict(played.kills), "faults": dict(played.done), "flows": size.flows,
+            "nodes": checker.nodes, "runs": kinds["begin"], "accepted": kinds["completed"],
+            "settled_seconds": round(took, 2), "violations": violations,
+        }  # fmt: skip
+
+
+def has_settled(played: Round) -> bool:
+    """Whether everybody but the workers has done its part, and every flow has ended."""
+    if len(played.surprises) > MOST_SURPRISES:
+        return True
+    if not all(process.is_over for process in played.processes if process.role != "worker"):
+        return False
+    try:
+        with FlowProducer(played.world.url) as flows:
+            states = [flows.get(flow.flow_id).status().state for flow in played.world.plan.flows]
+        counts = [_counts(name, played.world.url) for name in played.queues]
+    except (FlowNotFound, TransportError):
+        return False
+    return all(state.is_terminal for state in states) and not any(counts)
+
+
+def _counts(name: str, url: str) -> int:
+    """The jobs of a queue that have not ended, but for the next of its schedule."""
+    with Queue(name, url) as queue:
+        found = queue.counts(indexed_only=True)
+    return sum(found.get(state, 0) for state in (JobState.ACTIVE, JobState.WAITING, JobState.PRIORITIZED))
+
+
+def _probe(played: Round, workers: int) -> list[str]:
+    """Whether every place of every worker is free: as many jobs as there are places run at once."""
+    places, home = workers * CONCURRENCY, played.queues[0]
+    data = {"places": places, "seconds": PROBE_SECONDS}
+    with Queue(home, played.world.url) as queue:
+        jobs = [
+            queue.add(
+                "barrier",
+                data,
+                options=JobOptions(job_id=f"barrier{n}", ttl=timedelta(seconds=PROBE_SECONDS)),
+            )
+            for n in range(places)
+        ]
+        played.settle(lambda: all(queue.get_job(job).state.is_terminal for job in jobs), PROBE_SECONDS * 2)
+        bad = [job for job in jobs if queue.get_job(job).state != "completed"]
+    return [f"{len(bad)} of {places} places of the workers were not given"] if bad else []

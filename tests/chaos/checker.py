@@ -1,0 +1,204 @@
+"""What must hold after a round: read from the ledger and from the server, against the model of the rules."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from glidemq_orchestrate import FlowProducer, JobState, NodeStatus, Queue, Rule
+from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
+from tests.chaos.handlers import value_of
+from tests.chaos.ledger import Entry
+from tests.chaos.model import Allowed, ends, fails
+from tests.chaos.plan import FlowPlan, Plan, Step
+
+EARLY: Final = {Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS}
+"""Rules that do not wait for every dependency."""
+
+
+class Book:
+    """The ledger of a round, by what is asked of it."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        by_kind: dict[str, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            by_kind[entry["kind"]].append(entry)
+        self.begins = {entry["run"]: entry for entry in by_kind["begin"]}
+        self.ends = {entry["run"]: entry for entry in by_kind["end"]}
+        times = Counter(entry["run"] for entry in by_kind["begin"])
+        self.doubles = [run for run, count in times.items() if count > 1]
+        self.accepted = Counter((entry["queue"], entry["job"]) for entry in by_kind["completed"])
+        self.steered = {entry["flow"]: entry for entry in by_kind["steered"]}
+        self.waited = {entry["flow"]: entry["state"] for entry in by_kind["waited"]}
+        self.submitted = {entry["flow"] for entry in by_kind["submitted"]}
+        self.added = [(entry["queue"], entry["job"]) for entry in by_kind["added"]]
+        self.slots: dict[str, set[str]] = defaultdict(set)
+        for entry in by_kind["tick"]:
+            self.slots[str(entry["slot"])].add(entry["job"])
+
+
+class Checker:
+    """Finds what does not hold.
+
+    Args:
+        url: The server.
+        plan: What should have happened.
+        entries: The whole ledger.
+    """
+
+    def __init__(self, url: str, plan: Plan, entries: Sequence[Entry]) -> None:
+        self._url, self._plan, self._book = url, plan, Book(entries)
+        self.nodes = 0
+
+    def violations(self) -> Iterator[str]:
+        """Everything that is wrong, in sentences."""
+        for run in self._book.doubles:
+            yield f"the attempt {run} ran twice"
+        for slot, jobs in self._book.slots.items():
+            if len(jobs) > 1:
+                yield f"slot {slot} of the schedule was fired {len(jobs)} times: {sorted(jobs)}"
+        with FlowProducer(self._url) as flows:
+            for planned in self._plan.flows:
+                yield from (
+                    f"{planned.flow_id} ({planned.action}): {problem}"
+                    for problem in self._flow(flows, planned)
+                )
+        for name in self._plan.queues:
+            with Queue(name, self._url) as queue:
+                yield from self._plain(queue, name)
+
+    # --- flows ---
+
+    def _flow(self, flows: FlowProducer, planned: FlowPlan) -> Iterator[str]:
+        try:
+            flow = flows.get(planned.flow_id)
+            status, nodes, results = flow.status(), flow.nodes(), dict(flow.results())
+        except FlowNotFound:
+            if planned.flow_id in self._book.submitted:
+                yield "was accepted and is lost"
+            return
+        self.nodes += len(nodes)
+        if not status.state.is_terminal:
+            open_ones = {node.name: str(node.state) for node in nodes if not node.state.is_terminal}
+            yield f"has not ended: {status.state}, open: {open_ones}"
+            return
+        found = {node.name: node for node in nodes}
+        states = {name: str(node.state) for name, node in found.items()}
+        counts = Counter(states.values())
+        if (status.completed, status.failed, status.skipped, status.total) != (
+            counts["completed"], counts["failed"], counts["skipped"], len(nodes)
+        ):  # fmt: skip
+            yield f"counts do not add up: {status} for {counts}"
+        yield from self._states(planned, str(status.state), states)
+        waited = self._book.waited.get(planned.flow_id)
+        if planned.action == "none" and waited not in (None, str(status.state)):
+            yield f"ended as {waited}, and is {status.state} now"
+        for name, node in found.items():
+            yield from (f"{name}: {problem}" for problem in self._node(planned, node, found, results))
+
+    def _states(self, planned: FlowPlan, state: str, states: Mapping[str, str]) -> Iterator[str]:
+        expected, present = self._present(planned, states), set(states)
+        if missing := expected - present:
+            yield f"nodes are missing: {sorted(missing)}"
+        if extra := present - set(planned.all_steps):
+            yield f"has nodes that nobody added: {sorted(extra)}"
+        steps = {name: step for name, step in planned.all_steps.items() if name in present}
+        for name, allowed in self._allowed(planned, steps, state).items():
+            if states[name] not in allowed:
+                yield f"{name} is {states[name]}, allowed: {sorted(allowed)}"
+        if state == "cancelled":
+            if planned.action != "cancel":
+                yield "is cancelled, and nobody did that"
+        elif (state == "failed") != fails(steps, states) and not planned.fail_fast:
+            yield f"is {state} with the ends {Counter(states.values())}"
+
+    def _present(self, planned: FlowPlan, states: Mapping[str, str]) -> set[str]:
+        """The nodes that there must be."""
+        names = {step.name for step in planned.steps}
+        for step in planned.steps:
+            if step.grows and states.get(step.name) == "completed":
+                names |= {more.name for more in step.grows}
+        steered = self._book.steered.get(planned.flow_id)
+        if planned.action == "extend" and steered and steered["state"] != "refused":
+            names |= {step.name for step in planned.added}
+        return names
+
+    def _allowed(self, planned: FlowPlan, steps: Mapping[str, Step], state: str) -> Allowed:
+        allowed = ends(steps.values())
+        if planned.action == "retry" and planned.flow_id in self._book.steered:
+            may_fail = any("failed" in allowed[name] and steps[name].on_failure != "ignore" for name in steps)
+            must_fail = any(
+                allowed[name] == {"failed"} and steps[name].on_failure != "ignore" for name in steps
+            )
+            again = ends(steps.values(), before=allowed)
+            if must_fail:
+                allowed = again
+            elif may_fail:
+                allowed = {name: allowed[name] | again[name] for name in steps}
+        if state == "cancelled" or planned.fail_fast:
+            allowed = {name: found | {"failed"} for name, found in allowed.items()}
+        return allowed
+
+    def _node(
+        self, planned: FlowPlan, node: NodeStatus, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
+    ) -> Iterator[str]:
+        restarts = planned.action == "restart"
+        if (times := self._book.accepted[node.queue, node.job_id]) > 1 + restarts:
+            yield f"accepted {times} times"
+        if node.state is not JobState.COMPLETED:
+            return
+        result, step = results.get(node.name), planned.all_steps[node.name]
+        begin = self._book.begins.get(result["run"]) if result else None
+        if result is None or begin is None:
+            yield f"completed with {result!r}, which no run has written"
+            return
+        given = begin["inputs"]
+        for name, run in given.items():
+            if (results.get(name) or {}).get("run") != run:
+                yield f"got the result {run} of {name}, which is not the accepted one"
+            elif self._book.ends[run]["at"] > begin["at"]:
+                yield f"began before {name} had ended"
+        for name in self._awaited(step, found) - set(given):
+            ended = self._book.ends[results[name]["run"]]["at"]
+            if not (
+                planned.action == "retry" and ended > begin["at"]
+            ):  # it was cured after this node had run
+                yield f"got results of {sorted(given)}, and {name} has completed"
+        if result["value"] != value_of(node.name, {name: results.get(name) for name in given}):
+            yield "has a wrong result"
+
+    def _awaited(self, step: Step, found: Mapping[str, NodeStatus]) -> set[str]:
+        """The dependencies whose results a node must have had."""
+        if step.rule in EARLY:
+            return set()
+        return {name for name in step.after if found[name].state is JobState.COMPLETED}
+
+    # --- plain jobs ---
+
+    def _plain(self, queue: Queue, name: str) -> Iterator[str]:
+        last: dict[str, tuple[int, str]] = {}
+        mine = [job_id for where, job_id in self._book.added if where == name]
+        keys = {job_id: key for job_id, _, key, _ in self._plan.plain}
+        ordered = []
+        for job_id in dict.fromkeys(mine):
+            try:
+                job = queue.get_job(job_id)
+            except JobNotFound:
+                yield f"job {job_id} was accepted and is lost"
+                continue
+            if job.state is not JobState.COMPLETED:
+                yield f"job {job_id} is {job.state}: {job.failed_reason}"
+                continue
+            if (times := self._book.accepted[name, job_id]) > 1:
+                yield f"job {job_id} was accepted {times} times"
+            run = job.result["run"] if isinstance(job.result, dict) else None
+            if run not in self._book.ends:
+                yield f"job {job_id} has the result {job.result!r}, which no run has written"
+            elif key := keys[job_id]:
+                ordered.append((key, self._book.begins[run]["at"], self._book.ends[run]["at"], job_id))
+        for key, begin, end, job_id in sorted(ordered):
+            before, other = last.get(key, (0, ""))
+            if begin < before:
+                yield f"jobs {other} and {job_id} of the ordering key {key} ran at the same time"
+            last[key] = max((end, job_id), last.get(key, (0, "")))

@@ -1,0 +1,147 @@
+"""What goes wrong in a round: each fault is a function of the round and of the random numbers of its seed."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tests.chaos.round import Round
+
+Fault = Callable[["Round", random.Random], None]
+
+FOREIGN: Final = (
+    "#!lua name=glidemq_orchestrate\nredis.register_function('gmo_version', function() return {'0', ''} end)"
+)
+
+
+def kill_worker(at: Round, chance: random.Random) -> None:
+    """SIGKILL one worker."""
+    at.kill(chance.choice(at.alive("worker")))
+
+
+def kill_workers(at: Round, chance: random.Random) -> None:
+    """SIGKILL every worker at once."""
+    for process in at.alive("worker"):
+        at.kill(process)
+
+
+def kill_supervising(at: Round, chance: random.Random) -> None:
+    """SIGKILL the worker that leads the supervision of a queue."""
+    if (process := at.leader(chance.choice(at.world.queues))) is not None:
+        at.kill(process)
+
+
+def kill_submitter(at: Round, chance: random.Random) -> None:
+    """SIGKILL a submitter."""
+    at.kill(chance.choice(at.alive("submitter")))
+
+
+def kill_waiter(at: Round, chance: random.Random) -> None:
+    """SIGKILL a process that waits for flows."""
+    at.kill(chance.choice(at.alive("waiter")))
+
+
+def kill_steerer(at: Round, chance: random.Random) -> None:
+    """SIGKILL a process that cancels, retries, restarts and extends."""
+    at.kill(chance.choice(at.alive("steerer")))
+
+
+def stop_worker(at: Round, chance: random.Random) -> None:
+    """SIGTERM one worker: it returns its jobs and ends."""
+    at.signal(chance.choice(at.alive("worker")), signal.SIGTERM, is_end=True)
+
+
+def pause_worker(at: Round, chance: random.Random) -> None:
+    """Stop a worker for a while, often beyond its lease; then it goes on."""
+    _pause(at, chance, "worker")
+
+
+def pause_client(at: Round, chance: random.Random) -> None:
+    """Stop a submitter or steerer for a while."""
+    _pause(at, chance, chance.choice(("submitter", "steerer")))
+
+
+def step_clocks(at: Round, chance: random.Random) -> None:
+    """Set the wall clocks of some processes."""
+    for process in at.alive():
+        if chance.random() < 0.5:
+            at.signal(process, signal.SIGUSR1)
+
+
+def kill_server(at: Round, chance: random.Random) -> None:
+    """SIGKILL the server; it comes back with its append-only file."""
+    assert at.server.process is not None
+    if at.server.process.poll() is not None:  # it is down already
+        return
+    at.server.kill()
+    at.later(chance.uniform(0, 1.5), at.server.start)
+
+
+def freeze_server(at: Round, chance: random.Random) -> None:
+    """Stop the server for a while: connections stay open, and nothing is answered."""
+    assert at.server.process is not None
+    process = at.server.process
+    process.send_signal(signal.SIGSTOP)
+    at.later(chance.uniform(0.1, 3), lambda: process.send_signal(signal.SIGCONT))
+
+
+def fill_memory(at: Round, chance: random.Random) -> None:
+    """The server refuses writes that add data."""
+    at.ask("CONFIG", "SET", "maxmemory", "1mb")
+    at.later(chance.uniform(0.2, 2), lambda: at.insist("CONFIG", "SET", "maxmemory", "0"))
+
+
+def cut_replies(at: Round, chance: random.Random) -> None:
+    """Cut connections in the middle of replies."""
+    for _ in range(chance.randint(1, 5)):
+        at.proxy.cut("reply", chance.choice((0, 1, chance.randint(2, 200), chance.randint(2, 20_000))))
+
+
+def cut_requests(at: Round, chance: random.Random) -> None:
+    """Cut connections in the middle of requests."""
+    for _ in range(chance.randint(1, 5)):
+        at.proxy.cut("request", chance.choice((0, 1, chance.randint(2, 200), chance.randint(2, 20_000))))
+
+
+def drop_clients(at: Round, chance: random.Random) -> None:
+    """The server closes every connection."""
+    at.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+def flush_functions(at: Round, chance: random.Random) -> None:
+    """The functions of the server are gone."""
+    at.ask("FUNCTION", "FLUSH", "SYNC")
+
+
+def delete_library(at: Round, chance: random.Random) -> None:
+    """One of the two libraries is gone."""
+    at.ask("FUNCTION", "DELETE", chance.choice(("glidemq", "glidemq_orchestrate")))
+
+
+def replace_library(at: Round, chance: random.Random) -> None:
+    """Another library stands under the name of ours, and has none of its functions."""
+    at.ask("FUNCTION", "LOAD", "REPLACE", FOREIGN)
+
+
+PROCESSES: Final[Mapping[Fault, int]] = {
+    kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_submitter: 12, kill_waiter: 6,
+    kill_steerer: 10, stop_worker: 3, pause_worker: 8, pause_client: 3,
+}  # fmt: skip
+"""What happens to processes all the time, with weights."""
+
+AROUND: Final[Mapping[Fault, int]] = {
+    step_clocks: 3, kill_server: 3, freeze_server: 2, fill_memory: 2, cut_replies: 6, cut_requests: 4,
+    drop_clients: 2, flush_functions: 2, delete_library: 1, replace_library: 1,
+}  # fmt: skip
+"""What happens to everything around them, less often, with weights."""
+
+BY_NAME: Final = {fault.__name__: fault for fault in (*PROCESSES, *AROUND)}
+
+
+def _pause(at: Round, chance: random.Random, role: str) -> None:
+    process = chance.choice(at.alive(role))
+    at.signal(process, signal.SIGSTOP)
+    at.later(chance.choice((0.1, 0.5, 1, 2.5, 5)), lambda: at.signal(process, signal.SIGCONT))

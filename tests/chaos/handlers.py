@@ -1,0 +1,130 @@
+"""The handlers of a round, and the middleware that writes every run of them to the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from glidemq_orchestrate import Context, Handlers, JobEvent, Middleware, Skip, Unrecoverable
+from tests.chaos.ledger import Ledger
+from tests.chaos.plan import Plan
+
+
+class Recorder(Middleware):
+    """Writes the begin and the end of every run with the token of its attempt, and what was accepted.
+
+    A result names its run, so that whoever reads it later knows which run was accepted.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def around(self, execution: Any, proceed: Any) -> Any:
+        """Write, run, write."""
+        attempt, context = execution.attempts[0], execution.contexts[0]
+        run = f"{attempt.token}:{attempt.job_id}"
+        about = {"run": run, "queue": attempt.queue, "job": attempt.job_id}
+        given = {name: value["run"] for name, value in context.inputs.items() if value}
+        self._ledger.write(
+            "begin", **about, flow=context.flow_id, node=context.node, attempt=context.attempt, inputs=given
+        )
+        try:
+            value = await proceed()
+        except BaseException as exc:
+            self._ledger.write("end", **about, error=type(exc).__name__)
+            raise
+        self._ledger.write("end", **about, error="")
+        return {"run": run, "value": value}
+
+    def on_event(self, event: JobEvent) -> None:
+        """Write what the server has accepted or refused."""
+        if event.kind != "active":
+            self._ledger.write(
+                event.kind, queue=event.queue, job=event.job_id, flow=event.flow_id, node=event.node
+            )
+
+
+def value_of(node: str, inputs: Mapping[str, Any]) -> int:
+    """The result of a node: it depends on the results of its dependencies."""
+    values = sorted((name, value["value"]) for name, value in inputs.items() if value)
+    return zlib.crc32(json.dumps([node, values]).encode())
+
+
+class Steps:
+    """The handlers: they behave as the data of their job says.
+
+    Args:
+        plan: What the nodes of each flow add while they run.
+        cures: The folder with a file for each flow that has been retried.
+        ledger: For what is not seen around the call of a handler.
+    """
+
+    def __init__(self, plan: Plan, cures: Path, ledger: Ledger) -> None:
+        self._plan, self._cures, self._ledger = plan, cures, ledger
+
+    def registry(self) -> Handlers:
+        """All of them, by job name."""
+        made = Handlers()
+        made.handler("async")(self.on_the_loop)
+        made.handler("thread")(self.in_a_thread)
+        made.handler("plain")(self.plain)
+        made.handler("tick")(self.tick)
+        made.handler("barrier")(self.barrier)
+        return made
+
+    async def on_the_loop(self, ctx: Context) -> int:
+        """A node, which may add nodes."""
+        data: Any = ctx.data
+        await asyncio.sleep(data["ms"] / 1000)
+        planned = self._plan.by_id[data["flow"]]
+        if ctx.flow and (step := planned.all_steps[str(ctx.node)]).grows:
+            await ctx.flow.add_nodes_async([more.node(planned.flow_id) for more in step.grows])
+        return self._decide(ctx)
+
+    def in_a_thread(self, ctx: Context) -> int:
+        """A node."""
+        data: Any = ctx.data
+        time.sleep(data["ms"] / 1000)
+        return self._decide(ctx)
+
+    async def plain(self, ctx: Context) -> int:
+        """A job without a flow."""
+        data: Any = ctx.data
+        await asyncio.sleep(data["ms"] / 1000)
+        return 1
+
+    async def tick(self, ctx: Context) -> int:
+        """A job of the schedule."""
+        data: Any = ctx.data
+        self._ledger.write("tick", job=ctx.job_id, slot=data["logicalTime"])
+        return 1
+
+    async def barrier(self, ctx: Context) -> int:
+        """Return once as many run as there are places in all workers."""
+        data: Any = ctx.data
+        (self._cures / f"barrier-{ctx.job_id}").touch()
+        until = time.monotonic() + data["seconds"]
+        while self._at_the_barrier() < data["places"]:
+            if time.monotonic() > until or ctx.cancelled.is_set():
+                raise Unrecoverable("not all places were given")
+            await asyncio.sleep(0.05)
+        return 1
+
+    def _at_the_barrier(self) -> int:
+        return len(list(self._cures.glob("barrier-*")))
+
+    def _decide(self, ctx: Context) -> int:
+        data: Any = ctx.data
+        if ctx.attempt <= data["fails"]:
+            raise RuntimeError("an attempt that fails")
+        is_cured = data["ends"] != "cure" or (self._cures / data["flow"]).exists()
+        if data["ends"] == "fail" or not is_cured:
+            raise Unrecoverable("fails for good")
+        if data["ends"] == "skip":
+            raise Skip("as planned")
+        return value_of(str(ctx.node), ctx.inputs)

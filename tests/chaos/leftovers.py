@@ -1,0 +1,62 @@
+"""What a server should not hold when nothing runs any more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, get_args
+
+from glidemq_orchestrate.keys import KeyName
+
+REST: Final = re.compile(r"gmo:(todo|staging|portable|portable:expiring|letters)\Z")
+"""Lists of work to do: empty when there is none."""
+
+GROWTH: Final = re.compile(r"gmo:grow:(.*?)(:held|:edges|:meta)?\Z")
+OF_MANY: Final = re.compile(
+    r"(group|groupq|budget|usage|tpm|job|log|jstream|deps|parents|signals|w|schedulers:lock|"
+    r"gmo:(flow|flows|grow|portable:policies|portable:waiting)):.+\Z",
+    re.DOTALL,
+)
+ALONE: Final = {
+    *get_args(KeyName),
+    "gmo:workers",
+    "gmo:flows",
+    "gmo:growing",
+    "gmo:supervisor",
+    "gmo:supervised",
+}
+HOME: Final = re.compile(r"glide:gmo:(homes|home:\{.+\})\Z", re.DOTALL)
+
+
+def leftovers(client: Any, queues: Sequence[str]) -> Iterator[str]:
+    """What is left in queues that have nothing to do, and keys that are not documented, in sentences."""
+    keys = {key for key in client.scan_iter(match="*", count=1_000) if not HOME.match(key)}
+    for name in queues:
+        base = f"glide:{{{name}}}:"
+        own = {key for key in keys if key.startswith(base)}
+        keys -= own
+        due = {member.split("\n")[0] for member in client.zrange(f"{base}gmo:growing", 0, -1)}
+        for key in own:
+            yield from _problems(client, key, key.removeprefix(base), due)
+        if pending := client.xpending(f"{base}stream", "workers")["pending"]:
+            yield f"{base}stream has {pending} pending entries"
+    yield from (f"{key} is not documented" for key in keys)
+
+
+def _problems(client: Any, key: str, name: str, due: set[str]) -> Iterator[str]:
+    if name == "list-active" and int(client.get(key) or 0):
+        yield f"{key} counts {client.get(key)} active jobs"
+    elif name.startswith("group:") and int(client.hget(key, "active") or 0):
+        yield f"{key} counts {client.hget(key, 'active')} places"
+    elif name.startswith("groupq:") and client.zcard(key):
+        yield f"{key} holds {client.zcard(key)} parked jobs"
+    elif _is_left(name, due) and client.ttl(key) == -1:
+        yield f"{key} is left"
+    elif name not in ALONE and not OF_MANY.match(name):
+        yield f"{key} is not documented"
+
+
+def _is_left(name: str, due: set[str]) -> bool:
+    """Whether a key should be gone by now; a growth that is due is swept later."""
+    growth = GROWTH.match(name)
+    return growth[1] not in due if growth else bool(REST.match(name))

@@ -1,0 +1,62 @@
+"""Which ends the nodes of a flow may have: the rules, written down apart from the code that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import product
+from math import prod
+from typing import Final
+
+from glidemq_orchestrate import OnFailure, Rule
+from tests.chaos.plan import Step
+from tests.rule_oracle import ENDS, counts_as, verdicts
+
+Allowed = dict[str, frozenset[str]]
+ANY: Final = frozenset(ENDS)
+MOST: Final = 4_096
+
+
+def ends(steps: Iterable[Step], *, before: Mapping[str, frozenset[str]] | None = None) -> Allowed:
+    """The ends that each node may have; several where the order of events decides.
+
+    Args:
+        steps: Dependencies before dependents.
+        before: The ends before a retry: what has completed keeps its result, the rest runs again, cured.
+    """
+    known = {step.name: step for step in steps}
+    allowed: Allowed = {}
+    for step in known.values():
+        again = _verdicts(step, known, allowed)
+        found = frozenset().union(*(_end(step, verdict, is_cured=before is not None) for verdict in again))
+        if before is not None and "completed" in before[step.name]:
+            found = frozenset({"completed"}) if before[step.name] == {"completed"} else found | {"completed"}
+        allowed[step.name] = found
+    return allowed
+
+
+def fails(steps: Mapping[str, Step], states: Mapping[str, str]) -> bool:
+    """Whether a flow with these ends has failed."""
+    return any(
+        state == "failed" and steps[name].on_failure != OnFailure.IGNORE for name, state in states.items()
+    )
+
+
+def _verdicts(step: Step, known: Mapping[str, Step], allowed: Allowed) -> set[str]:
+    if not step.after or step.rule == Rule.ALWAYS:
+        return {"run"}
+    given = step.policies or (None,) * len(step.after)
+    policies = [policy or known[name].on_failure for name, policy in zip(step.after, given, strict=True)]
+    choices = [
+        {counts_as(end, policy) for end in allowed[name]}
+        for name, policy in zip(step.after, policies, strict=True)
+    ]
+    if prod(map(len, choices)) > MOST:
+        return {"run", "failed", "skipped"}
+    return set().union(*(verdicts(step.rule, combination) for combination in product(*choices)))
+
+
+def _end(step: Step, verdict: str, *, is_cured: bool) -> set[str]:
+    if verdict != "run":
+        return {verdict}
+    own = {"complete": "completed", "fail": "failed", "skip": "skipped"}
+    return {own.get(step.ends, "completed" if is_cured else "failed")}

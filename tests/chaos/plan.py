@@ -1,0 +1,244 @@
+"""What a round does, decided by its seed alone: flows of random shape, plain jobs, and their fates."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, OnFailure, Ordering, Rule
+from glidemq_orchestrate.flows.rules import Dependency
+
+KEYS: Final = ("red", "green", "blue")
+ACTIONS: Final = ("none",) * 6 + ("retry", "retry", "cancel", "restart", "extend")
+SHAPES: Final = ("fan-out", "fan-in", "diamonds", "layers", "chain", "rules", "random", "growing")
+HANDLERS: Final = ("async",) * 4 + ("thread",)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node, and how its handler behaves.
+
+    Attributes:
+        ends: What its last attempt does: ``complete``, ``fail``, ``skip``, or ``cure``, which fails until its
+            flow is retried.
+        fails: How many attempts before fail.
+        grows: Steps that its handler adds to the flow.
+    """
+
+    name: str
+    queue: str
+    after: tuple[str, ...] = ()
+    policies: tuple[str | None, ...] = ()
+    rule: str = Rule.ALL_SUCCESS
+    on_failure: str = OnFailure.FAIL
+    ends: str = "complete"
+    fails: int = 0
+    ms: int = 0
+    handler: str = "async"
+    ordering: str | None = None
+    priority: int = 0
+    grows: tuple[Step, ...] = ()
+
+    def node(self, flow_id: str) -> FlowNode:
+        """The node as it is submitted."""
+        after = [
+            name if policy is None else Dependency(name, on_failure=policy)
+            for name, policy in zip(self.after, self.policies or (None,) * len(self.after), strict=True)
+        ]
+        data: dict[str, Any] = {"flow": flow_id, "ends": self.ends, "fails": self.fails, "ms": self.ms}
+        return FlowNode(
+            self.name, self.queue, self.handler, data, after, rule=self.rule, on_failure=self.on_failure,
+            options=JobOptions(
+                attempts=self.fails + 1,
+                backoff=Backoff("fixed", timedelta(milliseconds=50)) if self.fails else None,
+                ordering=Ordering(self.ordering) if self.ordering else None,
+                priority=self.priority,
+            ),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """A flow and what is done to it from outside.
+
+    Attributes:
+        action: ``none``; ``cancel`` it at some moment; ``retry`` what failed, or ``restart`` all of it, once
+            it has ended; ``extend`` it by nodes at some moment.
+        delay_ms: How long after the submission.
+        added: What ``extend`` adds.
+    """
+
+    flow_id: str
+    steps: tuple[Step, ...]
+    action: str = "none"
+    delay_ms: int = 0
+    added: tuple[Step, ...] = ()
+    fail_fast: bool = False
+
+    def spec(self) -> FlowSpec:
+        """The flow as it is submitted."""
+        nodes = [step.node(self.flow_id) for step in self.steps]
+        return FlowSpec("chaos", nodes, fail_fast=self.fail_fast)
+
+    @property
+    def all_steps(self) -> dict[str, Step]:
+        """By name, also those that are added while it runs."""
+        grown = [more for step in self.steps for more in step.grows]
+        return {step.name: step for step in (*self.steps, *grown, *self.added)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A round.
+
+    Attributes:
+        plain: Jobs without a flow: their id, queue, ordering key and run time in ms.
+    """
+
+    seed: int
+    queues: tuple[str, ...]
+    flows: tuple[FlowPlan, ...]
+    plain: tuple[tuple[str, str, str | None, int], ...] = ()
+    by_id: dict[str, FlowPlan] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index the flows."""
+        self.by_id.update({flow.flow_id: flow for flow in self.flows})
+
+
+def plan(seed: int, flows: int, queues: Sequence[str], *, widest: int = 200) -> Plan:
+    """The plan of a seed.
+
+    Args:
+        seed: The same seed gives the same plan.
+        flows: How many.
+        queues: Where their nodes go.
+        widest: Nodes of the largest fan-out.
+    """
+    chance = random.Random(f"plan {seed}")
+    made = tuple(_flow(chance, f"s{seed}-f{number}", tuple(queues), widest) for number in range(flows))
+    plain = tuple(
+        (f"s{seed}-p{number}", chance.choice(queues), chance.choice((None, *KEYS)), _ms(chance))
+        for number in range(flows * 3)
+    )
+    return Plan(seed, tuple(queues), made, plain)
+
+
+def _flow(chance: random.Random, flow_id: str, queues: tuple[str, ...], widest: int) -> FlowPlan:
+    shape, action = chance.choice(SHAPES), chance.choice(ACTIONS)
+    steps = _MAKERS[shape](chance, queues, widest)
+    if action == "retry":
+        steps = [_curable(chance, step) for step in steps]
+    added: tuple[Step, ...] = ()
+    if action == "extend":
+        names = [step.name for step in steps]
+        added = tuple(
+            _step(chance, queues, f"added{n}", tuple(chance.sample(names, 1)))
+            for n in range(chance.randint(1, 4))
+        )
+    fail_fast = shape == "layers" and chance.random() < 0.2
+    return FlowPlan(flow_id, tuple(steps), action, chance.choice((0, 5, 50, 300, 1_000)), added, fail_fast)
+
+
+def _ms(chance: random.Random) -> int:
+    return chance.choice((0, 0, 0, 1, 5, 20, 100, 400))
+
+
+def _step(
+    chance: random.Random, queues: tuple[str, ...], name: str, after: tuple[str, ...] = (), **fixed: Any
+) -> Step:
+    given: dict[str, Any] = {
+        "ends": chance.choices(("complete", "fail", "skip"), (92, 5, 3))[0],
+        "fails": chance.choices((0, 1, 2), (88, 9, 3))[0],
+        "ms": _ms(chance),
+        "handler": chance.choice(HANDLERS),
+        "ordering": chance.choice(KEYS) if chance.random() < 0.08 else None,
+        "priority": chance.randint(1, 9) if chance.random() < 0.08 else 0,
+        "on_failure": chance.choices(list(OnFailure), (85, 5, 5, 5))[0],
+    }
+    return Step(name, chance.choice(queues), after, **{**given, **fixed})
+
+
+def _curable(chance: random.Random, step: Step) -> Step:
+    """Some fail until the flow is retried; none fails for good."""
+    ends = "cure" if step.ends == "fail" or chance.random() < 0.1 else step.ends
+    return replace(step, ends=ends)
+
+
+def _fan_out(chance: random.Random, queues: tuple[str, ...], widest: int) -> list[Step]:
+    width = chance.randint(2, widest)
+    return [_step(chance, queues, "root", ends="complete")] + [
+        _step(chance, queues, f"leaf{n}", ("root",)) for n in range(width)
+    ]
+
+
+def _fan_in(chance: random.Random, queues: tuple[str, ...], widest: int) -> list[Step]:
+    names = [f"part{n}" for n in range(chance.randint(2, widest))]
+    rule = chance.choice((Rule.ALL_SUCCESS, Rule.ALL_DONE, Rule.NONE_FAILED))
+    return [_step(chance, queues, name) for name in names] + [
+        _step(chance, queues, "join", tuple(names), rule=rule)
+    ]
+
+
+def _diamonds(chance: random.Random, queues: tuple[str, ...], _: int) -> list[Step]:
+    steps = [_step(chance, queues, "top0", ends="complete")]
+    for n in range(chance.randint(1, 5)):
+        sides = [f"side{n}.{m}" for m in range(chance.randint(2, 4))]
+        steps += [_step(chance, queues, side, (f"top{n}",)) for side in sides]
+        steps.append(_step(chance, queues, f"top{n + 1}", tuple(sides)))
+    return steps
+
+
+def _layers(chance: random.Random, queues: tuple[str, ...], _: int) -> list[Step]:
+    steps: list[Step] = []
+    before: tuple[str, ...] = ()
+    for n in range(chance.randint(2, 5)):
+        names = tuple(f"l{n}.{m}" for m in range(chance.randint(1, 6)))
+        steps += [_step(chance, queues, name, before) for name in names]
+        before = names
+    return steps
+
+
+def _chain(chance: random.Random, queues: tuple[str, ...], _: int) -> list[Step]:
+    return [_step(chance, queues, f"c{n}", (f"c{n - 1}",) if n else ()) for n in range(chance.randint(1, 15))]
+
+
+def _random(chance: random.Random, queues: tuple[str, ...], _: int) -> list[Step]:
+    return _mixed(chance, queues, [Rule.ALL_SUCCESS])
+
+
+def _rules(chance: random.Random, queues: tuple[str, ...], _: int) -> list[Step]:
+    return _mixed(chance, queues, list(Rule), ends=("complete", "complete", "fail", "skip"))
+
+
+def _mixed(
+    chance: random.Random, queues: tuple[str, ...], rules: Sequence[str], ends: Sequence[str] = ()
+) -> list[Step]:
+    steps: list[Step] = []
+    for n in range(chance.randint(1, 14)):
+        after = tuple(chance.sample([step.name for step in steps], chance.randint(0, min(n, 4))))
+        policies = tuple(chance.choice((None, None, None, *OnFailure)) for _ in after)
+        fixed: dict[str, Any] = {"rule": chance.choice(rules), "policies": policies}
+        if ends:
+            fixed["ends"] = chance.choice(ends)
+        steps.append(_step(chance, queues, f"n{n}", after, **fixed))
+    return steps
+
+
+def _growing(chance: random.Random, queues: tuple[str, ...], _: int) -> list[Step]:
+    """A root that adds nodes while it runs; they may wait for each other."""
+    grows: list[Step] = []
+    for n in range(chance.randint(1, 12)):
+        after = ("root",) if not grows or chance.random() < 0.5 else (chance.choice(grows).name,)
+        grows.append(_step(chance, queues, f"grown{n}", after))
+    root = _step(chance, queues, "root", ends="complete", handler="async", grows=tuple(grows))
+    return [root, _step(chance, queues, "end", ("root",))]
+
+
+_MAKERS: Final = {
+    "fan-out": _fan_out, "fan-in": _fan_in, "diamonds": _diamonds, "layers": _layers, "chain": _chain,
+    "rules": _rules, "random": _random, "growing": _growing,
+}  # fmt: skip

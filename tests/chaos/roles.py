@@ -1,0 +1,233 @@
+"""What the processes of a round do. Each of them may be killed at any moment and is started again.
+
+A process that is started again reads in the ledger what it has done, and repeats what it may not have done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from glidemq_orchestrate import (
+    Flow,
+    FlowProducer,
+    JobOptions,
+    JobTemplate,
+    Ordering,
+    Queue,
+    Schedule,
+    Schedulers,
+    Worker,
+)
+from glidemq_orchestrate.errors import FlowEnded, FlowNotFound, InvalidJob, TransportError, WaitTimeout
+from tests.chaos.handlers import Recorder, Steps
+from tests.chaos.ledger import Ledger, Reader
+from tests.chaos.plan import FlowPlan, Plan, plan
+
+T = TypeVar("T")
+
+CONCURRENCY: Final = 8
+LEASE: Final = timedelta(seconds=2)
+NOT_STARTED: Final = 75
+TICK: Final = timedelta(milliseconds=500)
+
+
+@dataclass(frozen=True)
+class World:
+    """What every process of a round knows.
+
+    Attributes:
+        url: The way to the server for half of the processes; ``proxied`` for the others.
+        folder: Of the round: its ledger, and what else its processes share.
+        seconds: The time over which the submitters spread their work.
+        parts: How many processes share each of the roles but the workers.
+    """
+
+    url: str
+    proxied: str
+    folder: Path
+    seed: int
+    flows: int
+    queues: tuple[str, ...]
+    seconds: float
+    widest: int = 200
+    parts: int = 2
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What they do."""
+        return plan(self.seed, self.flows, self.queues, widest=self.widest)
+
+    @property
+    def ledger(self) -> Path:
+        """The file of the ledger."""
+        return self.folder / "ledger.jsonl"
+
+    @property
+    def cures(self) -> Path:
+        """A folder with a file for each flow that was retried."""
+        return self.folder / "cures"
+
+    @property
+    def may_prefetch(self) -> bool:
+        """Whether workers hold more jobs than they run: in half of the rounds."""
+        return self.seed % 2 == 0
+
+    def url_for(self, number: int) -> str:
+        """The way to the server for the process of this number."""
+        return self.url if number % 2 else self.proxied
+
+    def to_json(self) -> str:
+        """For another process."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> World:
+        """From another process."""
+        fields = json.loads(text)
+        return cls(**fields | {"folder": Path(fields["folder"]), "queues": tuple(fields["queues"])})
+
+
+def worker(world: World, ledger: Ledger, number: int) -> None:
+    """Run jobs until killed, or asked to stop."""
+    worker = Worker(
+        world.url_for(number), queues=world.plan.queues, concurrency=CONCURRENCY, lock_duration=LEASE,
+        prefetch=None if world.may_prefetch else 0,
+        max_stalled=1_000_000, shutdown_timeout=timedelta(seconds=1), middleware=[Recorder(ledger)],
+        handlers=Steps(world.plan, world.cures, ledger).registry(),
+    )  # fmt: skip
+    ledger.write("serves", worker=worker.id)
+    try:
+        worker.run()
+    except TransportError:
+        if worker.ready.is_set():
+            raise
+        sys.exit(NOT_STARTED)  # the server cannot be used now, and a service manager starts it again
+
+
+def submitter(world: World, ledger: Ledger, number: int) -> None:
+    """Submit flows and add plain jobs, in the order of the plan, spread over time."""
+    done = _done(world, "submitted")
+    pause = world.seconds * world.parts / max(len(world.plan.flows), 1)
+    with FlowProducer(world.url_for(number)) as flows, contextlib.ExitStack() as stack:
+        queues = {name: stack.enter_context(Queue(name, world.url_for(number))) for name in world.plan.queues}
+        if number == 0:
+            schedulers = stack.enter_context(Schedulers(world.queues[0], world.url))
+            every = Schedule(every=TICK, logical_time=True)
+            again(partial(schedulers.upsert, "tick", every, JobTemplate("tick")))
+        for index, flow in _share(world, number):
+            if flow.flow_id not in done:
+                ledger.write("submitting", flow=flow.flow_id)
+                again(partial(flows.submit, flow.spec(), flow_id=flow.flow_id))
+                ledger.write("submitted", flow=flow.flow_id)
+                time.sleep(pause * random.Random(flow.flow_id).uniform(0, 1.6))
+            for job_id, queue_name, key, ms in world.plan.plain[index * 3 : index * 3 + 3]:
+                options = JobOptions(job_id=job_id, ordering=Ordering(key) if key else None)
+                with contextlib.suppress(InvalidJob):  # it was added before
+                    again(partial(queues[queue_name].add, "plain", {"ms": ms, "flow": ""}, options=options))
+                ledger.write("added", queue=queue_name, job=job_id)
+
+
+def waiter(world: World, ledger: Ledger, number: int) -> None:
+    """Wait for every flow; write how it has ended."""
+    done = _done(world, "waited")
+    left = [flow for _, flow in _share(world, number) if flow.flow_id not in done]
+    with FlowProducer(world.url_for(number)) as flows:
+        while left:
+            for flow in left[:]:
+                with contextlib.suppress(FlowNotFound, WaitTimeout, TransportError):
+                    outcome = flows.get(flow.flow_id).wait(timeout=timedelta(seconds=0.5))
+                    ledger.write("waited", flow=flow.flow_id, state=outcome.status.state)
+                    left.remove(flow)
+            time.sleep(0.1)
+
+
+def steerer(world: World, ledger: Ledger, number: int) -> None:
+    """Cancel, retry, restart and extend flows."""
+    done = _done(world, "steered")
+    left = [flow for _, flow in _share(world, number) if flow.action != "none" and flow.flow_id not in done]
+    with FlowProducer(world.url_for(number)) as flows:
+        while left:
+            for flow in left[:]:
+                with contextlib.suppress(FlowNotFound, TransportError):
+                    if (state := _steer(world, flows.get(flow.flow_id), flow)) is not None:
+                        ledger.write("steered", flow=flow.flow_id, action=flow.action, state=state)
+                        left.remove(flow)
+            time.sleep(0.1)
+
+
+ROLES: Final[dict[str, Callable[[World, Ledger, int], None]]] = {
+    "worker": worker, "submitter": submitter, "waiter": waiter, "steerer": steerer,
+}  # fmt: skip
+
+
+def play(world: World, role: str, number: int) -> None:
+    """Be one of the processes of a round; in a process of its own."""
+    _wander(random.Random(f"{world.seed} {role} {number}"))
+    ledger = Ledger(world.ledger, f"{role}{number}")
+    ledger.write("started")
+    ROLES[role](world, ledger, number)
+    ledger.write("finished")
+
+
+def again(act: Callable[[], T]) -> T:
+    """Repeat until the server can be reached."""
+    while True:
+        try:
+            return act()
+        except TransportError:
+            time.sleep(0.05)
+
+
+def _steer(world: World, found: Flow, flow: FlowPlan) -> str | None:
+    """Act on a flow; the state that the call returned, or None when it is not time yet."""
+    if flow.action in ("cancel", "extend"):
+        time.sleep(flow.delay_ms / 1000)
+        return found.cancel("by the plan") if flow.action == "cancel" else _extend(found, flow)
+    status = found.status()
+    if flow.action == "restart" and status.generation:
+        return "restarted before"
+    if not status.state.is_terminal:
+        return None
+    if flow.action == "restart":
+        return found.restart()
+    (world.cures / flow.flow_id).touch()
+    return found.retry_failed()
+
+
+def _extend(found: Flow, flow: FlowPlan) -> str:
+    try:
+        return found.extend([step.node(flow.flow_id) for step in flow.added])
+    except FlowEnded:
+        return "refused"
+
+
+def _share(world: World, number: int) -> Iterator[tuple[int, FlowPlan]]:
+    return ((at, flow) for at, flow in enumerate(world.plan.flows) if at % world.parts == number)
+
+
+def _done(world: World, kind: str) -> set[str]:
+    return {entry["flow"] for entry in Reader(world.ledger).new() if entry["kind"] == kind}
+
+
+def _wander(chance: random.Random) -> None:
+    """Set the wall clock of this process wrong, and again at each SIGUSR1. Monotonic time is right."""
+    real, real_ns, off = time.time, time.time_ns, [0.0]
+
+    def step(*_: Any) -> None:
+        off[0] = chance.uniform(-90_000, 90_000)
+
+    step()
+    time.time = lambda: real() + off[0]
+    time.time_ns = lambda: real_ns() + int(off[0] * 1e9)
+    signal.signal(signal.SIGUSR1, step)

@@ -1,0 +1,237 @@
+"""A round: a server, the processes that use it, and the faults that happen to them, by a seed."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
+from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, Fault
+from tests.chaos.ledger import Ledger, Reader
+from tests.chaos.nursery import Nursery
+from tests.chaos.proxy import Proxy
+from tests.chaos.roles import NOT_STARTED, World
+from tests.server.connections.topologies import Server
+
+TICK_SECONDS: Final = 0.02
+REST_SECONDS: Final = 0.05
+UNDO_SECONDS: Final = 60.0
+
+
+@dataclass(eq=False)
+class Process:
+    """One of the processes.
+
+    Attributes:
+        is_ending: It was killed or asked to stop, so its end is no surprise.
+        is_over: It has ended by itself, having done its part.
+    """
+
+    role: str
+    number: int
+    pid: int = 0
+    is_ending: bool = False
+    is_over: bool = False
+    starts: int = 0
+
+
+class _Stream:
+    """Faults that follow each other at random times."""
+
+    def __init__(self, chance: random.Random, faults: Mapping[Fault, int], pause: float) -> None:
+        self._chance, self._faults, self._pause = random.Random(chance.random()), faults, pause
+        self._next = time.monotonic() + self._chance.expovariate(1 / pause)
+
+    def due(self) -> tuple[Fault, random.Random] | None:
+        """The fault for now, if any, with random numbers for its own decisions."""
+        if not self._faults or time.monotonic() < self._next:
+            return None
+        self._next = time.monotonic() + self._chance.expovariate(1 / self._pause)
+        fault = self._chance.choices(list(self._faults), list(self._faults.values()))[0]
+        return fault, random.Random(self._chance.random())
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much happens in a round.
+
+    Attributes:
+        flows: How many flows.
+        kills: After so many kills the faults stop, if not before.
+        seconds: After so long the faults stop.
+        pause: Mean seconds between two faults of processes.
+        around: Mean seconds between two faults around them.
+        workers: Processes that run jobs.
+    """
+
+    flows: int = 60
+    kills: int = 100
+    seconds: float = 30.0
+    pause: float = 0.15
+    around: float = 3.0
+    workers: int = 3
+    widest: int = 150
+
+
+@dataclass
+class Round:
+    """A round on one server; use it in a with statement.
+
+    Args:
+        seed: Decides the plan and the faults.
+        folder: An empty folder for its files.
+        faults: Only these; all by default.
+        options: Of the server.
+    """
+
+    seed: int
+    folder: Path
+    size: Size = field(default_factory=Size)
+    faults: Collection[Fault] = BY_NAME.values()
+    queues: Sequence[str] = ("etl", "spark")
+    options: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Start the server and every process."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._chance = random.Random(f"faults {self.seed}")
+        self._due: list[tuple[float, int, Callable[[], Any]]] = []
+        self._order = count()
+        self.done: Counter[str] = Counter()
+        self.kills: Counter[str] = Counter()
+        self.surprises: list[str] = []
+        self.server = Server(self.folder / "server", *self.options)
+        # Patience of its own: the server may be frozen, and only the harness can wake it.
+        self._client: Any = redis.Redis(
+            port=self.server.port, decode_responses=True, socket_timeout=0.5, retry=Retry(NoBackoff(), 0)
+        )
+        self.proxy = Proxy(self.server.port)
+        self.world = World(
+            f"valkey://127.0.0.1:{self.server.port}", f"valkey://127.0.0.1:{self.proxy.port}", self.folder,
+            self.seed, self.size.flows, tuple(self.queues), self.size.seconds * 0.5, self.size.widest,
+        )  # fmt: skip
+        self.world.cures.mkdir(exist_ok=True)
+        self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
+        self.entries: list[dict[str, Any]] = []
+        self.nursery = Nursery(self.world)
+        roles = [("worker", n) for n in range(self.size.workers)]
+        roles += [(role, n) for role in ("submitter", "waiter", "steerer") for n in range(self.world.parts)]
+        self.processes = [Process(role, number) for role, number in roles]
+
+    def __enter__(self) -> Self:
+        """Nothing: it has started."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill everything."""
+        self.nursery.close()
+        self.proxy.close()
+        self._client.close()
+        self.server.close()
+        self.ledger.close()
+
+    # --- what faults use ---
+
+    def alive(self, role: str | None = None) -> list[Process]:
+        """The processes of a role, or all of them."""
+        return [process for process in self.processes if role in (None, process.role)]
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL a process."""
+        if self.signal(process, signal.SIGKILL, is_end=True):
+            self.kills[process.role] += 1
+
+    def signal(self, process: Process, number: int, *, is_end: bool = False) -> bool:
+        """Send a signal to a process, if it runs."""
+        if not process.pid or (process.is_ending and is_end):
+            return False
+        process.is_ending = process.is_ending or is_end
+        self.nursery.signal(process.pid, number)
+        return True
+
+    def later(self, seconds: float, act: Callable[[], Any]) -> None:
+        """Do something after so many seconds; before the checks in any case."""
+        heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), act))
+
+    def leader(self, queue: str) -> Process | None:
+        """The worker that leads the supervision of a queue."""
+        leader = self.ask("GET", QueueKeys(DEFAULT_PREFIX, queue).supervisor())
+        self.entries += self.reader.new()
+        pids = {entry["worker"]: entry["pid"] for entry in self.entries if entry["kind"] == "serves"}
+        return next((one for one in self.processes if one.pid and one.pid == pids.get(leader)), None)
+
+    def ask(self, *words: str) -> Any:
+        """A command to the server; None when it cannot answer now."""
+        try:
+            return self._client.execute_command(*words)
+        except redis.RedisError:
+            return None
+
+    def insist(self, *words: str) -> None:
+        """A command to the server, repeated until it was answered."""
+        if self.ask(*words) is None:
+            self.later(REST_SECONDS, lambda: self.insist(*words))
+
+    # --- its course ---
+
+    def harm(self, progress: Callable[[str], None] = lambda _: None) -> None:
+        """Let the faults happen, until there were enough kills or the time is over."""
+        end = time.monotonic() + self.size.seconds
+        streams = [
+            _Stream(self._chance, {fault: n for fault, n in group.items() if fault in self.faults}, pause)
+            for group, pause in ((PROCESSES, self.size.pause), (AROUND, self.size.around))
+        ]
+        while time.monotonic() < end and self.kills.total() < self.size.kills:
+            self._tend()
+            for stream in streams:
+                if (due := stream.due()) is not None:
+                    fault, chance = due
+                    self.ledger.write("fault", fault=fault.__name__)
+                    fault(self, chance)
+                    self.done[fault.__name__] += 1
+                    progress(f"{self.kills.total()} kills, {self.done.total()} faults")
+            time.sleep(TICK_SECONDS)
+        self._undo()
+
+    def settle(self, is_settled: Callable[[], bool], seconds: float) -> bool:
+        """Go on without faults until something holds, at most so long."""
+        until = time.monotonic() + seconds
+        while not (settled := is_settled()) and time.monotonic() < until:
+            self._tend()
+            time.sleep(REST_SECONDS)
+        return settled
+
+    def _undo(self) -> None:
+        """Bring back what faults have taken away."""
+        until = time.monotonic() + UNDO_SECONDS
+        while self._due:
+            assert time.monotonic() < until, "the server does not come back"
+            heapq.heappop(self._due)[2]()
+
+    def _tend(self) -> None:
+        """Do what is due, and start again whoever has died."""
+        while self._due and self._due[0][0] <= time.monotonic():
+            heapq.heappop(self._due)[2]()
+        codes = self.nursery.ended()
+        for process in self.processes:
+            if process.pid in codes:
+                code, was_ending = codes[process.pid], process.is_ending
+                process.pid, process.is_ending = 0, False
+                if not was_ending and code not in (0, NOT_STARTED):
+                    self.surprises.append(f"{process.role}{process.number} ended by itself with {code}")
+                process.is_over = not was_ending and not code and process.role != "worker"
+            if not process.pid and not process.is_over:
+                process.pid = self.nursery.start(process.role, process.number)
+                process.starts += 1

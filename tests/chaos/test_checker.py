@@ -1,0 +1,157 @@
+"""The checker sees every kind of broken promise: each is put where all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.chaos.campaign import has_settled
+from tests.chaos.checker import Checker
+from tests.chaos.ledger import Entry
+from tests.chaos.leftovers import leftovers
+from tests.chaos.plan import Plan
+from tests.chaos.round import Round, Size
+
+Entries = list[Entry]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
+    """A round in which nothing goes wrong."""
+    size = Size(flows=25, seconds=4, widest=15)
+    with Round(5, tmp_path_factory.mktemp("round"), size, faults=()) as done:
+        done.harm()
+        assert done.settle(lambda: has_settled(done), 120)
+        done.entries += done.reader.new()
+        yield done
+
+
+def problems(played: Round, entries: Entries, plan: Plan | None = None) -> list[str]:
+    found = [*Checker(played.world.url, plan or played.world.plan, entries).violations()]
+    return [*found, *leftovers(played.server.client, played.queues)]
+
+
+def of_kind(entries: Entries, kind: str) -> Entries:
+    return [entry for entry in entries if entry["kind"] == kind]
+
+
+def accepted_with_inputs(entries: Entries) -> tuple[Entry, Entry]:
+    """A node that got a result, and the begin of the run that made it."""
+    begins = {entry["run"]: entry for entry in of_kind(entries, "begin")}
+    node = next(entry for entry in begins.values() if entry["inputs"])
+    return node, begins[next(iter(node["inputs"].values()))]
+
+
+def test_nothing_is_found_where_nothing_went_wrong(played: Round) -> None:
+    assert problems(played, played.entries) == []
+    assert played.surprises == []
+
+
+def doubled(entries: Entries) -> None:
+    entries.append(of_kind(entries, "begin")[0])
+
+
+def accepted_twice(entries: Entries) -> None:
+    entries += [entry for entry in of_kind(entries, "completed") if entry["flow"]][:1] * 2
+
+
+def plain_accepted_twice(entries: Entries) -> None:
+    entries += [entry for entry in of_kind(entries, "completed") if "-p" in entry["job"]][:1]
+
+
+def too_early(entries: Entries) -> None:
+    node, dependency = accepted_with_inputs(entries)
+    end = next(entry for entry in of_kind(entries, "end") if entry["run"] == dependency["run"])
+    end["at"] = node["at"] + 1
+
+
+def of_another_run(entries: Entries) -> None:
+    node, _ = accepted_with_inputs(entries)
+    node["inputs"] = dict.fromkeys(node["inputs"], "another:run")
+
+
+def without_a_result(entries: Entries) -> None:
+    accepted_with_inputs(entries)[0]["inputs"] = {}
+
+
+def from_nowhere(entries: Entries) -> None:
+    entries.remove(accepted_with_inputs(entries)[0])
+
+
+def twice_in_a_slot(entries: Entries) -> None:
+    entries.append(of_kind(entries, "tick")[0] | {"job": "another"})
+
+
+def ended_otherwise(entries: Entries) -> None:
+    for entry in of_kind(entries, "waited"):
+        entry["state"] = "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (doubled, "ran twice"),
+        (accepted_twice, "accepted 3 times"),
+        (plain_accepted_twice, "was accepted 2 times"),
+        (too_early, "began before"),
+        (of_another_run, "is not the accepted one"),
+        (without_a_result, "has completed"),
+        (from_nowhere, "which no run has written"),
+        (twice_in_a_slot, "was fired 2 times"),
+        (ended_otherwise, "ended as cancelled"),
+    ],
+)
+def test_a_ledger_that_shows_a_broken_promise(
+    played: Round, change: Callable[[Entries], None], said: str
+) -> None:
+    entries = [dict(entry) for entry in played.entries]
+    change(entries)
+    assert any(said in problem for problem in problems(played, entries))
+
+
+def test_a_flow_or_a_job_that_is_lost(played: Round) -> None:
+    entries = [dict(entry) for entry in played.entries]
+    entries += [
+        of_kind(entries, "submitted")[0] | {"flow": "lost"},
+        of_kind(entries, "added")[0] | {"job": "s5-lost"},
+    ]
+    plan = played.world.plan
+    more = replace(
+        plan,
+        flows=(*plan.flows, replace(plan.flows[0], flow_id="lost")),
+        plain=(*plan.plain, ("s5-lost", "etl", None, 0)),
+    )
+    found = problems(played, entries, more)
+    assert [problem for problem in found if "lost" in problem] == found
+    assert len(found) == 2
+
+
+def test_an_end_that_the_rules_do_not_allow(played: Round) -> None:
+    plan = played.world.plan
+    flow = next(one for one in plan.flows if one.action == "none" and one.steps[0].ends == "complete")
+    steps = (replace(flow.steps[0], ends="fail"), *flow.steps[1:])
+    other = replace(plan, flows=(replace(flow, steps=steps),), by_id={})
+    assert any("allowed: ['failed']" in problem for problem in problems(played, played.entries, other))
+
+
+@pytest.mark.parametrize(
+    ("write", "undo", "said"),
+    [
+        (("SET", "glide:{etl}:list-active", "2"), ("DEL", "glide:{etl}:list-active"), "active jobs"),
+        (("HSET", "glide:{etl}:group:x", "active", "1"), ("DEL", "glide:{etl}:group:x"), "counts 1 places"),
+        (("ZADD", "glide:{etl}:groupq:x", "1", "j"), ("DEL", "glide:{etl}:groupq:x"), "parked jobs"),
+        (("SET", "glide:{etl}:gmo:odd", "1"), ("DEL", "glide:{etl}:gmo:odd"), "not documented"),
+        (("SET", "glide:{odd}:id", "1"), ("DEL", "glide:{odd}:id"), "not documented"),
+        (("HSET", "glide:{etl}:gmo:grow:x", "a", "1"), ("DEL", "glide:{etl}:gmo:grow:x"), "is left"),
+    ],
+)
+def test_what_is_left_behind(played: Round, write: Any, undo: Any, said: str) -> None:
+    client = played.server.client
+    client.execute_command(*write)
+    try:
+        assert any(said in problem for problem in problems(played, played.entries))
+    finally:
+        client.execute_command(*undo)
