@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.status import Status
 
 from tests.chaos.campaign import outcome_of
+from tests.chaos.grounds import GROUNDS
 from tests.chaos.round import Size
 from tests.processes import mark
 
@@ -27,6 +28,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     seconds: Annotated[float, typer.Option(help="How long faults happen in a round.")] = 30.0,
     per_round: Annotated[int, typer.Option(help="Most kills of a round.")] = 150,
     pause: Annotated[float, typer.Option(help="Mean seconds between two faults.")] = 0.15,
+    ground: Annotated[str, typer.Option(help=f"The servers: {', '.join(GROUNDS)}.")] = "one",
     only: Annotated[str, typer.Option(help="Only these faults, comma-separated.")] = "",
     keep: Annotated[Path | None, typer.Option(help="Keep the files of the rounds in this folder.")] = None,
     summary: Annotated[Path | None, typer.Option(help="Write the summary as JSON to this file.")] = None,
@@ -44,7 +46,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
                 def show(text: str, number: int = seed, status: Status = status) -> None:
                     status.update(f"seed {number}: {text}")
 
-                found = outcome_of(seed, folder, size, only=only, progress=show)
+                found = outcome_of(seed, folder, size, ground=ground, only=only, progress=show)
             outcomes.append(found)
             total["kills"] += sum(found["kills"].values())
             total["violations"] += len(found["violations"])

@@ -23,7 +23,13 @@ MOST_SURPRISES: Final = 10
 
 
 def outcome_of(
-    seed: int, folder: Path, size: Size, *, only: str = "", progress: Callable[[str], None] = lambda _: None
+    seed: int,
+    folder: Path,
+    size: Size,
+    *,
+    ground: str = "one",
+    only: str = "",
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Play a round and check it.
 
@@ -31,11 +37,12 @@ def outcome_of(
         seed: Decides what happens.
         folder: For its files; the ledger stays there.
         size: How much happens.
+        ground: The name of its servers.
         only: The names of the faults, comma-separated; all by default.
         progress: Called with what goes on.
     """
     faults = [BY_NAME[name] for name in filter(None, only.split(","))] or BY_NAME.values()
-    with Round(seed, folder, size, faults) as played:
+    with Round(seed, folder, size, faults, ground) as played:
         played.harm(progress)
         progress("settling")
         begun = time.monotonic()
@@ -48,10 +55,12 @@ def outcome_of(
         played.entries += played.reader.new()
         checker = Checker(played.world.url, played.world.plan, played.entries)
         violations += checker.violations()
-        violations += leftovers(played.server.client, played.queues)
+        for server in played.servers:
+            violations += leftovers(server.client, played.world.queues)
         kinds = Counter(entry["kind"] for entry in played.entries)
         return {
-            "seed": seed, "kills": dict(played.kills), "faults": dict(played.done), "flows": size.flows,
+            "seed": seed, "ground": ground, "kills": dict(played.kills), "faults": dict(played.done),
+            "flows": size.flows,
             "nodes": checker.nodes, "runs": kinds["begin"], "accepted": kinds["completed"],
             "settled_seconds": round(took, 2), "violations": violations,
         }  # fmt: skip
@@ -66,7 +75,7 @@ def has_settled(played: Round) -> bool:
     try:
         with FlowProducer(played.world.url) as flows:
             states = [flows.get(flow.flow_id).status().state for flow in played.world.plan.flows]
-        counts = [_counts(name, played.world.url) for name in played.queues]
+        counts = [_counts(name, played.world.url) for name in played.world.queues]
     except (FlowNotFound, TransportError):
         return False
     return all(state.is_terminal for state in states) and not any(counts)
@@ -81,7 +90,7 @@ def _counts(name: str, url: str) -> int:
 
 def _probe(played: Round, workers: int) -> list[str]:
     """Whether every place of every worker is free: as many jobs as there are places run at once."""
-    places, home = workers * CONCURRENCY, played.queues[0]
+    places, home = workers * CONCURRENCY, played.world.queues[0]
     data = {"places": places, "seconds": PROBE_SECONDS}
     with Queue(home, played.world.url) as queue:
         jobs = [

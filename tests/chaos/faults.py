@@ -72,26 +72,27 @@ def step_clocks(at: Round, chance: random.Random) -> None:
 
 
 def kill_server(at: Round, chance: random.Random) -> None:
-    """SIGKILL the server; it comes back with its append-only file."""
-    assert at.server.process is not None
-    if at.server.process.poll() is not None:  # it is down already
-        return
-    at.server.kill()
-    at.later(chance.uniform(0, 1.5), at.server.start)
+    """SIGKILL a server; it comes back with its append-only file."""
+    server = chance.choice(at.servers)
+    assert server.process is not None
+    if server.process.poll() is None:  # else it is down already
+        server.kill()
+        at.later(chance.uniform(0, 1.5), server.start)
 
 
 def freeze_server(at: Round, chance: random.Random) -> None:
-    """Stop the server for a while: connections stay open, and nothing is answered."""
-    assert at.server.process is not None
-    process = at.server.process
+    """Stop a server for a while: connections stay open, and nothing is answered."""
+    process = chance.choice(at.servers).process
+    assert process is not None
     process.send_signal(signal.SIGSTOP)
     at.later(chance.uniform(0.1, 3), lambda: process.send_signal(signal.SIGCONT))
 
 
 def fill_memory(at: Round, chance: random.Random) -> None:
-    """The server refuses writes that add data."""
-    at.ask("CONFIG", "SET", "maxmemory", "1mb")
-    at.later(chance.uniform(0.2, 2), lambda: at.insist("CONFIG", "SET", "maxmemory", "0"))
+    """A server refuses writes that add data."""
+    server = chance.choice(at.servers)
+    at.ask(server, "CONFIG", "SET", "maxmemory", "1mb")
+    at.later(chance.uniform(0.2, 2), lambda: at.insist(server, "CONFIG", "SET", "maxmemory", "0"))
 
 
 def cut_replies(at: Round, chance: random.Random) -> None:
@@ -108,22 +109,22 @@ def cut_requests(at: Round, chance: random.Random) -> None:
 
 def drop_clients(at: Round, chance: random.Random) -> None:
     """The server closes every connection."""
-    at.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    at.ask(chance.choice(at.servers), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
 def flush_functions(at: Round, chance: random.Random) -> None:
     """The functions of the server are gone."""
-    at.ask("FUNCTION", "FLUSH", "SYNC")
+    at.ask(chance.choice(at.servers), "FUNCTION", "FLUSH", "SYNC")
 
 
 def delete_library(at: Round, chance: random.Random) -> None:
     """One of the two libraries is gone."""
-    at.ask("FUNCTION", "DELETE", chance.choice(("glidemq", "glidemq_orchestrate")))
+    at.ask(chance.choice(at.servers), "FUNCTION", "DELETE", chance.choice(("glidemq", "glidemq_orchestrate")))
 
 
 def replace_library(at: Round, chance: random.Random) -> None:
     """Another library stands under the name of ours, and has none of its functions."""
-    at.ask("FUNCTION", "LOAD", "REPLACE", FOREIGN)
+    at.ask(chance.choice(at.servers), "FUNCTION", "LOAD", "REPLACE", FOREIGN)
 
 
 PROCESSES: Final[Mapping[Fault, int]] = {
@@ -137,6 +138,9 @@ AROUND: Final[Mapping[Fault, int]] = {
     drop_clients: 2, flush_functions: 2, delete_library: 1, replace_library: 1,
 }  # fmt: skip
 """What happens to everything around them, less often, with weights."""
+
+BEHIND_A_PROXY: Final = frozenset({cut_replies, cut_requests})
+"""Faults that need a proxy, which a cluster does not have: its clients connect to the servers it names."""
 
 BY_NAME: Final = {fault.__name__: fault for fault in (*PROCESSES, *AROUND)}
 

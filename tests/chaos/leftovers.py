@@ -35,11 +35,12 @@ def leftovers(client: Any, queues: Sequence[str]) -> Iterator[str]:
         base = f"glide:{{{name}}}:"
         own = {key for key in keys if key.startswith(base)}
         keys -= own
-        due = {member.split("\n")[0] for member in client.zrange(f"{base}gmo:growing", 0, -1)}
+        growing, stream = f"{base}gmo:growing", f"{base}stream"
+        due = {member.split("\n")[0] for member in client.zrange(growing, 0, -1)} if growing in own else set()
         for key in own:
             yield from _problems(client, key, key.removeprefix(base), due)
-        if pending := client.xpending(f"{base}stream", "workers")["pending"]:
-            yield f"{base}stream has {pending} pending entries"
+        if stream in own and (pending := client.xpending(stream, "workers")["pending"]):
+            yield f"{stream} has {pending} pending entries"
     yield from (f"{key} is not documented" for key in keys)
 
 

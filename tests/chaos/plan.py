@@ -109,7 +109,7 @@ class Plan:
         self.by_id.update({flow.flow_id: flow for flow in self.flows})
 
 
-def plan(seed: int, flows: int, queues: Sequence[str], *, widest: int = 200) -> Plan:
+def plan(seed: int, flows: int, queues: Sequence[str], *, widest: int = 200, may_grow: bool = True) -> Plan:
     """The plan of a seed.
 
     Args:
@@ -117,9 +117,13 @@ def plan(seed: int, flows: int, queues: Sequence[str], *, widest: int = 200) -> 
         flows: How many.
         queues: Where their nodes go.
         widest: Nodes of the largest fan-out.
+        may_grow: Whether flows may grow; otherwise half of the flows have all their nodes in one queue.
     """
     chance = random.Random(f"plan {seed}")
-    made = tuple(_flow(chance, f"s{seed}-f{number}", tuple(queues), widest) for number in range(flows))
+    made = tuple(
+        _flow(chance, f"s{seed}-f{number}", tuple(queues), widest, may_grow=may_grow)
+        for number in range(flows)
+    )
     plain = tuple(
         (f"s{seed}-p{number}", chance.choice(queues), chance.choice((None, *KEYS)), _ms(chance))
         for number in range(flows * 3)
@@ -127,8 +131,15 @@ def plan(seed: int, flows: int, queues: Sequence[str], *, widest: int = 200) -> 
     return Plan(seed, tuple(queues), made, plain)
 
 
-def _flow(chance: random.Random, flow_id: str, queues: tuple[str, ...], widest: int) -> FlowPlan:
+def _flow(
+    chance: random.Random, flow_id: str, queues: tuple[str, ...], widest: int, *, may_grow: bool
+) -> FlowPlan:
     shape, action = chance.choice(SHAPES), chance.choice(ACTIONS)
+    if not may_grow:
+        shape, action = (
+            ("random", "none") if shape == "growing" else (shape, action.replace("extend", "none"))
+        )
+        queues = chance.choice((queues, (chance.choice(queues),)))
     steps = _MAKERS[shape](chance, queues, widest)
     if action == "retry":
         steps = [_curable(chance, step) for step in steps]
@@ -139,6 +150,8 @@ def _flow(chance: random.Random, flow_id: str, queues: tuple[str, ...], widest: 
             _step(chance, queues, f"added{n}", tuple(chance.sample(names, 1)))
             for n in range(chance.randint(1, 4))
         )
+    if not may_grow and len({step.queue for step in steps}) > 1:  # the portable path refuses ordering keys
+        steps = [replace(step, ordering=None) for step in steps]
     fail_fast = shape == "layers" and chance.random() < 0.2
     return FlowPlan(flow_id, tuple(steps), action, chance.choice((0, 5, 50, 300, 1_000)), added, fail_fast)
 

@@ -50,6 +50,7 @@ class World:
         url: The way to the server for half of the processes; ``proxied`` for the others.
         folder: Of the round: its ledger, and what else its processes share.
         seconds: The time over which the submitters spread their work.
+        may_grow: Flows may grow: not where a flow may be in several slots.
         parts: How many processes share each of the roles but the workers.
     """
 
@@ -61,12 +62,13 @@ class World:
     queues: tuple[str, ...]
     seconds: float
     widest: int = 200
+    may_grow: bool = True
     parts: int = 2
 
     @cached_property
     def plan(self) -> Plan:
         """What they do."""
-        return plan(self.seed, self.flows, self.queues, widest=self.widest)
+        return plan(self.seed, self.flows, self.queues, widest=self.widest, may_grow=self.may_grow)
 
     @property
     def ledger(self) -> Path:

@@ -7,8 +7,9 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
@@ -19,12 +20,14 @@ from redis.retry import Retry
 
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
 from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, Fault
+from tests.chaos.grounds import GROUNDS
 from tests.chaos.ledger import Ledger, Reader
 from tests.chaos.nursery import Nursery
 from tests.chaos.proxy import Proxy
 from tests.chaos.roles import NOT_STARTED, World
 from tests.server.connections.topologies import Server
 
+QUEUES: Final = ("etl", "spark")
 TICK_SECONDS: Final = 0.02
 REST_SECONDS: Final = 0.05
 UNDO_SECONDS: Final = 60.0
@@ -45,6 +48,12 @@ class Process:
     is_ending: bool = False
     is_over: bool = False
     starts: int = 0
+
+
+def _impatient(server: Server) -> Any:
+    """A client with patience of its own: the server may be frozen, and only the harness can wake it."""
+    options: Any = {"socket_timeout": 0.5, "retry": Retry(NoBackoff(), 0)}
+    return redis.Redis(port=server.port, decode_responses=True, **options)
 
 
 class _Stream:
@@ -85,48 +94,48 @@ class Size:
     widest: int = 150
 
 
-@dataclass
 class Round:
-    """A round on one server; use it in a with statement.
+    """A round; use it in a with statement.
 
     Args:
         seed: Decides the plan and the faults.
         folder: An empty folder for its files.
+        size: How much happens.
         faults: Only these; all by default.
-        options: Of the server.
+        ground: The name of its servers.
     """
 
-    seed: int
-    folder: Path
-    size: Size = field(default_factory=Size)
-    faults: Collection[Fault] = BY_NAME.values()
-    queues: Sequence[str] = ("etl", "spark")
-    options: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        """Start the server and every process."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._chance = random.Random(f"faults {self.seed}")
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        size: Size,
+        faults: Collection[Fault] = BY_NAME.values(),
+        ground: str = "one",
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._chance, self._size = random.Random(f"faults {seed}"), size
         self._due: list[tuple[float, int, Callable[[], Any]]] = []
-        self._order = count()
+        self._order, self._stack = count(), ExitStack()
         self.done: Counter[str] = Counter()
         self.kills: Counter[str] = Counter()
         self.surprises: list[str] = []
-        self.server = Server(self.folder / "server", *self.options)
-        # Patience of its own: the server may be frozen, and only the harness can wake it.
-        self._client: Any = redis.Redis(
-            port=self.server.port, decode_responses=True, socket_timeout=0.5, retry=Retry(NoBackoff(), 0)
-        )
-        self.proxy = Proxy(self.server.port)
+        self._ground = self._stack.enter_context(GROUNDS[ground](folder))
+        self.servers, self._faults = self._ground.servers, set(faults) - set(self._ground.spared)
+        self._clients = {
+            server.port: self._stack.enter_context(_impatient(server)) for server in self.servers
+        }
         self.world = World(
-            f"valkey://127.0.0.1:{self.server.port}", f"valkey://127.0.0.1:{self.proxy.port}", self.folder,
-            self.seed, self.size.flows, tuple(self.queues), self.size.seconds * 0.5, self.size.widest,
+            self._ground.url, self._ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
+            size.widest, self._ground.is_one_slot,
         )  # fmt: skip
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
+        self._stack.callback(self.ledger.close)
         self.entries: list[dict[str, Any]] = []
         self.nursery = Nursery(self.world)
-        roles = [("worker", n) for n in range(self.size.workers)]
+        self._stack.callback(self.nursery.close)
+        roles = [("worker", n) for n in range(size.workers)]
         roles += [(role, n) for role in ("submitter", "waiter", "steerer") for n in range(self.world.parts)]
         self.processes = [Process(role, number) for role, number in roles]
 
@@ -136,11 +145,7 @@ class Round:
 
     def __exit__(self, *_: object) -> None:
         """Kill everything."""
-        self.nursery.close()
-        self.proxy.close()
-        self._client.close()
-        self.server.close()
-        self.ledger.close()
+        self._stack.close()
 
     # --- what faults use ---
 
@@ -167,33 +172,40 @@ class Round:
 
     def leader(self, queue: str) -> Process | None:
         """The worker that leads the supervision of a queue."""
-        leader = self.ask("GET", QueueKeys(DEFAULT_PREFIX, queue).supervisor())
+        key = QueueKeys(DEFAULT_PREFIX, queue).supervisor()
+        leader = next(filter(None, (self.ask(server, "GET", key) for server in self.servers)), None)
         self.entries += self.reader.new()
         pids = {entry["worker"]: entry["pid"] for entry in self.entries if entry["kind"] == "serves"}
         return next((one for one in self.processes if one.pid and one.pid == pids.get(leader)), None)
 
-    def ask(self, *words: str) -> Any:
-        """A command to the server; None when it cannot answer now."""
+    @property
+    def proxy(self) -> Proxy:
+        """The proxy before the server."""
+        assert self._ground.proxy is not None
+        return self._ground.proxy
+
+    def ask(self, server: Server, *words: str) -> Any:
+        """A command to a server; None when it cannot answer now."""
         try:
-            return self._client.execute_command(*words)
+            return self._clients[server.port].execute_command(*words)
         except redis.RedisError:
             return None
 
-    def insist(self, *words: str) -> None:
-        """A command to the server, repeated until it was answered."""
-        if self.ask(*words) is None:
-            self.later(REST_SECONDS, lambda: self.insist(*words))
+    def insist(self, server: Server, *words: str) -> None:
+        """A command to a server, repeated until it was answered."""
+        if self.ask(server, *words) is None:
+            self.later(REST_SECONDS, lambda: self.insist(server, *words))
 
     # --- its course ---
 
     def harm(self, progress: Callable[[str], None] = lambda _: None) -> None:
         """Let the faults happen, until there were enough kills or the time is over."""
-        end = time.monotonic() + self.size.seconds
+        end = time.monotonic() + self._size.seconds
         streams = [
-            _Stream(self._chance, {fault: n for fault, n in group.items() if fault in self.faults}, pause)
-            for group, pause in ((PROCESSES, self.size.pause), (AROUND, self.size.around))
+            _Stream(self._chance, {fault: n for fault, n in group.items() if fault in self._faults}, pause)
+            for group, pause in ((PROCESSES, self._size.pause), (AROUND, self._size.around))
         ]
-        while time.monotonic() < end and self.kills.total() < self.size.kills:
+        while time.monotonic() < end and self.kills.total() < self._size.kills:
             self._tend()
             for stream in streams:
                 if (due := stream.due()) is not None:

@@ -31,7 +31,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
 
 def problems(played: Round, entries: Entries, plan: Plan | None = None) -> list[str]:
     found = [*Checker(played.world.url, plan or played.world.plan, entries).violations()]
-    return [*found, *leftovers(played.server.client, played.queues)]
+    return [*found, *leftovers(played.servers[0].client, played.world.queues)]
 
 
 def of_kind(entries: Entries, kind: str) -> Entries:
@@ -149,7 +149,7 @@ def test_an_end_that_the_rules_do_not_allow(played: Round) -> None:
     ],
 )
 def test_what_is_left_behind(played: Round, write: Any, undo: Any, said: str) -> None:
-    client = played.server.client
+    client = played.servers[0].client
     client.execute_command(*write)
     try:
         assert any(said in problem for problem in problems(played, played.entries))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from glidemq_orchestrate import (
     FlowProducer,
     FlowSpec,
     JobOptions,
+    Ordering,
     Rule,
     Skip,
 )
@@ -25,13 +27,14 @@ from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.portable import rounds
 from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.checked import check_flow
 from tests.rule_oracle import ENDS, verdicts
 from tests.server.policy_work import LONG, Work, node, reasons, states
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
-    from tests.server.conftest import Hand
+    from tests.server.conftest import Dump, Hand
 
 Submit = Callable[..., Flow]
 
@@ -62,6 +65,14 @@ def test_a_rule_decides_by_the_ends_of_the_dependencies(rule: Rule, submit: Subm
     found = states(flow)
     assert {name: found[name] for name in expected if found[name] not in expected[name]} == {}
     assert (status.open, status.skipped) == (0, sum(state == "skipped" for state in found.values()))
+
+
+def test_an_ordering_key_is_refused_and_nothing_is_left(submit: Submit, dump: Dump) -> None:
+    first = FlowNode("a", "etl", "work", options=JobOptions(ordering=Ordering("customer 7")))
+    before = dump()
+    with pytest.raises(InvalidFlow, match=r"node 'b' has an ordering key.*one queue"):
+        submit(node("a"), replace(first, name="b", after=["a"]))
+    assert dump() == before
 
 
 @pytest.mark.parametrize("path", ["staged", "portable"])

@@ -8,6 +8,7 @@ across queues, so workers, waiting clients and supervisors all call it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Final
 
@@ -20,9 +21,10 @@ from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
+from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow, WaitTimeout
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState
+from glidemq_orchestrate.names import shown
 
 POLL_MS: Final = 500
 MOST_REST_MS: Final = 2_000
@@ -32,15 +34,33 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     """Write a flow node by node and start it, or attach to the equal flow that exists. Repeatable.
 
     Raises:
+        InvalidFlow: A node has an ordering key. Nothing is left behind.
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
         FlowIncomplete: Other clients kept aborting the submission.
     """
+    _refuse_ordering(flow)
     yield from portable_submit.stage(ref, flow, clock)
     yield from advance(ref, clock)
     if on_existing == "retry_failed":
         yield from retry_failed(ref, clock)
     elif on_existing == "restart":
         yield from restart(ref, clock)
+
+
+def _refuse_ordering(flow: CheckedFlow) -> None:
+    """Refuse ordering keys: their jobs would wait for each other for ever.
+
+    The server numbers a job when it is created, and here dependents are created first: they would be due
+    before the nodes that they wait for. And a node that ends without having run is never passed over.
+    """
+    for node in flow.nodes:
+        if node.is_placed and "ordering" in json.loads(node.options):
+            queues = ", ".join(map(shown, flow.queues))
+            raise InvalidFlow(
+                f"node {shown(node.name)} has an ordering key, which needs all queues of the flow in one "
+                f"slot of the cluster, and this flow has {queues}: put its nodes into one queue, or leave "
+                f"the ordering out"
+            )
 
 
 def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
