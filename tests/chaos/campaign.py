@@ -72,9 +72,14 @@ def has_settled(played: Round) -> bool:
         return True
     if not all(process.is_over for process in played.processes if process.role != "worker"):
         return False
+    gone = played.forgotten.flows()
     try:
         with FlowProducer(played.world.url) as flows:
-            states = [flows.get(flow.flow_id).status().state for flow in played.world.plan.flows]
+            states = [
+                flows.get(flow.flow_id).status().state
+                for flow in played.world.plan.flows
+                if flow.flow_id not in gone
+            ]
         counts = [_counts(name, played.world.url) for name in played.world.queues]
     except (FlowNotFound, TransportError):
         return False

@@ -33,9 +33,15 @@ class Book:
         self.waited = {entry["flow"]: entry["state"] for entry in by_kind["waited"]}
         self.submitted = {entry["flow"] for entry in by_kind["submitted"]}
         self.added = [(entry["queue"], entry["job"]) for entry in by_kind["added"]]
+        self.emptied = [entry["at"] for entry in by_kind["emptied"]]
+        self.forgotten = {entry["flow"] for entry in by_kind["submitted"] if self._is_forgotten(entry)}
+        self.forgotten |= {entry["job"] for entry in by_kind["added"] if self._is_forgotten(entry)}
         self.slots: dict[str, set[str]] = defaultdict(set)
         for entry in by_kind["tick"]:
             self.slots[str(entry["slot"])].add(entry["job"])
+
+    def _is_forgotten(self, entry: Entry) -> bool:
+        return bool(self.emptied) and entry["at"] < self.emptied[-1]
 
 
 class Checker:
@@ -75,7 +81,7 @@ class Checker:
             flow = flows.get(planned.flow_id)
             status, nodes, results = flow.status(), flow.nodes(), dict(flow.results())
         except FlowNotFound:
-            if planned.flow_id in self._book.submitted:
+            if planned.flow_id in self._book.submitted - self._book.forgotten:
                 yield "was accepted and is lost"
             return
         self.nodes += len(nodes)
@@ -143,8 +149,8 @@ class Checker:
     def _node(
         self, planned: FlowPlan, node: NodeStatus, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
     ) -> Iterator[str]:
-        restarts = planned.action == "restart"
-        if (times := self._book.accepted[node.queue, node.job_id]) > 1 + restarts:
+        again = (planned.action == "restart") + len(self._book.emptied)
+        if (times := self._book.accepted[node.queue, node.job_id]) > 1 + again:
             yield f"accepted {times} times"
         if node.state is not JobState.COMPLETED:
             return
@@ -185,12 +191,14 @@ class Checker:
             try:
                 job = queue.get_job(job_id)
             except JobNotFound:
+                if job_id in self._book.forgotten:
+                    continue
                 yield f"job {job_id} was accepted and is lost"
                 continue
             if job.state is not JobState.COMPLETED:
                 yield f"job {job_id} is {job.state}: {job.failed_reason}"
                 continue
-            if (times := self._book.accepted[name, job_id]) > 1:
+            if (times := self._book.accepted[name, job_id]) > 1 + len(self._book.emptied):
                 yield f"job {job_id} was accepted {times} times"
             run = job.result["run"] if isinstance(job.result, dict) else None
             if run not in self._book.ends:

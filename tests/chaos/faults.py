@@ -95,6 +95,13 @@ def fill_memory(at: Round, chance: random.Random) -> None:
     at.later(chance.uniform(0.2, 2), lambda: at.insist(server, "CONFIG", "SET", "maxmemory", "0"))
 
 
+def empty_server(at: Round, chance: random.Random) -> None:
+    """Everything on a server is gone: what was accepted is forgotten, and what comes afterwards is not."""
+    server = chance.choice(at.servers)
+    if at.ask(server, "FLUSHALL", "SYNC"):
+        at.ledger.write("emptied")
+
+
 def cut_replies(at: Round, chance: random.Random) -> None:
     """Cut connections in the middle of replies."""
     for _ in range(chance.randint(1, 5)):
@@ -129,13 +136,13 @@ def replace_library(at: Round, chance: random.Random) -> None:
 
 PROCESSES: Final[Mapping[Fault, int]] = {
     kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_submitter: 12, kill_waiter: 6,
-    kill_steerer: 10, stop_worker: 3, pause_worker: 8, pause_client: 3,
+    kill_steerer: 10, stop_worker: 3, pause_worker: 12, pause_client: 3,
 }  # fmt: skip
 """What happens to processes all the time, with weights."""
 
 AROUND: Final[Mapping[Fault, int]] = {
     step_clocks: 3, kill_server: 3, freeze_server: 2, fill_memory: 2, cut_replies: 6, cut_requests: 4,
-    drop_clients: 2, flush_functions: 2, delete_library: 1, replace_library: 1,
+    drop_clients: 2, flush_functions: 2, delete_library: 1, replace_library: 1, empty_server: 2,
 }  # fmt: skip
 """What happens to everything around them, less often, with weights."""
 
@@ -148,4 +155,4 @@ BY_NAME: Final = {fault.__name__: fault for fault in (*PROCESSES, *AROUND)}
 def _pause(at: Round, chance: random.Random, role: str) -> None:
     process = chance.choice(at.alive(role))
     at.signal(process, signal.SIGSTOP)
-    at.later(chance.choice((0.1, 0.5, 1, 2.5, 5)), lambda: at.signal(process, signal.SIGCONT))
+    at.later(chance.choice((0.3, 3, 5, 8)), lambda: at.signal(process, signal.SIGCONT))

@@ -31,7 +31,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.errors import FlowEnded, FlowNotFound, InvalidJob, TransportError, WaitTimeout
 from tests.chaos.handlers import Recorder, Steps
-from tests.chaos.ledger import Ledger, Reader
+from tests.chaos.ledger import Forgotten, Ledger, Reader
 from tests.chaos.plan import FlowPlan, Plan, plan
 
 T = TypeVar("T")
@@ -142,10 +142,10 @@ def submitter(world: World, ledger: Ledger, number: int) -> None:
 
 def waiter(world: World, ledger: Ledger, number: int) -> None:
     """Wait for every flow; write how it has ended."""
-    done = _done(world, "waited")
+    done, forgotten = _done(world, "waited"), Forgotten(world.ledger)
     left = [flow for _, flow in _share(world, number) if flow.flow_id not in done]
     with FlowProducer(world.url_for(number)) as flows:
-        while left:
+        while left := [flow for flow in left if flow.flow_id not in forgotten.flows()]:
             for flow in left[:]:
                 with contextlib.suppress(FlowNotFound, WaitTimeout, TransportError):
                     outcome = flows.get(flow.flow_id).wait(timeout=timedelta(seconds=0.5))
@@ -156,10 +156,10 @@ def waiter(world: World, ledger: Ledger, number: int) -> None:
 
 def steerer(world: World, ledger: Ledger, number: int) -> None:
     """Cancel, retry, restart and extend flows."""
-    done = _done(world, "steered")
+    done, forgotten = _done(world, "steered"), Forgotten(world.ledger)
     left = [flow for _, flow in _share(world, number) if flow.action != "none" and flow.flow_id not in done]
     with FlowProducer(world.url_for(number)) as flows:
-        while left:
+        while left := [flow for flow in left if flow.flow_id not in forgotten.flows()]:
             for flow in left[:]:
                 with contextlib.suppress(FlowNotFound, TransportError):
                     if (state := _steer(world, flows.get(flow.flow_id), flow)) is not None:

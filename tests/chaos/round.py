@@ -19,9 +19,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
-from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, Fault
+from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, Fault, empty_server
 from tests.chaos.grounds import GROUNDS
-from tests.chaos.ledger import Ledger, Reader
+from tests.chaos.ledger import Forgotten, Ledger, Reader
 from tests.chaos.nursery import Nursery
 from tests.chaos.proxy import Proxy
 from tests.chaos.roles import NOT_STARTED, World
@@ -29,6 +29,7 @@ from tests.server.connections.topologies import Server
 
 QUEUES: Final = ("etl", "spark")
 TICK_SECONDS: Final = 0.02
+FORGETS_EACH: Final = 10
 REST_SECONDS: Final = 0.05
 UNDO_SECONDS: Final = 60.0
 
@@ -121,7 +122,8 @@ class Round:
         self.kills: Counter[str] = Counter()
         self.surprises: list[str] = []
         self._ground = self._stack.enter_context(GROUNDS[ground](folder))
-        self.servers, self._faults = self._ground.servers, set(faults) - set(self._ground.spared)
+        spared = {*self._ground.spared, *(() if seed % FORGETS_EACH == 0 else (empty_server,))}
+        self.servers, self._faults = self._ground.servers, set(faults) - spared
         self._clients = {
             server.port: self._stack.enter_context(_impatient(server)) for server in self.servers
         }
@@ -132,6 +134,7 @@ class Round:
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
         self._stack.callback(self.ledger.close)
+        self.forgotten = Forgotten(self.world.ledger)
         self.entries: list[dict[str, Any]] = []
         self.nursery = Nursery(self.world)
         self._stack.callback(self.nursery.close)
