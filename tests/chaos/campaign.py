@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_orchestrate import FlowProducer, JobOptions, JobState, Queue
+from glidemq_orchestrate import FlowProducer, JobOptions, JobState, Queue, Schedulers
 from glidemq_orchestrate.errors import FlowNotFound, TransportError
 from tests.chaos.checker import Checker
 from tests.chaos.faults import BY_NAME
@@ -49,6 +49,9 @@ def outcome_of(
         played.settle(lambda: has_settled(played), SETTLE_SECONDS)
         took = time.monotonic() - begun
         progress("checking")
+        with Schedulers(played.world.queues[0], played.world.url) as schedulers:
+            schedulers.remove("tick")
+        played.settle(lambda: has_settled(played), SETTLE_SECONDS)
         violations = list(played.surprises)
         if not played.world.may_prefetch:  # a worker that holds a job for later has no place for it now
             violations += _probe(played, size.workers)

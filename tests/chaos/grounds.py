@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.faults import BEHIND_A_PROXY, Fault
+from tests.chaos.faults import BEHIND_A_PROXY, Fault, empty_server, fill_memory
 from tests.chaos.proxy import Proxy
-from tests.server.connections.topologies import Server, running_primaries
+from tests.processes import lasting, spawn
+from tests.server.connections.topologies import SentinelServer, Server, running_primaries
+from tests.server.lua.servers import _wait_for_answer, valkey_binary
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,45 @@ def cluster(folder: Path) -> Iterator[Ground]:
         )
 
 
+@contextmanager
+def sentinel(folder: Path, confirm: str = "") -> Iterator[Ground]:
+    """A primary and its replica, which Sentinel promotes when the primary is killed or frozen.
+
+    Without ``confirm`` what was acknowledged may be lost: ``tests.chaos.losses`` counts it.
+    """
+    with ExitStack() as stack:
+
+        def keep(server: Server) -> Server:
+            stack.callback(server.close)
+            return server
+
+        first = keep(Member(folder / "first"))
+        second = keep(Member(folder / "second", "--replicaof", "127.0.0.1", str(first.port)))
+        while second.client.role()[3] != "connected":
+            time.sleep(0.02)
+        watching = keep(SentinelServer(folder / "sentinel", first.port))
+        url = f"valkey+sentinel://127.0.0.1:{watching.port}/main{confirm}"
+        yield Ground((first, second), url, url, spared=BEHIND_A_PROXY | {empty_server, fill_memory})
+
+
+class Member(Server):
+    """A server that knows whom it follows when it comes back: its options are in a file that it rewrites."""
+
+    def start(self) -> None:
+        """Start it, from its file."""
+        file = self.directory / "server.conf"
+        if not file.exists():
+            options = [*self.first_options(), "--port", str(self.port), "--bind", "127.0.0.1"]
+            options += ["--dir", str(self.directory), *self.options]
+            lines = " ".join(f'"{word}"' if not word.startswith("--") else word for word in options)
+            file.write_text("\n".join(lines.split("--")).strip() + "\n")
+        with (self.directory / "server.log").open("ab") as log:
+            self.process = spawn([str(valkey_binary()), str(file)], stdout=log, stderr=subprocess.STDOUT)
+        lasting.add(self.process.pid)
+        _wait_for_answer(self.client, self.process)
+
+
 GROUNDS: Final[Mapping[str, Callable[[Path], AbstractContextManager[Ground]]]] = {
-    "one": one, "everysec": partial(one, fsync="everysec"), "cluster": cluster,
+    "one": one, "everysec": partial(one, fsync="everysec"), "cluster": cluster, "sentinel": sentinel,
+    "sentinel-confirmed": partial(sentinel, confirm="?confirm=replicas:1"),
 }  # fmt: skip

@@ -122,4 +122,5 @@ def _reaped() -> dict[int, int]:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until a process has its own reaction
     main(Path(sys.argv[1]))
