@@ -15,6 +15,7 @@ from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, rounds, sweep
 from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.flows.portable import record as records
+from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExpired, FlowNotFound
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
@@ -268,6 +269,31 @@ def test_a_cancel_at_any_place_of_a_submission_ends_the_flow(slots: Slots) -> No
         assert Counter(slots.run_jobs()) == {"a": 1, "m": 1}, place
         if is_over:
             break
+
+
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_a_node_that_ends_at_any_place_of_a_cancel_is_counted_as_it_ended(slots: Slots) -> None:
+    def exchange(*outcomes: Outcome) -> Answer:
+        request = Request(outcomes, wanted=1, token="t")
+        return slots.run(ask(finish_and_fetch(HOME, "gmo-worker-1", request, slots.now)))[0]
+
+    for place in itertools.count():
+        clear(slots)
+        slots.submit(TWO)
+        (attempt,) = exchange().begun
+        slow = slots.steps(portable.cancel(slots.ref(), "enough", slots))
+        is_over = False
+        for _ in range(place):
+            is_over = is_over or next(slow, "over") == "over"
+        exchange(Outcome(attempt, Kind.DONE, "1"))
+        for _ in slow:
+            pass
+        nodes = slots.run(reading.nodes(slots.ref()))[0]
+        completed = sum(one.state == "completed" for one in nodes)
+        assert slots.status() == ("cancelled", completed, 2 - completed), place
+        if is_over:
+            break
+    assert place > 5
 
 
 def test_a_removal_after_the_retention_is_continued_wherever_it_was_cut(slots: Slots) -> None:

@@ -35,7 +35,7 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     now = yield from ask(records.record(ref.home, ref.flow_id))
     if not _is_running(now) or now.number != record.number:
         return now.state  # the nodes may be those of the next round
-    record = now
+    record, still_open = now, [node for node in nodes if not node.end]
     if not record.cancel:
         decisions = decide(nodes, record.started_ms, clock.now_ms())
         yield from _end(decisions, record.number, clock.now_ms())
@@ -46,8 +46,11 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
             yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
             record = yield from ask(records.record(ref.home, ref.flow_id))
     if record.cancel:
-        reason, still_open = f"{CANCELLED}{record.cancel['reason']}", [node for node in nodes if not node.end]
-        yield from _cancel(still_open, record.number, reason, clock.now_ms())
+        reason = f"{CANCELLED}{record.cancel['reason']}"
+        yield from _cancel([node for node in nodes if not node.end], record.number, reason, clock.now_ms())
+    if still_open and all(node.end for node in nodes):
+        # One that was to be ended here may have ended otherwise just before: its end is what counts.
+        nodes = yield from read_nodes(ref)
     return (yield from _count(ref, nodes, record, clock))
 
 
