@@ -26,6 +26,15 @@ _NEWS: Final = frozenset(
 )
 
 
+def may_be_late(call: Call[Any]) -> bool:
+    """Whether a call may arrive after later calls of others, and do no harm.
+
+    Functions check what they find. Of plain commands only those promise it that write once: a list that is
+    written by two clients at the same moment, one of them dead, may keep the older word.
+    """
+    return call.words[0] in ("FCALL", "HSETNX")
+
+
 class Stuck(Exception):
     """The processes do not come to the expected state within the steps or the time they have."""
 
@@ -232,6 +241,8 @@ class Scheduler:
         """The connection breaks: none, some or all of the calls that are left arrive, now or late."""
         is_untouched = len(task.todo) == len(task.calls)
         how = self.choices.pick(["none", "some", "all", "late"])
+        if how == "late" and not all(may_be_late(task.calls[number]) for number in task.todo):
+            how = "all"
         arrive = {"none": 0, "some": self.choices.between(0, len(task.todo))}.get(how, len(task.todo))
         sent = [task.calls[number] for number in task.todo[:arrive]]
         self.choices.note(f"{task.name} loses its connection; {how} of {len(task.todo)} calls arrive")
@@ -253,6 +264,8 @@ class Scheduler:
         """The process dies: its calls have not arrived, have, or will."""
         how = self.choices.pick(["none", "all", "late"])
         left = [task.calls[number] for number in task.todo]
+        if how == "late" and not all(map(may_be_late, left)):
+            how = "all"
         self.choices.note(f"{process.name} is killed in {task.name}; {how} of {len(left)} calls arrive")
         if how == "late":
             self._late += [(task.name, one) for one in left]
