@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import redis
@@ -90,6 +90,18 @@ class Slots:
                     request = op.send(answers[0])
         except StopIteration as stop:
             return stop.value
+
+    def trips(self, op: Op[Any]) -> Iterator[None]:
+        """Send one request with each step; a small batch arrives as a whole."""
+        try:
+            request = next(op)
+            while True:
+                calls = request.calls if isinstance(request, Batch) else (request,)
+                answers = [self.answer(call) for call in calls]
+                yield
+                request = op.send(answers if isinstance(request, Batch) else answers[0])
+        except StopIteration:
+            return
 
     def run(self, op: Op[Any], calls: int | None = None) -> tuple[Any, int]:
         """What the operation returns and how many calls it sent; stopped after ``calls`` as by a kill."""

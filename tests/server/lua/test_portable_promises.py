@@ -12,7 +12,7 @@ from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, rounds, sweep
+from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, rounds, submit, sweep
 from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
@@ -294,6 +294,40 @@ def test_a_node_that_ends_at_any_place_of_a_cancel_is_counted_as_it_ended(slots:
         if is_over:
             break
     assert place > 5
+
+
+def test_an_abandoned_submission_leaves_nothing_wherever_it_was_cut(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(TWO).home)
+    for cut in itertools.count(1):
+        clear(slots)
+        _, sent = slots.submit(TWO, calls=cut)
+        if sent < cut:
+            break
+        slots.now += sweep.ABANDONED_MS + 1
+        slots.run(sweep.sweep(home, slots))
+        left = slots.stored()
+        if not any(key.endswith(":gmo:portable") for key in left):
+            assert not [key for key in left if ":gmo:flow" in key or ":job:" in key], cut
+
+
+def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_lists_and_where_it_dies(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(TWO).home)
+    index = f"{home.flows()}:state:"
+    for before, after in itertools.product(range(1, 6), repeat=2):
+        clear(slots)
+        slots.submit(TWO)
+        slots.client(home.base).hdel(home.flow("f"), "listed")
+        slow = slots.trips(submit.relist(slots.ref()))
+        for _ in range(before):
+            next(slow, None)
+        slots.run(portable.cancel(slots.ref(), "enough", slots))
+        for _ in range(after):
+            next(slow, None)
+        slow.close()
+        slots.run(sweep.sweep(home, slots))
+        listed = [key for key in slots.stored() if key.startswith(index)]
+        assert listed == [f"{index}cancelled"], (before, after)
+        assert not slots.client(home.base).exists(home.key("gmo:portable"))
 
 
 def test_a_removal_after_the_retention_is_continued_wherever_it_was_cut(slots: Slots) -> None:
