@@ -30,7 +30,8 @@ _KEYS: Final = re.compile(
         [
             r"glide:gmo:home:\{f\}",
             r"glide:gmo:homes",
-            _QUEUE + r"(id|meta|stream|scheduled|events|completed|failed|ordering|lifo|priority|list-active|rate)",
+            _QUEUE
+            + r"(id|meta|stream|scheduled|events|completed|failed|ordering|lifo|priority|list-active|rate)",
             _QUEUE + r"(metrics:(completed|failed)|group:k|groupq:k|w:gmo-worker-t\d+)",
             _QUEUE + r"(job|deps|parents|gmo:notified):f~[\w-]+",
             _QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",

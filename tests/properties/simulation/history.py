@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from glidemq_orchestrate.flows.checked import check_flow
@@ -66,9 +68,9 @@ class History:
             self._begin_supervisor()
         for number in range(plan.submitters):
             name = f"submitter-{number}"
-            scheduler.after(self.choices.between(0, 300), lambda name=name: self.users.submit(name))
+            scheduler.after(self.choices.between(0, 300), partial(self.users.submit, name))
         for number, (ms, what) in enumerate(plan.steps):
-            scheduler.after(ms, lambda number=number, what=what: self.users.step(number, what))
+            scheduler.after(ms, partial(self.users.step, number, what))
 
     def _begin_worker(self, number: int) -> None:
         self.workers[number] = SimulatedWorker(
@@ -76,7 +78,7 @@ class History:
             self.ledger,
             self.plan.queues,
             heals=self.plan.heals,
-            again=lambda: self._begin_worker(number),
+            again=partial(self._begin_worker, number),
         )
 
     def _begin_supervisor(self) -> None:
@@ -97,10 +99,8 @@ class History:
         scheduler = self.scheduler
         self.begin()
         scheduler.faults = self.plan.faults
-        try:
+        with suppress(Stuck):  # with faults, it need not come to rest
             scheduler.go(self.is_at_rest, steps=2_500, ms=60_000)
-        except Stuck:
-            pass  # with faults, it need not come to rest
         return self.finish()
 
     def finish(self) -> list[str]:
@@ -116,7 +116,9 @@ class History:
                 scheduler.go(lambda: not self.checker.has_staged(), steps=20_000, ms=60_000)
             for worker in self.workers.values():
                 worker.stop()
-            scheduler.go(lambda: not any(w.process.is_alive for w in self.workers.values()), steps=20_000, ms=60_000)
+            scheduler.go(
+                lambda: not any(w.process.is_alive for w in self.workers.values()), steps=20_000, ms=60_000
+            )
         except Stuck as exc:
             state = scheduler.store.client.hgetall(self.checker.home.flow("f"))
             return [*self.ledger.problems, f"{exc}: {state}", *self.checker.problems()]
@@ -136,4 +138,3 @@ def run_history(store: Store, seed: str, path: Path) -> Result:
         process.die()
     ms = scheduler.now - START_MS
     return Result(seed, plan, problems, scheduler.steps, ms, choices.digest, choices.trace)
-

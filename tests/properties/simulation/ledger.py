@@ -159,7 +159,9 @@ class Ledger:
         before = self.running.get(job_id)
         if before is not None and before.round == self.round and self.latest - before.heard < self.lock_ms:
             ago = self.latest - before.heard
-            self.problems.append(f"{name}: taken over {ago} ms after the last sign of life of the attempt before")
+            self.problems.append(
+                f"{name}: taken over {ago} ms after the last sign of life of the attempt before"
+            )
         if (ended := self.accepted.get(name)) is not None:
             again = any(number > ended.round for number in self.restarts)
             if not again and (ended.end != "failed" or ended.round == self.round):

@@ -150,7 +150,9 @@ class Scheduler:
             for process in self.processes
             if process.still_until <= self.now
             for task in process.tasks
-            if task.wake is None or task.wake <= self.now or (task.seen is not None and task.seen < self._news)
+            if task.wake is None
+            or task.wake <= self.now
+            or (task.seen is not None and task.seen < self._news)
         ]
 
     def _let_time_pass(self) -> None:
@@ -200,7 +202,7 @@ class Scheduler:
             return task.todo[0]
         heads: dict[Any, int] = {}
         for number in task.todo:
-            heads.setdefault(target(task.calls[number].words), number)
+            heads.setdefault(self._server(task.calls[number]), number)
         return self.choices.pick(list(heads.values()))
 
     def _answer(self, call: Call[Any]) -> Any:
@@ -238,41 +240,45 @@ class Scheduler:
         return True
 
     def _lose(self, process: Process, task: Task) -> None:
-        """The connection breaks: none, some or all of the calls that are left arrive, now or late."""
+        """The connection breaks: what is left of the request arrives, now or late, or does not."""
         is_untouched = len(task.todo) == len(task.calls)
-        how = self.choices.pick(["none", "some", "all", "late"])
-        if how == "late" and not all(may_be_late(task.calls[number]) for number in task.todo):
-            how = "all"
-        arrive = {"none": 0, "some": self.choices.between(0, len(task.todo))}.get(how, len(task.todo))
-        sent = [task.calls[number] for number in task.todo[:arrive]]
-        self.choices.note(f"{task.name} loses its connection; {how} of {len(task.todo)} calls arrive")
-        if how == "late":
-            self._late += [(task.name, one) for one in sent]
-        else:
-            for one in sent:
-                self._answer(one)
+        how = self._break(task, f"{task.name} loses its connection")
         if task.tries < len(PAUSES) and all(one.repeatable for one in task.calls):
             task.tries += 1
             assert task.request is not None
             task.send(task.request)
             return
         task.tries = 0
-        error = ConnectionFailed if is_untouched and how == "none" and self.choices.chance(0.5) else OutcomeUnknown
+        is_unsent = is_untouched and how == "none" and self.choices.chance(0.5)
+        error = ConnectionFailed if is_unsent else OutcomeUnknown
         self._raise(process, task, error("the simulated connection broke"))
 
     def _kill(self, process: Process, task: Task) -> None:
-        """The process dies: its calls have not arrived, have, or will."""
+        """The process dies: what is left of its request arrives, now or late, or does not."""
+        self._break(task, f"{process.name} is killed in {task.name}")
+        self.kill(process)
+
+    def _break(self, task: Task, what: str) -> str:
+        """Decide which calls of a request still arrive, and how: all, late or none.
+
+        Small batches arrive as a whole: if one call to a server has, so do the others.
+        """
         how = self.choices.pick(["none", "all", "late"])
         left = [task.calls[number] for number in task.todo]
         if how == "late" and not all(map(may_be_late, left)):
             how = "all"
-        self.choices.note(f"{process.name} is killed in {task.name}; {how} of {len(left)} calls arrive")
-        if how == "late":
-            self._late += [(task.name, one) for one in left]
-        elif how == "all":
-            for one in left:
-                self._answer(one)
-        self.kill(process)
+        arrived = {self._server(task.calls[number]) for number in task.replies}
+        for call in left:
+            if how == "all" or self._server(call) in arrived:
+                self._answer(call)
+            elif how == "late":
+                self._late.append((task.name, call))
+        self.choices.note(f"{what}; {how} of {len(left)} calls arrive")
+        return how
+
+    def _server(self, call: Call[Any]) -> Any:
+        """The server of a call: of its slot in a cluster, else the only one."""
+        return target(call.words) if self.is_cluster else None
 
     def kill(self, process: Process) -> None:
         """End a process; its successor begins after a while."""

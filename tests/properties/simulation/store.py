@@ -82,10 +82,13 @@ class Store:
 
     def __init__(self, socket: Path, mutate: Callable[[str], str] = lambda source: source) -> None:
         self.client: Any = redis.Redis(unix_socket_path=str(socket), decode_responses=True)
-        self._connection = UnixDomainSocketConnection(
-            path=str(socket), decode_responses=True, encoding_errors=ESCAPES, protocol=2
-        )
-        for name in ("appendonly", "no"), ("hash-max-listpack-value", 100_000), ("set-max-listpack-value", 1_000):
+        kind: Any = UnixDomainSocketConnection
+        self._connection = kind(path=str(socket), decode_responses=True, encoding_errors=ESCAPES, protocol=2)
+        for name in (
+            ("appendonly", "no"),
+            ("hash-max-listpack-value", 100_000),
+            ("set-max-listpack-value", 1_000),
+        ):
             self.client.config_set(*name)
         self.client.function_load(library(GLIDEMQ).source, replace=True)
         self.client.function_load(simulated(mutate(library(ORCHESTRATE).source)), replace=True)
@@ -101,7 +104,7 @@ class Store:
 
     def close(self) -> None:
         """Close the connections."""
-        self._connection.disconnect()  # type: ignore[no-untyped-call]
+        self._connection.disconnect()
         self.client.close()
 
     def answer(self, call: Call[Any], now: int) -> Any:
@@ -122,7 +125,7 @@ class Store:
 
     def _send(self, words: tuple[Word, ...]) -> Any:
         try:
-            self._connection.send_packed_command([pack(words)])  # type: ignore[no-untyped-call]
+            self._connection.send_packed_command([pack(words)])
             return self._connection.read_response()
         except ResponseError as exc:
             return refused(exc)

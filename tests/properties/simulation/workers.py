@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from glidemq_orchestrate import FlowNode
@@ -79,17 +81,21 @@ class SimulatedWorker:
 
     def _begin(self) -> Program:
         for keys in self.queues.values():
-            yield from self._until_done(lambda keys=keys: ops.open_queues([keys]))
-            yield from self._until_done(lambda keys=keys: self._announcing(keys))
+            yield from self._until_done(partial(ops.open_queues, [keys]))
+            yield from self._until_done(partial(self._announcing, keys))
         lock = self.scheduler.lock_ms
         for name, keys in self.queues.items():
             self._feeds[name] = self.process.start(f"feed {name}", self._feed(name, keys))
             chores: list[tuple[str, int, Callable[[], Op[object]]]] = [
-                ("leases", min(lock // 3, int(BEAT_SECONDS * SECOND)), lambda keys=keys: self._beat(keys)),
-                ("upkeep", int(UPKEEP_SECONDS * SECOND), lambda keys=keys: ops.upkeep([keys], self.scheduler)),
-                ("reclaiming", max(lock // 2, 500), lambda keys=keys: self._reclaim(keys)),
-                ("supervision", int(UPKEEP_SECONDS * SECOND), lambda keys=keys: self._supervise(keys)),
-                ("registration", int(ANNOUNCE_SECONDS * SECOND), lambda keys=keys: self._announcing(keys)),
+                ("leases", min(lock // 3, int(BEAT_SECONDS * SECOND)), partial(self._beat, keys)),
+                (
+                    "upkeep",
+                    int(UPKEEP_SECONDS * SECOND),
+                    partial(ops.upkeep, [keys], self.scheduler),
+                ),
+                ("reclaiming", max(lock // 2, 500), partial(self._reclaim, keys)),
+                ("supervision", int(UPKEEP_SECONDS * SECOND), partial(self._supervise, keys)),
+                ("registration", int(ANNOUNCE_SECONDS * SECOND), partial(self._announcing, keys)),
             ]
             for what, every, chore in chores:
                 self.process.start(f"{what} {name}", self._repeat(every, chore))
@@ -106,10 +112,8 @@ class SimulatedWorker:
     def _repeat(self, every: int, make: Callable[[], Op[object]]) -> Program:
         """One chore; a broken connection ends no chore."""
         while True:
-            try:
+            with suppress(TransportError):
                 yield from make()
-            except TransportError:
-                pass
             yield Sleep(every)
 
     def _announcing(self, keys: QueueKeys) -> Op[None]:
@@ -151,8 +155,8 @@ class SimulatedWorker:
         while any(feed in self.process.tasks for feed in self._feeds.values()):
             yield Sleep(10)
         for keys in self.queues.values():
-            yield from self._until_done(lambda keys=keys: supervise.resign(self._watch(keys)))
-        yield from self._until_done(lambda: ops.withdraw(list(self.queues.values()), self.id))
+            yield from self._until_done(partial(supervise.resign, self._watch(keys)))
+        yield from self._until_done(partial(ops.withdraw, list(self.queues.values()), self.id))
         self.process.is_alive = False
 
     # --- the feed of a queue ---
@@ -209,11 +213,9 @@ class SimulatedWorker:
         for flow_id in answer.flows:
             yield from self._quietly(ops.advance(keys, flow_id, self.scheduler))
 
-    def _quietly(self, op: Op[None]) -> Program:
-        try:
+    def _quietly(self, op: Op[object]) -> Program:
+        with suppress(TransportError):
             yield from op
-        except TransportError:
-            pass
 
     # --- handlers ---
 
@@ -284,10 +286,8 @@ def supervisor(scheduler: Scheduler, queues: Sequence[str], again: Callable[[], 
     def watching(name: str) -> Program:
         watch = Supervision(QueueKeys(PREFIX, name), token, scheduler.lock_ms, MAX_STALLED)
         while True:
-            try:
+            with suppress(TransportError):
                 yield from supervise.tick(watch, scheduler)
-            except TransportError:
-                pass
             yield Sleep(int(LEAST_REST * SECOND + UPKEEP_SECONDS * SECOND))
 
     for name in queues:
