@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test unit server interop providers system spark lint type fmt lua schema docs generated wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test unit server interop providers system spark simulate lint type fmt lua schema docs generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -61,6 +61,9 @@ spark: java  ## Run the tests that need a JVM.
 
 system: java  ## Run the tests that start whole systems.
 	$(PYTEST) tests/system
+
+simulate: setup  ## Run thousands of histories of whole systems in simulated time; HISTORIES=1000, SEED=1.
+	$(BIN)/python -m tests.properties.simulation --seed $(or $(SEED),$$$$) --histories $(or $(HISTORIES),5000) --keep-going
 
 lint: setup  ## Check style, import contracts, and that all generated files are up to date.
 	$(BIN)/ruff check .

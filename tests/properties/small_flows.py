@@ -38,22 +38,25 @@ WIDE_FAN_IN: Final[Shape] = ((), (), (), (0, 1, 2))
 DIAMOND: Final[Shape] = ((), (0,), (0,), (1, 2))
 
 
-def flows(shape: Shape, queues: Sequence[str], *, edges: bool = False) -> Iterator[FlowSpec]:
-    """All flows of a shape: a rule for each node with dependencies, a policy and an end for each with dependents.
+def flows(shape: Shape, queues: Sequence[str], *, every: int = 1, edges: bool = False) -> Iterator[FlowSpec]:
+    """All flows of a shape, or one of so many.
+
+    They have all rules of nodes with dependencies, and all policies and ends of nodes with dependents.
 
     Args:
         shape: For each node the numbers of its dependencies.
         queues: The nodes are spread over them.
+        every: One of so many flows is returned.
         edges: Also all policies of the edges.
     """
     numbers = range(len(shape))
     inner = [number for number in numbers if any(number in after for after in shape)]
-    rules = [tuple(Rule) if after else (Rule.ALL_SUCCESS,) for after in shape]
+    rules: list[tuple[Rule, ...]] = [tuple(Rule) if after else (Rule.ALL_SUCCESS,) for after in shape]
     policies = [_POLICIES if number in inner else (OnFailure.FAIL,) for number in numbers]
     ends = [ENDS if number in inner else ("completed",) for number in numbers]
-    for own in itertools.product(*rules, *policies, *ends, (None, *_POLICIES) if edges else (None,)):
-        edge = own[-1]
-        of = [own[first : first + len(shape)] for first in range(0, 3 * len(shape), len(shape))]
+    edge_policies = (None, *_POLICIES) if edges else (None,)
+    parts: Any = (itertools.product(*each) for each in (rules, policies, ends))
+    for rule, policy, end, edge in itertools.islice(itertools.product(*parts, edge_policies), 0, None, every):
         yield FlowSpec(
             "small",
             [
@@ -61,10 +64,10 @@ def flows(shape: Shape, queues: Sequence[str], *, edges: bool = False) -> Iterat
                     _NAMES[number],
                     queues[number % len(queues)],
                     "work",
-                    {"end": of[2][number]},
+                    {"end": end[number]},
                     after=[Dependency(_NAMES[other], edge) for other in shape[number]],
-                    rule=of[0][number],
-                    on_failure=of[1][number],
+                    rule=rule[number],
+                    on_failure=policy[number],
                 )
                 for number in numbers
             ],
@@ -117,11 +120,9 @@ class Bulk:
             self.run(backend.submit(PREFIX, check_flow(spec), f"f{number}", "attach", self, reach=reach))
             for number, spec in enumerate(specs)
         ]
-        while sum(self._exchange(place) for place in places) or any(self.outbox.values()):
-            self.now += 1
+        while self._run_jobs(places):
             for place in places if self.path == "portable" else ():
-                for _ in range(len(specs) // sweep.PER_SWEEP + 1):
-                    self.run(sweep.sweep(place, self))
+                self.run(sweep.sweep(place, self))
         for spec, ref in zip(specs, refs, strict=True):
             found = self.run(backend.backend_of(ref).nodes(ref))
             ends = {node.name: str(node.state) for node in found}
@@ -130,6 +131,14 @@ class Bulk:
             allowed = outcomes(spec.nodes, fates)
             if ends not in allowed or state != flow_state(spec.nodes, ends):
                 yield f"{self.path}: {spec} is {state}, {ends}; allowed: {allowed}"
+
+    def _run_jobs(self, places: Sequence[QueueKeys]) -> int:
+        """Run what can be run until nothing can; returns how many jobs that were."""
+        ran = 0
+        while (began := sum(self._exchange(place) for place in places)) or any(self.outbox.values()):
+            ran += began
+            self.now += 1
+        return ran
 
     def _exchange(self, place: QueueKeys) -> int:
         """A worker's round: report, fetch, and do what flows need; returns how many jobs began."""

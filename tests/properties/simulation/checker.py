@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.call import ask
+from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate.errors import FlowNotFound
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus, NodeStatus
@@ -164,12 +164,8 @@ class Checker:
             return
         if (state := flow_state(nodes, ends)) != status.state:
             yield f"the flow is {status.state}, but its nodes make it {state}: {ends}"
-        policy_of = {node.name: str(node.on_failure) for node in nodes}
         if self.plan.heals and ledger.round:
-            for node in nodes:
-                ran = node.name in ledger.accepted and ledger.accepted[node.name].end == ends[node.name]
-                if not ran and ends[node.name] not in decisions(node, ends, policy_of):
-                    yield f"{node.name} ({node.rule}) is {ends[node.name]} after {ends}"
+            yield from self._rules(nodes, ends)
             return
         fates = {node.name: str(node.data["end"]) for node in spec.nodes if isinstance(node.data, dict)}
         own = {node.name: ends[node.name] for node in spec.nodes}
@@ -177,6 +173,15 @@ class Checker:
             yield f"the nodes end as {own}; allowed: {allowed}"
         if others := {name: end for name, end in ends.items() if name not in own and end != "completed"}:
             yield f"added nodes did not complete: {others}"
+
+    def _rules(self, nodes: Sequence[FlowNode], ends: Mapping[str, str]) -> Iterator[str]:
+        """Nodes that did not run ended as their rules say."""
+        policy_of = {node.name: str(node.on_failure) for node in nodes}
+        for node in nodes:
+            accepted = self.ledger.accepted.get(node.name)
+            has_run = accepted is not None and accepted.end == ends[node.name]
+            if not has_run and ends[node.name] not in decisions(node, ends, policy_of):
+                yield f"{node.name} ({node.rule}) is {ends[node.name]} after {ends}"
 
     def _listing(self, state: str) -> Iterator[str]:
         """The flow is listed under its state, and nowhere else."""

@@ -64,7 +64,7 @@ class History:
         plan, scheduler = self.plan, self.scheduler
         for number in range(plan.workers):
             self._begin_worker(number)
-        for number in range(plan.supervisors):
+        for _ in range(plan.supervisors):
             self._begin_supervisor()
         for number in range(plan.submitters):
             name = f"submitter-{number}"

@@ -52,7 +52,7 @@ class Ledger:
         lock_ms: How long a lease lasts without a heartbeat.
         problems: The promises that were broken.
         round: How often the flow has been run again; ``restarts``: which of these ran all of it.
-        is_cancelled: Somebody has cancelled it in this round, or a failure has; ``was_cancelled``: in any round.
+        was_cancelled: Somebody has cancelled it, or a failure has.
         begun: How many attempts began.
         latest: The latest time by which jobs were taken back from silent workers.
         postponed: The jobs whose handlers have asked to run later.
@@ -68,7 +68,6 @@ class Ledger:
     running: dict[str, Running] = field(default_factory=dict)
     round: int = 0
     restarts: list[int] = field(default_factory=list)
-    is_cancelled: bool = False
     was_cancelled: bool = False
     begun: int = 0
     latest: int = 0
@@ -91,13 +90,13 @@ class Ledger:
             elif name in ("gmo_retry_flow", "gmo_restart_flow"):
                 self._run_again()
             elif name == "gmo_cancel_flow" and reply in ("running", "staging"):
-                self.is_cancelled = self.was_cancelled = True
+                self.was_cancelled = True
 
     def _record_written(self, name: str, value: str) -> None:
         """A field of the record of a portable flow."""
         kind, _, number = name.partition(":")
         if kind == "cancel":
-            self.is_cancelled = self.was_cancelled = True
+            self.was_cancelled = True
         elif kind == "begin" and number not in ("", "0"):
             generation = int(value.split()[1])
             self._begin_round(is_restart=generation > len(self.restarts))
@@ -114,7 +113,6 @@ class Ledger:
 
     def _begin_round(self, *, is_restart: bool) -> None:
         self.round += 1
-        self.is_cancelled = False
         if is_restart:
             self.restarts.append(self.round)
 

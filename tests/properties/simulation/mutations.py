@@ -21,12 +21,14 @@ class Mutation:
         path: The path of the flows on which it shows.
         replaced: Texts of our server library, and what stands there instead.
         patched: Functions of operations by module and name, and their replacements.
+        seed: A search that begins there found it soon.
     """
 
     name: str
     path: Path
     replaced: tuple[tuple[str, str], ...] = ()
     patched: tuple[tuple[Any, str, Callable[..., Any]], ...] = field(default=())
+    seed: int = 0
 
     def change(self, source: str) -> str:
         """The source of our library with the defect.
@@ -53,57 +55,47 @@ class Mutation:
 
 
 def _release_nothing(*_: Any) -> Op[None]:
-    """Does nothing where nodes should be released."""
+    """Do nothing where nodes should be released."""
     yield from ()
 
 
+_OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
+_LAST = "L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)"
+_FREED = """
+    L.list_active.release(x.prefix .. 'list-active')
+    redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
+  else
+"""
+_COUNTED = "L.hashes.add(key, 'completed', removed)"
+_IS_ENDED = "if not job or not job.state or ENDED[job.state] or"
+
 MUTATIONS: Final = (
+    Mutation("the outcome of a stale attempt is accepted", "staged", ((_OWNS, "if v[1] ~= 'active' then"),)),
     Mutation(
-        "a stale outcome is accepted",
+        "a node is released with its first dependency",
         "staged",
-        (("if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then", "if v[1] ~= 'active' then"),),
+        ((_LAST, "L.hashes.add(key, 'depsCompleted', 1) >= 1"),),
     ),
+    Mutation("the end of a job from a list does not free its place", "staged", ((_FREED, "\n  else\n"),)),
     Mutation(
-        "a dependent is released with its first dependency",
+        "each completed node is counted twice",
         "staged",
-        (
-            (
-                "and L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)",
-                "and L.hashes.add(key, 'depsCompleted', 1) >= 1",
-            ),
-        ),
-    ),
-    Mutation(
-        "the end of a job does not give back its place in a list",
-        "staged",
-        (("    L.list_active.release(x.prefix .. 'list-active')\n    redis.call('ZREM', x.prefix .. 'gmo:list-held'",
-          "    redis.call('ZREM', x.prefix .. 'gmo:list-held'"),),
-    ),
-    Mutation(
-        "the end of a node is counted each time it is reported",
-        "staged",
-        (("local removed = redis.call('SREM', key .. ':open', unpack(list.refs))\n    if removed > 0 then",
-          "redis.call('SREM', key .. ':open', unpack(list.refs))\n    local removed = #list.refs + 1\n    if removed > 0 then"),),
+        ((_COUNTED, "L.hashes.add(key, 'completed', 2 * removed)"),),
     ),
     Mutation(
         "jobs are taken from workers that are alive",
         "staged",
-        (("  return now - last < threshold\n", "  return now - last < threshold / 10\n"),),
+        (("return now - last < threshold\n", "return now - last < threshold / 10\n"),),
     ),
     Mutation(
         "a retry runs completed nodes again",
         "staged",
-        (("function L.settle.ended(flow, ref, outcome, reason, now)",
-          "function L.settle.ended(flow, ref, outcome, reason, now)\n"
-          "  redis.call('SADD', L.record.key(flow.home, flow.id) .. ':failed', ref)"),
-         ("    if removed > 0 then\n      L.hashes.add(key, 'completed', removed)",
-          "    if removed > 0 then\n      redis.call('SADD', key .. ':failed', unpack(list.refs))\n"
-          "      L.hashes.add(key, 'completed', removed)")),
+        ((_COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{_COUNTED}"),),
     ),
-    Mutation("nobody opens the gates of a portable flow", "portable", patched=((advance, "_release", _release_nothing),)),
     Mutation(
-        "a portable node is ended although a worker has ended it",
+        "nobody opens the gates of portable flows",
         "portable",
-        (("if not job or not job.state or ENDED[job.state] or L.portable.is_later", "if not job or L.portable.is_later"),),
+        patched=((advance, "_release", _release_nothing),),
     ),
-)  # fmt: skip
+    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=146),
+)

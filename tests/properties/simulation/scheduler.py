@@ -19,10 +19,21 @@ START_MS: Final = 1_700_000_000_000
 NO_FAULTS: Final = Faults()
 # What others may be waiting for.
 _NEWS: Final = frozenset(
-    """
-    gmo_finish_and_fetch gmo_start_flow gmo_advance_flow gmo_expire_due gmo_reclaim gmo_cancel_flow gmo_retry_flow
-    gmo_restart_flow gmo_put_back gmo_check_open gmo_notify_again glidemq_completeChild glidemq_promote
-    """.split()
+    {
+        "gmo_finish_and_fetch",
+        "gmo_start_flow",
+        "gmo_advance_flow",
+        "gmo_expire_due",
+        "gmo_reclaim",
+        "gmo_cancel_flow",
+        "gmo_retry_flow",
+        "gmo_restart_flow",
+        "gmo_put_back",
+        "gmo_check_open",
+        "gmo_notify_again",
+        "glidemq_completeChild",
+        "glidemq_promote",
+    }
 )
 
 
@@ -33,6 +44,23 @@ def may_be_late(call: Call[Any]) -> bool:
     written by two clients at the same moment, one of them dead, may keep the older word.
     """
     return call.words[0] in ("FCALL", "HSETNX")
+
+
+@dataclass(slots=True)
+class Doom:
+    """A process that dies at a certain call.
+
+    Attributes:
+        task: The start of the name of a task.
+        at: Its process dies at so many calls of that task.
+        arrives: That call arrives.
+        seen: How many calls of it there were.
+    """
+
+    task: str
+    at: int
+    arrives: bool
+    seen: int = 0
 
 
 class Stuck(Exception):
@@ -49,6 +77,7 @@ class Scheduler:
         is_cluster: The calls of a batch go to the servers of their slots, each at its own pace.
         lock_ms: The length of a lease; what stands still does so for longer.
         faults: What breaks now.
+        doom: Who dies when.
         now: The time in ms.
         processes: Those that live.
         problems: Errors that nobody expects.
@@ -60,6 +89,7 @@ class Scheduler:
     is_cluster: bool
     lock_ms: int
     faults: Faults = NO_FAULTS
+    doom: Doom | None = None
     now: int = START_MS
     processes: list[Process] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -227,6 +257,12 @@ class Scheduler:
 
     def _breaks(self, process: Process, task: Task, call: Call[Any]) -> bool:
         faults, chance = self.faults, self.choices.chance
+        if self.doom is not None and task.name.startswith(self.doom.task):
+            self.doom.seen += 1
+            if self.doom.seen == self.doom.at:
+                self._break(task, f"{process.name} is killed", how="all" if self.doom.arrives else "none")
+                self.kill(process)
+                return True
         if faults.lose and chance(faults.lose):
             self._lose(process, task)
         elif faults.kill and chance(faults.kill):
@@ -258,12 +294,12 @@ class Scheduler:
         self._break(task, f"{process.name} is killed in {task.name}")
         self.kill(process)
 
-    def _break(self, task: Task, what: str) -> str:
+    def _break(self, task: Task, what: str, how: str = "") -> str:
         """Decide which calls of a request still arrive, and how: all, late or none.
 
         Small batches arrive as a whole: if one call to a server has, so do the others.
         """
-        how = self.choices.pick(["none", "all", "late"])
+        how = how or self.choices.pick(["none", "all", "late"])
         left = [task.calls[number] for number in task.todo]
         if how == "late" and not all(map(may_be_late, left)):
             how = "all"

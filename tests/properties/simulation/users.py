@@ -1,4 +1,4 @@
-"""What users do with the flow: submit it, cancel it, run it again, add to it. Each repeats what has failed."""
+"""What users do with the flow: submit, cancel, run it again, add to it. Each repeats what has failed."""
 
 from __future__ import annotations
 

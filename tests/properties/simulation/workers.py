@@ -1,4 +1,4 @@
-"""A worker and a supervisor as programs: the operations of the shell, in its order. See the package's docstring."""
+"""A worker and a supervisor as programs: the operations of the shell, in its order; see the package."""
 
 from __future__ import annotations
 

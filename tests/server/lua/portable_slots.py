@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any
 
 import redis
@@ -91,7 +91,7 @@ class Slots:
         except StopIteration as stop:
             return stop.value
 
-    def trips(self, op: Op[Any]) -> Iterator[None]:
+    def trips(self, op: Op[Any]) -> Generator[None, None, None]:
         """Send one request with each step; a small batch arrives as a whole."""
         try:
             request = next(op)

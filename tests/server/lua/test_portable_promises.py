@@ -275,7 +275,8 @@ def test_a_cancel_at_any_place_of_a_submission_ends_the_flow(slots: Slots) -> No
 def test_a_node_that_ends_at_any_place_of_a_cancel_is_counted_as_it_ended(slots: Slots) -> None:
     def exchange(*outcomes: Outcome) -> Answer:
         request = Request(outcomes, wanted=1, token="t")
-        return slots.run(ask(finish_and_fetch(HOME, "gmo-worker-1", request, slots.now)))[0]
+        answer: Answer = slots.run(ask(finish_and_fetch(HOME, "gmo-worker-1", request, slots.now)))[0]
+        return answer
 
     for place in itertools.count():
         clear(slots)
