@@ -56,7 +56,7 @@ class Ledger:
         begun: How many attempts began.
         latest: The latest time by which jobs were taken back from silent workers.
         postponed: The jobs whose handlers have asked to run later.
-        expected: By node, the dependencies that had completed when it began.
+        expected: By node and token, the dependencies that had completed when the attempt began.
     """
 
     client: Any
@@ -72,7 +72,7 @@ class Ledger:
     begun: int = 0
     latest: int = 0
     postponed: set[tuple[str, str]] = field(default_factory=set)
-    expected: dict[str, set[str]] = field(default_factory=dict)
+    expected: dict[tuple[str, str], set[str]] = field(default_factory=dict)
 
     def observe(self, call: Call[Any], reply: Any) -> None:
         """Read a call and its reply."""
@@ -166,9 +166,9 @@ class Ledger:
                 self.problems.append(f"{name}: runs again in round {self.round} after {ended}")
         self.running[job_id] = Running(proof, now, self.round)
         if name in self.nodes:
-            self._check_order(self.nodes[name])
+            self._check_order(self.nodes[name], proof[0])
 
-    def _check_order(self, node: FlowNode) -> None:
+    def _check_order(self, node: FlowNode, token: str) -> None:
         """No node begins before its rule allows it."""
         ends: dict[str, str] = {}
         for name in map(str, node.after):
@@ -177,18 +177,19 @@ class Ledger:
             old = self.accepted.get(name)
             if end == "completed" and old is not None and any(number > old.round for number in self.restarts):
                 self.problems.append(f"{node.name} begins after {name}, which the restart has not run yet")
-        self.expected[node.name] = {name for name, end in ends.items() if end == "completed"}
+        self.expected[node.name, token] = {name for name, end in ends.items() if end == "completed"}
         policy_of = {name: str(one.on_failure) for name, one in self.nodes.items()}
         if not may_begin(node, ends, policy_of):
             self.problems.append(f"{node.name} ({node.rule}) begins after {ends} of {list(node.after)}")
 
-    def check_inputs(self, name: str, inputs: Mapping[str, Any]) -> None:
+    def check_inputs(self, name: str, token: str, inputs: Mapping[str, Any]) -> None:
         """A handler gets the results of its completed dependencies, none missing and no others."""
         strange = set(inputs) - set(map(str, self.nodes[name].after))
-        missing = self.expected[name] - set(inputs) if not self.restarts else set()
+        completed = self.expected[name, token]
+        missing = completed - set(inputs) if not self.restarts else set()
         wrong = {one for one, value in inputs.items() if value != one}
         if strange or missing or wrong:
-            self.problems.append(f"{name} gets the inputs {inputs}, but {self.expected[name]} have completed")
+            self.problems.append(f"{name} gets the inputs {inputs}, but {sorted(completed)} had completed")
 
     def end_of(self, name: str) -> str | None:
         """How a node has ended, as its job shows; None while it has not."""

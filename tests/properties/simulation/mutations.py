@@ -97,5 +97,5 @@ MUTATIONS: Final = (
         "portable",
         patched=((advance, "_release", _release_nothing),),
     ),
-    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=146),
+    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=220),
 )

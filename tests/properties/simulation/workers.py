@@ -260,7 +260,7 @@ class SimulatedWorker:
 
     def _check_inputs(self, attempt: Attempt) -> None:
         """The results of the completed dependencies, no others and none missing."""
-        self.ledger.check_inputs(str(attempt.node), read_results(attempt.inputs or {}))
+        self.ledger.check_inputs(str(attempt.node), attempt.token, read_results(attempt.inputs or {}))
 
     def _report(self, outcome: Outcome) -> None:
         queue = outcome.attempt.queue

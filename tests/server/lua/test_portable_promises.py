@@ -331,6 +331,45 @@ def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_lists_and_where_i
         assert not slots.client(home.base).exists(home.key("gmo:portable"))
 
 
+SPLIT = FlowSpec(
+    "n",
+    [
+        FlowNode("a", "b", "work", on_failure="skip"),
+        FlowNode("e", "c", "work"),
+        node("n", "a", "e", queue="q"),
+        FlowNode("last", "b", "work", after=["n"], rule="one_failed"),
+    ],
+)
+
+
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_clients_that_decide_differently_decide_nothing_by_what_was_not_accepted(slots: Slots) -> None:
+    """One has seen a skipped dependency, the other also a failed one; what a server takes first counts."""
+    for place, more in itertools.product(range(7, 11), range(4)):
+        clear(slots)
+        slots.submit(SPLIT)
+        assert NodeWorker(slots.client("{b}"), "b", slots.now).run_all("~a") == ["f~a"]
+        saw_less = slots.steps(advance.advance(slots.ref(), slots))
+        for _ in range(place):
+            next(saw_less, None)
+        assert NodeWorker(slots.client("{c}"), "c", slots.now).run_all("~e") == ["f~e"]
+        saw_more = slots.steps(advance.advance(slots.ref(), slots))
+        for _ in range(8):
+            next(saw_more, None)
+        for _ in range(more):
+            next(saw_less, None)
+        for late in (saw_more, saw_less):
+            for _ in late:
+                pass
+        slots.advance()
+        ran = slots.run_jobs()
+        found = {one.name: str(one.state) for one in slots.run(reading.nodes(slots.ref()))[0]}
+        expected = (
+            ("skipped", "skipped", []) if found["n"] == "skipped" else ("failed", "completed", ["last"])
+        )
+        assert (found["n"], found["last"], ran) == expected, (place, more)
+
+
 def test_a_removal_after_the_retention_is_continued_wherever_it_was_cut(slots: Slots) -> None:
     for cut in itertools.count():
         clear(slots)
