@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test unit server interop providers system spark chaos lint type fmt lua schema docs generated wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test unit server interop providers system spark chaos simulate lint type fmt lua schema docs generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14

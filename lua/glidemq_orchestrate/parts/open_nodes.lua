@@ -17,9 +17,13 @@ local function trace(job_key)
   return table.concat(fields, '|', 1, 7), fields
 end
 
--- Brings a job back to the stream.
+-- Brings a job back to the stream; one that a worker took from a list gives back its slot.
 local function put_back(prefix, job_id)
-  local job_key = prefix .. 'job:' .. job_id
+  local job_key, job = prefix .. 'job:' .. job_id, L.jobs.read(prefix, job_id)
+  if job.state == 'active' and L.list_active.is_source(job) then
+    L.list_active.release(prefix .. 'list-active')
+    redis.call('ZREM', prefix .. 'gmo:list-held', job_id)
+  end
   local entry = L.stream.append(prefix .. 'stream', job_id, redis.call('HGET', job_key, 'name'))
   redis.call('HDEL', job_key, 'gmo:token', 'processedOn', 'lastActive')
   redis.call('HSET', job_key, 'state', 'waiting', 'gmo:entry', entry)

@@ -173,3 +173,19 @@ def test_a_flow_of_the_portable_path_is_not_touched(bench: Bench) -> None:
     bench.hand.run(portable.submit(FlowRef(ETL, "f", "portable"), checked, "attach", bench))
     assert bench.record()["state"] == "running"
     bench.unchanged(stalled.check_open(ETL, "f", 0, 60_000, bench.now))
+
+
+@pytest.mark.parametrize("option", [{"lifo": True}, {"priority": 1}])
+def test_a_lost_job_from_a_list_gives_back_its_slot(bench: Bench, node: Any, option: dict[str, Any]) -> None:
+    """No other worker has reclaimed it by the time when its silence shows."""
+    bench.submit(node("a", **option))
+    bench.begin()
+    assert bench.client.get("glide:{etl}:list-active") == "1"
+    bench.now += supervise.SILENT_LOCKS * Supervision(ETL, "one").lock_ms
+    lap(bench)
+    assert states(bench, "a") == {"waiting"}
+    assert bench.client.get("glide:{etl}:list-active") == "0"
+    assert not bench.client.exists("glide:{etl}:gmo:list-held")
+    bench.finish(bench.begin())
+    assert bench.client.get("glide:{etl}:list-active") == "0"
+    assert bench.record()["state"] == "completed"

@@ -91,6 +91,18 @@ class Slots:
         except StopIteration as stop:
             return stop.value
 
+    def trips(self, op: Op[Any]) -> Generator[None, None, None]:
+        """Send one request with each step; a small batch arrives as a whole."""
+        try:
+            request = next(op)
+            while True:
+                calls = request.calls if isinstance(request, Batch) else (request,)
+                answers = [self.answer(call) for call in calls]
+                yield
+                request = op.send(answers if isinstance(request, Batch) else answers[0])
+        except StopIteration:
+            return
+
     def run(self, op: Op[Any], calls: int | None = None) -> tuple[Any, int]:
         """What the operation returns and how many calls it sent; stopped after ``calls`` as by a kill."""
         steps, sent = self.steps(op), 0

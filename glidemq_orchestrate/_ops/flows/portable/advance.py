@@ -35,19 +35,23 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     now = yield from ask(records.record(ref.home, ref.flow_id))
     if not _is_running(now) or now.number != record.number:
         return now.state  # the nodes may be those of the next round
-    record = now
+    record, still_open = now, [node for node in nodes if not node.end]
     if not record.cancel:
-        decisions = decide(nodes, record.started_ms, clock.now_ms())
-        yield from _end(decisions, record.number, clock.now_ms())
-        yield from _release(decisions.run, nodes, record, clock)
+        decided = yield from _decide(ref, nodes, record, clock)
+        if decided is None:
+            return (yield from ask(records.record(ref.home, ref.flow_id))).state
+        nodes = decided
         yield from _expire_waiting(ref, nodes, record.number, clock)
         if reason := _stopped(record, nodes, clock.now_ms()):
             how = FlowState.FAILED
             yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
             record = yield from ask(records.record(ref.home, ref.flow_id))
     if record.cancel:
-        reason, still_open = f"{CANCELLED}{record.cancel['reason']}", [node for node in nodes if not node.end]
-        yield from _cancel(still_open, record.number, reason, clock.now_ms())
+        reason = f"{CANCELLED}{record.cancel['reason']}"
+        yield from _cancel([node for node in nodes if not node.end], record.number, reason, clock.now_ms())
+    if still_open and all(node.end for node in nodes):
+        # One that was to be ended here may have ended otherwise just before: its end is what counts.
+        nodes = yield from read_nodes(ref)
     return (yield from _count(ref, nodes, record, clock))
 
 
@@ -70,6 +74,24 @@ def _cause(nodes: Iterable[Node]) -> Node | None:
     failures = [node for node in nodes if node.has_failed and not node.is_ignored]
     own = (node for node in failures if not node.reason.startswith(CANCELLED))
     return next(own, failures[0] if failures else None)
+
+
+def _decide(ref: FlowRef, nodes: list[Node], record: Record, clock: Clock) -> Op[list[Node] | None]:
+    """Release or end the nodes that wait, as far as their dependencies have ended.
+
+    Returns the nodes then; None when the round has ended meanwhile.
+    """
+    for _ in range(len(nodes)):
+        decisions = decide(nodes, record.started_ms, clock.now_ms())
+        yield from _end(decisions, record.number, clock.now_ms())
+        yield from _release(decisions.run, nodes, record, clock)
+        if not any(node.is_unsure for node in nodes):
+            break
+        nodes = yield from read_nodes(ref)  # what became of these decides about others
+        now = yield from ask(records.record(ref.home, ref.flow_id))
+        if not _is_running(now) or now.number != record.number:
+            return None
+    return nodes
 
 
 def _end(decided: Decisions, number: int, now_ms: int) -> Op[None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from glidemq_orchestrate._ops.flows.portable.table import _ENDED, UPSTREAM, Node
-from glidemq_orchestrate.flows.rules import counts_as, verdict
+from glidemq_orchestrate.flows.rules import Rule, counts_as, verdict
 
 _FAILED: Final = "upstream failed: "
 
@@ -25,26 +25,30 @@ class Decisions:
 def decide(nodes: Sequence[Node], started_ms: int, now_ms: int) -> Decisions:
     """Decide about every node that waits; sets the state and reason of those that end.
 
-    In topological order, so that a failure reaches its last dependent in one pass.
+    In topological order, so that a failure reaches its last dependent in one pass; but nothing is decided by
+    an end that is ``is_unsure``.
     """
     by_name = {node.name: node for node in nodes}
     decisions = Decisions([], [], [])
     for node in nodes:
         if node.state != "waiting-children":
             continue
-        what, dependency = _verdict(node, by_name)
+        what, dependency, is_sure = _verdict(node, by_name)
         if what == "run" and _due_ms(node, by_name, started_ms) <= now_ms:
             decisions.run.append(node)
         elif what in ("failed", "skipped"):
-            node.state = what
+            node.state, node.is_unsure = what, not is_sure
             node.reason = _reason(dependency)
             node.ended_ms = now_ms
             (decisions.fail if what == "failed" else decisions.skip).append(node)
     return decisions
 
 
-def _verdict(node: Node, by_name: Mapping[str, Node]) -> tuple[str | None, Node | None]:
-    """The verdict of the node's rule, and the dependency that caused it."""
+def _verdict(node: Node, by_name: Mapping[str, Node]) -> tuple[str | None, Node | None, bool]:
+    """The verdict of the node's rule, the dependency that caused it, and whether all clients agree.
+
+    With ``all_success`` the first failed or skipped dependency decides; clients may see another one first.
+    """
     effects: list[tuple[str, Node]] = []
     for dependency in (by_name[name] for name in node.after):
         if end := dependency.end:
@@ -54,7 +58,10 @@ def _verdict(node: Node, by_name: Mapping[str, Node]) -> tuple[str | None, Node 
     completed, failed, skipped = (found[end] for end in _ENDED)
     what = verdict(node.policy.rule, completed, failed, skipped, total=len(node.after))
     against = next((one for effect, one in effects if effect == what), effects[0][1] if effects else None)
-    return what, against
+    is_sure = node.policy.rule is not Rule.ALL_SUCCESS or (
+        completed + failed + skipped == len(node.after) and not (failed and skipped)
+    )
+    return what, against, is_sure
 
 
 def _reason(dependency: Node | None) -> str:

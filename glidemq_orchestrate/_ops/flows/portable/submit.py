@@ -39,11 +39,12 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
         FlowIncomplete: Other clients kept aborting the submission. It may be repeated.
     """
     for _ in range(MAX_STAGINGS):
-        # The path first: the digest makes it a flow, and a client that finds one reads which path it took.
-        yield from ask(records.write(ref.home, ref.flow_id, {"path": records.PATH}))
-        yield from ask(records.write_once(ref.home, ref.flow_id, "digest", flow.digest))
+        yield from _begin_record(ref, flow.digest, clock.now_ms())
         found = yield from ask(records.record(ref.home, ref.flow_id))
-        if found.fields.get("digest") != flow.digest:
+        if "digest" not in found.fields:  # a sweep took it for abandoned, and has removed it
+            yield from claim.take(ref.home, ref.flow_id)
+            continue
+        if found.fields["digest"] != flow.digest:
             raise FlowConflict(f"flow id {ref.flow_id} belongs to another flow")
         if found.number >= 0:
             return
@@ -53,6 +54,20 @@ def stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[None]:
         yield from remove(ref)
         yield from claim.take(ref.home, ref.flow_id)
     raise FlowIncomplete(f"flow {ref.flow_id} was aborted by other clients while it was being submitted")
+
+
+def _begin_record(ref: FlowRef, digest: str, now_ms: int) -> Op[None]:
+    """Write what makes it a flow, unless it is one. Listed first: the sweep finds what a kill leaves.
+
+    The path before the digest: a client that finds a digest reads which path the flow took.
+    """
+    begun: dict[str, str | int] = {"path": records.PATH, "heard_at": now_ms}
+    calls: list[Call[Any]] = [
+        lists.enlist(ref.home, ref.flow_id, now_ms),
+        records.write(ref.home, ref.flow_id, begun),
+        records.write_once(ref.home, ref.flow_id, "digest", digest),
+    ]
+    yield from ask_all(calls)
 
 
 def _stage_all(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[bool]:
@@ -68,7 +83,6 @@ def _stage_all(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[bool]:
 
 def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[bool]:
     home, flow_id, now_ms = ref.home, ref.flow_id, clock.now_ms()
-    yield from ask(lists.enlist(home, flow_id, now_ms))
     yield from ask(records.write_once(home, flow_id, "created_at", now_ms))
     yield from ask(records.write(home, flow_id, _header(flow_id, flow)))
     yield from _write_tables(ref, flow)
@@ -199,7 +213,11 @@ def forget(ref: FlowRef, record: Record) -> Op[None]:
 
 
 def relist(ref: FlowRef) -> Op[None]:
-    """List a flow under its state, again if that changes meanwhile. Repeatable."""
+    """List a flow under its state, again if that changes meanwhile. Repeatable.
+
+    A client that is killed meanwhile may have listed it under an older state than others have. So it also
+    lists the flow for the sweep, which does all of this again once the flow has ended.
+    """
     for _ in range(MAX_RELISTINGS):
         record = yield from ask(records.record(ref.home, ref.flow_id))
         if record.number < 0 or record.is_expired:
@@ -207,8 +225,8 @@ def relist(ref: FlowRef) -> Op[None]:
         listed, at = f"{record.state} {record.number}", str(record.fields.get("created_at", 0))
         if record.fields.get("listed") == listed:
             return
-        labels = _labels(record.fields)
-        yield from ask_all(lists.index(ref.home, ref.flow_id, labels, record.state, at))
+        listing = lists.index(ref.home, ref.flow_id, _labels(record.fields), record.state, at)
+        yield from ask_all([lists.enlist(ref.home, ref.flow_id, int(at)), *listing])
         yield from ask(records.write(ref.home, ref.flow_id, {"listed": listed, "state": record.state}))
 
 

@@ -59,6 +59,9 @@ def _check(ref: FlowRef, clock: Clock) -> Op[None]:
     if _is_running(record):
         yield from advance(ref, clock)
     elif record.end or record.is_expired:
+        yield from ask(
+            records.erase(ref.home, ref.flow_id, "listed")
+        )  # another client may have listed it late
         yield from close(ref, clock)
     elif not record.fields:
         yield from ask(lists.delist(ref.home, ref.flow_id))

@@ -64,7 +64,11 @@ def policy_text(node: CheckedNode) -> str:
 
 @dataclass(slots=True)
 class Node:
-    """A node as the table and its job have it. ``state`` is '' when the job was removed."""
+    """A node as the table and its job have it. ``state`` is '' when the job was removed.
+
+    ``is_unsure``: ``state`` is the end decided here, and another client may decide otherwise: the server
+    takes the first.
+    """
 
     name: str
     queue: QueueKeys
@@ -77,6 +81,7 @@ class Node:
     result: str = "null"
     ended_ms: int = 0
     has_begun: bool = False
+    is_unsure: bool = False
 
     @property
     def ref(self) -> str:
@@ -100,7 +105,9 @@ class Node:
 
     @property
     def end(self) -> str | None:
-        """How it has ended; None while it has not."""
+        """How it has ended; None while it has not, or is unsure."""
+        if self.is_unsure:
+            return None
         return "failed" if self.has_failed else self.state if self.state in _ENDED else None
 
 

@@ -1,0 +1,29 @@
+"""A server of its own: its library has dice that the scheduler seeds."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.properties.simulation.store import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.properties.simulation.store import Store
+
+IS_LONG: Final = os.environ.get("GLIDEMQ_TEST_PROFILE", "ci") == "long"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with opened() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def is_long() -> bool:
+    """Whether there is time for much more: ``GLIDEMQ_TEST_PROFILE=long``."""
+    return IS_LONG

@@ -1,0 +1,229 @@
+"""What must hold when nothing breaks any more and every flow has ended."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.call import ask
+from glidemq_orchestrate._protocol.flows.portable import record as records
+from glidemq_orchestrate.errors import FlowNotFound
+from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.spec import FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.keys import QueueKeys
+from tests.properties.simulation.ledger import FLOW, PREFIX, Ledger
+from tests.properties.simulation.oracle import decisions, flow_state, outcomes
+from tests.properties.simulation.plan import JOB, Plan, node_data
+from tests.properties.simulation.scheduler import Scheduler
+from tests.properties.simulation.users import ADDED, Users
+from tests.server.lua.invariants import Scan
+from tests.server.lua.keyspace import dump
+
+_QUEUE: Final = r"glide:\{[bcq]\}:"
+_KEYS: Final = re.compile(
+    "|".join(
+        [
+            r"glide:gmo:home:\{f\}",
+            r"glide:gmo:homes",
+            _QUEUE
+            + r"(id|meta|stream|scheduled|events|completed|failed|ordering|lifo|priority|list-active|rate)",
+            _QUEUE + r"(metrics:(completed|failed)|group:k|groupq:k|w:gmo-worker-t\d+)",
+            _QUEUE + r"(job|deps|parents|gmo:notified):f~[\w-]+",
+            _QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
+            _QUEUE + r"gmo:flows(:state:\w+)?",
+            _QUEUE + r"gmo:portable(:(policies|waiting):f)?",
+            _QUEUE + r"gmo:(todo|staging|due|letters|workers|supervisor|supervised|list-held|growing)",
+        ]
+    )
+)
+_LEFT: Final = ("open", "ready", "blocked", "notifying", "growing")
+
+
+def possible_nodes(plan: Plan) -> dict[str, FlowNode]:
+    """The nodes of a flow by name, and those that may be added to it."""
+    nodes = {node.name: node for node in plan.spec.nodes}
+    for node in plan.spec.nodes:
+        assert isinstance(node.data, dict)
+        if node.data["grows"]:
+            name = f"{node.name}-x"
+            nodes[name] = FlowNode(name, node.queue, JOB, node_data(), after=[node.name])
+    first = plan.spec.nodes[0]
+    if any(what == "extend" for _, what in plan.steps):
+        nodes[ADDED] = FlowNode(ADDED, first.queue, JOB, node_data(), after=[first.name], rule="all_done")
+    return nodes
+
+
+class Checker:
+    """Compares the end of a history with what its plan allows."""
+
+    def __init__(self, plan: Plan, scheduler: Scheduler, ledger: Ledger, users: Users) -> None:
+        self.plan, self.scheduler, self.ledger, self.users = plan, scheduler, ledger, users
+        checked = check_flow(plan.spec)
+        self.home = QueueKeys(PREFIX, checked.home)
+        self.path = plan.reach.path(PREFIX, checked.queues)
+        self.client = scheduler.store.client
+
+    def has_ended(self) -> bool:
+        """Whether the flow has ended, or there is none."""
+        if self.path == "staged":
+            state = self.client.hget(self.home.flow(FLOW), "state")
+            return self.users.is_gone if state is None else FlowState(state).is_terminal
+        record = self.scheduler.run(ask(records.record(self.home, FLOW)))
+        is_listed = self.client.zscore(self.home.key("gmo:portable"), FLOW) is not None
+        return bool(record.end) and not is_listed if record.fields else self.users.is_gone
+
+    def has_staged(self) -> bool:
+        """Whether nodes are left that an attempt has staged, which did not complete."""
+        return bool(self.client.keys("*:gmo:grow:*"))
+
+    def problems(self) -> Iterator[str]:
+        """Everything that is not as it must be."""
+        yield from self._leftovers()
+        try:
+            ref = self.scheduler.run(backend.find(PREFIX, FLOW))
+        except FlowNotFound:
+            if self.users.is_submitted or not self.users.is_gone:
+                yield "the flow was submitted, and there is none"
+            yield from self._remains()
+            return
+        if ref.path != self.path:
+            yield f"the flow took the path {ref.path}"
+        yield from self._flow_problems(ref)
+
+    def _flow_problems(self, ref: FlowRef) -> Iterator[str]:
+        status: FlowStatus = self.scheduler.run(backend.backend_of(ref).status(ref))
+        nodes: list[NodeStatus] = self.scheduler.run(backend.backend_of(ref).nodes(ref))
+        found = {node.name: node for node in nodes}
+        if not status.state.is_terminal:
+            yield f"the flow is {status.state}"
+        counts = Counter(str(node.state) for node in nodes)
+        if (status.total, status.completed, status.failed, status.skipped) != (
+            len(nodes), counts["completed"], counts["failed"], counts["skipped"]
+        ):  # fmt: skip
+            yield f"the record counts {status}, the nodes {dict(counts)}"
+        if set(counts) - {"completed", "failed", "skipped"}:
+            yield f"nodes have not ended: {dict(counts)}"
+            return
+        yield from self._membership(found)
+        yield from self._own_ends(found)
+        yield from self._results(ref, found)
+        yield from self._verdicts(status, {name: str(node.state) for name, node in found.items()})
+        yield from self._listing(str(status.state))
+
+    def _membership(self, found: Mapping[str, NodeStatus]) -> Iterator[str]:
+        """The nodes of the specification, and those that completed nodes have added."""
+        wanted = {node.name for node in self.plan.spec.nodes}
+        wanted |= {
+            f"{name}-x"
+            for name, node in found.items()
+            if node.state == "completed" and f"{name}-x" in self.ledger.nodes
+        }
+        if self.users.is_extended:
+            wanted.add(ADDED)
+        if wanted - set(found) or (set(found) - wanted - {ADDED} and not self.ledger.was_cancelled):
+            yield f"the flow has the nodes {sorted(found)}, not {sorted(wanted)}"
+
+    def _own_ends(self, found: Mapping[str, NodeStatus]) -> Iterator[str]:
+        """A node ends as its last accepted attempt says, or for the reason that it did not run."""
+        can_be_cancelled = self.ledger.was_cancelled or self.plan.spec.fail_fast
+        for name, node in found.items():
+            seen = self.ledger.accepted.get(name)
+            if node.reason.startswith(("upstream ", "cancelled: ")) or (
+                node.reason == "revoked" and can_be_cancelled
+            ):
+                if node.reason.startswith("cancelled: ") and not can_be_cancelled:
+                    yield f"{name} was cancelled, and nobody did that: {node.reason}"
+                continue
+            if seen is None or seen.end != node.state:
+                yield f"{name} is {node.state} ({node.reason}), but what was accepted is {seen}"
+            elif seen.end != "completed" and seen.text != node.reason:
+                yield f"{name} is {node.state} for {node.reason!r}, but what was accepted is {seen}"
+
+    def _results(self, ref: FlowRef, found: Mapping[str, NodeStatus]) -> Iterator[str]:
+        results = self.scheduler.run(backend.backend_of(ref).results(ref))
+        wanted = {name: name for name, node in found.items() if node.state == "completed"}
+        if results != wanted:
+            yield f"the results are {results}, not {wanted}"
+
+    def _verdicts(self, status: FlowStatus, ends: dict[str, str]) -> Iterator[str]:
+        """The flow and its nodes end as rules and policies say."""
+        spec, ledger = self.plan.spec, self.ledger
+        nodes = [node for name, node in ledger.nodes.items() if name in ends]
+        if status.state == "cancelled":
+            if not ledger.was_cancelled:
+                yield "the flow was cancelled, and nobody did that"
+            return
+        if ledger.was_cancelled or spec.fail_fast:
+            if status.state == "completed" and flow_state(nodes, ends) == "failed":
+                yield f"the flow is completed, its nodes {ends}"
+            return
+        if (state := flow_state(nodes, ends)) != status.state:
+            yield f"the flow is {status.state}, but its nodes make it {state}: {ends}"
+        if self.plan.heals and ledger.round:
+            yield from self._rules(nodes, ends)
+            return
+        fates = {node.name: str(node.data["end"]) for node in spec.nodes if isinstance(node.data, dict)}
+        own = {node.name: ends[node.name] for node in spec.nodes}
+        if own not in (allowed := outcomes(spec.nodes, fates)):
+            yield f"the nodes end as {own}; allowed: {allowed}"
+        if others := {name: end for name, end in ends.items() if name not in own and end != "completed"}:
+            yield f"added nodes did not complete: {others}"
+
+    def _rules(self, nodes: Sequence[FlowNode], ends: Mapping[str, str]) -> Iterator[str]:
+        """Nodes that did not run ended as their rules say."""
+        policy_of = {node.name: str(node.on_failure) for node in nodes}
+        for node in nodes:
+            accepted = self.ledger.accepted.get(node.name)
+            has_run = accepted is not None and accepted.end == ends[node.name]
+            if not has_run and ends[node.name] not in decisions(node, ends, policy_of):
+                yield f"{node.name} ({node.rule}) is {ends[node.name]} after {ends}"
+
+    def _listing(self, state: str) -> Iterator[str]:
+        """The flow is listed under its state, and nowhere else."""
+        index = self.home.flows()
+        listed = [one for one in FlowState if self.client.zscore(f"{index}:state:{one}", FLOW) is not None]
+        if listed != [state] or self.client.zscore(index, FLOW) is None:
+            yield f"the flow is {state}, and listed as {listed}"
+
+    # --- what must not be left ---
+
+    def _leftovers(self) -> Iterator[str]:
+        found = dump(self.client)
+        if strange := [key for key in found if not _KEYS.fullmatch(key)]:
+            yield f"keys outside the documented ones: {strange}"
+        for name in self.plan.queues:
+            queue = QueueKeys(PREFIX, name)
+            yield from (f"queue {name}: {problem}" for problem in self._queue_problems(found, queue))
+        for table in _LEFT:
+            if left := found.get(f"{self.home.flow(FLOW)}:{table}"):
+                yield f"the flow has ended, and its {table} are {left}"
+
+    @staticmethod
+    def _queue_problems(found: Mapping[str, Any], queue: QueueKeys) -> Iterator[str]:
+        scan = Scan(dict(found), queue.base)
+        if "stream" not in scan.keys:
+            yield "has no stream"
+            return
+        # Nodes that are ended without a run emit an event, and are not in the metrics of runs.
+        yield from (problem for problem in scan.problems() if not problem.startswith("metrics:"))
+        stream = scan.keys["stream"]
+        if stream["entries"] or stream["pending"]["workers"]:
+            yield f"its stream is {stream}"
+        for key in ("scheduled", "lifo", "priority", "gmo:todo", "gmo:list-held", "gmo:portable", "gmo:due"):
+            if left := scan.keys.get(key):
+                yield f"{key} is {left}"
+        if int(scan.keys.get("list-active", 0)):
+            yield f"list-active is {scan.keys['list-active']}"
+        for key, group in scan.keys.items():
+            if key.startswith("group:") and int(group.get("active", 0)):
+                yield f"{key} counts {group['active']} active jobs"
+
+    def _remains(self) -> Iterator[str]:
+        """An abandoned submission leaves nothing."""
+        if jobs := self.client.keys("*:job:*") + self.client.keys("*:gmo:flow*"):
+            yield f"the abandoned submission has left {jobs}"

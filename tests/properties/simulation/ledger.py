@@ -1,0 +1,204 @@
+"""What the server has accepted, begun and taken back, as its replies show it: lost replies too.
+
+The ledger stands beside the server, not beside a client, so it knows what happened whatever became of those
+who asked. It raises no error: it collects what breaks a promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate._protocol.call import Call
+from glidemq_orchestrate.keys import QueueKeys, node_job_id
+from tests.properties.simulation.oracle import may_begin
+
+FLOW: Final = "f"
+PREFIX: Final = "glide"
+_WORDS: Final = 9
+_FIRST: Final = 12
+ENDS: Final = {"done": "completed", "fail": "failed", "skip": "skipped"}
+_ENDED: Final = ("completed", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The end of a node that the server took from a worker: how, its text, and in which round."""
+
+    end: str
+    text: str
+    round: int
+
+
+@dataclass(slots=True)
+class Running:
+    """The attempt that began last: its proof, when it was last heard of, and in which round it began."""
+
+    proof: tuple[str, str]
+    heard: int
+    round: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the server said.
+
+    Attributes:
+        client: Reads the server between two calls.
+        home: The queue of the record.
+        nodes: The nodes of the flow by name, with those that others add.
+        lock_ms: How long a lease lasts without a heartbeat.
+        problems: The promises that were broken.
+        round: How often the flow has been run again; ``restarts``: which of these ran all of it.
+        was_cancelled: Somebody has cancelled it, or a failure has.
+        begun: How many attempts began.
+        latest: The latest time by which jobs were taken back from silent workers.
+        postponed: The jobs whose handlers have asked to run later.
+        expected: By node and token, the dependencies that had completed when the attempt began.
+    """
+
+    client: Any
+    home: QueueKeys
+    nodes: dict[str, FlowNode]
+    lock_ms: int
+    problems: list[str] = field(default_factory=list)
+    accepted: dict[str, Accepted] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
+    round: int = 0
+    restarts: list[int] = field(default_factory=list)
+    was_cancelled: bool = False
+    begun: int = 0
+    latest: int = 0
+    postponed: set[tuple[str, str]] = field(default_factory=set)
+    expected: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+
+    def observe(self, call: Call[Any], reply: Any) -> None:
+        """Read a call and its reply."""
+        words = call.words
+        if words[0] == "HSETNX" and reply:
+            self._record_written(str(words[2]), str(words[3]))
+        elif words[0] == "FCALL":
+            name = str(words[1])
+            if name == "gmo_finish_and_fetch":
+                self._exchanged(words, reply)
+            elif name == "gmo_heartbeats":
+                self._heard(words, reply)
+            elif name in ("gmo_reclaim", "gmo_put_back", "gmo_check_open"):
+                self.latest = max(self.latest, int(words[5 if name == "gmo_put_back" else 4]))
+            elif name in ("gmo_retry_flow", "gmo_restart_flow"):
+                self._run_again()
+            elif name == "gmo_cancel_flow" and reply in ("running", "staging"):
+                self.was_cancelled = True
+
+    def _record_written(self, name: str, value: str) -> None:
+        """A field of the record of a portable flow."""
+        kind, _, number = name.partition(":")
+        if kind == "cancel":
+            self.was_cancelled = True
+        elif kind == "begin" and number not in ("", "0"):
+            generation = int(value.split()[1])
+            self._begin_round(is_restart=generation > len(self.restarts))
+
+    def _run_again(self) -> None:
+        """A staged flow may run again: its events show whether it does."""
+        found = [fields["event"] for _, fields in self.client.xrange(self.home.key("events"))]
+        seen = len(self.restarts)
+        retries, restarts = found.count("flow.retried"), found.count("flow.restarted")
+        if restarts > seen:
+            self._begin_round(is_restart=True)
+        elif retries > self.round - seen:
+            self._begin_round(is_restart=False)
+
+    def _begin_round(self, *, is_restart: bool) -> None:
+        self.round += 1
+        if is_restart:
+            self.restarts.append(self.round)
+
+    def _heard(self, words: Sequence[Any], reply: Sequence[int]) -> None:
+        for at, kept in enumerate(reply):
+            job_id, *proof = words[5 + 3 * at : 8 + 3 * at]
+            running = self.running.get(job_id)
+            if kept >= 0 and running is not None and running.proof == tuple(proof):
+                running.heard = int(words[4])
+
+    def _exchanged(self, words: Sequence[Any], reply: Any) -> None:
+        outcomes = [words[at : at + _WORDS] for at in range(_FIRST, len(words), _WORDS)]
+        for outcome, verdict in zip(outcomes, reply[0], strict=True):
+            self._judged(outcome, str(verdict))
+        if words[9] != "again":
+            queue = str(words[3]).partition("{")[2].partition("}")[0]
+            for job_id, _, processed_on, *_ in reply[2]:
+                self._began(queue, job_id, (str(words[8]), processed_on), int(words[4]))
+        self.problems += [f"a job could not start: {trouble}" for trouble in reply[7]]
+
+    def _judged(self, outcome: Sequence[Any], verdict: str) -> None:
+        kind, job_id, _, *proof = outcome[:5]
+        name = self.name_of(job_id)
+        if verdict.startswith("error"):
+            self.problems.append(f"{name}: {kind} was answered by {verdict}")
+        if verdict not in ("ok", "retrying", "failed"):
+            return
+        running = self.running.pop(job_id, None)
+        if running is None:
+            self.problems.append(f"{name}: {kind} was accepted, but no attempt runs: it was ended before")
+        elif running.proof != tuple(proof):
+            self.problems.append(f"{name}: {kind} was accepted from an attempt that another has replaced")
+        if verdict == "retrying" or kind not in ENDS:
+            return
+        if (before := self.accepted.get(name)) is not None and before.round == self.round:
+            self.problems.append(f"{name}: {kind} was accepted after {before.end} in the same round")
+        self.accepted[name] = Accepted(ENDS[kind], str(outcome[5]), self.round)
+
+    def _began(self, queue: str, job_id: str, proof: tuple[str, str], now: int) -> None:
+        name = self.name_of(job_id)
+        self.begun += 1
+        before = self.running.get(job_id)
+        if before is not None and before.round == self.round and self.latest - before.heard < self.lock_ms:
+            ago = self.latest - before.heard
+            self.problems.append(
+                f"{name}: taken over {ago} ms after the last sign of life of the attempt before"
+            )
+        if (ended := self.accepted.get(name)) is not None:
+            again = any(number > ended.round for number in self.restarts)
+            if not again and (ended.end != "failed" or ended.round == self.round):
+                self.problems.append(f"{name}: runs again in round {self.round} after {ended}")
+        self.running[job_id] = Running(proof, now, self.round)
+        if name in self.nodes:
+            self._check_order(self.nodes[name], proof[0])
+
+    def _check_order(self, node: FlowNode, token: str) -> None:
+        """No node begins before its rule allows it."""
+        ends: dict[str, str] = {}
+        for name in map(str, node.after):
+            if (end := self.end_of(name)) is not None:
+                ends[name] = end
+            old = self.accepted.get(name)
+            if end == "completed" and old is not None and any(number > old.round for number in self.restarts):
+                self.problems.append(f"{node.name} begins after {name}, which the restart has not run yet")
+        self.expected[node.name, token] = {name for name, end in ends.items() if end == "completed"}
+        policy_of = {name: str(one.on_failure) for name, one in self.nodes.items()}
+        if not may_begin(node, ends, policy_of):
+            self.problems.append(f"{node.name} ({node.rule}) begins after {ends} of {list(node.after)}")
+
+    def check_inputs(self, name: str, token: str, inputs: Mapping[str, Any]) -> None:
+        """A handler gets the results of its completed dependencies, none missing and no others."""
+        strange = set(inputs) - set(map(str, self.nodes[name].after))
+        completed = self.expected[name, token]
+        missing = completed - set(inputs) if not self.restarts else set()
+        wrong = {one for one, value in inputs.items() if value != one}
+        if strange or missing or wrong:
+            self.problems.append(f"{name} gets the inputs {inputs}, but {sorted(completed)} had completed")
+
+    def end_of(self, name: str) -> str | None:
+        """How a node has ended, as its job shows; None while it has not."""
+        job = QueueKeys(PREFIX, self.nodes[name].queue).job(node_job_id(FLOW, name))
+        state, skipped = self.client.hmget(job, "state", "gmo:skipped")
+        if skipped and state == "completed":
+            return "skipped"
+        return str(state) if state in _ENDED else None
+
+    def name_of(self, job_id: str) -> str:
+        """The node of a job."""
+        return job_id.removeprefix(f"{FLOW}~")

@@ -1,0 +1,101 @@
+"""Defects that are put in on purpose: the simulation must notice each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from glidemq_orchestrate._ops.flows.portable import advance
+from glidemq_orchestrate._protocol.call import Op
+from tests.properties.simulation.plan import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A defect.
+
+    Attributes:
+        name: What is wrong.
+        path: The path of the flows on which it shows.
+        replaced: Texts of our server library, and what stands there instead.
+        patched: Functions of operations by module and name, and their replacements.
+        seed: A search that begins there found it soon.
+    """
+
+    name: str
+    path: Path
+    replaced: tuple[tuple[str, str], ...] = ()
+    patched: tuple[tuple[Any, str, Callable[..., Any]], ...] = field(default=())
+    seed: int = 0
+
+    def change(self, source: str) -> str:
+        """The source of our library with the defect.
+
+        Raises:
+            AssertionError: The library no longer has the text.
+        """
+        for old, new in self.replaced:
+            assert source.count(old) == 1, f"{self.name}: the library has {source.count(old)} times {old!r}"
+            source = source.replace(old, new)
+        return source
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Operations have the defect in this block."""
+        before = [(module, name, getattr(module, name)) for module, name, _ in self.patched]
+        try:
+            for module, name, function in self.patched:
+                setattr(module, name, function)
+            yield
+        finally:
+            for module, name, function in before:
+                setattr(module, name, function)
+
+
+def _release_nothing(*_: Any) -> Op[None]:
+    """Do nothing where nodes should be released."""
+    yield from ()
+
+
+_OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
+_LAST = "L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)"
+_FREED = """
+    L.list_active.release(x.prefix .. 'list-active')
+    redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
+  else
+"""
+_COUNTED = "L.hashes.add(key, 'completed', removed)"
+_IS_ENDED = "if not job or not job.state or ENDED[job.state] or"
+
+MUTATIONS: Final = (
+    Mutation("the outcome of a stale attempt is accepted", "staged", ((_OWNS, "if v[1] ~= 'active' then"),)),
+    Mutation(
+        "a node is released with its first dependency",
+        "staged",
+        ((_LAST, "L.hashes.add(key, 'depsCompleted', 1) >= 1"),),
+    ),
+    Mutation("the end of a job from a list does not free its place", "staged", ((_FREED, "\n  else\n"),)),
+    Mutation(
+        "each completed node is counted twice",
+        "staged",
+        ((_COUNTED, "L.hashes.add(key, 'completed', 2 * removed)"),),
+    ),
+    Mutation(
+        "jobs are taken from workers that are alive",
+        "staged",
+        (("return now - last < threshold\n", "return now - last < threshold / 10\n"),),
+    ),
+    Mutation(
+        "a retry runs completed nodes again",
+        "staged",
+        ((_COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{_COUNTED}"),),
+    ),
+    Mutation(
+        "nobody opens the gates of portable flows",
+        "portable",
+        patched=((advance, "_release", _release_nothing),),
+    ),
+    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=220),
+)

@@ -1,0 +1,153 @@
+"""What a history is about: a flow, the ends of its nodes, and who takes part. Drawn from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Ordering, Rule
+from glidemq_orchestrate._ops.flows.backend import Reach
+from tests.properties.simulation.choices import Choices
+
+Path = Literal["staged", "portable"]
+QUEUES: Final[dict[Path, tuple[str, ...]]] = {"staged": ("b", "c"), "portable": ("b", "c", "q")}
+JOB: Final = "work"
+_RULES: Final = ["all_success"] * 12 + list(Rule)
+_POLICIES: Final = [None] * 6 + list(OnFailure)
+_ENDS: Final = ["completed"] * 6 + ["failed", "failed", "skipped"]
+_STEPS: Final = ["cancel", "cancel", "retry_failed", "retry_failed", "restart", "extend"]
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How often something breaks, per call.
+
+    Attributes:
+        lose: The connection breaks before or after the server has executed the call.
+        kill: The process dies before, at or after the call; or the call arrives after its death.
+        pause: The process stands still, for longer than its leases last.
+        jump: Time passes for everybody, per step.
+    """
+
+    lose: float = 0.0
+    kill: float = 0.0
+    pause: float = 0.0
+    jump: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A history before it runs.
+
+    Attributes:
+        path: The path that the flow takes.
+        spec: The flow. The data of a node says how its handler ends: see ``node_data``.
+        workers, supervisors, submitters: How many processes of each kind.
+        steps: What users do with the flow, at which time in ms after the start.
+        heals: Handlers that fail do not after a retry.
+        faults: What breaks.
+        abandons: The submission is not repeated when its process dies.
+    """
+
+    path: Path
+    spec: FlowSpec
+    workers: int = 1
+    supervisors: int = 0
+    submitters: int = 1
+    steps: tuple[tuple[int, str], ...] = ()
+    heals: bool = False
+    faults: Faults = field(default_factory=Faults)
+    abandons: bool = False
+
+    @property
+    def reach(self) -> Reach:
+        """The topology that leads to the path."""
+        return Reach(is_cluster=self.path == "portable")
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """All queues, also those without a node."""
+        return QUEUES[self.path]
+
+
+def node_data(
+    end: str = "completed", *, first: int = 0, later: bool = False, grows: bool = False, ms: int = 0
+) -> dict[str, Any]:
+    """The data of a node.
+
+    Args:
+        end: How its handler ends: completed, failed (for good) or skipped.
+        first: How many attempts fail before that.
+        later: The first attempt asks to run later.
+        grows: It adds a node before it ends.
+        ms: How long it takes.
+    """
+    return {"end": end, "first": first, "later": later, "grows": grows, "ms": ms}
+
+
+def draw_plan(choices: Choices, path: Path) -> Plan:
+    """A small flow and a few processes."""
+    rates = choices.pick([0.0, 0.005, 0.02, 0.05])
+    faults = Faults(
+        lose=choices.pick([0.0, rates]),
+        kill=choices.pick([0.0, rates / 2]),
+        pause=choices.pick([0.0, rates / 2]),
+        jump=choices.pick([0.0, 0.002]),
+    )
+    names = ["cancel", "retry_failed", "restart"] if path == "portable" else _STEPS
+    count = choices.pick([0, 0, 1, 2, 3])
+    steps = sorted((choices.between(0, 4_000), choices.pick(names)) for _ in range(count))
+    return Plan(
+        path,
+        FlowSpec("any", _draw_nodes(choices, path), fail_fast=choices.chance(0.15)),
+        workers=choices.between(1, 2),
+        supervisors=choices.between(0, 1),
+        submitters=choices.pick([1, 1, 1, 2]),
+        steps=tuple(steps),
+        heals=choices.chance(0.5),
+        faults=faults,
+        abandons=choices.chance(0.05),
+    )
+
+
+def _draw_nodes(choices: Choices, path: Path) -> list[FlowNode]:
+    nodes: list[FlowNode] = []
+    for number in range(choices.between(1, 6)):
+        after = [
+            Dependency(name, choices.pick(_POLICIES)) for name in choices.some([one.name for one in nodes], 3)
+        ]
+        first = choices.pick([0, 0, 0, 1, 2])
+        data = node_data(
+            choices.pick(_ENDS),
+            first=first,
+            later=choices.chance(0.1),
+            grows=path == "staged" and choices.chance(0.1),
+            ms=choices.pick([0, 0, 5, 50, 400, 3_000]),
+        )
+        nodes.append(
+            FlowNode(
+                f"n{number}",
+                choices.pick(QUEUES[path]),
+                JOB,
+                data,
+                after=after,
+                options=_draw_options(choices, path, first),
+                rule=choices.pick(_RULES),
+                on_failure=choices.pick(_POLICIES) or "fail",
+            )
+        )
+    return nodes
+
+
+def _draw_options(choices: Choices, path: Path, first: int) -> JobOptions:
+    more: dict[str, Any] = {}
+    place = choices.pick(["", "", "", "", "priority", "lifo", "ordering"]) if path == "staged" else ""
+    if place == "priority":
+        more = {"priority": choices.between(1, 3)}
+    elif place == "lifo":
+        more = {"lifo": True}
+    elif place == "ordering":
+        more = {"ordering": Ordering("k", concurrency=choices.between(1, 2))}
+    delay = timedelta(milliseconds=choices.pick([0, 0, 0, 0, 40, 900]))
+    return JobOptions(attempts=first + 1, delay=delay, **more)

@@ -1,0 +1,98 @@
+"""What users do with the flow: submit, cancel, run it again, add to it. Each repeats what has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate.errors import FlowEnded, FlowIncomplete, FlowNotFound, TransportError
+from glidemq_orchestrate.flows.checked import check_flow
+from tests.properties.simulation.ledger import FLOW, PREFIX
+from tests.properties.simulation.plan import JOB, Plan, node_data
+from tests.properties.simulation.process import Process, Program, Sleep
+from tests.properties.simulation.scheduler import Scheduler
+
+ADDED = "added"
+
+
+class Users:
+    """The processes of users.
+
+    Attributes:
+        running: Those that are not done.
+        is_submitted: A submission has returned.
+        is_extended: An extension has returned, or may have taken effect.
+        is_gone: A submission was given up for good.
+    """
+
+    def __init__(self, scheduler: Scheduler, plan: Plan) -> None:
+        self.scheduler, self.plan = scheduler, plan
+        self.running: set[str] = set()
+        self.is_submitted = self.is_extended = self.is_gone = False
+
+    def submit(self, name: str = "submitter") -> None:
+        """Submit the flow, by a process that repeats until it is done."""
+        self._begin(name, self._submission(), lambda: self.submit(name))
+
+    def step(self, number: int, what: str) -> None:
+        """Do something with the flow."""
+        name = f"user-{number}-{what}"
+        self._begin(name, self._step(what), lambda: self.step(number, what))
+
+    def _begin(self, name: str, program: Program, again: Callable[[], None]) -> None:
+        self.running.add(name)
+        process = Process(name, weight=self.scheduler.choices.pick([0.2, 1.0, 3.0]), again=again)
+        if self.plan.abandons and name.startswith("submitter"):
+            process.again = lambda: self._give_up(name)
+        process.start("main", self._run(name, program))
+        self.scheduler.begin(process)
+
+    def _give_up(self, name: str) -> None:
+        self.running.discard(name)
+        self.is_gone = True
+
+    def _run(self, name: str, program: Program) -> Program:
+        yield from program
+        self.running.discard(name)
+
+    def _submission(self) -> Program:
+        checked, plan = check_flow(self.plan.spec), self.plan
+        while True:
+            submitting = backend.submit(PREFIX, checked, FLOW, "attach", self.scheduler, reach=plan.reach)
+            try:
+                yield from submitting
+            except (TransportError, FlowIncomplete):
+                yield Sleep(self.scheduler.choices.between(0, 1_000))
+            else:
+                self.is_submitted = True
+                return
+
+    def _step(self, what: str) -> Program:
+        for _ in range(20):
+            try:
+                ref = yield from backend.find(PREFIX, FLOW)
+                yield from self._act(ref, what)
+            except (TransportError, FlowNotFound):
+                yield Sleep(self.scheduler.choices.between(50, 1_000))
+            else:
+                return
+
+    def _act(self, ref: FlowRef, what: str) -> Op[None]:
+        on, clock = backend.backend_of(ref), self.scheduler
+        if what == "cancel":
+            yield from on.cancel(ref, "enough", clock)
+        elif what == "retry_failed":
+            yield from on.retry_failed(ref, clock)
+        elif what == "restart":
+            yield from on.restart(ref, clock)
+        else:
+            first = self.plan.spec.nodes[0]
+            added = FlowNode(ADDED, first.queue, JOB, node_data(), after=[first.name], rule="all_done")
+            try:
+                yield from on.extend(ref, [added], clock)
+            except (FlowEnded, FlowIncomplete):  # nothing can be added now
+                return
+            self.is_extended = True
