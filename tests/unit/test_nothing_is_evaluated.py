@@ -25,11 +25,11 @@ importlib pkgutil zipimport pty ctypes cffi subprocess multiprocessing concurren
 """
 BUILTINS: Final = ("eval", "exec", "compile", "__import__", "__builtins__", "breakpoint")
 _ATTRIBUTES: Final = """
-eval exec import_module exec_module load_module load_source spec_from_file_location run_path run_module
-resolve_name unsafe_load unsafe_load_all full_load full_load_all UnsafeLoader FullLoader Loader CLoader
-UnsafeConstructor read_pickle to_pickle pickleFile saveAsPickleFile Unpickler find_class FunctionType CodeType LambdaType
-system popen startfile mktemp __reduce__ __reduce_ex__ __setstate__ __subclasses__ __globals__ __code__
-_create_unverified_context CERT_NONE locate
+eval exec import_module exec_module load_module load_source spec_from_file_location run_path
+run_module resolve_name unsafe_load unsafe_load_all full_load full_load_all UnsafeLoader FullLoader
+Loader CLoader UnsafeConstructor read_pickle to_pickle pickleFile saveAsPickleFile Unpickler
+find_class FunctionType CodeType LambdaType system popen startfile mktemp __reduce__ __reduce_ex__
+__setstate__ __subclasses__ __globals__ __code__ _create_unverified_context CERT_NONE locate
 """
 MODULES: Final = frozenset(_MODULES.split())
 ATTRIBUTES: Final = frozenset(_ATTRIBUTES.split())
