@@ -177,7 +177,7 @@ def require_java(environment: Mapping[str, str] | None = None) -> int:
     if java is None:
         raise JavaMissing(f"Spark steps need Java and none was found: {_ADVICE}")
     try:
-        output = subprocess.run(
+        output = subprocess.run(  # noqa: S603  Java, as the environment names it
             [java, "-version"], capture_output=True, text=True, timeout=60, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError) as exc:
