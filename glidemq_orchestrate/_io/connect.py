@@ -66,6 +66,8 @@ def _kind(module: Any, settings: ConnectionSettings, place: Endpoint) -> Any:
 
 def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -> dict[str, Any]:
     """The arguments for redis-py, without the time limits of exchanges."""
+    if settings.tls:
+        _check_files(settings)
     options: dict[str, Any] = {
         "max_connections": MAX_CONNECTIONS,
         "decode_responses": True,
@@ -82,7 +84,6 @@ def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -
     else:
         options["path"] = place.host
     if settings.tls:
-        _check_files(settings)
         options |= {
             "ssl_ca_certs": settings.ca,
             "ssl_certfile": settings.cert,
