@@ -235,6 +235,26 @@ def test_other_queues_are_out_of_reach(few: Guarded, role: str) -> None:
     assert {key: value for key, value in after.items() if "{other}" in key or key == "elsewhere"} == before
 
 
+def test_a_worker_carries_nothing_into_a_queue_that_it_may_not_touch(
+    few: Guarded, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    """Who may write to both queues sends it there; only that flow waits."""
+    few.set_user("producer", acl.role_rule("producer", queues=["etl", "other"]))
+    url = few.url_of("producer")
+    with FlowProducer(url) as flows, Queue("etl", url) as queue:
+        nodes = [FlowNode("a", "etl", "work"), FlowNode("b", "other", "work", after=["a"])]
+        across = flows.submit(FlowSpec("n", nodes), flow_id="across")
+        before = {key: value for key, value in _dump(few.admin).items() if "{other}" in key}
+        assert before
+        run_worker(["etl"], {"work": lambda ctx: ctx.data}, url=few.url, lock_duration=SECOND)
+        eventually(lambda: any("{other}" in key for key in few.denied()), timeout=30)
+        inside = flows.submit(FlowSpec("n", [FlowNode("a", "etl", "work", data=1)]), flow_id="inside")
+        assert inside.result(timeout=LONG) == {"a": 1}
+        assert queue.add_and_wait("work", 2, timeout=LONG) == 2
+        assert {key: value for key, value in _dump(few.admin).items() if "{other}" in key} == before
+        assert not across.status().state.is_terminal
+
+
 def test_another_database_needs_one_right_more(few: Guarded) -> None:
     url = f"{few.url_of('producer')}/1"
     with Queue("etl", url) as queue:
