@@ -64,7 +64,7 @@ spark: java  ## Run the tests that need a JVM.
 system: java  ## Run the tests that start whole systems.
 	$(PYTEST) tests/system
 
-lint: setup  ## Check style, security rules, import contracts, dependencies, and that generated files are up to date.
+lint: setup  ## Check style, import contracts, and that all generated files are up to date.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
