@@ -7,6 +7,8 @@ MANIFESTS := pyproject.toml providers/airflow/pyproject.toml providers/dagster/p
 STAMP := $(VENV)/.installed
 SCHEMA := $(BIN)/python -c 'from glidemq_orchestrate.flows.forms.file import write_schema as w; print(w(), end="")'
 STATES := $(BIN)/python -c 'from glidemq_orchestrate.jobs.states import page; print(page(), end="")'
+# Used, declared and installed dependencies agree. Needs no network.
+DEPTRY := $(CURDIR)/$(BIN)/deptry --no-ansi
 # One process more than there are cores: most tests wait for a server. JOBS=0 runs them in one process.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
@@ -69,6 +71,10 @@ lint: setup  ## Check style, import contracts, and that all generated files are 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	@$(DEPTRY) glidemq_orchestrate
+	@cd providers/airflow && $(DEPTRY) airflow_provider_glidemq
+	@cd providers/dagster && $(DEPTRY) dagster_glidemq
+	$(BIN)/uv pip check --offline --python $(BIN)/python
 	$(BIN)/python lua/build.py --check
 	@$(SCHEMA) | cmp -s - glidemq_orchestrate/flow.schema.json || { echo "flow.schema.json is stale: make generated"; exit 1; }
 	@$(STATES) | cmp -s - docs/job-states.md || { echo "docs/job-states.md is stale: make generated"; exit 1; }

@@ -31,6 +31,8 @@ def sync_pool(
     options = _options(settings, place, sentinel=sentinel)
     if place.port:
         options["socket_keepalive"] = True
+    if _waits_for_greeting(options, settings):
+        options["redis_connect_func"] = _greet
     return sync.ConnectionPool(
         connection_class=_kind(sync, settings, place),
         socket_timeout=settings.socket_timeout,
@@ -43,13 +45,16 @@ def async_pool(
     settings: ConnectionSettings, place: Endpoint, *, sentinel: bool = False
 ) -> aio.ConnectionPool:
     """A pool of connections for one event loop."""
+    options = _options(settings, place, sentinel=sentinel)
+    if _waits_for_greeting(options, settings):
+        options["redis_connect_func"] = _greet_async
     return aio.ConnectionPool(
         connection_class=_kind(aio, settings, place),
         # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation, and the
         # cancelled task would run for ever. Every exchange has our own time limit instead.
         socket_timeout=None,
         retry=redis.asyncio.retry.Retry(NoBackoff(), 0),
-        **_options(settings, place, sentinel=sentinel),
+        **options,
     )
 
 
@@ -61,6 +66,8 @@ def _kind(module: Any, settings: ConnectionSettings, place: Endpoint) -> Any:
 
 def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -> dict[str, Any]:
     """The arguments for redis-py, without the time limits of exchanges."""
+    if settings.tls:
+        _check_files(settings)
     options: dict[str, Any] = {
         "max_connections": MAX_CONNECTIONS,
         "decode_responses": True,
@@ -77,7 +84,6 @@ def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -
     else:
         options["path"] = place.host
     if settings.tls:
-        _check_files(settings)
         options |= {
             "ssl_ca_certs": settings.ca,
             "ssl_certfile": settings.cert,
@@ -85,11 +91,29 @@ def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -
             "ssl_cert_reqs": "required" if settings.verify else "none",
             "ssl_check_hostname": settings.verify,
         }
-        if not options["password"]:
-            # With TLS 1.3 a server refuses a client's certificate after the handshake: a first reply proves
-            # that it did not, before a call is sent whose outcome would then be unknown.
-            options["client_name"] = "glidemq"
     return options
+
+
+def _waits_for_greeting(options: dict[str, Any], settings: ConnectionSettings) -> bool:
+    """Whether a connection sends HELLO first.
+
+    With TLS 1.3 a server refuses a client's certificate after the handshake: a first reply proves that it did
+    not, before a call is sent whose outcome would then be unknown. AUTH has such a reply too. No ACL can
+    forbid HELLO.
+    """
+    return settings.tls and not options["password"]
+
+
+def _greet(connection: Any) -> None:
+    connection.on_connect()
+    connection.send_command("HELLO", 2, check_health=False)
+    connection.read_response()
+
+
+async def _greet_async(connection: Any) -> None:
+    await connection.on_connect()
+    await connection.send_command("HELLO", 2, check_health=False)
+    await connection.read_response()
 
 
 def _check_files(settings: ConnectionSettings) -> None:

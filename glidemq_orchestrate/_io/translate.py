@@ -41,6 +41,8 @@ class Redirected(ConfigurationError):
 
 def not_connected(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError:
     """For a failure before anything was sent."""
+    # The driver's frames hold the password, and error trackers print the variables of frames.
+    exc.with_traceback(None)
     where, text = settings.node(place), _message(exc)
     if isinstance(exc, exceptions.AuthenticationError | exceptions.AuthorizationError):
         return ConfigurationError(f"{where} refused the user or password")

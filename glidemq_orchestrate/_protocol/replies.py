@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.errors import (
+    ConfigurationError,
     FlowConflict,
     FlowEnded,
     FlowExpired,
@@ -46,6 +47,10 @@ _CODES: Final[dict[str, type[GlideMQError]]] = {
 }
 
 
+# Inside a function a denied command is an error of the function, without the code NOPERM.
+_DENIED: Final = ("ACL failure in script", "The user executing the script can't")
+
+
 def error_from(text: str) -> GlideMQError:
     """The error for the text of an error reply. Server texts hold no payloads."""
     code, _, message = text.partition(" ")
@@ -53,6 +58,10 @@ def error_from(text: str) -> GlideMQError:
         error: GlideMQError = LibraryMissing(text)
     elif "unknown command" in text and "FCALL" in text.upper():
         error = ServerTooOld("a server", "without functions")
+    elif any(words in text for words in _DENIED):
+        error = ConfigurationError(f"the server's user lacks a permission: {text}")
+        # Without a command nothing works; without a key only what needs this key.
+        code = "NOKEY" if "access" in text else "NOPERM"
     elif "access a non local key" in text:  # a slot is moving to another node
         error = ServerBusy(text)
     elif code in _CODES:

@@ -292,7 +292,7 @@ class AirflowStack:
     def _start(self, name: str, *arguments: str) -> None:
         command = [sys.executable, "-m", "airflow", *arguments]
         with (self.home / f"{name}.log").open("wb") as log:
-            self._processes[name] = subprocess.Popen(
+            self._processes[name] = subprocess.Popen(  # noqa: S603  Airflow, with arguments from here
                 command,
                 env={**self._environment, **lifeline.mark},
                 cwd=self.home,

@@ -33,7 +33,7 @@ def ensure_java(say: Say = print) -> None:
             raise
         say(f"Java is missing; installing {PACKAGE} with apt-get ...")
         for arguments in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", PACKAGE]):
-            done = subprocess.run(
+            done = subprocess.run(  # noqa: S603  fixed arguments
                 [apt, *arguments],
                 env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
                 capture_output=True,

@@ -188,7 +188,7 @@ class _Demo:
 
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with (self._home / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603  our own commands, with arguments from here
                 command,
                 env={**self._environment, **lifeline.mark},
                 cwd=self._project,

@@ -139,7 +139,7 @@ def _from_proc() -> dict[int, Entry]:
 def _from_ps() -> dict[int, Entry]:
     """The same without ``/proc``: by POSIX ``ps``, which does not report sessions."""
     command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,state=,lstart="]
-    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603  fixed arguments
     table = {}
     for line in output.splitlines():
         pid, parent, group, state, started = line.split(None, 4)

@@ -134,7 +134,7 @@ class _Guard:
             raise OSError("no Python interpreter found to run it")
         theirs, self._pipe = os.pipe()
         try:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603  the guard beside this file
                 [sys.executable, "-I", "-S", str(_PROGRAM), name, str(os.getpid())],
                 cwd="/",
                 stdin=theirs,

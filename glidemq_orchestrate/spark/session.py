@@ -37,6 +37,7 @@ MASTER_VARIABLE: Final = "GLIDEMQ_SPARK_MASTER"
 CONF_VARIABLE: Final = "GLIDEMQ_SPARK_CONF"
 OLDEST_JAVA: Final = 17
 JVM_EXIT_SECONDS: Final = 15
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark itself redacts
 _ADVICE: Final = (
     f"install a Java runtime of version {OLDEST_JAVA} or newer "
     "(for example the package openjdk-17-jre-headless) and point JAVA_HOME or PATH to it"
@@ -177,7 +178,7 @@ def require_java(environment: Mapping[str, str] | None = None) -> int:
     if java is None:
         raise JavaMissing(f"Spark steps need Java and none was found: {_ADVICE}")
     try:
-        output = subprocess.run(
+        output = subprocess.run(  # noqa: S603  Java, as the environment names it
             [java, "-version"], capture_output=True, text=True, timeout=60, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError) as exc:
@@ -223,8 +224,12 @@ def _build(settings: SparkSettings) -> SparkSession:
             raise ConfigurationError(
                 "Spark steps need PySpark: pip install 'glidemq-orchestrate[spark]'"
             ) from exc
-        conf = SparkConf(loadDefaults=False).setAll(list(settings.spark_conf().items()))
+        given = settings.spark_conf()
+        conf = SparkConf(loadDefaults=False).setAll(list(given.items()))
         with lifeline.marking():
+            # PySpark writes what it starts the JVM with into its command line, which every user can read.
+            shown = [(name, value) for name, value in given.items() if not _SECRET.search(name)]
+            SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(shown))  # noqa: SLF001
             spark = SparkSession.builder.config(conf=conf).getOrCreate()
     gateway: Any = SparkContext._gateway  # noqa: SLF001  PySpark has no public way to ask
     if process := getattr(gateway, "proc", None):  # none when another process has started the JVM

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -37,8 +39,15 @@ def check_packages(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_allowed(module: str, allowed: Sequence[str]) -> bool:
-    """Whether a module is one of the packages or inside one, by whole parts of its name."""
-    return any(f"{module}.".startswith(f"{package}.") for package in allowed)
+    """Whether a module is one of the packages or inside one, by whole parts of its name.
+
+    A part that is no name, as in ``mypackage./tmp/x`` or ``mypackage..x``, is in no package; nor is one like
+    ``__main__``, whose import runs the program of the package.
+    """
+    return any(
+        module == package or (module.startswith(f"{package}.") and _are_names(module[len(package) + 1 :]))
+        for package in allowed
+    )
 
 
 def import_allowed(module: str, allowed: Sequence[str]) -> ModuleType:
@@ -57,12 +66,37 @@ def follow(module: ModuleType, path: str, allowed: Sequence[str]) -> Any:
     """The object at a path of attributes in a module, such as ``Report.build``.
 
     Raises:
-        ImportNotAllowed: The path leads through another module, as ``os.system`` does if ``os`` is imported.
+        ImportNotAllowed: The path leads out of the packages: through another module (``os.system`` where
+            ``os`` is imported), to a function or class that the module has imported from elsewhere, or by a
+            special attribute (``f.__globals__``).
         AttributeError: There is no such attribute.
     """
     target: Any = module
     for part in path.split("."):
+        if _is_special(part):
+            raise ImportNotAllowed(f"{module.__name__}:{path}", allowed)
         target = getattr(target, part)
-        if isinstance(target, ModuleType) and not is_allowed(target.__name__, allowed):
-            raise ImportNotAllowed(target.__name__, allowed)
+        home = _home_of(target)
+        if home is not None and not is_allowed(home, allowed):
+            raise ImportNotAllowed(home, allowed)
     return target
+
+
+def _home_of(target: Any) -> str | None:
+    """The module that an object is, or in which it was defined; None for a value, which has none."""
+    if isinstance(target, ModuleType):
+        return target.__name__
+    if isinstance(target, partial):
+        return _home_of(target.func)
+    if isinstance(target, type) or inspect.isroutine(target):
+        home = target.__module__  # None for a method of a built-in type
+        return home if isinstance(home, str) else "builtins"
+    return None
+
+
+def _are_names(path: str) -> bool:
+    return all(part.isidentifier() and not _is_special(part) for part in path.split("."))
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")

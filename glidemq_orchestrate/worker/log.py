@@ -12,6 +12,40 @@ from glidemq_orchestrate.worker.handler import JobEvent
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
 LARGE_RESULT: Final = 256 * 1024
+_CONTROLS: Final = {
+    code: chr(code).encode("unicode_escape").decode()
+    for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+    if code != ord("\t")
+}
+
+
+class OneLine(logging.Filter):
+    """Keeps what comes from the server within its line: an id with a line end could forge log records."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Escape control characters in the arguments of the message; the record is always kept."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(_escaped(value) for value in record.args)
+        return True
+
+
+def _escaped(value: object) -> object:
+    if isinstance(value, str):
+        return value if value.isprintable() else value.translate(_CONTROLS)
+    return _Escaped(value) if isinstance(value, BaseException) else value
+
+
+class _Escaped:
+    """An exception, as text in one line."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __str__(self) -> str:
+        return str(self._error).translate(_CONTROLS)
+
+    def __repr__(self) -> str:
+        return repr(self._error).translate(_CONTROLS)
 
 
 class Log:

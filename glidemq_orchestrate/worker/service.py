@@ -26,9 +26,11 @@ from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.worker.core import reconnect_delays
 from glidemq_orchestrate.worker.failure_log import FailureLog
+from glidemq_orchestrate.worker.log import OneLine
 from glidemq_orchestrate.worker.own_task import OwnTask
 
-logger = logging.getLogger("glidemq_orchestrate.worker")
+logger = logging.getLogger("glidemq_orchestrate.worker")  # of all services and of what they call
+logger.addFilter(OneLine())
 
 TIME_MS: Final = 1_000
 HEALTHY_SECONDS: Final = 10.0

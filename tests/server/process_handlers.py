@@ -146,3 +146,7 @@ def spin(ctx: Any) -> None:
 
 def allowed(ctx: Any) -> list[str]:
     return list(ctx.allow_import)
+
+
+def refuse_with_data(ctx: Any) -> None:
+    raise ValueError(ctx.data)

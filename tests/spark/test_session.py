@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -179,3 +180,35 @@ def _below(owner: psutil.Process, name: str) -> list[psutil.Process]:
 
 def _root() -> Path:
     return Path(__file__).parents[2]
+
+
+def test_no_secret_of_the_settings_is_in_the_list_of_processes() -> None:
+    program = """
+import json, psutil
+from contextlib import suppress
+from glidemq_orchestrate.spark.session import warm_session
+spark = warm_session.get()
+commands = []
+for child in psutil.Process().children(recursive=True):
+    with suppress(psutil.NoSuchProcess):
+        commands.append(" ".join(child.cmdline()))
+known = spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.key")
+told = spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key")
+print(json.dumps([commands, known, told]))
+warm_session.stop()
+"""
+    conf = {"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.task.cpus": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": _root(),
+        "GLIDEMQ_SPARK_MASTER": "local[1]",
+        "GLIDEMQ_SPARK_CONF": json.dumps(conf),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    commands, known, told = json.loads(done.stdout.splitlines()[-1])
+    assert any("spark.task.cpus" in command for command in commands)
+    assert not any("hunter" in command for command in commands)
+    assert (known, told) == ("hunter2", "hunter2")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+Role: TypeAlias = Literal["worker", "producer", "observer"]
+_SPECIAL: Final = re.compile(r"[\\*?\[\]]")  # in a pattern of keys
+_ESCAPED: Final = r"\\\g<0>"
 
 # The server checks the commands inside functions against the rights of the caller too.
 _COMMANDS: Final = """
@@ -18,6 +24,16 @@ xautoclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtr
 """
 COMMANDS: Final = tuple(_COMMANDS.split())
 IN_A_CLUSTER: Final = ("asking", "cluster|slots")
+# Commands of which a user of this role has no need: the rest of the rule suffices.
+WITHOUT: Final[dict[str, tuple[str, ...]]] = {
+    "worker": ("scan",),
+    "producer": ("xreadgroup", "xautoclaim", "xgroup", "rpop", "mget", "del"),
+}
+_READING: Final = """
+fcall info scan time get hget hmget hgetall hscan hlen llen lrange scard sismember smembers zcard zcount
+zrange zrangebyscore zrevrangebyscore zscore xinfo xlen xpending xrange xread xrevrange
+"""
+TO_OBSERVE: Final = tuple(_READING.split())
 TO_LOAD: Final = ("fcall", "info", "cluster|nodes", "function|list", "function|load")
 
 
@@ -67,6 +83,29 @@ def trial(name: str, key: str) -> Call[None]:
 def rule(prefix: str = DEFAULT_PREFIX) -> str:
     """The rule for a user of everything except loading the libraries."""
     return f"resetchannels ~{prefix}:* -@all {_allowed(COMMANDS)}"
+
+
+def role_rule(role: Role, prefix: str = DEFAULT_PREFIX, queues: Sequence[str] = ()) -> str:
+    """The rule for a user of one role.
+
+    Args:
+        role: ``worker`` runs jobs. ``producer`` adds jobs, flows and schedules, follows, cancels and repeats
+            them, and takes none. ``observer`` reads and changes nothing.
+        prefix: First part of every key.
+        queues: The queues that the user may touch; all of them by default.
+    """
+    keys = " ".join(patterns(prefix, queues))
+    if role == "observer":
+        return f"resetchannels {keys} -@all {_allowed(TO_OBSERVE)}"
+    return f"resetchannels {keys} -@all {_allowed(COMMANDS)} {' '.join(f'-{name}' for name in WITHOUT[role])}"
+
+
+def patterns(prefix: str = DEFAULT_PREFIX, queues: Sequence[str] = ()) -> list[str]:
+    """The patterns of the keys of some queues, or of all: with the names of the homes of flows."""
+    if not queues:
+        return [f"~{prefix}:*"]
+    named = [f"~{prefix}:{{{_SPECIAL.sub(_ESCAPED, queue)}}}:*" for queue in queues]
+    return [*named, f"~{prefix}:gmo:*", f"~{prefix}:usage:queues"]
 
 
 def cluster_rule() -> str:

@@ -45,8 +45,8 @@ class FlowForms:
     def from_file(cls, path: str | Path) -> Self:
         """Read a flow file, YAML or JSON; ``glidemq flow schema`` prints its JSON Schema.
 
-        JSON may have up to 256 MiB, YAML up to 16 MiB and 100 levels. Aliases and merges are expanded, up to
-        a limit.
+        JSON may have up to 256 MiB, YAML up to 16 MiB, 2,000,000 values and 100 levels. Aliases and merges
+        are expanded, up to a limit. Reading takes up to some 25 times the size of the file in memory.
 
         Raises:
             ConfigurationError: The file cannot be read.

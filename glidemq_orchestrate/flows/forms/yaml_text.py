@@ -12,6 +12,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from yaml.resolver import Resolver
 
 MAX_DEPTH: Final = 100
+MAX_VALUES: Final = 2_000_000  # each takes some 400 bytes while it is read
 FREE_ALIASES: Final = 100_000
 MAX_SWELLING: Final = 10
 MAX_DIGITS: Final = 1000
@@ -72,6 +73,8 @@ class _Loader(Composer, SafeConstructor, Resolver):
         self._nodes += 1
         if isinstance(event, AliasEvent):
             return self._compose_alias(event, parent, index)
+        if self._nodes > MAX_VALUES:
+            _refuse(event, f"more than {MAX_VALUES:,} values; write it as JSON")
         if self._depth == MAX_DEPTH:
             _refuse(event, f"nested more than {MAX_DEPTH} deep")
         before = self._nodes + self._swollen - 1

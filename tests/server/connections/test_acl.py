@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -39,40 +38,18 @@ from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.checked import check_flow
 from tests.conftest import Eventually, RunWorker
-from tests.server.lua.servers import load_libraries, redis7_binary, running, valkey_binary
+from tests.server.connections.guarded import KINDS, Guarded, running_guarded
 
 README = Path(__file__).parents[3] / "README.md"
 LONG = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-SECRET = "hunter2"
 
 
-@dataclass
-class Guarded:
-    """A server with a user who obeys the rule."""
-
-    port: int
-    admin: Any
-
-    @property
-    def url(self) -> str:
-        return f"valkey://worker:{SECRET}@127.0.0.1:{self.port}"
-
-    def set_user(self, name: str, rule: str) -> None:
-        self.admin.execute_command("ACL", "SETUSER", name, "reset", "on", f">{SECRET}", *rule.split())
-
-    def denied(self) -> list[Any]:
-        return [entry["object"] for entry in self.admin.acl_log()]
-
-
-@pytest.fixture(scope="module", params=["valkey", "redis 7"])
+@pytest.fixture(scope="module", params=KINDS)
 def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    directory = tmp_path_factory.mktemp("guarded")
-    binary = valkey_binary() if request.param == "valkey" else redis7_binary(directory)
-    with running(binary, directory) as port, redis.Redis(port=port, decode_responses=True) as admin:
-        load_libraries(port)
-        yield Guarded(port, admin)
+    with running_guarded(request.param, tmp_path_factory.mktemp("guarded")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -112,7 +89,7 @@ def test_queues_workers_schedulers_and_broadcasts_are_allowed(
         def work(ctx: Any) -> Any:
             ctx.progress(1)
             ctx.log("here")
-            ctx.output("x")
+            ctx.output({"line": "x"})
             if ctx.name == "ttl" and ctx.attempt == 1:
                 raise ValueError
             return ctx.data

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, GlideMQError, InvalidFlow
 from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.forms import yaml_text
 
 HEAD = "name: x\n"
 NODE = "nodes: [{name: a, queue: q, job: j, data: %s}]\n"
@@ -236,3 +237,13 @@ def test_whatever_is_in_a_file_it_is_a_flow_or_refused(
         path = written(directory, content, f"fuzz.{suffix}")
         with suppress(InvalidFlow, ConfigurationError, EncodeError):
             submitted(path)
+
+
+def test_yaml_of_too_many_values_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_text, "MAX_VALUES", 1000)
+    path = tmp_path / "flow.yaml"
+    path.write_text(HEAD + NODE % f"[{','.join('1' * 900)}]")
+    FlowSpec.from_file(path)
+    path.write_text(HEAD + NODE % f"[{','.join('1' * 1000)}]")
+    with pytest.raises(InvalidFlow, match=r"flow\.yaml, line 2: .*more than 1,000 values; write it as JSON"):
+        FlowSpec.from_file(path)

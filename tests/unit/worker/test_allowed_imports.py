@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -7,7 +10,7 @@ import pytest
 from glidemq_orchestrate import Worker
 from glidemq_orchestrate.cli.process import load_handlers, package_of
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.worker.allowed_imports import is_allowed
+from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, follow, is_allowed
 
 URL = "valkey://127.0.0.1:1"
 
@@ -23,10 +26,117 @@ URL = "valkey://127.0.0.1:1"
         ("mypackage.submarine", ["mypackage.sub"], False),
         ("", ["mypackage"], False),
         ("mypackage", [], False),
+        ("os", ["mypackage"], False),
+        (".mypackage", ["mypackage"], False),
+        ("mypackage.", ["mypackage"], False),
+        ("mypackage..os", ["mypackage"], False),
+        ("mypackage./tmp/x", ["mypackage"], False),
+        ("mypackage.sub/../../x", ["mypackage"], False),
+        ("mypackage.sub:os", ["mypackage"], False),
+        ("mypackage.sub\n", ["mypackage"], False),
+        ("mypackage\0.sub", ["mypackage"], False),
+        (" mypackage", ["mypackage"], False),
+        ("MyPackage", ["mypackage"], False),
+        ("myp\u0430ckage", ["mypackage"], False),  # a Cyrillic letter
+        ("\uff4dypackage", ["mypackage"], False),  # a wide one, which Python's own source reads as m
+        ("mypackage\uff0esub", ["mypackage"], False),
+        ("mypackage.__main__", ["mypackage"], False),
+        ("mypackage.__main__.x", ["mypackage"], False),
+        ("__main__", ["__main__"], True),
     ],
 )
 def test_packages_are_compared_by_whole_parts(module: str, allowed: list[str], *, expected: bool) -> None:
     assert is_allowed(module, allowed) is expected
+
+
+PACKAGE = """
+import os
+import os as hidden_os
+from collections import OrderedDict
+from functools import partial, wraps
+from os import system
+from subprocess import Popen, run
+
+run_partly = partial(run, ["true"])
+builtin_eval = eval
+VALUES = []
+
+
+def _wrapped(function):
+    @wraps(function)
+    def inner(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return inner
+
+
+@_wrapped
+def step(spark, ctx):
+    return "ran"
+
+
+own_partial = partial(step)
+
+
+class Report:
+    def build(self, ctx):
+        return "built"
+
+
+class Callable_:
+    def __call__(self, spark, ctx):
+        return "called"
+
+
+instance = Callable_()
+"""
+
+
+@pytest.fixture(scope="module")
+def package() -> Iterator[ModuleType]:
+    made = ModuleType("mine.steps")
+    exec(PACKAGE, made.__dict__)
+    yield made
+    made.VALUES.clear()
+
+
+@pytest.mark.parametrize("path", ["step", "Report", "Report.build", "own_partial", "instance"])
+def test_what_a_package_defines_is_found(package: ModuleType, path: str) -> None:
+    assert callable(follow(package, path, ["mine"]))
+
+
+@pytest.mark.parametrize(
+    ("path", "home"),
+    [
+        ("os.system", "os"),
+        ("hidden_os", "os"),
+        ("os.path.join", "os"),
+        ("system", "posix"),
+        ("Popen", "subprocess"),
+        ("run", "subprocess"),
+        ("run_partly", "subprocess"),
+        ("builtin_eval", "builtins"),
+        ("OrderedDict.fromkeys", "collections"),
+        ("VALUES.append", "builtins"),
+        ("step.__globals__", "step.__globals__"),
+        ("step.__globals__.update", "step.__globals__.update"),
+        ("step.__class__", "step.__class__"),
+        ("Report.__subclasses__", "Report.__subclasses__"),
+        ("Report.__init__.__globals__", "Report.__init__"),
+        ("__builtins__", "__builtins__"),
+        ("__loader__.exec_module", "__loader__"),
+        ("__spec__", "__spec__"),
+    ],
+)
+def test_a_path_does_not_lead_out_of_the_package(package: ModuleType, path: str, home: str) -> None:
+    with pytest.raises(ImportNotAllowed, match=f"may not import .*{re.escape(home)}"):
+        follow(package, path, ["mine"])
+
+
+@pytest.mark.parametrize("path", ["", ".", "step.", ".step", "\uff53tep", "st\u0435p", "no"])
+def test_a_path_is_taken_literally(package: ModuleType, path: str) -> None:
+    with pytest.raises(AttributeError):
+        follow(package, path, ["mine"])
 
 
 @pytest.mark.parametrize("wrong", ["mypackage", [""], ["my-package"], ["a..b"], ["a:b"], ["*"], [3], ["a."]])

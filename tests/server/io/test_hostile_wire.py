@@ -1,0 +1,29 @@
+"""Hostile texts in every field of everything stored: none is unpickled, compiled, imported or called."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.server.io.hostile_wire import CANARY
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_nothing_from_the_server_is_run(url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.server.io.hostile_wire", url],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["tried"] > 150
+    # A handler in a process raised it: the worker restores the exception of its own child.
+    assert found["seen"] == ["pickle.find_class ('builtins', 'ValueError')"]
+    assert [event.split()[0] for event in found["control"]] == ["compile", "exec", "pickle.find_class"]
+    assert not (ROOT / CANARY).exists()

