@@ -200,7 +200,7 @@ warm_session.stop()
     conf = {"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.task.cpus": "1"}
     environment = {
         **os.environ,
-        "PYTHONPATH": _root(),
+        "PYTHONPATH": str(_root()),
         "GLIDEMQ_SPARK_MASTER": "local[1]",
         "GLIDEMQ_SPARK_CONF": json.dumps(conf),
     }

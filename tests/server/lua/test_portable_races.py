@@ -1,0 +1,123 @@
+"""Clients of portable flows that meet at the worst moment: found by the simulation, call by call here."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, submit, sweep
+from glidemq_orchestrate._protocol.call import ask
+from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
+from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.keys import QueueKeys
+from tests.server.lua.portable_slots import Slots, node
+from tests.server.node_worker import NodeWorker
+
+HOME = QueueKeys("glide", "b")
+TWO = FlowSpec("n", [node("a"), node("m", "a", queue="c")])
+
+
+def clear(slots: Slots) -> None:
+    for client in slots.clients:
+        client.flushall()
+
+
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_a_node_that_ends_at_any_place_of_a_cancel_is_counted_as_it_ended(slots: Slots) -> None:
+    def exchange(*outcomes: Outcome) -> Answer:
+        request = Request(outcomes, wanted=1, token="t")
+        answer: Answer = slots.run(ask(finish_and_fetch(HOME, "gmo-worker-1", request, slots.now)))[0]
+        return answer
+
+    for place in itertools.count():
+        clear(slots)
+        slots.submit(TWO)
+        (attempt,) = exchange().begun
+        slow = slots.steps(portable.cancel(slots.ref(), "enough", slots))
+        is_over = False
+        for _ in range(place):
+            is_over = is_over or next(slow, "over") == "over"
+        exchange(Outcome(attempt, Kind.DONE, "1"))
+        for _ in slow:
+            pass
+        nodes = slots.run(reading.nodes(slots.ref()))[0]
+        completed = sum(one.state == "completed" for one in nodes)
+        assert slots.status() == ("cancelled", completed, 2 - completed), place
+        if is_over:
+            break
+    assert place > 5
+
+
+def test_an_abandoned_submission_leaves_nothing_wherever_it_was_cut(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(TWO).home)
+    for cut in itertools.count(1):
+        clear(slots)
+        _, sent = slots.submit(TWO, calls=cut)
+        if sent < cut:
+            break
+        slots.now += sweep.ABANDONED_MS + 1
+        slots.run(sweep.sweep(home, slots))
+        left = slots.stored()
+        if not any(key.endswith(":gmo:portable") for key in left):
+            assert not [key for key in left if ":gmo:flow" in key or ":job:" in key], cut
+
+
+def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_lists_and_where_it_dies(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(TWO).home)
+    index = f"{home.flows()}:state:"
+    for before, after in itertools.product(range(1, 6), repeat=2):
+        clear(slots)
+        slots.submit(TWO)
+        slots.client(home.base).hdel(home.flow("f"), "listed")
+        slow = slots.trips(submit.relist(slots.ref()))
+        for _ in range(before):
+            next(slow, None)
+        slots.run(portable.cancel(slots.ref(), "enough", slots))
+        for _ in range(after):
+            next(slow, None)
+        slow.close()
+        slots.run(sweep.sweep(home, slots))
+        listed = [key for key in slots.stored() if key.startswith(index)]
+        assert listed == [f"{index}cancelled"], (before, after)
+        assert not slots.client(home.base).exists(home.key("gmo:portable"))
+
+
+SPLIT = FlowSpec(
+    "n",
+    [
+        FlowNode("a", "b", "work", on_failure="skip"),
+        FlowNode("e", "c", "work"),
+        node("n", "a", "e", queue="q"),
+        FlowNode("last", "b", "work", after=["n"], rule="one_failed"),
+    ],
+)
+
+
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_clients_that_decide_differently_decide_nothing_by_what_was_not_accepted(slots: Slots) -> None:
+    """One has seen a skipped dependency, the other also a failed one; what a server takes first counts."""
+    for place, more in itertools.product(range(7, 11), range(4)):
+        clear(slots)
+        slots.submit(SPLIT)
+        assert NodeWorker(slots.client("{b}"), "b", slots.now).run_all("~a") == ["f~a"]
+        saw_less = slots.steps(advance.advance(slots.ref(), slots))
+        for _ in range(place):
+            next(saw_less, None)
+        assert NodeWorker(slots.client("{c}"), "c", slots.now).run_all("~e") == ["f~e"]
+        saw_more = slots.steps(advance.advance(slots.ref(), slots))
+        for _ in range(8):
+            next(saw_more, None)
+        for _ in range(more):
+            next(saw_less, None)
+        for late in (saw_more, saw_less):
+            for _ in late:
+                pass
+        slots.advance()
+        ran = slots.run_jobs()
+        found = {one.name: str(one.state) for one in slots.run(reading.nodes(slots.ref()))[0]}
+        expected = (
+            ("skipped", "skipped", []) if found["n"] == "skipped" else ("failed", "completed", ["last"])
+        )
+        assert (found["n"], found["last"], ran) == expected, (place, more)
