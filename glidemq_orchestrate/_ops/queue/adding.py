@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import events
+from glidemq_orchestrate._ops.server.confirm import standing
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.queue.adding import add_calls
@@ -81,7 +82,7 @@ def add_and_wait(
         raise InvalidJob("timeout must be at least a millisecond")
     position = yield from events.tail(queue)
     deadline = clock.monotonic_ms() + timeout_ms
-    job_id = yield from add_job(queue, new, clock.now_ms(), packed=packed)
+    job_id = yield from standing(add_job(queue, new, clock.now_ms(), packed=packed))
     while True:
         reread = min(clock.monotonic_ms() + REREAD_MS, deadline)
         position = yield from _wait_for_end(queue, job_id, position, reread, clock)
