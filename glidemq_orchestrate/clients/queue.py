@@ -126,7 +126,8 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
         """
         new = NewJob(name, data, options)
         limit = milliseconds(timeout)
-        return self._run(ops.add_and_wait(self._keys, new, limit, self._clock, packed=self._packed))
+        adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
+        return self._run(ops.wait_for(self._keys, self._run(adding), self._clock))
 
     def get_job(self, job_id: str) -> Job:
         """Read one job as it is now.
@@ -164,7 +165,8 @@ class AsyncQueue(AsyncJobCalls, AsyncListingCalls, AsyncAdminCalls, AsyncUsageCa
         """See ``Queue.add_and_wait``."""
         new = NewJob(name, data, options)
         limit = milliseconds(timeout)
-        return await self._run(ops.add_and_wait(self._keys, new, limit, self._clock, packed=self._packed))
+        adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
+        return await self._run(ops.wait_for(self._keys, await self._run(adding), self._clock))
 
     async def get_job(self, job_id: str) -> Job:
         """See ``Queue.get_job``."""

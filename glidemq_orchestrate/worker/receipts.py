@@ -15,7 +15,7 @@ from glidemq_orchestrate._ops.worker import attempt as ops
 from glidemq_orchestrate._protocol.call import Run, ask
 from glidemq_orchestrate._protocol.server.confirm import mark_queue
 from glidemq_orchestrate._protocol.worker.exchange import Outcome
-from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.errors import NotConfirmed
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.failure_log import FailureLog
 
@@ -92,7 +92,8 @@ class Receipts:
         """Confirm what is accepted, all of it with each call.
 
         Raises:
-            TransportError: It was not confirmed in time, or the server cannot be reached. Serve again.
+            NotConfirmed: It was not confirmed in time. Serve again.
+            TransportError: The server cannot be reached. Serve again.
         """
         while True:
             while not self._waiting:
@@ -101,25 +102,33 @@ class Receipts:
             batch = list(self._waiting)
             try:
                 history = await self._run_confirmed(ask(mark_queue(self._keys)))
-                known = [await self._judge(receipt, history) for receipt in batch]
-            except TransportError:
+            except NotConfirmed:
                 self._is_behind = True
+                self._report_again(await self._run(ask(mark_queue(self._keys))))
                 raise
+            self._report_again(history)
+            confirmed = [receipt for receipt in batch if receipt.history == history]
+            verdicts = [await self._verdict(receipt) for receipt in confirmed]
+            del self._waiting[: len(confirmed)]  # what was accepted meanwhile comes after them
             self._is_behind = False
             self._failures.clear(self.what)
-            del self._waiting[: len(batch)]
-            for receipt, verdict in zip(batch, known, strict=True):
-                if verdict:
-                    self._settled(receipt.outcome, verdict)
-                else:
-                    self._again[_key(receipt.outcome)] = receipt.before or receipt.verdict
-                    self._report(receipt.outcome)
+            for receipt, verdict in zip(confirmed, verdicts, strict=True):
+                self._settled(receipt.outcome, verdict)
             self._wake()
 
-    async def _judge(self, receipt: Receipt, history: str) -> str:
-        """The verdict that holds now; '' if the outcome must be reported to another server."""
-        if receipt.history != history:
-            return ""
+    def _report_again(self, history: str) -> None:
+        """Report again what another server has accepted: the present one may have lost it."""
+        kept = []
+        for receipt in self._waiting:
+            if receipt.history == history:
+                kept.append(receipt)
+            else:
+                self._again[_key(receipt.outcome)] = receipt.before or receipt.verdict
+                self._report(receipt.outcome)
+        self._waiting = kept
+
+    async def _verdict(self, receipt: Receipt) -> str:
+        """The verdict that holds now."""
         if receipt.before and receipt.verdict.startswith("stale "):
             stands = await self._run(ops.stands(self._keys, receipt.outcome, receipt.before))
             return receipt.before if stands else receipt.verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -179,3 +180,16 @@ def running_primaries(directory: Path) -> Iterator[Primaries]:
             stack.callback(servers[-1].close)
         _form_cluster([server.client for server in servers], [server.port for server in servers])
         yield Primaries(servers)
+
+
+@contextmanager
+def cut_off(replica: Server, primary: Server) -> Iterator[None]:
+    """Keep a replica from receiving anything; it knows nothing of what is written meanwhile."""
+    assert replica.process is not None
+    replica.process.send_signal(signal.SIGSTOP)
+    try:
+        # Else it would find in the buffers of its socket what was sent while it was stopped.
+        primary.client.client_kill_filter(_type="replica")
+        yield
+    finally:
+        replica.process.send_signal(signal.SIGCONT)
