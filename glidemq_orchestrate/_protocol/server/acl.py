@@ -18,6 +18,7 @@ xautoclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtr
 """
 COMMANDS: Final = tuple(_COMMANDS.split())
 IN_A_CLUSTER: Final = ("asking", "cluster|slots")
+TO_CONFIRM: Final = ("wait", "waitaof")
 TO_LOAD: Final = ("fcall", "info", "cluster|nodes", "function|list", "function|load")
 
 
@@ -46,6 +47,8 @@ _ELSE: Final = {
     "scan": ("SCAN", "0", "COUNT", "1"),
     "sintercard": ("SINTERCARD", "1", "KEY"),
     "time": ("TIME",),
+    "wait": ("WAIT", "0", "1"),
+    "waitaof": ("WAITAOF", "0", "0", "1"),
     "fcall": ("FCALL", "glidemq_version", "0"),
     "xgroup": ("XGROUP", "CREATE", "KEY", "g", "0"),
     "xinfo": ("XINFO", "STREAM", "KEY"),
@@ -72,6 +75,11 @@ def rule(prefix: str = DEFAULT_PREFIX) -> str:
 def cluster_rule() -> str:
     """The additional rule in a cluster."""
     return _allowed(IN_A_CLUSTER)
+
+
+def confirm_rule() -> str:
+    """The additional rule where writes are confirmed."""
+    return _allowed(TO_CONFIRM)
 
 
 def loader_rule() -> str:
