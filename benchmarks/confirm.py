@@ -35,10 +35,10 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate.errors import GlideMQError
 from tests.server.connections.topologies import Server, running_pair
 
-ADDS: Final = 300
-BULK: Final = 5_000
-DRAIN: Final = 3_000
-NODES: Final = 1_000
+ADDS: Final = 1_000
+BULK: Final = 30_000
+DRAIN: Final = 15_000
+NODES: Final = 5_000
 LIMIT: Final = 5.0
 
 
@@ -171,7 +171,7 @@ def drained(settings: ConnectionSettings) -> float:
 ROWS: Final[dict[str, Callable[[ConnectionSettings], float]]] = {
     "added one by one, jobs/s": one_by_one,
     "added in bulk, jobs/s": in_bulk,
-    "flow of 1,000 submitted, nodes/s": submitted,
+    "flow of 5,000 submitted, nodes/s": submitted,
     "drained at concurrency 10 until confirmed, jobs/s": drained,
 }
 

@@ -1,4 +1,4 @@
-"""Writes that wait until they are confirmed: what survives then, what is reported, and what is lost without."""
+"""Writes that wait until they are confirmed: what survives then, what is reported, what is lost without."""
 
 from __future__ import annotations
 
@@ -93,6 +93,7 @@ def test_a_repeat_is_confirmed_like_the_first_call(pair: Pair, eventually: Event
         eventually(lambda: unless_down(repeat), timeout=30)
         primary.kill()
         status = eventually(lambda: unless_down(lambda: flows.get("f").status()), timeout=30)
+        assert status is not None
         assert (status.state, status.total) == (FlowState.RUNNING, len(NODES))
         assert queue.is_paused()
         states = Counter(node.state for node in flows.get("f").nodes())
@@ -162,6 +163,7 @@ def test_a_result_that_a_failover_loses_is_reported_again_and_the_job_runs_once(
         eventually(lambda: state() is JobState.COMPLETED, timeout=30)
         assert not heard.ends  # no replica can confirm it
         primary.start()
+        primary.client.replicaof("127.0.0.1", replica.port)  # the sentinel takes ten seconds for it
         eventually(lambda: heard.ends == {"completed a": 1}, timeout=30)
         assert heard.runs == {"a": 1}
 

@@ -52,9 +52,7 @@ def named(job_id: str) -> JobOptions:
     return JobOptions(job_id=job_id)
 
 
-def test_a_flow_across_slots_is_confirmed_by_every_disk(
-    primaries: Primaries, run_worker: RunWorker
-) -> None:
+def test_a_flow_across_slots_is_confirmed_by_every_disk(primaries: Primaries, run_worker: RunWorker) -> None:
     disk = ConnectionSettings(primaries.url, confirm="disk", confirm_timeout=20.0)
     run_worker(QUEUES, {"work": lambda ctx: len(ctx.inputs)}, url=disk)
     with FlowProducer(disk) as flows:

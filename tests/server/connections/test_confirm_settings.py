@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,9 +58,7 @@ def disk(alone: Server) -> Iterator[ConnectionSettings]:
 
 
 def settings(server: Server, confirm: str, *, limit: float) -> ConnectionSettings:
-    return ConnectionSettings(
-        f"valkey://127.0.0.1:{server.port}", confirm=confirm, confirm_timeout=limit
-    )
+    return ConnectionSettings(f"valkey://127.0.0.1:{server.port}", confirm=confirm, confirm_timeout=limit)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -76,8 +73,8 @@ def test_what_changes_something_waits_and_what_reads_does_not(never: ConnectionS
         lambda: queue.promote("a"),
         lambda: queue.update_data("a", 1),
         lambda: queue.add_log("a", "line"),
-        lambda: queue.pause(),
-        lambda: queue.resume(),
+        queue.pause,
+        queue.resume,
         lambda: queue.set_global_concurrency(3),
         lambda: queue.revoke("a"),
         lambda: queue.retry("a"),
@@ -89,7 +86,7 @@ def test_what_changes_something_waits_and_what_reads_does_not(never: ConnectionS
         lambda: do(flows.get("f")).retry_failed(),
         lambda: do(flows.get("f")).cancel("why"),
         lambda: do(flows.get("f")).restart(),
-        lambda: queue.drain(),
+        queue.drain,
     ]
     for number, write in enumerate(writes):
         with pytest.raises(NotConfirmed, match="The work stands"):
@@ -173,7 +170,7 @@ def test_without_an_append_only_file_the_first_call_says_what_to_do(
     with Queue("etl", disk) as queue:
         queue.add("work")
         alone.client.config_set("appendonly", "no")
-        with pytest.raises(NotConfirmed, match="appendonly is disabled.*: set appendonly yes on the server"):
+        with pytest.raises(NotConfirmed, match=r"appendonly is disabled.*: set appendonly yes on the server"):
             queue.add("work")
     with Queue("etl", disk) as queue, pytest.raises(ConfigurationError, match="set appendonly yes"):
         queue.counts()
@@ -185,7 +182,7 @@ def test_a_user_needs_the_right_to_wait(alone: Server, confirm: str) -> None:
     mine = ConnectionSettings(
         f"valkey://worker:do@127.0.0.1:{alone.port}", confirm=confirm, confirm_timeout=0.02
     )
-    with Queue("etl", mine) as queue, pytest.raises(ConfigurationError, match="lacks a permission.*wait"):
+    with Queue("etl", mine) as queue, pytest.raises(ConfigurationError, match=r"lacks a permission.*wait"):
         queue.add("work")
     alone.client.execute_command("ACL", "SETUSER", "worker", *acl.confirm_rule().split())
     with Queue("etl", mine) as queue:
