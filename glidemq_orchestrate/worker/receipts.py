@@ -77,7 +77,7 @@ class Receipts:
     @property
     def is_behind(self) -> bool:
         """Whether so much waits that no further jobs should be fetched."""
-        return self._is_behind or len(self._waiting) >= MOST_UNCONFIRMED
+        return bool(self._waiting) and (self._is_behind or len(self._waiting) >= MOST_UNCONFIRMED)
 
     def take(self, history: str, outcome: Outcome, verdict: str) -> None:
         """Take the server's verdict on an outcome; a refusal needs no confirmation."""

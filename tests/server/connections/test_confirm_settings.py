@@ -97,6 +97,9 @@ def test_what_changes_something_waits_and_what_reads_does_not(never: ConnectionS
         queue.counts, queue.is_paused, queue.workers, queue.metrics, queue.groups, queue.scan_jobs,
         queue.dead_letters, queue.usage_summary, flow.nodes, flow.results, flows.list, clients.queues().names,
         lambda: queue.get_jobs("waiting"), lambda: queue.search(name="work"), lambda: queue.logs("a"),
+        lambda: queue.get_job("f~a"), lambda: queue.children_values("f~a"), lambda: queue.parents("f~a"),
+        lambda: queue.suspend_info("f~a"), lambda: queue.usage("f~a"), lambda: queue.flow_budget("f~a"),
+        lambda: queue.read_output("f~a"), lambda: flow.node("a"), lambda: flows.get("f"),
     ):  # fmt: skip
         do(read())
     with pytest.raises(WaitTimeout):
