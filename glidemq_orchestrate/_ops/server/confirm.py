@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request, Unconfirmed, ask_each
 from glidemq_orchestrate._protocol.server.confirm import wait_disk, wait_replicas
 from glidemq_orchestrate.confirmation import Confirmation
-from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, NotConfirmed
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    GlideMQError,
+    InvalidJob,
+    JobNotFound,
+    JobSkipped,
+    JobStateConflict,
+    NotConfirmed,
+    SchedulerNotFound,
+)
 
 T = TypeVar("T")
+
+# What a call is answered if an earlier one has done the same.
+_ANSWERS: Final = (InvalidJob, JobNotFound, JobSkipped, JobStateConflict, SchedulerNotFound)
 
 
 def unconfirmed(op: Op[T]) -> Op[T]:
@@ -30,7 +42,8 @@ def standing(op: Op[T]) -> Op[T]:
     other one is waited for.
 
     Raises:
-        NotConfirmed: At the end, if a step was not confirmed.
+        NotConfirmed: At the end, if a step was not confirmed; also in place of what a repeat of a call that
+            was carried out is answered, such as that the job exists already.
     """
     missed: list[str] = []
     codes: list[str | None] = []
@@ -49,11 +62,19 @@ def standing(op: Op[T]) -> Op[T]:
             return replied(exc)
         return [replied(one) for one in reply] if isinstance(request, Batch) else reply
 
-    value = yield from _each_request(op, send)
-    if missed:
+    def not_confirmed() -> NotConfirmed:
         error = NotConfirmed(missed[0])
         error.code = codes[0]
-        raise error
+        return error
+
+    try:
+        value = yield from _each_request(op, send)
+    except _ANSWERS as exc:
+        if missed:
+            raise not_confirmed() from exc
+        raise
+    if missed:
+        raise not_confirmed()
     return value
 
 

@@ -22,11 +22,11 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
 )
-from glidemq_orchestrate.errors import JobNotFound, NotConfirmed, TransportError
+from glidemq_orchestrate.errors import InvalidJob, JobNotFound, NotConfirmed, TransportError
 from glidemq_orchestrate.worker.handler import Handlers
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.test_sentinel import unless_down
-from tests.server.connections.topologies import Pair, cut_off, running_pair
+from tests.server.connections.topologies import Pair, cut_off, running_pair, stopped
 
 LIMIT = 0.3  # seconds; a replica that is cut off does not get it in any time
 NODES = [FlowNode(f"n{n}", "etl", "work", after=[f"n{n - 1}"] if n else []) for n in range(300)]
@@ -79,15 +79,15 @@ def test_a_repeat_is_confirmed_like_the_first_call(pair: Pair, eventually: Event
                 with pytest.raises(NotConfirmed):
                     flows.submit(SPEC, flow_id="f")
                 with pytest.raises(NotConfirmed):
-                    queue.pause()
+                    queue.add("work", options=named("own"))
             with Queue("etl", sure(pair)) as other, pytest.raises(NotConfirmed):
-                other.pause()  # a connection of its own, which never wrote anything
+                other.add("work", options=named("own"))  # by a connection that has never written anything
             assert flows.get("f").status().state is FlowState.RUNNING
-            assert queue.is_paused()
 
         def repeat() -> bool:
             flows.submit(SPEC, flow_id="f")
-            queue.pause()
+            with pytest.raises(InvalidJob, match="exists already"):
+                queue.add("work", options=named("own"))
             return True
 
         eventually(lambda: unless_down(repeat), timeout=30)
@@ -95,9 +95,19 @@ def test_a_repeat_is_confirmed_like_the_first_call(pair: Pair, eventually: Event
         status = eventually(lambda: unless_down(lambda: flows.get("f").status()), timeout=30)
         assert status is not None
         assert (status.state, status.total) == (FlowState.RUNNING, len(NODES))
-        assert queue.is_paused()
+        assert queue.get_job("own").state is JobState.WAITING
         states = Counter(node.state for node in flows.get("f").nodes())
         assert states == {JobState.WAITING: 1, JobState.WAITING_CHILDREN: len(NODES) - 1}
+
+
+def test_a_repeat_that_writes_nothing_is_not_taken_for_confirmed(pair: Pair, eventually: Eventually) -> None:
+    with FlowProducer(sure(pair)) as flows, FlowProducer(sure(pair)) as others:
+        others.list()
+        with stopped(pair.replica):  # it counts as connected, and has all that this connection wrote: nothing
+            for client in (flows, others):
+                with pytest.raises(NotConfirmed):
+                    client.submit(SPEC, flow_id="f")
+        assert eventually(lambda: unless_down(lambda: others.submit(SPEC, flow_id="f")))
 
 
 class Listener:

@@ -183,13 +183,20 @@ def running_primaries(directory: Path) -> Iterator[Primaries]:
 
 
 @contextmanager
-def cut_off(replica: Server, primary: Server) -> Iterator[None]:
-    """Keep a replica from receiving anything; it knows nothing of what is written meanwhile."""
+def stopped(replica: Server) -> Iterator[None]:
+    """Stop a replica; it stays connected, and reads later what it was sent meanwhile."""
     assert replica.process is not None
     replica.process.send_signal(signal.SIGSTOP)
     try:
-        # Else it would find in the buffers of its socket what was sent while it was stopped.
-        primary.client.client_kill_filter(_type="replica")
         yield
     finally:
         replica.process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def cut_off(replica: Server, primary: Server) -> Iterator[None]:
+    """Keep a replica from receiving anything; it never learns what is written meanwhile, except in a copy."""
+    with stopped(replica):
+        # Else it would find in the buffers of its socket what was sent while it was stopped.
+        primary.client.client_kill_filter(_type="replica")
+        yield

@@ -10,7 +10,14 @@ from glidemq_orchestrate._ops.server.confirm import check_confirmation, standing
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Unconfirmed, ask, ask_all, command
 from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.confirmation import Confirmation
-from glidemq_orchestrate.errors import ConfigurationError, NotConfirmed, ServerBusy
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowConflict,
+    InvalidJob,
+    JobNotFound,
+    NotConfirmed,
+    ServerBusy,
+)
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Scripted
@@ -71,6 +78,18 @@ def test_a_refusal_goes_before_a_missing_confirmation() -> None:
     refusal = ServerBusy("OOM")
     assert requests(standing(steps()), [missed(1), refusal]) == ([True, False, False], refusal)
     assert requests(standing(steps()), [1, [2, refusal]]) == ([True] * 3, refusal)
+
+
+@pytest.mark.parametrize("first", [1, missed(1)])
+@pytest.mark.parametrize("answer", [InvalidJob("exists"), JobNotFound("gone"), FlowConflict("another")])
+def test_an_answer_that_a_repeat_gets_counts_once_it_is_confirmed(first: Any, answer: Exception) -> None:
+    def repeated() -> Op[None]:
+        yield from ask(step(1))
+        raise answer
+
+    _, error = requests(standing(repeated()), [first])
+    is_awaited = first != 1 and not isinstance(answer, FlowConflict)
+    assert (type(error), error.__cause__) == ((NotConfirmed, answer) if is_awaited else (type(answer), None))
 
 
 def test_what_nobody_relies_on_waits_for_nothing() -> None:
