@@ -103,7 +103,8 @@ def test_a_repeat_is_confirmed_like_the_first_call(pair: Pair, eventually: Event
 def test_a_repeat_that_writes_nothing_is_not_taken_for_confirmed(pair: Pair, eventually: Eventually) -> None:
     with FlowProducer(sure(pair)) as flows, FlowProducer(sure(pair)) as others:
         others.list()
-        with stopped(pair.replica):  # it counts as connected, and has all that this connection wrote: nothing
+        pair.replicated()
+        with stopped(pair.replica):  # it counts as connected, and has all that the second one wrote
             for client in (flows, others):
                 with pytest.raises(NotConfirmed):
                     client.submit(SPEC, flow_id="f")
