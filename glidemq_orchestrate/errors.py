@@ -21,6 +21,7 @@ succeed later unchanged; ``code`` is the server's error code, where one exists.
       TransportError
         ConnectionFailed
         OutcomeUnknown
+        NotConfirmed
         ServerBusy
         ServerTooOld
       LibraryError
@@ -144,7 +145,7 @@ class DecodeError(CodecError):
 
 
 class TransportError(GlideMQError):
-    """The server could not carry out the call."""
+    """The server could not carry out the call, or could not confirm that it did."""
 
     retryable = True
 
@@ -155,6 +156,13 @@ class ConnectionFailed(TransportError):
 
 class OutcomeUnknown(TransportError):
     """The connection broke after sending: the call may or may not have been carried out."""
+
+
+class NotConfirmed(TransportError):
+    """Everything was written, but has not reached what ``confirm`` of the connection asks for in time.
+
+    The work stands, and a failover or a crash may still lose it. A repeat of the call waits again.
+    """
 
 
 class ServerBusy(TransportError):

@@ -165,6 +165,13 @@ def doctors_key(prefix: str) -> str:
     return f"{prefix}:gmo:doctor"
 
 
+def mark_key(prefix: str, key: str) -> str:
+    """A key in the slot of another one, for ``gmo_mark``; it never exists after a call."""
+    _, _, rest = key.partition("{")
+    tag, end, _ = rest.partition("}")
+    return f"{prefix}:gmo:mark:{{{tag if tag and end else key}}}"
+
+
 def check_queue_name(name: str) -> str:
     """Return the name if glide-mq accepts it: 1 to 256 characters, none of ``{ } :``.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
+from glidemq_orchestrate.confirmation import Confirmation, read_confirm
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
@@ -44,6 +45,8 @@ _QUERY: Final = {
     "sentinel_password": "sentinel_password",
     "connect_timeout": "connect_timeout",
     "socket_timeout": "socket_timeout",
+    "confirm": "confirm",
+    "confirm_timeout": "confirm_timeout",
 }
 _TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _FILES: Final = ("ca", "cert", "key")
@@ -92,6 +95,10 @@ class ConnectionSettings:
         verify: False accepts any certificate of the server: for tests only.
         sentinel_user: ACL user at the sentinels.
         sentinel_password: Password of that user.
+        confirm: What every write that a caller relies on must have reached before its call returns: ``disk``
+            (the append-only file of the primary), ``replicas:1`` (that many replicas) or
+            ``disk,replicas:1``. By default nothing is awaited.
+        confirm_timeout: Seconds to wait for each of the two; then ``NotConfirmed`` is raised.
 
     Raises:
         ConfigurationError: An option is not valid; the message names it and shows no secret.
@@ -109,6 +116,8 @@ class ConnectionSettings:
     verify: bool = True
     sentinel_user: str | None = None
     sentinel_password: str | None = None
+    confirm: str | None = None
+    confirm_timeout: float = 5.0
     kind: Kind = field(init=False)
     places: tuple[Endpoint, ...] = field(init=False)
     db: int = field(init=False, default=0)
@@ -121,7 +130,8 @@ class ConnectionSettings:
         for name, value in _read(self.url).items():
             if name in _FROM_URL or getattr(self, name) == _DEFAULTS[name]:
                 object.__setattr__(self, name, value)
-        for name in ("connect_timeout", "socket_timeout"):
+        read_confirm(self.confirm)
+        for name in ("connect_timeout", "socket_timeout", "confirm_timeout"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
                 raise ConfigurationError(f"{name} must be a number of seconds above zero, got {value!r}")
@@ -161,6 +171,11 @@ class ConnectionSettings:
         return cls(url=url, prefix=prefix)
 
     @property
+    def confirmation(self) -> Confirmation | None:
+        """What writes must have reached; None if they need not wait."""
+        return read_confirm(self.confirm)
+
+    @property
     def where(self) -> str:
         """The servers as in the URL, to be shown: without user, password and query."""
         return _shown(self)
@@ -189,7 +204,7 @@ class ConnectionSettings:
         # What is read from the URL may be a part of a password, put in the wrong place.
         hidden = {*_SECRETS, *_read(self.url)}
         shown = {"url": self.where, "prefix": self.prefix}
-        for name in ("user", *_FILES, *_SECRETS):
+        for name in ("user", *_FILES, *_SECRETS, "confirm"):
             if getattr(self, name):
                 shown[name] = "***" if name in hidden else getattr(self, name)
         return f"ConnectionSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"

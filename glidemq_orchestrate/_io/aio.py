@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import ResponseError
 
+from glidemq_orchestrate._io.confirming import followed, judged
 from glidemq_orchestrate._io.connect import async_pool
 from glidemq_orchestrate._io.packing import outcome, pack, put_back, sort_out
 from glidemq_orchestrate._io.repeats import PAUSES, Delivered
-from glidemq_orchestrate._io.topology import Parcel, Received, Single, Topology, topology_of
+from glidemq_orchestrate._io.topology import Parcel, Received, Replies, Single, Topology, topology_of
 from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
@@ -105,11 +106,13 @@ class AsyncDriver:
 
     async def _send(self, parcel: Parcel) -> Received:
         try:
-            return await self._exchange(parcel)
+            if (whole := followed(parcel, self._settings)) is None:
+                return await self._exchange(parcel)
+            return judged(whole, await self._exchange(whole), parcel, self._settings)
         except GlideMQError as exc:
             return exc
 
-    async def _exchange(self, parcel: Parcel) -> Received:
+    async def _exchange(self, parcel: Parcel) -> Replies:
         """Send a parcel on one connection and read its replies; closes the connection if that fails."""
         settings, pool = self._settings, self._pool(parcel)
         try:
@@ -118,7 +121,7 @@ class AsyncDriver:
         except Exception as exc:
             raise not_connected(settings, parcel.place, exc) from exc
         done = False
-        limit = settings.socket_timeout + max((call.blocks_for or 0 for call in parcel.calls), default=0)
+        limit = settings.socket_timeout + sum(call.blocks_for or 0 for call in parcel.calls)
         try:
             async with asyncio.timeout(limit):
                 packed = [call.packed or pack(call.words) for call in parcel.calls]

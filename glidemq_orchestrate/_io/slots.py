@@ -35,11 +35,19 @@ def target(words: Sequence[Word]) -> Target:
     if name == "SCAN":
         tag = _scanned_tag(words)
         return "scan" if tag is None else _slot(tag)
+    if name in {"FCALL", "FCALL_RO"} and not int(words[2]):
+        return "all"
+    return _slot(first_key(words))
+
+
+def first_key(words: Sequence[Word]) -> Word:
+    """The first key of a call that has one."""
+    name = str(words[0]).upper()
     if name in {"FCALL", "FCALL_RO"}:
-        return _slot(words[3]) if int(words[2]) else "all"
+        return words[3]
     if name in _STREAMS:
-        return _slot(words[[str(word).upper() for word in words].index("STREAMS") + 1])
-    return _slot(words[2] if name in _SECOND else words[1])
+        return words[[str(word).upper() for word in words].index("STREAMS") + 1]
+    return words[2] if name in _SECOND else words[1]
 
 
 def _slot(key: Word) -> int:

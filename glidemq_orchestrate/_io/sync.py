@@ -11,10 +11,11 @@ from redis import ConnectionPool
 from redis.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
+from glidemq_orchestrate._io.confirming import followed, judged
 from glidemq_orchestrate._io.connect import sync_pool
 from glidemq_orchestrate._io.packing import outcome, pack, put_back, sort_out
 from glidemq_orchestrate._io.repeats import PAUSES, Delivered
-from glidemq_orchestrate._io.topology import Parcel, Received, Single, Topology, topology_of
+from glidemq_orchestrate._io.topology import Parcel, Received, Replies, Single, Topology, topology_of
 from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
@@ -105,11 +106,13 @@ class SyncDriver:
 
     def _send(self, parcel: Parcel) -> Received:
         try:
-            return self._exchange(parcel)
+            if (whole := followed(parcel, self._settings)) is None:
+                return self._exchange(parcel)
+            return judged(whole, self._exchange(whole), parcel, self._settings)
         except GlideMQError as exc:
             return exc
 
-    def _exchange(self, parcel: Parcel) -> Received:
+    def _exchange(self, parcel: Parcel) -> Replies:
         """Send a parcel on one connection and read its replies; closes the connection if that fails."""
         settings, pool = self._settings, self._pool(parcel)
         try:

@@ -22,6 +22,7 @@ from glidemq_orchestrate.errors import (
     ConfigurationError,
     ConnectionFailed,
     GlideMQError,
+    NotConfirmed,
     OutcomeUnknown,
     ProtocolError,
     ServerBusy,
@@ -284,7 +285,7 @@ class Order:
 
 def is_stale(reply: object) -> bool:
     """Whether a refusal means that the server is no longer the primary."""
-    return isinstance(reply, ServerBusy) and reply.code in {
+    return isinstance(reply, ServerBusy | NotConfirmed) and reply.code in {
         "READONLY",
         "CLUSTERDOWN",
         "MASTERDOWN",

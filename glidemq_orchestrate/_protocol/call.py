@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from glidemq_orchestrate.errors import GlideMQError, ProtocolError
+from glidemq_orchestrate.errors import GlideMQError, NotConfirmed, ProtocolError
 
 T = TypeVar("T")
 Word: TypeAlias = str | int | float
@@ -26,6 +26,12 @@ _READS: Final = frozenset(
     exists get hget hgetall hmget hscan info llen lrange mget ping scan scard sismember smembers smismember
     srandmember sscan xinfo xlen xpending xrange xread xrevrange zcard zcount zrange zrangebyscore
     zrevrange zrevrangebyscore zscore
+    """.upper().split()
+)
+# Commands without keys: they change no data.
+_WITHOUT_KEYS: Final = frozenset(
+    """
+    acl asking cluster command config echo function info ping sentinel time wait waitaof
     """.upper().split()
 )
 _READING_FUNCTIONS: Final = frozenset(
@@ -50,6 +56,7 @@ class Call(Generic[T]):
     ``blocks_for``: seconds for which the server may block on purpose; the driver waits longer than that.
     ``repeatable``: sending it twice has the effect and the reply of sending it once; the driver repeats it
     when a connection breaks.
+    ``confirms``: if it writes, the driver waits for what ``confirm`` of the connection asks for.
     ``packed``: the encoded command, once the driver has encoded it.
     """
 
@@ -57,7 +64,16 @@ class Call(Generic[T]):
     decode: Callable[[Any], T]
     blocks_for: float | None = None
     repeatable: bool = False
+    confirms: bool = True
     packed: bytes | None = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it may change data."""
+        name, *words = self.words
+        if name in ("FCALL", "FCALL_RO"):
+            return words[0] not in _READING_FUNCTIONS and words[1] != 0
+        return name not in _READS and name not in _WITHOUT_KEYS
 
     @property
     def place(self) -> str:
@@ -97,6 +113,14 @@ class Batch:
     """Calls that are sent together, in order."""
 
     calls: tuple[Call[Any], ...]
+
+
+class Unconfirmed(NotConfirmed):
+    """In place of the ``reply`` to a write that was accepted, but not confirmed. Ends in ``standing``."""
+
+    def __init__(self, message: str, reply: Any) -> None:
+        self.reply = reply
+        super().__init__(message)
 
 
 Request: TypeAlias = "Call[Any] | Batch"

@@ -6,6 +6,7 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
+from glidemq_orchestrate._ops.server.confirm import check_confirmation, standing
 from glidemq_orchestrate._ops.server.library import ensure_libraries, with_libraries
 from glidemq_orchestrate._ops.server.time import learn_time, learn_time_well
 from glidemq_orchestrate._protocol.call import Op
@@ -35,9 +36,19 @@ class _Facade(Generic[D]):
         self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
     ) -> None:
         self._settings = ConnectionSettings.resolve(url, prefix=prefix)
-        self._prefix = self._settings.prefix
+        self._prefix, self._confirmation = self._settings.prefix, self._settings.confirmation
         self._clock = clock or ServerClock()
         self._drivers: dict[int, D] = {}
+
+    def _prepared(self) -> Op[None]:
+        """What a server must be and have before the first call."""
+        yield from ensure_libraries()
+        yield from check_confirmation(self._confirmation)
+
+    def _whole(self, op: Op[T]) -> Op[T]:
+        """The operation as it is run: with what it needs from the server, and to its end."""
+        with_all = with_libraries(op)
+        return standing(with_all) if self._confirmation else with_all
 
     def _own(self) -> D | None:
         """The driver of this process, if it has one."""
@@ -71,7 +82,7 @@ class SyncFacade(_Facade["SyncDriver"]):
         if self._clock_is_due():
             driver.run(learn_time(self._clock))
         try:
-            return driver.run(with_libraries(op))
+            return driver.run(self._whole(op))
         except TransportError:
             self._doubt_clock()
             raise
@@ -90,7 +101,7 @@ class SyncFacade(_Facade["SyncDriver"]):
 
             driver = SyncDriver(self._settings)
             try:
-                driver.run_on_each(lambda _: ensure_libraries())
+                driver.run_on_each(lambda _: self._prepared())
                 driver.run(learn_time_well(self._clock))
             except BaseException:
                 driver.close()
@@ -128,7 +139,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
         if self._clock_is_due():
             await driver.run(learn_time(self._clock))
         try:
-            return await driver.run(with_libraries(op))
+            return await driver.run(self._whole(op))
         except TransportError:
             self._doubt_clock()
             raise
@@ -147,7 +158,7 @@ class AsyncFacade(_Facade["AsyncDriver"]):
 
             driver = AsyncDriver(self._settings)
             try:
-                await driver.run_on_each(lambda _: ensure_libraries())
+                await driver.run_on_each(lambda _: self._prepared())
                 await driver.run(learn_time_well(self._clock))
             except BaseException:
                 await driver.aclose()

@@ -67,7 +67,7 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
     """
 
     def add(self, name: str, data: JsonLike = None, *, options: JobOptions = DEFAULT_OPTIONS) -> JobId:
-        """Add one job; it is durable and visible to workers when this returns.
+        """Add one job; it is visible to workers when this returns, and as durable as ``confirm`` demands.
 
         Args:
             name: The handler that runs it.
@@ -79,6 +79,7 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
             InvalidJob: The name is empty, or the id in the options is taken; nothing was added.
             JobSkipped: It is a duplicate by the deduplication in the options; nothing was added.
             OutcomeUnknown: The connection broke after sending. Repeat only with an own id in the options.
+            NotConfirmed: The job was added, but what ``confirm`` asks for was not reached in time.
         """
         with telemetry.adding(self._keys.queue, name) as trace:
             new = traced(NewJob(name, data, options), trace)
@@ -97,6 +98,7 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
             EncodeError, PayloadTooLarge, InvalidJob: A job cannot be sent; nothing was sent.
             ServerBusy: The server refused a part, for example when out of memory; the rest was added.
             OutcomeUnknown: The connection broke after sending. Repeat only when all jobs have own ids.
+            NotConfirmed: They were added, but what ``confirm`` asks for was not reached in time.
         """
         with telemetry.adding(self._keys.queue, "") as trace:
             new = [traced(job, trace) for job in jobs] if trace else jobs
@@ -126,7 +128,8 @@ class Queue(JobCalls, ListingCalls, AdminCalls, UsageCalls):
         """
         new = NewJob(name, data, options)
         limit = milliseconds(timeout)
-        return self._run(ops.add_and_wait(self._keys, new, limit, self._clock, packed=self._packed))
+        adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
+        return self._run(ops.wait_for(self._keys, self._run(adding), self._clock))
 
     def get_job(self, job_id: str) -> Job:
         """Read one job as it is now.
@@ -164,7 +167,8 @@ class AsyncQueue(AsyncJobCalls, AsyncListingCalls, AsyncAdminCalls, AsyncUsageCa
         """See ``Queue.add_and_wait``."""
         new = NewJob(name, data, options)
         limit = milliseconds(timeout)
-        return await self._run(ops.add_and_wait(self._keys, new, limit, self._clock, packed=self._packed))
+        adding = ops.add_awaited(self._keys, new, limit, self._clock, packed=self._packed)
+        return await self._run(ops.wait_for(self._keys, await self._run(adding), self._clock))
 
     async def get_job(self, job_id: str) -> Job:
         """See ``Queue.get_job``."""

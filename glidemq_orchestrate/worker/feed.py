@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from glidemq_orchestrate._ops.queue.dead_letters import write_noted
 from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.call import Run
+from glidemq_orchestrate._protocol.call import Op, Run
 from glidemq_orchestrate._protocol.worker.exchange import (
     MOST_NODES,
     MOST_OUTCOMES,
@@ -37,6 +37,7 @@ from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.core import Slots, reconnect_delays, refuse
 from glidemq_orchestrate.worker.failure_log import FailureLog
 from glidemq_orchestrate.worker.own_task import OwnTask
+from glidemq_orchestrate.worker.receipts import Receipts
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
 
@@ -127,6 +128,7 @@ class Feed:
         self._due: asyncio.TimerHandle | None = None
         self._closing = False
         self._loop = asyncio.get_running_loop()
+        self.receipts: Receipts | None = None  # if outcomes must be confirmed
 
     def report(self, outcome: Outcome) -> None:
         """Report an outcome with the next call."""
@@ -151,7 +153,7 @@ class Feed:
                     task = OwnTask(self._call(lane), loop=self._loop)
                     self._lanes.add(task)
                     task.add_done_callback(functools.partial(self._lane_ended, lane))
-                elif not self._lanes and not self._suspects and self._closing:
+                elif self._closing and self._is_done:
                     return
                 else:
                     await self._pause()
@@ -162,6 +164,11 @@ class Feed:
             for task in lanes:
                 task.end()
             await asyncio.gather(*lanes, return_exceptions=True)
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether every outcome is reported, and confirmed where that is asked for."""
+        return not (self._lanes or self._suspects or (self.receipts and not self.receipts.is_empty))
 
     async def _call(self, lane: Lane) -> None:
         """Call; under load call again with the outcomes since then, so that the server need not wait."""
@@ -207,6 +214,8 @@ class Feed:
         The lease of a job whose outcome is waiting is not renewed, and if the worker dies, the job has run in
         vain.
         """
+        if self.receipts is not None and self.receipts.is_behind:
+            return 0
         room = self._slots.room() - max(len(self._outbox) - MOST_OUTCOMES, 0)
         return min(max(room // self._share, min(room, 1), 0), MOST_WANTED)
 
@@ -248,11 +257,14 @@ class Feed:
         outcomes, flight.unsent = flight.request.outcomes, ()
         if flight.request.wanted:
             self._read_state(answer)
+        take = (
+            functools.partial(self.receipts.take, answer.history) if self.receipts else self._runner.settled
+        )
         judged = list(zip(outcomes, answer.verdicts, strict=True))
         self._outbox += [outcome for outcome, verdict in judged if verdict == "again"]
         for outcome, verdict in judged:
             if verdict != "again":
-                self._runner.settled(outcome, verdict)
+                take(outcome, verdict)
         if answer.begun:
             self._runner.begin(answer.begun)
         if "failed" in answer.verdicts:
@@ -272,9 +284,7 @@ class Feed:
         what = f"queue {self.keys.queue}"
         while True:
             try:
-                answer = await self._run(
-                    ops.exchange(self.keys, self._worker_id, flight.request, self._clock)
-                )
+                answer = await self._run(self._exchanging(flight.request))
             except TransportError as exc:
                 self._failures.report(what, exc)
                 # Request the jobs of the lost reply again; new jobs come with the next call.
@@ -293,6 +303,10 @@ class Feed:
             if self._closing and not flight.request.outcomes:
                 return None
             self._reserve(flight)
+
+    def _exchanging(self, request: Request) -> Op[Answer]:
+        is_marked = self.receipts is not None
+        return ops.exchange(self.keys, self._worker_id, request, self._clock, marked=is_marked)
 
     async def _refused(self, flight: Flight, exc: Exception) -> None:
         """Send the outcomes of a refused call again, one by one: a single one may have caused the refusal.

@@ -17,9 +17,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
+from glidemq_orchestrate._ops.server.confirm import unconfirmed
+from glidemq_orchestrate._ops.server.library import with_libraries
 from glidemq_orchestrate._ops.server.time import learn_time
+from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.clients.facade import AsyncFacade
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
@@ -31,6 +34,8 @@ from glidemq_orchestrate.worker.own_task import OwnTask
 
 logger = logging.getLogger("glidemq_orchestrate.worker")  # of all services and of what they call
 logger.addFilter(OneLine())
+
+T = TypeVar("T")
 
 TIME_MS: Final = 1_000
 HEALTHY_SECONDS: Final = 10.0
@@ -148,6 +153,16 @@ class Service(AsyncFacade, ABC):
                 await self._quietly("closing the connections", self.close)
                 stopped = {"action": f"{self._kind}_stopped", "worker": self.id}
                 logger.info("%s %s has stopped", self._kind, self.id, extra=stopped)
+
+    def _whole(self, op: Op[T]) -> Op[T]:
+        """Wait for nothing: chores are repeated, and results are confirmed by their ``Receipts``."""
+        with_all = with_libraries(op)
+        return unconfirmed(with_all) if self._confirmation else with_all
+
+    async def _run_confirmed(self, op: Op[T]) -> T:
+        """Run an operation that a handler or a caller relies on, as a client does."""
+        driver = self._own() or await self._connected()
+        return await driver.run(super()._whole(op))
 
     # --- what a service does: filled in by each ---
 

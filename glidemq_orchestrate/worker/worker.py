@@ -47,6 +47,7 @@ from glidemq_orchestrate.worker.middleware.time_limit import TimeLimit
 from glidemq_orchestrate.worker.middleware.tokens import TokenLimit, Tokens
 from glidemq_orchestrate.worker.middleware.tracing import Tracing
 from glidemq_orchestrate.worker.processes import Processes
+from glidemq_orchestrate.worker.receipts import Receipts
 from glidemq_orchestrate.worker.runner import JobRunner
 from glidemq_orchestrate.worker.service import Service
 from glidemq_orchestrate.worker.unhandled import Unhandled
@@ -178,6 +179,11 @@ class Worker(Service):
         """Start the tasks of one queue. A failure of one task, or of the queue, affects no other."""
         feed, lock_seconds = self._feeds[name], self._lock_ms / 1000
         self._keep(f"queue {name}", feed.serve)
+        if self._confirmation:
+            feed.receipts = receipts = Receipts(
+                self._run, self._run_confirmed, keys, jobs.settled, feed.report, feed.wake, self._failures
+            )
+            self._keep(receipts.what, receipts.serve)
         self._keep(f"listening to queue {name}", feed.listen)
         for what, seconds, chore in (
             ("leases", min(lock_seconds / 3, BEAT_SECONDS), functools.partial(self._beat, keys, jobs)),
@@ -197,7 +203,7 @@ class Worker(Service):
         messenger = Messenger(run, queues, clock)
         judge = Judge(
             self.handlers,
-            Contexts(run, queues, messenger, clock, self._allow_import),
+            Contexts(self._run_confirmed, queues, messenger, clock, self._allow_import),
             Caller(self._threads, self._processes),
             self._all_middleware(messenger),
             Unhandled(run, queues, self.handlers, self.id, clock),

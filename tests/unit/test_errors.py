@@ -99,6 +99,7 @@ def test_what_may_succeed_later_is_marked_retryable() -> None:
         "TransportError",
         "ConnectionFailed",
         "OutcomeUnknown",
+        "NotConfirmed",
         "ServerBusy",
         "FlowIncomplete",
         "LibraryMissing",

@@ -49,6 +49,26 @@ def test_what_is_given_goes_before_the_url_and_an_url_before_the_defaults() -> N
     assert (old.ca, old.verify, old.user) == ("x", False, "u")
 
 
+@pytest.mark.parametrize(
+    ("text", "confirmation"),
+    [
+        (None, None),
+        ("disk", (True, 0)),
+        ("replicas:1", (False, 1)),
+        ("replicas:12", (False, 12)),
+        ("disk,replicas:2", (True, 2)),
+    ],
+)
+def test_confirm_says_what_a_write_must_have_reached(
+    text: str | None, confirmation: tuple[bool, int] | None
+) -> None:
+    assert ConnectionSettings("valkey://h", confirm=text).confirmation == confirmation
+    if text:
+        read = ConnectionSettings(f"valkey://h?confirm={text}&confirm_timeout=0.5")
+        assert (read.confirm, read.confirm_timeout, read.confirmation) == (text, 0.5, confirmation)
+        assert text in repr(ConnectionSettings("valkey://h", confirm=text))
+
+
 def test_settings_stand_wherever_an_url_may() -> None:
     mine = ConnectionSettings("valkey://h", prefix="mine")
     assert ConnectionSettings.resolve(mine) is mine
@@ -70,6 +90,14 @@ def test_settings_stand_wherever_an_url_may() -> None:
             "option 2 in the query of the URL is unknown: use one of user",
         ),
         ("valkey://h/hunter2", {}, "db in the URL must be a whole number"),
+        ("valkey://h?confirm=disc", {}, "confirm must be disk, replicas:N or disk,replicas:N"),
+        ("valkey://h", {"confirm": ""}, "confirm must be disk"),
+        ("valkey://h", {"confirm": "disk,"}, "confirm must be disk"),
+        ("valkey://h", {"confirm": "replicas:0"}, "with N from 1 to 99"),
+        ("valkey://h", {"confirm": "replicas:1,disk"}, "confirm must be disk"),
+        ("valkey://h", {"confirm": True}, "confirm must be disk"),
+        ("valkey://h?confirm_timeout=0", {}, "confirm_timeout in the query of the URL must be a number"),
+        ("valkey://h", {"confirm_timeout": 0}, "confirm_timeout must be a number of seconds above zero"),
         ("valkey://h?db=" + "9" * 5000, {}, "db in the URL must be a whole number"),
         ("valkey://h/1/hunter2", {}, "its path is too long"),
         ("valkey+cluster://h/1", {}, "db must be 0 in a cluster"),

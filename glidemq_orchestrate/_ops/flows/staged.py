@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flows.claim import take
+from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import claim, staging
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
@@ -201,7 +202,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
         if current.state.is_terminal:
             return (yield from outcome(ref, current))
         # The flow's deadlines hold even if no worker or supervisor serves the home queue.
-        expired, due = yield from ask(flow_calls.expire_due(ref.home, clock.now_ms()))
+        expired, due = yield from unconfirmed(ask(flow_calls.expire_due(ref.home, clock.now_ms())))
         reread = clock.monotonic_ms() + (0 if expired else REREAD_MS)
         if due >= 0:
             reread = min(reread, clock.monotonic_ms() + due + 1 - clock.now_ms())

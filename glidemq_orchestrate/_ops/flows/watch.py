@@ -17,6 +17,7 @@ from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate._ops.flows.portable.table import GONE
 from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._protocol import events as event_calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import flow
@@ -109,7 +110,7 @@ def _read_all(watch: Watch) -> Op[list[Change]]:
 
 def _status(watch: Watch) -> Op[FlowStatus]:
     if watch.is_portable:  # the watcher of a portable flow also advances it
-        yield from advance(watch.ref, watch.clock)
+        yield from unconfirmed(advance(watch.ref, watch.clock))
     return (yield from backend_of(watch.ref).status(watch.ref))
 
 

@@ -71,10 +71,20 @@ def add_many(
     return ids
 
 
-def add_and_wait(
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A job that was added to be waited for: until when, and where its events begin."""
+
+    job_id: JobId
+    timeout_ms: int
+    deadline: int
+    position: str
+
+
+def add_awaited(
     queue: QueueKeys, new: NewJob, timeout_ms: int, clock: Clock, *, packed: bool = False
-) -> Op[Json]:
-    """Add a job and wait for its result: wakes on its event, and re-reads it since events can be lost."""
+) -> Op[Awaited]:
+    """Add a job whose end ``wait_for`` waits for; an operation of its own, since only it is confirmed."""
     if new.options.remove_on_complete or new.options.remove_on_fail:
         raise InvalidJob("remove_on_complete and remove_on_fail must be left out: the job is read at its end")
     if timeout_ms <= 0:
@@ -82,6 +92,12 @@ def add_and_wait(
     position = yield from events.tail(queue)
     deadline = clock.monotonic_ms() + timeout_ms
     job_id = yield from add_job(queue, new, clock.now_ms(), packed=packed)
+    return Awaited(job_id, timeout_ms, deadline, position)
+
+
+def wait_for(queue: QueueKeys, awaited: Awaited, clock: Clock) -> Op[Json]:
+    """Wait for the result of a job: wakes on its event, and re-reads it since events can be lost."""
+    job_id, position, deadline = awaited.job_id, awaited.position, awaited.deadline
     while True:
         reread = min(clock.monotonic_ms() + REREAD_MS, deadline)
         position = yield from _wait_for_end(queue, job_id, position, reread, clock)
@@ -93,7 +109,7 @@ def add_and_wait(
         if state is None:
             raise JobNotFound(f"job {job_id} of queue {queue.queue} was removed during the wait")
         if clock.monotonic_ms() >= deadline:
-            raise WaitTimeout(f"job {job_id} is still {state} after {timeout_ms} ms")
+            raise WaitTimeout(f"job {job_id} is still {state} after {awaited.timeout_ms} ms")
 
 
 def get_job(queue: QueueKeys, job_id: str) -> Op[Job]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
+from glidemq_orchestrate._ops.server import durability
+from glidemq_orchestrate._ops.server.confirm import unconfirmed
+from glidemq_orchestrate._ops.server.finding import Facts, Finding, Verdict
 from glidemq_orchestrate._ops.server.library import LibraryStatus, library_status, numbers
 from glidemq_orchestrate._protocol.call import Op, ask, ask_each
 from glidemq_orchestrate._protocol.server import acl, libraries, server
@@ -26,50 +28,21 @@ SLOTS: Final = 16384
 SKEW_MS: Final = (1_000, 30_000)
 FULL: Final = (0.8, 0.95)
 LOAD: Final = "glidemq library load"
-
-
-class Verdict(StrEnum):
-    """How bad it is."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check.
-
-    Attributes:
-        check: What was checked.
-        verdict: ``ok``, ``warning`` (something may go wrong) or ``failed`` (something does).
-        found: What was found.
-        advice: What to do about it; empty if nothing is to be done.
-        server: The server that was checked.
-    """
-
-    check: str
-    verdict: Verdict
-    found: str
-    advice: str = ""
-    server: str = ""
-
-
-Facts = Mapping[str, str]
+__all__ = ["Finding", "Verdict", "examine", "unreachable"]
 
 
 def examine(prefix: str, clock: Clock, settings: ConnectionSettings, place: Endpoint) -> Op[list[Finding]]:
     """Check one server. A server that cannot be reached is a finding too."""
     where = settings.node(place)
     try:
-        found = yield from _examined(prefix, clock, settings.kind)
+        found = yield from unconfirmed(_examined(prefix, clock, settings))
     except GlideMQError as exc:
         return [unreachable(where, exc)]
     connected = Finding("connection", Verdict.OK, f"connected as {settings.user or 'default'}")
     return [replace(finding, server=where) for finding in (connected, *found)]
 
 
-def _examined(prefix: str, clock: Clock, kind: str) -> Op[list[Finding]]:
+def _examined(prefix: str, clock: Clock, settings: ConnectionSettings) -> Op[list[Finding]]:
     facts = yield from ask(server.server_facts())
     try:
         product, version = yield from ask(server.server_info())
@@ -77,12 +50,13 @@ def _examined(prefix: str, clock: Clock, kind: str) -> Op[list[Finding]]:
         return [
             Finding("version", Verdict.FAILED, f"{exc.product} {exc.version}", "use Valkey 7.2 or Redis 7.0")
         ]
-    found = [Finding("version", Verdict.OK, f"{product} {version}"), *_role(facts, kind)]
+    found = [Finding("version", Verdict.OK, f"{product} {version}"), *_role(facts, settings.kind)]
     found += [_persistence(facts), *_memory(facts)]
+    found += yield from durability.examine(facts, settings)
     found.append((yield from _rights(prefix)))
     found += yield from _libraries()
     found.append((yield from _clock(clock)))
-    if kind == "cluster":
+    if settings.kind == "cluster":
         found.append((yield from _slots()))
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._ops.apart import apart
@@ -13,16 +13,19 @@ from glidemq_orchestrate._ops.flows import index, staged
 from glidemq_orchestrate._ops.flows.portable import node
 from glidemq_orchestrate._ops.queue.dead_letters import write_noted
 from glidemq_orchestrate._ops.worker.workers import SILENT_MS
+from glidemq_orchestrate._protocol import job_hash
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import flow, nodes
 from glidemq_orchestrate._protocol.queue import dead_letters as letters
 from glidemq_orchestrate._protocol.queue import due as due_calls
+from glidemq_orchestrate._protocol.server import confirm
 from glidemq_orchestrate._protocol.worker import consumers, workers
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowNotFound, ProtocolError
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 TODO_PER_TICK: Final = 10
@@ -110,14 +113,41 @@ def withdraw(queues: Sequence[QueueKeys], worker_id: str) -> Op[None]:
     yield from ask_each([consumers.drop_consumer(queue, worker_id) for queue in free])
 
 
-def exchange(queue: QueueKeys, consumer: str, request: Request, clock: Clock) -> Op[Answer]:
-    """Report outcomes and fetch jobs; reads the dependencies' results that did not fit into the reply."""
-    answer = yield from ask(wire.finish_and_fetch(queue, consumer, request, clock.now_ms()))
+def exchange(
+    queue: QueueKeys, consumer: str, request: Request, clock: Clock, *, marked: bool = False
+) -> Op[Answer]:
+    """Report outcomes and fetch jobs; reads the dependencies' results that did not fit into the reply.
+
+    With ``marked``, the answer has the replication id of the server that accepted the outcomes.
+    """
+    call = wire.finish_and_fetch(queue, consumer, request, clock.now_ms())
+    if marked and request.outcomes:
+        both: list[Call[Any]] = [call, confirm.mark_queue(queue)]
+        accepted, history = yield from ask_all(both)
+        answer: Answer = replace(accepted, history=history)
+    else:
+        answer = yield from ask(call)
     for attempt in answer.begun:
         if attempt.inputs is None:
             read = node.inputs if attempt.options.portable else _inputs
             attempt.inputs = yield from read(queue, attempt.job_id)
     return answer
+
+
+def stands(queue: QueueKeys, outcome: Outcome, verdict: str) -> Op[bool]:
+    """Whether a verdict still holds at a server that refuses to repeat it, since it took over from another.
+
+    It does unless the job has not ended by this attempt: then the server had lost it, and another one ran.
+    """
+    ends = {"ok": "completed", "failed": "failed"}
+    if outcome.kind not in (Kind.DONE, Kind.SKIP, Kind.FAIL) or verdict not in ends:
+        return True  # the job goes on in either case
+    names: tuple[JobField, ...] = ("state", "gmo:token", "processedOn")
+    attempt = outcome.attempt
+    state, token, started = yield from ask(job_hash.get_some(queue, attempt.job_id, names, list))
+    if state is None:  # it was removed after its end
+        return True
+    return (state, token, started) == (ends[verdict], attempt.token, attempt.processed_on)
 
 
 def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str], clock: Clock) -> Op[None]:

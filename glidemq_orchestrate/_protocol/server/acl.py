@@ -24,6 +24,7 @@ xautoclaim xdel xgroup xinfo xlen xpending xrange xread xreadgroup xrevrange xtr
 """
 COMMANDS: Final = tuple(_COMMANDS.split())
 IN_A_CLUSTER: Final = ("asking", "cluster|slots")
+TO_CONFIRM: Final = ("wait", "waitaof")
 # Commands of which a user of this role has no need: the rest of the rule suffices.
 WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "worker": ("scan",),
@@ -62,6 +63,8 @@ _ELSE: Final = {
     "scan": ("SCAN", "0", "COUNT", "1"),
     "sintercard": ("SINTERCARD", "1", "KEY"),
     "time": ("TIME",),
+    "wait": ("WAIT", "0", "1"),
+    "waitaof": ("WAITAOF", "0", "0", "1"),
     "fcall": ("FCALL", "glidemq_version", "0"),
     "xgroup": ("XGROUP", "CREATE", "KEY", "g", "0"),
     "xinfo": ("XINFO", "STREAM", "KEY"),
@@ -111,6 +114,11 @@ def patterns(prefix: str = DEFAULT_PREFIX, queues: Sequence[str] = ()) -> list[s
 def cluster_rule() -> str:
     """The additional rule in a cluster."""
     return _allowed(IN_A_CLUSTER)
+
+
+def confirm_rule() -> str:
+    """The additional rule where writes are confirmed."""
+    return _allowed(TO_CONFIRM)
 
 
 def loader_rule() -> str:

@@ -41,6 +41,11 @@ def server_facts() -> Call[dict[str, str]]:
     )
 
 
+def server_settings(*names: str) -> Call[dict[str, str]]:
+    """Settings of the server; most users may not read them."""
+    return command("CONFIG", "GET", *names, decode=replies.mapping)
+
+
 def server_time() -> Call[int]:
     """The server's clock, ms since the epoch."""
     return command("TIME", decode=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)

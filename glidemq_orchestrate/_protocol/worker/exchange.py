@@ -71,7 +71,8 @@ class Answer:
     """The reply to an exchange.
 
     ``positions`` of stream and events: a client that reads on from there misses nothing that makes a job
-    ready. None when the queue may have more jobs right now.
+    ready. None when the queue may have more jobs right now. ``history``: the replication id of the server,
+    where it was asked for.
     """
 
     verdicts: list[str]
@@ -81,6 +82,7 @@ class Answer:
     due_ms: int
     held: Held
     troubles: list[str]
+    history: str = ""
 
 
 def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: int) -> Call[Answer]:

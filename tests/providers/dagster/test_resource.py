@@ -13,7 +13,14 @@ from dagster_glidemq.errors import MAX_ROWS, failure_from
 
 from glidemq_orchestrate import Context, EmbeddedServer, FlowNode, FlowProducer, FlowSpec, FlowState
 from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.errors import ConnectionFailed, FailedNode, FlowFailed, GlideMQError, QueueNotServed
+from glidemq_orchestrate.errors import (
+    ConnectionFailed,
+    FailedNode,
+    FlowFailed,
+    GlideMQError,
+    NotConfirmed,
+    QueueNotServed,
+)
 
 RunWorker = Callable[..., Any]
 ONE = FlowSpec("one", nodes=[FlowNode("only", queue="etl", job="step", data=7)])
@@ -182,7 +189,12 @@ def test_an_absent_server_is_a_failure_of_the_step(instance: dg.DagsterInstance)
 
 @pytest.mark.parametrize(
     ("error", "retries"),
-    [(ConnectionFailed("away"), True), (QueueNotServed(["etl"]), True), (FlowFailed("f", []), False)],
+    [
+        (ConnectionFailed("away"), True),
+        (NotConfirmed("late"), True),
+        (QueueNotServed(["etl"]), True),
+        (FlowFailed("f", []), False),
+    ],
 )
 def test_a_failure_may_be_retried_as_the_error_says_unless_set_otherwise(
     error: GlideMQError, *, retries: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -179,3 +180,23 @@ def running_primaries(directory: Path) -> Iterator[Primaries]:
             stack.callback(servers[-1].close)
         _form_cluster([server.client for server in servers], [server.port for server in servers])
         yield Primaries(servers)
+
+
+@contextmanager
+def stopped(replica: Server) -> Iterator[None]:
+    """Stop a replica; it stays connected, and reads later what it was sent meanwhile."""
+    assert replica.process is not None
+    replica.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        replica.process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def cut_off(replica: Server, primary: Server) -> Iterator[None]:
+    """Keep a replica from receiving anything; it never learns what is written meanwhile, except in a copy."""
+    with stopped(replica):
+        # Else it would find in the buffers of its socket what was sent while it was stopped.
+        primary.client.client_kill_filter(_type="replica")
+        yield

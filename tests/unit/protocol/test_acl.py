@@ -11,6 +11,7 @@ from glidemq_orchestrate._protocol.server import acl
 KNOWN = {command.upper() for command in acl.COMMANDS}
 # About the server and not about keys: by other rules, or by none but an administrator's.
 OTHERS = {"ACL", "CLUSTER", "CONFIG", "FUNCTION", "PING", "TIME"}
+OTHERS |= {command.upper() for command in acl.TO_CONFIRM}
 
 
 def called() -> set[str]:

@@ -18,6 +18,7 @@ from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate._ops.flows.portable.reading import living, outcome, record_of, status
 from glidemq_orchestrate._ops.flows.portable.rounds import restart, retry_failed
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
+from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate.clock import Clock
@@ -75,7 +76,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
     position = yield from events.tail(ref.home)
     while True:
         began = clock.monotonic_ms()
-        if (yield from advance(ref, clock)).is_terminal:
+        if (yield from unconfirmed(advance(ref, clock))).is_terminal:
             break
         now = clock.monotonic_ms()
         if deadline is not None and now >= deadline:

@@ -1,0 +1,39 @@
+"""What a write must have reached before it counts as done: the option ``confirm`` of a connection. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from glidemq_orchestrate.errors import ConfigurationError
+
+MOST_REPLICAS: Final = 99
+FORMS: Final = "disk, replicas:N or disk,replicas:N"
+
+_FORM: Final = re.compile(r"(?:(disk)(?:,|\Z))?(?:replicas:([1-9][0-9]?))?\Z")
+
+
+class Confirmation(NamedTuple):
+    """What a write must have reached.
+
+    Attributes:
+        disk: The append-only file of the primary, on its disk.
+        replicas: At least this many replicas, in their memory.
+    """
+
+    disk: bool
+    replicas: int
+
+
+def read_confirm(text: str | None) -> Confirmation | None:
+    """Read the option; None when nothing is asked for.
+
+    Raises:
+        ConfigurationError: It has none of the forms that are understood; the message lists them.
+    """
+    if text is None:
+        return None
+    found = _FORM.match(text) if isinstance(text, str) else None
+    if found is None or not text or text.endswith(","):
+        raise ConfigurationError(f"confirm must be {FORMS}, with N from 1 to {MOST_REPLICAS}")
+    return Confirmation(found[1] is not None, int(found[2] or 0))

@@ -1,0 +1,198 @@
+"""Writes that wait until they are confirmed: what survives then, what is reported, what is lost without."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    ConnectionSettings,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    FlowState,
+    JobOptions,
+    JobState,
+    Queue,
+)
+from glidemq_orchestrate.errors import InvalidJob, JobNotFound, NotConfirmed, TransportError
+from glidemq_orchestrate.worker.handler import Handlers
+from tests.conftest import Eventually, RunWorker
+from tests.server.connections.test_sentinel import unless_down
+from tests.server.connections.topologies import Pair, cut_off, running_pair, stopped
+
+LIMIT = 0.3  # seconds; a replica that is cut off does not get it in any time
+NODES = [FlowNode(f"n{n}", "etl", "work", after=[f"n{n - 1}"] if n else []) for n in range(300)]
+SPEC = FlowSpec("n", NODES)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with running_pair(tmp_path) as running:
+        yield running
+
+
+def sure(pair: Pair, *, limit: float = LIMIT) -> ConnectionSettings:
+    return ConnectionSettings(pair.url, confirm="replicas:1", confirm_timeout=limit)
+
+
+def named(job_id: str) -> JobOptions:
+    return JobOptions(job_id=job_id)
+
+
+def test_without_it_a_failover_loses_what_was_acknowledged_and_with_it_that_is_reported(
+    pair: Pair, eventually: Eventually
+) -> None:
+    primary, replica = pair.primary, pair.replica
+    eventually(lambda: pair.sentinel.client.sentinel_slaves("main"), timeout=20)
+    with Queue("etl", pair.url) as plain, Queue("etl", sure(pair)) as confirmed:
+        confirmed.add("work", options=named("before"))
+        with cut_off(replica, primary):
+            plain.add("work", options=named("plain"))
+            with pytest.raises(NotConfirmed, match=r"only 0 of 1 replicas got it within 0\.3 s"):
+                confirmed.add("work", options=named("sure"))
+            assert plain.get_job("sure").state is JobState.WAITING  # the work stands
+            primary.kill()
+        eventually(lambda: replica.client.role()[0] == "master", timeout=30)
+        assert eventually(lambda: unless_down(lambda: plain.get_job("before")), timeout=30)
+        for lost in ("plain", "sure"):
+            with pytest.raises(JobNotFound):
+                plain.get_job(lost)
+        with pytest.raises(NotConfirmed):  # there is no replica now
+            confirmed.add("work", options=named("sure"))
+
+
+def test_a_repeat_is_confirmed_like_the_first_call(pair: Pair, eventually: Eventually) -> None:
+    primary, replica = pair.primary, pair.replica
+    eventually(lambda: pair.sentinel.client.sentinel_slaves("main"), timeout=20)
+    with Queue("etl", sure(pair)) as queue, FlowProducer(sure(pair)) as flows:
+        queue.counts()
+        with cut_off(replica, primary):
+            for _ in range(2):  # the second time nothing is written
+                with pytest.raises(NotConfirmed):
+                    flows.submit(SPEC, flow_id="f")
+                with pytest.raises(NotConfirmed):
+                    queue.add("work", options=named("own"))
+            with Queue("etl", sure(pair)) as other, pytest.raises(NotConfirmed):
+                other.add("work", options=named("own"))  # by a connection that has never written anything
+            assert flows.get("f").status().state is FlowState.RUNNING
+
+        def repeat() -> bool:
+            flows.submit(SPEC, flow_id="f")
+            with pytest.raises(InvalidJob, match="exists already"):
+                queue.add("work", options=named("own"))
+            return True
+
+        eventually(lambda: unless_down(repeat), timeout=30)
+        primary.kill()
+        status = eventually(lambda: unless_down(lambda: flows.get("f").status()), timeout=30)
+        assert status is not None
+        assert (status.state, status.total) == (FlowState.RUNNING, len(NODES))
+        assert queue.get_job("own").state is JobState.WAITING
+        states = Counter(node.state for node in flows.get("f").nodes())
+        assert states == {JobState.WAITING: 1, JobState.WAITING_CHILDREN: len(NODES) - 1}
+
+
+def test_a_repeat_that_writes_nothing_is_not_taken_for_confirmed(pair: Pair, eventually: Eventually) -> None:
+    with FlowProducer(sure(pair)) as flows, FlowProducer(sure(pair)) as others:
+        others.list()
+        pair.replicated()
+        with stopped(pair.replica):  # it counts as connected, and has all that the second one wrote
+            for client in (flows, others):
+                with pytest.raises(NotConfirmed):
+                    client.submit(SPEC, flow_id="f")
+        assert eventually(lambda: unless_down(lambda: others.submit(SPEC, flow_id="f")))
+
+
+class Listener:
+    """What the hooks of a worker were called with, and how often the handler ran."""
+
+    def __init__(self) -> None:
+        self.runs, self.ends = Counter[str](), Counter[str]()
+        self.running, self.go_on = threading.Event(), threading.Event()
+        self.handlers = Handlers()
+        self.handlers.handler("work")(self.work)
+        self.handlers.on_job(self.on_job)
+
+    def work(self, ctx: Any) -> str:
+        self.runs[ctx.job_id] += 1
+        self.running.set()
+        assert self.go_on.wait(60)
+        return "done"
+
+    def on_job(self, event: Any) -> None:
+        if event.kind != "active":
+            self.ends[f"{event.kind} {event.job_id}"] += 1
+
+
+def test_a_result_counts_once_it_is_confirmed(
+    pair: Pair, run_worker: RunWorker, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = Listener()
+    with Queue("etl", sure(pair)) as queue, Queue("etl", pair.url) as plain, caplog.at_level(logging.INFO):
+        run_worker(["etl"], heard.handlers, url=sure(pair), concurrency=4)
+        queue.add("work", options=named("a"))
+        assert heard.running.wait(20)
+        with cut_off(pair.replica, pair.primary):
+            heard.go_on.set()
+            eventually(lambda: plain.get_job("a").state is JobState.COMPLETED, timeout=20)
+            said = "confirming the results of queue etl failed and is retried: NotConfirmed"
+            eventually(lambda: said in caplog.text, timeout=20)
+            plain.add("work", options=named("b"))
+            assert not heard.ends
+            assert plain.get_job("b").state is JobState.WAITING  # no more while results are not confirmed
+        eventually(lambda: heard.ends == {"completed a": 1, "completed b": 1}, timeout=20)
+        assert (heard.runs, caplog.text.count(said)) == ({"a": 1, "b": 1}, 1)
+
+
+def test_a_result_that_a_failover_loses_is_reported_again_and_the_job_runs_once(
+    pair: Pair, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    heard, primary, replica = Listener(), pair.primary, pair.replica
+    eventually(lambda: pair.sentinel.client.sentinel_slaves("main"), timeout=20)
+    with Queue("etl", pair.url) as queue:
+        run_worker(["etl"], heard.handlers, url=sure(pair))
+        queue.add("work", options=named("a"))
+        assert heard.running.wait(20)
+        pair.replicated()
+        with cut_off(replica, primary):
+            heard.go_on.set()
+            eventually(lambda: queue.get_job("a").state is JobState.COMPLETED, timeout=20)
+            primary.kill()
+        eventually(lambda: replica.client.role()[0] == "master", timeout=30)
+
+        def state() -> JobState | None:
+            return unless_down(lambda: queue.get_job("a").state)
+
+        eventually(lambda: state() is JobState.COMPLETED, timeout=30)
+        assert not heard.ends  # no replica can confirm it
+        primary.start()
+        primary.client.replicaof("127.0.0.1", replica.port)  # the sentinel takes ten seconds for it
+        eventually(lambda: heard.ends == {"completed a": 1}, timeout=30)
+        assert heard.runs == {"a": 1}
+
+
+def test_a_stop_does_not_wait_for_ever(pair: Pair, run_worker: RunWorker, eventually: Eventually) -> None:
+    heard = Listener()
+    heard.go_on.set()
+    with Queue("etl", pair.url) as queue:
+        running = run_worker(["etl"], heard.handlers, url=sure(pair))
+        with cut_off(pair.replica, pair.primary):
+            queue.add("work", options=named("a"))
+            eventually(lambda: queue.get_job("a").state is JobState.COMPLETED, timeout=20)
+            running.stop()
+        assert (heard.runs, heard.ends) == ({"a": 1}, {})
+
+
+def test_a_job_whose_addition_was_not_confirmed_is_not_waited_for(pair: Pair) -> None:
+    with Queue("etl", sure(pair)) as queue, cut_off(pair.replica, pair.primary):
+        with pytest.raises(NotConfirmed):
+            queue.add_and_wait("work", timeout=timedelta(hours=1))
+        assert issubclass(NotConfirmed, TransportError)

@@ -1,0 +1,41 @@
+"""gmo_mark: a write without a trace, behind which WAIT and WAITAOF see all earlier ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import Queue
+from glidemq_orchestrate.keys import mark_key
+
+KEY = mark_key("glide", "glide:{etl}:stream")
+
+
+@pytest.fixture
+def marked(url: str, redis_client: Any) -> Any:
+    with Queue("etl", url) as queue:
+        queue.counts()  # loads the libraries
+    return redis_client
+
+
+def test_it_leaves_nothing_and_returns_the_replication_id(marked: Any) -> None:
+    before = sorted(marked.keys("*"))
+    assert marked.fcall("gmo_mark", 1, KEY) == marked.info("replication")["master_replid"]
+    assert sorted(marked.keys("*")) == before
+
+
+def test_it_is_a_write_each_time(marked: Any) -> None:
+    offsets = []
+    for _ in range(3):
+        marked.fcall("gmo_mark", 1, KEY)
+        offsets.append(marked.info("replication")["master_repl_offset"])
+    assert offsets[0] < offsets[1] < offsets[2]
+
+
+def test_it_works_when_memory_is_full(marked: Any) -> None:
+    marked.config_set("maxmemory", 1)
+    try:
+        assert marked.fcall("gmo_mark", 1, KEY)
+    finally:
+        marked.config_set("maxmemory", 0)
