@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.jobs.bounds import lasting, whole
+from glidemq_orchestrate.names import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +36,6 @@ def check_retention(name: str, value: object) -> None:
     if isinstance(value, bool | Keep):
         return
     if not isinstance(value, int) or value < 1:
-        raise InvalidJob(f"{name} must be True, False, a count of at least 1 or a Keep, got {value!r}")
+        raise InvalidJob(
+            f"{name} must be True, False, a count of at least 1 or a Keep, got {described(value)}"
+        )
