@@ -51,11 +51,12 @@ NODES: Final = st.fixed_dictionaries(
         "queue_timeout": st.just(60),
     },
 )
+_NEEDED: Final[dict[str, st.SearchStrategy[Any]]] = {
+    "name": st.just("nightly"),
+    "nodes": st.lists(NODES, min_size=1, max_size=4, unique_by=lambda n: str(n["name"])),
+}
 FLOWS: Final = st.fixed_dictionaries(
-    {
-        "name": st.just("nightly"),
-        "nodes": st.lists(NODES, min_size=1, max_size=4, unique_by=lambda n: n["name"]),
-    },
+    _NEEDED,
     optional={
         "labels": st.just({"dag": "nightly"}),
         "retention": st.just("P7D"),

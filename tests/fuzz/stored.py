@@ -159,26 +159,28 @@ class Setting:
 
     def attempt(self, damage: Damage) -> None:
         """Store it, look at all of it, and run sound work beside it."""
-        raw = self.here.raw
+        raw, ids = self.here.raw, list[str]()
         self.good.pause()
-        ids = [self.good.add("work", DATA, options=KINDS[damage.options]) for _ in damage.jobs]
-        for job_id, fields in zip(ids, damage.jobs, strict=True):
-            if fields:
-                raw.hset(P + b"job:" + job_id.encode(), mapping=fields)
-        self._store_flow(damage)
-        for write in damage.writes:
-            write.apply(raw)
-        for event in damage.events:
-            raw.xadd(P + b"events", event)
-            raw.xadd(P + b"stream", event)
-        for name, entry in damage.entries.items():
-            raw.hset(P + b"schedulers", MARK + name, entry)
-        self._look(damage)
-        self.good.resume()
-        self._work()
-        self._look(damage)
-        self.heard.check()
-        self._clear(ids, damage)
+        try:
+            for fields in damage.jobs:
+                ids.append(self.good.add("work", DATA, options=KINDS[damage.options]))
+                if fields:
+                    raw.hset(P + b"job:" + ids[-1].encode(), mapping=fields)
+            self._store_flow(damage)
+            for write in damage.writes:
+                write.apply(raw)
+            for event in damage.events:
+                raw.xadd(P + b"events", event)
+                raw.xadd(P + b"stream", event)
+            for name, entry in damage.entries.items():
+                raw.hset(P + b"schedulers", MARK + name, entry)
+            self._look(damage)
+            self.good.resume()
+            self._work()
+            self._look(damage)
+            self.heard.check()
+        finally:
+            self._clear(ids, damage)
 
     def _store_flow(self, damage: Damage) -> None:
         raw = self.here.raw
