@@ -56,7 +56,8 @@ def encode(value: JsonLike, *, where: str) -> str:
         else:
             text, size = data.decode(), len(data)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise EncodeError(f"{where} is not JSON: {_message(exc)}", where=where) from exc
+        cause = None if isinstance(exc, UnicodeError) else exc  # which holds the whole text
+        raise EncodeError(f"{where} is not JSON: {_message(exc)}", where=where) from cause
     if size > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge(
             f"{where} is {size:,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}. "

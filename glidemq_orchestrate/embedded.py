@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline
@@ -28,6 +29,7 @@ STOP_SECONDS = 10.0
 MINIMUM_FREE_BYTES = 64 * 1024 * 1024
 
 
+@explain_methods
 class EmbeddedServer:
     """One Valkey server process, bound to this machine.
 

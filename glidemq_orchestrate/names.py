@@ -92,6 +92,17 @@ def shown(name: object) -> str:
     return f"{shown(name[:SHOWN])}... ({len(name):,} characters)"
 
 
+def described(value: object) -> str:
+    """A value as errors show it: cut where it is long, its type where it cannot be shown."""
+    if isinstance(value, str):
+        return shown(value)
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  of any class; and numbers of thousands of digits have none
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
 def short_reason(reason: str) -> str:
     """A reason as it is stored: at most 4,000 characters, without lone surrogates."""
     text = reason.encode(errors="replace").decode()  # lone surrogates, as in file names, cannot be sent

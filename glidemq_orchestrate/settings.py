@@ -13,7 +13,7 @@ from glidemq_orchestrate.confirmation import Confirmation, read_confirm
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.names import PREFIX, SERVICE
+from glidemq_orchestrate.names import PREFIX, SERVICE, described
 
 ENV_URL: Final = "GLIDEMQ_URL"
 DEFAULT_PORT: Final = 6379
@@ -134,7 +134,9 @@ class ConnectionSettings:
         for name in ("connect_timeout", "socket_timeout", "confirm_timeout"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise ConfigurationError(f"{name} must be a number of seconds above zero, got {value!r}")
+                raise ConfigurationError(
+                    f"{name} must be a number of seconds above zero, got {described(value)}"
+                )
         self._check_options()
 
     def _check_options(self) -> None:
@@ -251,7 +253,7 @@ def _read(url: str) -> dict[str, object]:
     if kind == "sentinel":
         if not path:
             raise _refused("the service is missing: .../SERVICE")
-        found["service"] = SERVICE.check(path.pop(0))
+        found["service"] = _service(path.pop(0))
     if len(path) > 1:
         raise _refused("its path is too long: only a database number may follow the host")
     if path:
@@ -275,6 +277,14 @@ def _secrets(parts: SplitResult) -> Mapping[str, str]:
     user, _, password = user_info.partition(":")
     found = {"user": unquote(user), "password": unquote(password)}
     return {name: value for name, value in found.items() if value}
+
+
+def _service(name: str) -> str:
+    try:
+        return SERVICE.check(name)
+    except ConfigurationError:  # which quotes the name
+        why = f"the service of the sentinels is not valid: use {SERVICE.rule}"
+    raise _refused(why)
 
 
 def _socket_path(parts: SplitResult) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import events as event_calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate.arguments import check_fields
 from glidemq_orchestrate.codec import Json, decode, readable
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import QueueKeys
@@ -134,6 +135,10 @@ class EventFilter:
     kinds: Collection[str] | None = None
     jobs: Collection[str] | None = None
     flows: Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a collection: a part of a string would be taken for an element of it."""
+        check_fields(self, ConfigurationError)
 
     def takes(self, event: Event) -> bool:
         """Whether the event matches."""

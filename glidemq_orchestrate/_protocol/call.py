@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from glidemq_orchestrate._protocol.shapes import has_form
 from glidemq_orchestrate.errors import GlideMQError, NotConfirmed, ProtocolError
 
 T = TypeVar("T")
@@ -93,13 +94,16 @@ class Call(Generic[T]):
             ProtocolError: It cannot be read; the message names the call and its queue.
         """
         try:
-            return self.decode(reply)
+            value = self.decode(reply)
         except ProtocolError as exc:
             raise self.placed(exc) from exc.__cause__
         except GlideMQError:
             raise
         except Exception as exc:
             raise ProtocolError(f"the reply to {self.place} cannot be read: {type(exc).__name__}") from exc
+        if not has_form(self.words, reply):
+            raise ProtocolError(f"the reply to {self.place} has not the form of replies to this command")
+        return value
 
     def placed(self, error: GlideMQError) -> GlideMQError:
         """The error; a ``ProtocolError`` gets the place in its message."""

@@ -86,6 +86,33 @@ def integer(reply: Any) -> int:
     return reply
 
 
+def texts(reply: Any) -> list[str]:
+    """A list of bulk strings."""
+    return [text(part) for part in _listed(reply)]
+
+
+def texts_of(count: int) -> Callable[[Any], list[str]]:
+    """A decoder for a list of so many bulk strings."""
+
+    def decode(reply: Any) -> list[str]:
+        if len(found := texts(reply)) != count:
+            raise ProtocolError(f"expected {count} texts, got {len(found)}")
+        return found
+
+    return decode
+
+
+def integers(reply: Any) -> list[int]:
+    """A list of integers."""
+    return [integer(part) for part in _listed(reply)]
+
+
+def _listed(reply: Any) -> list[Any]:
+    if not isinstance(reply, list | tuple):
+        raise ProtocolError(f"expected a list, got {type(reply).__name__}")
+    return list(reply)
+
+
 def anything(reply: Any) -> None:
     """Ignore a reply."""
     del reply
@@ -98,6 +125,19 @@ def pairs(reply: Any) -> dict[str, str]:
     if not isinstance(reply, list) or len(reply) % 2:
         raise ProtocolError("expected a flat array of pairs")
     return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def fields(reply: Any) -> dict[str, str]:
+    """``pairs`` of nothing but bulk strings."""
+    found = pairs(reply)
+    texts([*found, *found.values()])
+    return found
+
+
+def page(reply: Any) -> tuple[str, dict[str, str]]:
+    """A cursor and the ``fields`` read with it."""
+    cursor, found = _listed(reply)
+    return text(cursor), fields(found)
 
 
 def rows(width: int) -> Callable[[Any], list[tuple[str, ...]]]:

@@ -10,6 +10,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.jobs.job import JobId
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.names import described
 from glidemq_orchestrate.settings import Address
 
 __all__ = ["AsyncBroadcast", "Broadcast"]
@@ -74,5 +75,5 @@ class AsyncBroadcast(AsyncFacade):
 
 def _checked(most: int | None) -> int | None:
     if most is not None and (isinstance(most, bool) or most < 1):
-        raise ConfigurationError(f"max_messages must be at least 1, got {most!r}")
+        raise ConfigurationError(f"max_messages must be at least 1, got {described(most)}")
     return most

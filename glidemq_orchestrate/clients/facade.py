@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from glidemq_orchestrate._ops.server.confirm import check_confirmation, standing
 from glidemq_orchestrate._ops.server.library import ensure_libraries, with_libraries
 from glidemq_orchestrate._ops.server.time import learn_time, learn_time_well
 from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.clock import Clock, ServerClock
 from glidemq_orchestrate.errors import TransportError
 from glidemq_orchestrate.importing import importing
@@ -31,6 +32,11 @@ _OF_PARENTS: list[object] = []
 
 class _Facade(Generic[D]):
     """A client whose driver belongs to the process that created it."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let every class name an argument of the wrong type when a call fails because of it."""
+        super().__init_subclass__(**kwargs)
+        explain_methods(cls)
 
     def __init__(
         self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None

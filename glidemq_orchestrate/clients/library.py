@@ -13,6 +13,7 @@ from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.names import described
 from glidemq_orchestrate.settings import Endpoint
 
 __all__ = ["Libraries", "LibraryStatus", "source"]
@@ -67,5 +68,5 @@ def source(name: str) -> str:
         ConfigurationError: There is no library of this name.
     """
     if name not in {GLIDEMQ, ORCHESTRATE}:
-        raise ConfigurationError(f"there is no library {name!r}: {GLIDEMQ} or {ORCHESTRATE}")
+        raise ConfigurationError(f"there is no library {described(name)}: {GLIDEMQ} or {ORCHESTRATE}")
     return shipped(name).source

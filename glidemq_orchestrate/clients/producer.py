@@ -16,6 +16,7 @@ from glidemq_orchestrate._ops.flows.backend import Reach, backend_of
 from glidemq_orchestrate._ops.flows.index import Label
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._ops.worker import workers
+from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
@@ -105,6 +106,7 @@ class FlowProducer(SyncFacade):
         )
 
 
+@explain_methods
 class Flow:
     """A flow on the server. Holds no state of its own: every call asks the server."""
 
@@ -295,6 +297,7 @@ class AsyncFlowProducer(AsyncFacade):
         )
 
 
+@explain_methods
 class AsyncFlow:
     """``Flow`` with awaitable calls; same arguments, same errors."""
 

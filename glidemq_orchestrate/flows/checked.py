@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from glidemq_orchestrate.arguments import ODD, check_fields
 from glidemq_orchestrate.codec import encode
 from glidemq_orchestrate.errors import (
     FlowTooLarge,
+    GlideMQError,
     InvalidFlow,
     InvalidJob,
 )
@@ -124,6 +126,31 @@ def check_flow(spec: FlowSpec, *, is_part: bool = False) -> CheckedFlow:
         ConfigurationError: A queue name is not valid.
         EncodeError, PayloadTooLarge: A payload is not JSON or over 1 MiB; the message names the node.
     """
+    try:
+        return _checked(spec, is_part=is_part)
+    except ODD as exc:
+        _explain(spec, exc)
+        raise
+
+
+def _explain(spec: FlowSpec, exc: Exception) -> None:
+    """Raise the error that explains another one, if a value of the wrong type does."""
+    if isinstance(exc, GlideMQError):
+        return
+    if not isinstance(spec, FlowSpec):
+        raise InvalidFlow(f"a flow must be a FlowSpec, got {type(spec).__name__}") from exc
+    try:
+        check_fields(spec, InvalidFlow)
+        for at, node in enumerate(spec.nodes):
+            try:
+                check_fields(node, InvalidFlow)
+            except InvalidFlow as fault:
+                raise InvalidFlow(f"node number {at}: {fault}") from None
+    except InvalidFlow as fault:
+        raise fault from exc
+
+
+def _checked(spec: FlowSpec, *, is_part: bool) -> CheckedFlow:
     _check_spec(spec)
     nodes = {node.name: node for node in spec.nodes}
     inner = {name: [other for other in node.after if other in nodes] for name, node in nodes.items()}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from glidemq_orchestrate.arguments import explained
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import DuplicateNode, InvalidFlow
 from glidemq_orchestrate.flows.rules import Dependency
@@ -16,6 +17,7 @@ Part: TypeAlias = "FlowNode | FlowSpec | Iterable[FlowNode]"
 """A node, nodes, or a flow, which is then nested under its name."""
 
 
+@explained(InvalidFlow)
 def group(*parts: Part) -> list[FlowNode]:
     """Put parts side by side: none waits for another.
 
@@ -29,6 +31,7 @@ def group(*parts: Part) -> list[FlowNode]:
     return nodes
 
 
+@explained(InvalidFlow)
 def chain(*parts: Part) -> list[FlowNode]:
     """Put parts one after the other: the first nodes of each wait for all last nodes of the previous part.
 
@@ -44,6 +47,7 @@ def chain(*parts: Part) -> list[FlowNode]:
     return group(*linked)
 
 
+@explained(InvalidFlow)
 def chord(header: Iterable[Part], body: Part) -> list[FlowNode]:
     """Put parts side by side and ``body`` after all; its first nodes get the results of their last nodes.
 
@@ -53,6 +57,7 @@ def chord(header: Iterable[Part], body: Part) -> list[FlowNode]:
     return chain(group(*header), body)
 
 
+@explained(InvalidFlow)
 def nested(flow: FlowSpec, *, name: str | None = None, after: Sequence[str] = ()) -> list[FlowNode]:
     """Make a flow a part of another: every node is called ``name/node``.
 
@@ -70,6 +75,7 @@ def nested(flow: FlowSpec, *, name: str | None = None, after: Sequence[str] = ()
     return _after(nodes, after)
 
 
+@explained(InvalidFlow)
 def map_over(
     template: FlowNode, items: Iterable[JsonLike], *, collect: FlowNode | None = None
 ) -> list[FlowNode]:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final, Self, TypeAlias
 
 from glidemq_orchestrate.errors import InvalidFlow
+from glidemq_orchestrate.names import described
 
 
 class OnFailure(StrEnum):
@@ -80,6 +81,8 @@ class Dependency(str):
 
     def __new__(cls, name: str, on_failure: OnFailure | str | None = None) -> Self:
         """Create the name with its policy."""
+        if not isinstance(name, str):
+            raise InvalidFlow(f"a dependency must be the name of a node, got {described(name)}")
         made = super().__new__(cls, name)
         made.on_failure = None if on_failure is None else read_policy(on_failure, where=f"dependency {name}")
         return made
@@ -148,10 +151,9 @@ def read_policy(value: str, *, where: str) -> OnFailure:
     Raises:
         InvalidFlow: There is no such policy.
     """
-    try:
+    if isinstance(value, str) and value in tuple(OnFailure):
         return OnFailure(value)
-    except ValueError as exc:
-        raise InvalidFlow(f"{where}: on_failure {value!r} is unknown; use {_listed(OnFailure)}") from exc
+    raise InvalidFlow(f"{where}: on_failure {described(value)} is unknown; use {_listed(OnFailure)}")
 
 
 def read_rule(value: str, *, where: str) -> Rule:
@@ -160,10 +162,9 @@ def read_rule(value: str, *, where: str) -> Rule:
     Raises:
         InvalidFlow: There is no such rule.
     """
-    try:
+    if isinstance(value, str) and value in tuple(Rule):
         return Rule(value)
-    except ValueError as exc:
-        raise InvalidFlow(f"{where}: rule {value!r} is unknown; use {_listed(Rule)}") from exc
+    raise InvalidFlow(f"{where}: rule {described(value)} is unknown; use {_listed(Rule)}")
 
 
 def _listed(names: type[StrEnum]) -> str:

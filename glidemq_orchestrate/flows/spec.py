@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NewType
 
+from glidemq_orchestrate.arguments import explained
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.errors import FailedNode, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.forms.forms import FlowForms
@@ -86,6 +87,7 @@ class FlowSpec(FlowForms):
     queue_timeout: timedelta | None = None
 
     @classmethod
+    @explained(InvalidFlow)
     def from_dict(cls, wire: Mapping[str, Any]) -> FlowSpec:
         """Build from the form of a flow file.
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
+from glidemq_orchestrate.arguments import check_fields
 from glidemq_orchestrate.errors import InvalidJob
+from glidemq_orchestrate.names import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,12 @@ class Backoff:
     def __post_init__(self) -> None:
         """Refuse values that no worker could apply."""
         if self.kind not in ("fixed", "exponential"):
-            raise InvalidJob(f"backoff kind {self.kind!r} is unknown; use 'fixed' or 'exponential'")
+            raise InvalidJob(f"backoff kind {described(self.kind)} is unknown; use 'fixed' or 'exponential'")
+        check_fields(self, InvalidJob)
         if self.delay < timedelta(0):
             raise InvalidJob(f"backoff delay must not be negative, got {self.delay}")
         if not 0 <= self.jitter <= 1:
-            raise InvalidJob(f"backoff jitter must be between 0 and 1, got {self.jitter}")
+            raise InvalidJob(f"backoff jitter must be between 0 and 1, got {described(self.jitter)}")
 
 
 MAX_DELAY_MS = 7 * 24 * 3600 * 1000

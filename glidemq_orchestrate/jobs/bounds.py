@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate.errors import GlideMQError, InvalidJob
-from glidemq_orchestrate.names import NameRule
+from glidemq_orchestrate.names import NameRule, described
 
 MAX_DURATION: Final = timedelta(days=10_000)  # scores of waiting jobs have 42 bits for a time in ms
 
@@ -25,9 +25,9 @@ def whole(
         InvalidJob, or ``error``: The value is refused.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise error(f"{name} must be a whole number of at least {least}, got {value!r}")
+        raise error(f"{name} must be a whole number of at least {least}, got {described(value)}")
     if value > (2**53 if most is None else most):
-        raise error(f"{name} must be at most {2**53 if most is None else most}, got {value!r}")
+        raise error(f"{name} must be at most {2**53 if most is None else most}, got {described(value)}")
 
 
 def amount(name: str, value: object, *, least: float = 0.0) -> None:
@@ -37,7 +37,7 @@ def amount(name: str, value: object, *, least: float = 0.0) -> None:
         InvalidJob: The value is refused.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 2**40:
-        raise InvalidJob(f"{name} must be a number from {least:g} to {2**40}, got {value!r}")
+        raise InvalidJob(f"{name} must be a number from {least:g} to {2**40}, got {described(value)}")
 
 
 def lasting(

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.names import described
 
 if TYPE_CHECKING:
     from croniter import croniter
@@ -54,7 +55,9 @@ class Cron:
                 f"cron must have at most {MOST_CHARACTERS} characters, got {len(pattern):,}"
             )
         if len(fields) not in (5, 6):
-            raise ConfigurationError(f"cron must have 5 fields, or 6 with seconds first, got {pattern!r}")
+            raise ConfigurationError(
+                f"cron must have 5 fields, or 6 with seconds first, got {described(pattern)}"
+            )
         first = 6 - len(fields)
         checked = [_field(first + at, text) for at, text in enumerate(fields)]
         if zone is not None:
@@ -149,4 +152,4 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as exc:
-        raise ConfigurationError(f"time_zone {name!r} is unknown on this machine") from exc
+        raise ConfigurationError(f"time_zone {described(name)} is unknown on this machine") from exc

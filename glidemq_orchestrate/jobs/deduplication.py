@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named
+from glidemq_orchestrate.names import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Deduplication:
         named("deduplication.id", self.id)
         if self.mode not in ("simple", "throttle", "debounce"):
             raise InvalidJob(
-                f"deduplication.mode {self.mode!r} is unknown; use 'simple', 'throttle' or 'debounce'"
+                f"deduplication.mode {described(self.mode)} is unknown; "
+                "use 'simple', 'throttle' or 'debounce'"
             )
         if self.ttl is not None:
             lasting("deduplication.ttl", self.ttl, least=timedelta(milliseconds=1))

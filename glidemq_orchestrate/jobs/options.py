@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from glidemq_orchestrate.arguments import check_fields
 from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.errors import ConfigurationError, EncodeError, InvalidJob
 from glidemq_orchestrate.jobs.backoff import Backoff
@@ -38,6 +39,7 @@ class Fallback:
     def __post_init__(self) -> None:
         """Refuse a model that is not a name, and metadata that is not JSON."""
         named("fallbacks.model", self.model)
+        check_fields(self, InvalidJob)
         try:
             encode(self.metadata, where="fallbacks.metadata")
         except EncodeError as exc:
@@ -131,6 +133,7 @@ class JobOptions:
             raise InvalidJob("lifo and ordering cannot be combined")
         check_retention("remove_on_complete", self.remove_on_complete)
         check_retention("remove_on_fail", self.remove_on_fail)
+        check_fields(self, InvalidJob)
         self._check_cost()
 
     def to_wire(self) -> str:

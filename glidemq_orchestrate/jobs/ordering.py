@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from glidemq_orchestrate.arguments import check_fields
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named, whole
 
@@ -58,6 +59,7 @@ class Ordering:
         if self.key == "__":
             raise InvalidJob("ordering.key must not be '__', which glide-mq reserves")
         whole("ordering.concurrency", self.concurrency, 1)
+        check_fields(self, InvalidJob)
 
 
 def ordering_wire(ordering: Ordering) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.jobs.bounds import lasting, whole
+from glidemq_orchestrate.names import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +35,7 @@ Retention: TypeAlias = "bool | int | Keep"
 def check_retention(name: str, value: object) -> None:
     if isinstance(value, bool | Keep):
         return
-    if not isinstance(value, int) or value < 1:
-        raise InvalidJob(f"{name} must be True, False, a count of at least 1 or a Keep, got {value!r}")
+    if not isinstance(value, int) or not 1 <= value <= 2**53:
+        raise InvalidJob(
+            f"{name} must be True, False, a count of at least 1 or a Keep, got {described(value)}"
+        )

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal
 
+from glidemq_orchestrate.arguments import check_fields
 from glidemq_orchestrate.codec import Json, JsonLike, encode, is_utf8
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidJob
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.cron import Cron
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
-from glidemq_orchestrate.names import JOB_NAME
+from glidemq_orchestrate.names import JOB_NAME, described
 from glidemq_orchestrate.stored import moment
 
 LOGICAL_TIME: Final = "logicalTime"
@@ -73,6 +74,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Refuse values out of range and options that conflict."""
+        check_fields(self, ConfigurationError, without=("catch_up",))
         modes = ("every", "cron", "repeat_after_complete")
         if sum(getattr(self, mode) is not None for mode in modes) != 1:
             raise ConfigurationError("a schedule needs exactly one of every, cron and repeat_after_complete")
@@ -94,12 +96,12 @@ class Schedule:
 
     def _check_counts(self) -> None:
         if self.limit is not None and (isinstance(self.limit, bool) or self.limit < 1):
-            raise ConfigurationError(f"limit must be at least 1, got {self.limit!r}")
+            raise ConfigurationError(f"limit must be at least 1, got {described(self.limit)}")
         if self.catch_up not in tuple(CatchUp):
-            raise ConfigurationError(f"catch_up must be skip, last or all, got {self.catch_up!r}")
+            raise ConfigurationError(f"catch_up must be skip, last or all, got {described(self.catch_up)}")
         if not 1 <= self.catch_up_limit <= MOST_CAUGHT_UP:
             raise ConfigurationError(
-                f"catch_up_limit must be 1 to {MOST_CAUGHT_UP}, got {self.catch_up_limit}"
+                f"catch_up_limit must be 1 to {MOST_CAUGHT_UP}, got {described(self.catch_up_limit)}"
             )
         if self.repeat_after_complete is not None and self.catch_up != CatchUp.SKIP:
             raise ConfigurationError(
@@ -149,6 +151,7 @@ class JobTemplate:
 
     def __post_init__(self) -> None:
         """Refuse options that would be ignored."""
+        check_fields(self, InvalidJob, without=("name", "data"))
         if self.options.delay or self.options.job_id is not None:
             raise InvalidJob("the options of a scheduler's template cannot have delay or job_id")
         if self.name is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from glidemq_orchestrate.errors import InvalidJob
 from glidemq_orchestrate.jobs.bounds import amount, lasting, milliseconds, named
 
 
@@ -41,6 +42,10 @@ class Usage:
             if getattr(self, name) is not None:
                 named(name, getattr(self, name))
         for name in ("tokens", "costs"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise InvalidJob(
+                    f"{name} must be numbers by category, got {type(getattr(self, name)).__name__}"
+                )
             for category, value in getattr(self, name).items():
                 named(f"category of {name}", category)
                 amount(f"{name}.{category}", value)

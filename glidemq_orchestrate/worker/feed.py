@@ -80,6 +80,9 @@ class Runner(Protocol):
     def begin(self, begun: list[Attempt]) -> None:
         """Run the fetched jobs."""
 
+    def freed(self) -> None:
+        """Let every queue of the worker check again: there was no place, and now there is."""
+
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Handle the server's verdict on an outcome."""
 
@@ -233,11 +236,13 @@ class Feed:
 
     def _release(self, flight: Flight) -> None:
         if flight.is_out:
-            flight.is_out = False
+            flight.is_out, was_full = False, not self._slots.room()
             self._slots.reserved -= flight.request.wanted
             self._calls_out -= 1
             if not self._calls_out:
                 self._all_replied.set()
+            if was_full and flight.request.wanted:
+                self._runner.freed()
 
     def _lane_ended(self, lane: Lane, task: asyncio.Task[None]) -> None:
         """Free the lane, however its task ended; outcomes that it could not report are sent again."""
@@ -291,6 +296,7 @@ class Feed:
                 flight.request = replace(flight.request, again=True)
             except Exception as exc:  # noqa: BLE001  a refusal or an unreadable reply ends no service
                 self._failures.report(what, exc)
+                self._release(flight)  # before the pause: other queues may use its places
                 await self._refused(flight, exc)
                 return None
             else:

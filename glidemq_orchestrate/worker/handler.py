@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.names import described
 from glidemq_orchestrate.worker.context import Context
 
 MAX_BATCH: Final = 1_000
@@ -77,6 +79,7 @@ class Registered:
     batch_wait: float = 0.0
 
 
+@explain_methods
 class Handlers:
     """Handlers by job name, for one or several workers.
 
@@ -132,7 +135,7 @@ class Handlers:
         """
         _check_name(name)
         if not 1 <= size <= MAX_BATCH:
-            raise ConfigurationError(f"the size of a batch must be 1 to {MAX_BATCH}, got {size}")
+            raise ConfigurationError(f"the size of a batch must be 1 to {MAX_BATCH}, got {described(size)}")
         if wait < timedelta(0):
             raise ConfigurationError(f"the wait of a batch must not be negative, got {wait}")
 

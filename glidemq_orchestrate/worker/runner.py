@@ -233,6 +233,10 @@ class JobRunner:
                     self._messenger.send(kind, attempt, text)
                     return
 
+    def freed(self) -> None:
+        """Let every queue check again: places that were requested have not been used."""
+        self._wake()
+
     def settled(self, outcome: Outcome, verdict: str) -> None:
         """Log and emit the server's verdict on an outcome."""
         self._log.verdict(outcome, verdict)

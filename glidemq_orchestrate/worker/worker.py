@@ -30,6 +30,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.names import described
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.worker.allowed_imports import check_packages
 from glidemq_orchestrate.worker.caller import Caller
@@ -119,14 +120,18 @@ class Worker(Service):
             count("prefetch", prefetch, 0)
         if rate_limit is not None:
             if not isinstance(rate_limit, tuple) or len(rate_limit) != 2:
-                raise ConfigurationError(f"rate_limit must be a count and a timedelta, got {rate_limit!r}")
+                raise ConfigurationError(
+                    f"rate_limit must be a count and a timedelta, got {described(rate_limit)}"
+                )
             count("the count of rate_limit", rate_limit[0], 1)
             time_of("the time of rate_limit", rate_limit[1], least=timedelta(milliseconds=1))
         time_of("lock_duration", lock_duration, least=timedelta(seconds=1))
         time_of("shutdown_timeout", shutdown_timeout, least=timedelta(0))
         for kind, what, value in ((Handlers, "handlers", handlers), (TokenLimit, "token_limit", token_limit)):
             if value is not None and not isinstance(value, kind):
-                raise ConfigurationError(f"{what} must be of the type {kind.__name__}, got {value!r}")
+                raise ConfigurationError(
+                    f"{what} must be of the type {kind.__name__}, got {described(value)}"
+                )
         self.handlers = handlers or Handlers()
         self._queues = {name: QueueKeys(self._prefix, check_queue_name(name)) for name in queues}
         self._lock_ms, self._max_stalled = milliseconds(lock_duration), max_stalled

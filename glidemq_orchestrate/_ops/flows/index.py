@@ -15,6 +15,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.names import described
 
 ABANDONED_AFTER: Final = timedelta(minutes=15)
 TOMBSTONE: Final = timedelta(days=30)
@@ -36,7 +37,7 @@ def list_flows(  # noqa: PLR0913  one filter each
     """List the newest flows of all home queues that match the filters."""
     wanted = _filter(state, label, since)
     if not 1 <= limit <= MOST_LISTED:
-        raise ConfigurationError(f"limit must be 1 to {MOST_LISTED:,}, got {limit}")
+        raise ConfigurationError(f"limit must be 1 to {MOST_LISTED:,}, got {described(limit)}")
     start = Position() if before is None else Position(str(_ms(before.created_at)), before.id)
     found: list[FlowStatus] = []
     for home in (yield from ask(index.homes(prefix))):
@@ -57,9 +58,9 @@ def _of_home(home: QueueKeys, wanted: Filter, start: Position, limit: int) -> Op
 
 def _filter(state: FlowState | str | None, label: Label | None, since: datetime | None) -> Filter:
     if state is not None and state not in list(FlowState):
-        raise ConfigurationError(f"state must be one of {', '.join(FlowState)}, got {state!r}")
+        raise ConfigurationError(f"state must be one of {', '.join(FlowState)}, got {described(state)}")
     if label is not None and (isinstance(label, str) or len(label) != 2):
-        raise ConfigurationError(f"label must be a pair of key and value, got {label!r}")
+        raise ConfigurationError(f"label must be a pair of key and value, got {described(label)}")
     if since is not None and since.tzinfo is None:
         raise ConfigurationError("since must have a time zone")
     return Filter(str(state or ""), label, None if since is None else _ms(since))

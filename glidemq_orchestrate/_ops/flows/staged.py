@@ -33,6 +33,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.names import described
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 Path = Literal["staged", "portable"]
@@ -66,7 +67,9 @@ def check_on_existing(on_existing: str) -> None:
         ConfigurationError: There is no such choice.
     """
     if on_existing not in _AGAIN:
-        raise ConfigurationError(f"on_existing must be one of {', '.join(_AGAIN)}, got {on_existing!r}")
+        raise ConfigurationError(
+            f"on_existing must be one of {', '.join(_AGAIN)}, got {described(on_existing)}"
+        )
 
 
 def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:

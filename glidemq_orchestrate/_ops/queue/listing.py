@@ -21,6 +21,7 @@ from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import KeyName, QueueKeys
+from glidemq_orchestrate.names import described
 
 PAGE: Final = 500
 READ: Final = 100
@@ -317,7 +318,7 @@ def _prioritized(queue: QueueKeys) -> Op[int]:
 def _check_bounds(limit: int, look_at: int | None) -> None:
     for name, value in (("limit", limit), ("look_at", look_at)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise ConfigurationError(f"{name} must be a whole number of at least 0, got {value!r:.40}")
+            raise ConfigurationError(f"{name} must be a whole number of at least 0, got {described(value)}")
 
 
 def _has_data(text: str | None, wanted: Mapping[str, JsonLike]) -> bool:

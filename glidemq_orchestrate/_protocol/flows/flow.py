@@ -89,7 +89,12 @@ def restart_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]
 
 def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:
     """End expired jobs, nodes and flows of a home queue: how many were due, and when the next are, or -1."""
-    return function("gmo_expire_due", [queue.key("gmo:due")], (now_ms,), lambda reply: (reply[0], reply[1]))
+
+    def decode(reply: Any) -> tuple[int, int]:
+        count, next_ms = replies.integers(reply)
+        return count, next_ms
+
+    return function("gmo_expire_due", [queue.key("gmo:due")], (now_ms,), decode)
 
 
 def flow_home_queue(prefix: str, flow_id: str) -> Call[str | None]:
@@ -101,7 +106,7 @@ def flow_status(queue: QueueKeys, flow_id: str) -> Call[FlowStatus]:
     """The record of a flow, in constant time."""
 
     def decode(reply: Any) -> FlowStatus:
-        return read_status(queue, flow_id, replies.pairs(reply))
+        return read_status(queue, flow_id, replies.fields(reply))
 
     return function("gmo_flow_status", [queue.flow(flow_id)], (0, flow_id), decode)
 

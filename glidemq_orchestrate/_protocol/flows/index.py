@@ -54,8 +54,8 @@ def list_flows(
     def decode(reply: Any) -> tuple[Position | None, list[FlowStatus]]:
         time, flow_id, *rest = reply
         rows = zip(rest[::2], rest[1::2], strict=True)
-        found = [read_status(home, name, replies.pairs(fields)) for name, fields in rows]
-        return (Position(time, flow_id) if time else None), found
+        found = [read_status(home, replies.text(name), replies.fields(fields)) for name, fields in rows]
+        return (Position(replies.text(time), replies.text(flow_id)) if time else None), found
 
     args = (0, json.dumps(words), min(count, PAGE))
     return function("gmo_list_flows", [home.flows()], args, decode)
@@ -82,7 +82,7 @@ def sweep(home: QueueKeys, *, abandoned_before_ms: int, tombstone_ms: int, now_m
 
     def decode(reply: Any) -> Swept:
         busy, removed, ms = (reply, "", 0) if isinstance(reply, int) else reply
-        return Swept(busy == 1, removed, ms)
+        return Swept(busy == 1, replies.text(removed), replies.integer(ms))
 
     return function("gmo_sweep", [home.flows()], args, decode)
 

@@ -90,7 +90,7 @@ def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str,
         "gmo_flow_results",
         [queue.flow(flow_id)],
         (0, flow_id, cursor, PAGE),
-        lambda reply: (reply[0], replies.pairs(reply[1])),
+        replies.page,
     )
 
 
@@ -105,7 +105,7 @@ def node_inputs(queue: QueueKeys, job_id: str, cursor: str) -> Call[tuple[str, d
         "gmo_node_inputs",
         [queue.job(job_id)],
         (0, job_id, cursor, PAGE),
-        lambda reply: (reply[0], replies.pairs(reply[1])),
+        replies.page,
     )
 
 

@@ -38,7 +38,7 @@ def activate(queue: QueueKeys, job_id: str, entry_id: str, group: str, now_ms: i
     """Start a run: the fields of the job, or a status text."""
 
     def decode(reply: Any) -> Any:
-        return reply if isinstance(reply, str) else replies.pairs(reply)
+        return reply if isinstance(reply, str) else replies.fields(reply)
 
     keys = [queue.job(job_id), queue.key("stream")]
     return function("glidemq_moveToActive", keys, (now_ms, entry_id, group, job_id, 1), decode)

@@ -22,7 +22,7 @@ def remove_jobs(queue: QueueKeys, jobs: Iterable[tuple[str, str]], event: str, n
 
     def decode(reply: Any) -> Removal:
         words, elsewhere = reply
-        return words, list(zip(elsewhere[::2], elsewhere[1::2], strict=True))
+        return replies.texts(words), list(zip(elsewhere[::2], elsewhere[1::2], strict=True))
 
     args: list[Word] = [now_ms, event]
     args += chain.from_iterable(jobs)
@@ -31,12 +31,17 @@ def remove_jobs(queue: QueueKeys, jobs: Iterable[tuple[str, str]], event: str, n
 
 def retry_jobs(queue: QueueKeys, job_ids: Sequence[str], now_ms: int) -> Call[list[str]]:
     """Run failed jobs again; returns a word for each."""
-    return function("gmo_retry_jobs", [queue.key("id")], (now_ms, *job_ids), list)
+    return function("gmo_retry_jobs", [queue.key("id")], (now_ms, *job_ids), replies.texts_of(len(job_ids)))
 
 
 def revoke_job(queue: QueueKeys, job_id: str, now_ms: int) -> Call[tuple[str, str]]:
     """Fail a job that is not running, flag one that is; returns the word and a flow to be advanced."""
-    return function("gmo_revoke_job", [queue.job(job_id)], (now_ms, job_id), tuple)
+
+    def decode(reply: Any) -> tuple[str, str]:
+        word, flow_id = replies.texts(reply)
+        return word, flow_id
+
+    return function("gmo_revoke_job", [queue.job(job_id)], (now_ms, job_id), decode)
 
 
 def update_job(queue: QueueKeys, job_id: str, field: str, value: str | int, now_ms: int) -> Call[int]:

@@ -22,6 +22,6 @@ def orchestrate_version() -> Call[tuple[str, str]]:
     def decode(reply: Any) -> tuple[str, str]:
         if not isinstance(reply, list) or len(reply) != 2:
             raise ProtocolError("the reply of gmo_version is not version and sha256")
-        return reply[0], reply[1]
+        return replies.text(reply[0]), replies.text(reply[1])
 
     return function("gmo_version", (), (), decode)

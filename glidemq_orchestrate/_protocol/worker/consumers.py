@@ -37,7 +37,7 @@ def consumers(queue: QueueKeys, group: str = GROUP) -> Call[list[dict[str, Any]]
         "CONSUMERS",
         queue.key("stream"),
         group,
-        decode=lambda reply: [replies.mapping(c) for c in reply],
+        decode=lambda reply: [_consumer(replies.mapping(one)) for one in reply],
     )
 
 
@@ -60,3 +60,7 @@ def has_pending(queue: QueueKeys, consumer: str) -> Call[bool]:
 def drop_consumer(queue: QueueKeys, consumer: str) -> Call[None]:
     """Remove a consumer that holds no entry."""
     return command("XGROUP", "DELCONSUMER", queue.key("stream"), GROUP, consumer, decode=replies.anything)
+
+
+def _consumer(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"name": str(fields["name"]), "pending": int(fields["pending"]), "idle": int(fields["idle"])}

@@ -96,10 +96,10 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
         name, token = queue.queue, request.token
         return Answer(
             [readable(verdict) for verdict in verdicts],
-            flows,
+            replies.texts(flows),
             [Attempt.from_row(name, token, row) for row in rows],
-            (stream, events) if stream else None,
-            due,
+            (replies.text(stream), replies.text(events)) if stream else None,
+            replies.integer(due),
             Held(held),
             [readable(trouble) for trouble in troubles],
         )
@@ -126,7 +126,7 @@ def heartbeat(queue: QueueKeys, held: Sequence[Attempt], now_ms: int) -> Call[li
     words: list[Word] = [now_ms]
     for attempt in held:
         words += (attempt.job_id, attempt.token, attempt.processed_on)
-    return function("gmo_heartbeats", [queue.key("stream")], words, list, repeatable=True)
+    return function("gmo_heartbeats", [queue.key("stream")], words, replies.integers, repeatable=True)
 
 
 def wake(queue: QueueKeys, stream: str, events: str, block_ms: int) -> Call[Any]:

@@ -58,7 +58,7 @@ def settle_foreign(
 
     def decode(reply: Any) -> tuple[Position, bool, int]:
         score, passed, more, settled = reply
-        return Position(score, int(passed)), more == 1, settled
+        return Position(replies.text(score), int(passed)), more == 1, replies.integer(settled)
 
     args = (now_ms, place.score, place.passed, LOOK)
     return function("gmo_settle_foreign", [queue.key(ended)], args, decode)

@@ -12,7 +12,7 @@ def reclaim(
 ) -> Call[list[str]]:
     """Reclaim the jobs of dead workers. Returns the flows that need ``advance_flow``."""
     args = (now_ms, GROUP, consumer, lock_ms, lock_ms, max_stalled)
-    return function("gmo_reclaim", [queue.key("stream")], args, list)
+    return function("gmo_reclaim", [queue.key("stream")], args, replies.texts)
 
 
 def forget_workers(queue: QueueKeys, group: str, silent_ms: int, now_ms: int) -> Call[int]:

@@ -8,6 +8,7 @@ from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
+from glidemq_orchestrate.names import described
 from glidemq_orchestrate.settings import Address
 
 Compression = Literal["none", "gzip"]
@@ -49,5 +50,5 @@ class AsyncQueueBase(AsyncFacade):
 
 def _is_packed(compression: str) -> bool:
     if compression not in ("none", "gzip"):
-        raise ConfigurationError(f"compression {compression!r} is unknown; use 'none' or 'gzip'")
+        raise ConfigurationError(f"compression {described(compression)} is unknown; use 'none' or 'gzip'")
     return compression == "gzip"

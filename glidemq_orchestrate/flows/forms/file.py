@@ -28,7 +28,7 @@ _DURATION: Final = TypeAdapter(timedelta)
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
 
 
 class FallbackFile(_Strict):

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.names import described
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.handler import JobEvent
 
@@ -85,11 +86,13 @@ def check_middleware(given: Iterable[object]) -> tuple[Middleware, ...]:
             not asynchronous, or ``on_event`` is.
     """
     if not isinstance(given, Iterable):
-        raise ConfigurationError(f"middleware must be a list of instances of Middleware, got {given!r}")
+        raise ConfigurationError(
+            f"middleware must be a list of instances of Middleware, got {described(given)}"
+        )
     checked: list[Middleware] = []
     for one in given:
         if not isinstance(one, Middleware):
-            raise ConfigurationError(f"middleware must be instances of Middleware, got {one!r}")
+            raise ConfigurationError(f"middleware must be instances of Middleware, got {described(one)}")
         if not inspect.iscoroutinefunction(one.around):
             raise ConfigurationError(f"{type(one).__name__}.around must be an async method")
         if inspect.iscoroutinefunction(one.on_event):

@@ -16,6 +16,7 @@ from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.names import described
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.middleware.charging import call_and_charge
@@ -46,15 +47,16 @@ class TokenLimit:
         """Refuse values that limit nothing."""
         if isinstance(self.max_tokens, bool) or not isinstance(self.max_tokens, int) or self.max_tokens < 1:
             raise ConfigurationError(
-                f"token_limit.max_tokens must be a whole number of at least 1, got {self.max_tokens!r}"
+                "token_limit.max_tokens must be a whole number of at least 1, "
+                f"got {described(self.max_tokens)}"
             )
         if not isinstance(self.per, timedelta) or self.per < timedelta(milliseconds=1):
             raise ConfigurationError(
-                f"token_limit.per must be a timedelta of at least a millisecond, got {self.per!r}"
+                f"token_limit.per must be a timedelta of at least a millisecond, got {described(self.per)}"
             )
         if self.scope not in ("queue", "worker", "both"):
             raise ConfigurationError(
-                f"token_limit.scope must be 'queue', 'worker' or 'both', got {self.scope!r}"
+                f"token_limit.scope must be 'queue', 'worker' or 'both', got {described(self.scope)}"
             )
 
 

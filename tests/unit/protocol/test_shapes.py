@@ -1,0 +1,61 @@
+"""A reply without the form of replies to its command is refused, whatever its decoder makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate._protocol import replies
+from glidemq_orchestrate._protocol.call import command
+from glidemq_orchestrate._protocol.flows.flow import expire_due
+from glidemq_orchestrate._protocol.queue.changes import retry_jobs, revoke_job
+from glidemq_orchestrate._protocol.worker.consumers import consumers
+from glidemq_orchestrate.errors import ProtocolError
+from glidemq_orchestrate.keys import QueueKeys
+
+KEYS = QueueKeys("glide", "etl")
+ENTRY = ["1-1", ["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "good", "bad"),
+    [
+        (("GET", "k"), [None, "x"], [1, ["x"]]),
+        (("HMGET", "k", "a", "b"), [["x", None]], [[], ["x"], ["x", 1], None, "xy", ["a", "b", "c"]]),
+        (("MGET", "k"), [[None]], [[], [1]]),
+        (("SMISMEMBER", "k", "a"), [[1]], [[], ["1"]]),
+        (("ZRANGE", "k", 0, 1), [[], ["a"]], ["ab", [1], [["a"]], None]),
+        (("HGETALL", "k"), [[], ["a", "b"], {"a": "b"}], [["a"], ["a", None], {"a": 1}, "ab"]),
+        (("HSCAN", "k", "0"), [["0", []]], [["0"], [0, []], ["0", [1]], "ab"]),
+        (("XRANGE", "k", "-", "+"), [[], [ENTRY], [["1-1", None]]], [[["1-1"]], [[1, []]], ENTRY, None]),
+        (
+            ("XREAD", "STREAMS", "k", "0"),
+            [None, [["k", [ENTRY]]], {"k": [ENTRY]}],
+            [[["k"]], ["k"], [["k", [1]]]],
+        ),
+        (("EXISTS", "k"), [1], ["1", None, [1]]),
+    ],
+)
+def test_the_form_of_a_reply(words: tuple[Any, ...], good: list[Any], bad: list[Any]) -> None:
+    call = command(*words, decode=replies.anything)
+    for reply in good:
+        assert call.read(reply) is None
+    for reply in bad:
+        with pytest.raises(ProtocolError, match=f"{words[0]}.* has not the form"):
+            call.read(reply)
+
+
+@pytest.mark.parametrize(
+    ("call", "reply"),
+    [
+        (retry_jobs(KEYS, ["1"], 0), []),
+        (retry_jobs(KEYS, ["1"], 0), [1]),
+        (revoke_job(KEYS, "1", 0), ["revoked", None]),
+        (expire_due(KEYS, 0), [[], []]),
+        (consumers(KEYS), [["pending", 1, "idle", 1]]),
+    ],
+)
+def test_the_form_of_the_reply_of_a_function(call: Any, reply: Any) -> None:
+    with pytest.raises(ProtocolError):
+        call.read(reply)
