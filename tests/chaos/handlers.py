@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from glidemq_orchestrate import Context, Handlers, JobEvent, Middleware, Skip, Unrecoverable
+from glidemq_orchestrate import Context, FlowNode, Handlers, JobEvent, Middleware, Skip, Unrecoverable
+from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.worker.context import FlowOfNode
 from tests.chaos.ledger import Ledger
 from tests.chaos.plan import Plan
 
@@ -55,6 +57,15 @@ def value_of(node: str, inputs: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps([node, values]).encode())
 
 
+async def _add(flow: FlowOfNode, nodes: list[FlowNode]) -> None:
+    """Add nodes; again while the server cannot be reached or has no memory."""
+    while True:
+        try:
+            return await flow.add_nodes_async(nodes)
+        except TransportError:
+            await asyncio.sleep(0.05)
+
+
 class Steps:
     """The handlers: they behave as the data of their job says.
 
@@ -83,7 +94,7 @@ class Steps:
         await asyncio.sleep(data["ms"] / 1000)
         planned = self._plan.by_id[data["flow"]]
         if ctx.flow and (step := planned.all_steps[str(ctx.node)]).grows:
-            await ctx.flow.add_nodes_async([more.node(planned.flow_id) for more in step.grows])
+            await _add(ctx.flow, [more.node(planned.flow_id) for more in step.grows])
         return self._decide(ctx)
 
     def in_a_thread(self, ctx: Context) -> int:
