@@ -37,8 +37,9 @@ class Book:
         self.forgotten = {entry["flow"] for entry in by_kind["submitted"] if self._is_forgotten(entry)}
         self.forgotten |= {entry["job"] for entry in by_kind["added"] if self._is_forgotten(entry)}
         self.slots: dict[str, set[str]] = defaultdict(set)
-        for entry in by_kind["tick"]:
-            self.slots[str(entry["slot"])].add(entry["job"])
+        for entry in by_kind["completed"]:  # what was not accepted may be lost by a failover, and fired again
+            if slot := self.begins.get(entry["run"], {}).get("slot"):
+                self.slots[slot].add(entry["run"])
 
     def _is_forgotten(self, entry: Entry) -> bool:
         return bool(self.emptied) and entry["at"] < self.emptied[-1]

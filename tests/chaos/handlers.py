@@ -25,16 +25,19 @@ class Recorder(Middleware):
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._runs: dict[tuple[str, str], str] = {}
 
     async def around(self, execution: Any, proceed: Any) -> Any:
         """Write, run, write."""
         attempt, context = execution.attempts[0], execution.contexts[0]
         run = f"{attempt.token}:{attempt.job_id}"
         about = {"run": run, "queue": attempt.queue, "job": attempt.job_id}
+        self._runs[attempt.queue, attempt.job_id] = run
         given = {name: value["run"] for name, value in context.inputs.items() if value}
         self._ledger.write(
-            "begin", **about, flow=context.flow_id, node=context.node, attempt=context.attempt, inputs=given
-        )
+            "begin", **about, flow=context.flow_id, node=context.node, attempt=context.attempt, inputs=given,
+            slot=context.data.get("logicalTime"),
+        )  # fmt: skip
         try:
             value = await proceed()
         except BaseException as exc:
@@ -46,8 +49,9 @@ class Recorder(Middleware):
     def on_event(self, event: JobEvent) -> None:
         """Write what the server has accepted or refused."""
         if event.kind != "active":
+            run = self._runs.get((event.queue, event.job_id))
             self._ledger.write(
-                event.kind, queue=event.queue, job=event.job_id, flow=event.flow_id, node=event.node
+                event.kind, run=run, queue=event.queue, job=event.job_id, flow=event.flow_id, node=event.node
             )
 
 
@@ -72,11 +76,10 @@ class Steps:
     Args:
         plan: What the nodes of each flow add while they run.
         cures: The folder with a file for each flow that has been retried.
-        ledger: For what is not seen around the call of a handler.
     """
 
-    def __init__(self, plan: Plan, cures: Path, ledger: Ledger) -> None:
-        self._plan, self._cures, self._ledger = plan, cures, ledger
+    def __init__(self, plan: Plan, cures: Path) -> None:
+        self._plan, self._cures = plan, cures
 
     def registry(self) -> Handlers:
         """All of them, by job name."""
@@ -111,8 +114,6 @@ class Steps:
 
     async def tick(self, ctx: Context) -> int:
         """A job of the schedule."""
-        data: Any = ctx.data
-        self._ledger.write("tick", job=ctx.job_id, slot=data["logicalTime"])
         return 1
 
     async def barrier(self, ctx: Context) -> int:

@@ -106,7 +106,7 @@ def worker(world: World, ledger: Ledger, number: int) -> None:
         world.url_for(number), queues=world.plan.queues, concurrency=CONCURRENCY, lock_duration=LEASE,
         prefetch=None if world.may_prefetch else 0,
         max_stalled=1_000_000, shutdown_timeout=timedelta(seconds=1), middleware=[Recorder(ledger)],
-        handlers=Steps(world.plan, world.cures, ledger).registry(),
+        handlers=Steps(world.plan, world.cures).registry(),
     )  # fmt: skip
     ledger.write("serves", worker=worker.id)
     try:

@@ -82,7 +82,9 @@ def from_nowhere(entries: Entries) -> None:
 
 
 def twice_in_a_slot(entries: Entries) -> None:
-    entries.append(of_kind(entries, "tick")[0] | {"job": "another"})
+    begin = next(entry for entry in of_kind(entries, "begin") if entry["slot"])
+    entries.append(begin | {"run": "another"})
+    entries.append(begin | {"run": "another", "kind": "completed"})
 
 
 def ended_otherwise(entries: Entries) -> None:
