@@ -108,6 +108,7 @@ wheel: setup  ## Build the three distributions into dist/.
 bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq and RQ.
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.library
+	$(BIN)/python -m benchmarks.confirm
 
 constraints: setup  ## Write down the versions that are installed.
 	$(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable > constraints.txt
