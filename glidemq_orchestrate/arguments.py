@@ -59,7 +59,7 @@ def explained(error: type[GlideMQError] = ConfigurationError) -> Callable[[F], F
 def explain_methods(kind: C) -> C:
     """Apply ``explained`` to the constructor and the public methods that a class defines."""
     for name, method in list(vars(kind).items()):
-        if isinstance(method, types.FunctionType) and (name == "__init__" or not name.startswith("_")):
+        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
             setattr(kind, name, explained()(method))
     return kind
 

@@ -62,7 +62,6 @@ def _run_one(name: str, seed: int, cases: int) -> int:
             _print(*(f"  * {one.what}" for one in list(report.findings.values())[known:]))
             known = len(report.findings)
 
-    faulthandler.enable()
     report = run(ENTRIES[name], seed, cases, hard=True, progress=say)
     _print(str(report), f"  repeat: python -m tests.fuzz --entry {name} --seed {seed} --cases {cases}")
     return int(bool(report.findings))
@@ -74,4 +73,5 @@ def _print(*lines: str) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
     app()
