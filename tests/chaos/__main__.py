@@ -41,6 +41,8 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     with tempfile.TemporaryDirectory() as scratch:
         while total["kills"] < kills:
             folder = (keep or Path(scratch)) / f"seed-{seed}"
+            if folder.exists():
+                raise typer.BadParameter(f"{folder} exists; remove it", param_hint="--keep")
             with console.status(f"seed {seed}") as status:
 
                 def show(text: str, number: int = seed, status: Status = status) -> None:
