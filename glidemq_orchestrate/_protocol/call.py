@@ -131,6 +131,24 @@ Request: TypeAlias = "Call[Any] | Batch"
 Op: TypeAlias = Generator[Request, Any, T]
 
 
+def each_request(op: Op[T], send: Callable[[Request], Generator[Request, Any, Any]]) -> Op[T]:
+    """Run an operation; each of its requests goes through ``send``, which returns the reply."""
+    try:
+        request = next(op)
+        while True:
+            try:
+                reply = yield from send(request)
+            except GlideMQError as exc:
+                request = op.throw(exc)
+            else:
+                request = op.send(reply)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        op.close()
+
+
 class Run(Protocol):
     """Drives an operation to its end; the parts of a worker have this instead of a connection."""
 

@@ -14,7 +14,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from glidemq_orchestrate._ops.queue.dead_letters import write_noted
@@ -36,6 +36,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.core import Slots, reconnect_delays, refuse
 from glidemq_orchestrate.worker.failure_log import FailureLog
+from glidemq_orchestrate.worker.flight import Flight, Lane
 from glidemq_orchestrate.worker.own_task import OwnTask
 from glidemq_orchestrate.worker.receipts import Receipts
 
@@ -46,32 +47,6 @@ BLOCK_MS: Final = 1_000
 LANES: Final = 2
 SETTLE_MS: Final = 5
 LONGEST_SECONDS: Final = 60.0
-
-
-@dataclass(slots=True)
-class Flight:
-    """A call under way.
-
-    Attributes:
-        request: The outcomes it carries, and how many jobs it requests.
-        unsent: The outcomes that would still have to be reported if it ended now.
-        is_out: Its places are reserved.
-    """
-
-    request: Request
-    unsent: Sequence[Outcome] = ()
-    is_out: bool = False
-
-    def __post_init__(self) -> None:
-        """Start with every outcome unsent."""
-        self.unsent = self.request.outcomes
-
-
-@dataclass(slots=True)
-class Lane:
-    """A task that makes one call after the other, and the one under way."""
-
-    flight: Flight | None
 
 
 class Runner(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request, Unconfirmed, ask_each
+from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request, Unconfirmed, ask_each, each_request
 from glidemq_orchestrate._protocol.server.confirm import wait_disk, wait_replicas
 from glidemq_orchestrate.confirmation import Confirmation
 from glidemq_orchestrate.errors import (
@@ -32,7 +32,7 @@ def unconfirmed(op: Op[T]) -> Op[T]:
     def send(request: Request) -> Generator[Request, Any, Any]:
         return (yield _unawaited(request))
 
-    return (yield from _each_request(op, send))
+    return (yield from each_request(op, send))
 
 
 def standing(op: Op[T]) -> Op[T]:
@@ -68,7 +68,7 @@ def standing(op: Op[T]) -> Op[T]:
         return error
 
     try:
-        value = yield from _each_request(op, send)
+        value = yield from each_request(op, send)
     except _ANSWERS as exc:
         if missed:
             raise not_confirmed() from exc
@@ -76,24 +76,6 @@ def standing(op: Op[T]) -> Op[T]:
     if missed:
         raise not_confirmed()
     return value
-
-
-def _each_request(op: Op[T], send: Any) -> Op[T]:
-    """Run an operation; each of its requests goes through ``send``, which returns the reply."""
-    try:
-        request = next(op)
-        while True:
-            try:
-                reply = yield from send(request)
-            except GlideMQError as exc:
-                request = op.throw(exc)
-            else:
-                request = op.send(reply)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        op.close()
 
 
 def _unawaited(request: Request) -> Request:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, Library, library
-from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request, ask
+from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request, ask, each_request
 from glidemq_orchestrate._protocol.server import libraries
 from glidemq_orchestrate._protocol.server.server import (
     cluster_primaries,
@@ -18,7 +18,6 @@ from glidemq_orchestrate._protocol.server.server import (
     server_info,
 )
 from glidemq_orchestrate.errors import (
-    GlideMQError,
     LibraryError,
     LibraryMissing,
     LibraryVersionMismatch,
@@ -82,20 +81,7 @@ def with_libraries(op: Op[T]) -> Op[T]:
     It may be lost again between loading and the repeat: on a server that is emptied more than once, or one
     that a failover replaces. After several losses in a row the error is raised in the operation.
     """
-    try:
-        request = next(op)
-        while True:
-            try:
-                reply = yield from _answered(request)
-            except GlideMQError as exc:
-                request = op.throw(exc)
-            else:
-                request = op.send(reply)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        op.close()
+    return each_request(op, _answered)
 
 
 def _answered(request: Request) -> Generator[Request, Any, Any]:
