@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from glidemq_orchestrate.arguments import explain_methods
+from glidemq_orchestrate.arguments import explained
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.names import described
@@ -79,7 +79,6 @@ class Registered:
     batch_wait: float = 0.0
 
 
-@explain_methods
 class Handlers:
     """Handlers by job name, for one or several workers.
 
@@ -97,6 +96,7 @@ class Handlers:
         self.job_hooks: list[JobHook] = []
         self.backoffs: dict[str, BackoffStrategy] = {}
 
+    @explained()
     def handler(self, name: str, *, process: bool = False) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
 
@@ -121,6 +121,7 @@ class Handlers:
 
         return register
 
+    @explained()
     def batch_handler(
         self, name: str, *, size: int, wait: timedelta = timedelta(milliseconds=50)
     ) -> Callable[[B], B]:
@@ -147,6 +148,7 @@ class Handlers:
 
         return register
 
+    @explained()
     def backoff(self, name: str) -> Callable[[S], S]:
         """Register a backoff for jobs that name it; called with the number of failures and the error.
 
@@ -166,21 +168,25 @@ class Handlers:
         if self._handlers.setdefault(name, registered).function is not registered.function:
             raise ConfigurationError(f"job {name!r} has a handler already")
 
+    @explained()
     def on_job(self, hook: J) -> J:
         """Register a function to call with each ``JobEvent``. It runs on the worker's loop: be quick."""
         self.job_hooks.append(hook)
         return hook
 
+    @explained()
     def on_start(self, hook: K) -> K:
         """Register a function that runs once before the worker takes jobs; if it raises, none are taken."""
         self.start_hooks.append(hook)
         return hook
 
+    @explained()
     def on_stop(self, hook: K) -> K:
         """Register a function that runs once after the worker's last job, also when starting failed."""
         self.stop_hooks.append(hook)
         return hook
 
+    @explained()
     def include(self, other: Handlers) -> None:
         """Add all handlers and hooks of another registry.
 
