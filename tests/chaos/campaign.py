@@ -17,7 +17,7 @@ from tests.chaos.leftovers import leftovers
 from tests.chaos.roles import CONCURRENCY
 from tests.chaos.round import Round, Size
 
-SETTLE_SECONDS: Final = 120.0
+SETTLE_SECONDS: Final = 300.0
 PROBE_SECONDS: Final = 30.0
 MOST_SURPRISES: Final = 10
 
