@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Final
 from tests.chaos.faults import BEHIND_A_PROXY, Fault, empty_server, fill_memory
 from tests.chaos.proxy import Proxy
 from tests.processes import lasting, spawn
-from tests.server.connections.topologies import SentinelServer, Server, running_primaries
+from tests.server.connections.topologies import Server, running_pair, running_primaries
 from tests.server.lua.servers import _wait_for_answer, valkey_binary
 
 
@@ -65,21 +64,11 @@ def cluster(folder: Path) -> Iterator[Ground]:
 def sentinel(folder: Path, confirm: str = "") -> Iterator[Ground]:
     """A primary and its replica, which Sentinel promotes when the primary is killed or frozen.
 
-    Without ``confirm`` what was acknowledged may be lost: ``tests.chaos.losses`` counts it.
+    Without ``confirm`` what was acknowledged may be lost: then the violations say what was.
     """
-    with ExitStack() as stack:
-
-        def keep(server: Server) -> Server:
-            stack.callback(server.close)
-            return server
-
-        first = keep(Member(folder / "first"))
-        second = keep(Member(folder / "second", "--replicaof", "127.0.0.1", str(first.port)))
-        while second.client.role()[3] != "connected":
-            time.sleep(0.02)
-        watching = keep(SentinelServer(folder / "sentinel", first.port))
-        url = f"valkey+sentinel://127.0.0.1:{watching.port}/main{confirm}"
-        yield Ground((first, second), url, url, spared=BEHIND_A_PROXY | {empty_server, fill_memory})
+    with running_pair(folder, Member) as pair:
+        url = f"valkey+sentinel://127.0.0.1:{pair.sentinel.port}/main{confirm}"
+        yield Ground(pair.servers, url, url, spared=BEHIND_A_PROXY | {empty_server, fill_memory})
 
 
 class Member(Server):

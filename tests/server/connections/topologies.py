@@ -113,15 +113,15 @@ class Pair:
 
 
 @contextmanager
-def running_pair(directory: Path) -> Iterator[Pair]:
+def running_pair(directory: Path, kind: type[Server] = Server) -> Iterator[Pair]:
     with ExitStack() as stack:
 
         def keep(server: Any) -> Any:
             stack.callback(server.close)
             return server
 
-        primary = keep(Server(directory / "primary"))
-        replica = keep(Server(directory / "replica", "--replicaof", "127.0.0.1", str(primary.port)))
+        primary = keep(kind(directory / "primary"))
+        replica = keep(kind(directory / "replica", "--replicaof", "127.0.0.1", str(primary.port)))
         while replica.client.role()[3] != "connected":
             time.sleep(0.02)
         sentinel = keep(SentinelServer(directory / "sentinel", primary.port))
