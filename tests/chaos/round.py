@@ -48,7 +48,6 @@ class Process:
     pid: int = 0
     is_ending: bool = False
     is_over: bool = False
-    starts: int = 0
 
 
 def _impatient(server: Server) -> Any:
@@ -84,6 +83,7 @@ class Size:
         pause: Mean seconds between two faults of processes.
         around: Mean seconds between two faults around them.
         workers: Processes that run jobs.
+        widest: Nodes of the largest fan-out.
     """
 
     flows: int = 60
@@ -249,4 +249,3 @@ class Round:
                 process.is_over = not was_ending and not code and process.role != "worker"
             if not process.pid and not process.is_over:
                 process.pid = self.nursery.start(process.role, process.number)
-                process.starts += 1

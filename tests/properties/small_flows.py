@@ -12,9 +12,8 @@ from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate._ops.worker import attempt as ops
-from glidemq_orchestrate._protocol.call import Batch, Op
+from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.worker.exchange import MOST_NODES, Kind, Outcome, Request
-from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 from tests.properties.simulation.ledger import PREFIX
@@ -99,16 +98,7 @@ class Bulk:
 
     def run(self, op: Op[Any]) -> Any:
         """Run an operation to its end."""
-        try:
-            request = next(op)
-            while True:
-                if isinstance(request, Batch):
-                    request = op.send([self.store.answer(call, self.now) for call in request.calls])
-                    continue
-                reply = self.store.answer(request, self.now)
-                request = op.throw(reply) if isinstance(reply, GlideMQError) else op.send(reply)
-        except StopIteration as stop:
-            return stop.value
+        return self.store.run(op, self.now)
 
     def problems(self, specs: Sequence[FlowSpec]) -> Iterator[str]:
         """Run flows; yield how those end that end in a way that their specification does not allow."""

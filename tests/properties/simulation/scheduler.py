@@ -131,16 +131,7 @@ class Scheduler:
 
     def run(self, op: Op[Any]) -> Any:
         """Run an operation to its end while everybody else stands still; nothing breaks."""
-        try:
-            request = next(op)
-            while True:
-                if isinstance(request, Batch):
-                    request = op.send([self.store.answer(call, self.now) for call in request.calls])
-                    continue
-                reply = self.store.answer(request, self.now)
-                request = op.throw(reply) if isinstance(reply, GlideMQError) else op.send(reply)
-        except StopIteration as stop:
-            return stop.value
+        return self.store.run(op, self.now)
 
     def go(self, is_over: Callable[[], bool], *, steps: int, ms: int) -> None:
         """Run until it is over, which is asked before time passes.

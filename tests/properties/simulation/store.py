@@ -23,7 +23,8 @@ from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate._io.packing import ESCAPES, pack
 from glidemq_orchestrate._io.translate import refused
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate._protocol.call import Call, Word
+from glidemq_orchestrate._protocol.call import Batch, Call, Op, Word
+from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.keys import GROUP
 
 ENDLESS_MS: Final = 10**10
@@ -106,6 +107,19 @@ class Store:
         """Close the connections."""
         self._connection.disconnect()
         self.client.close()
+
+    def run(self, op: Op[Any], now_ms: int) -> Any:
+        """Run an operation to its end at one moment."""
+        try:
+            request = next(op)
+            while True:
+                if isinstance(request, Batch):
+                    request = op.send([self.answer(call, now_ms) for call in request.calls])
+                    continue
+                reply = self.answer(request, now_ms)
+                request = op.throw(reply) if isinstance(reply, GlideMQError) else op.send(reply)
+        except StopIteration as stop:
+            return stop.value
 
     def answer(self, call: Call[Any], now: int) -> Any:
         """The reply of the server at this time; an error reply as the error that the driver makes of it."""
