@@ -29,6 +29,7 @@ from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 
 if TYPE_CHECKING:
+    import psutil
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ MASTER_VARIABLE: Final = "GLIDEMQ_SPARK_MASTER"
 CONF_VARIABLE: Final = "GLIDEMQ_SPARK_CONF"
 OLDEST_JAVA: Final = 17
 JVM_EXIT_SECONDS: Final = 15
+_SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"  # the main class of a JVM that PySpark starts
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark itself redacts
 _ADVICE: Final = (
     f"install a Java runtime of version {OLDEST_JAVA} or newer "
@@ -94,8 +96,25 @@ class SparkSettings:
         return {**settings, **self.conf, "spark.master": self.master}
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A session, and what has to be ended with it.
+
+    Attributes:
+        spark: The session.
+        jvm: Its JVM, a child of this process; None when another process has started it.
+        gateway: The connection to it; None when the program had a session before the worker asked for one.
+    """
+
+    spark: SparkSession
+    jvm: subprocess.Popen[bytes] | psutil.Process | None
+    gateway: Any
+
+
 class WarmSession:
     """Holds at most one SparkSession; every method may be called from any thread.
+
+    A session that the program has already built is used as it is.
 
     Example:
         >>> warm = WarmSession()
@@ -108,7 +127,7 @@ class WarmSession:
         """Build no session yet. Without settings the environment is read when the session is built."""
         self._settings = settings
         self._lock = threading.Lock()
-        self._spark: SparkSession | None = None
+        self._running: _Running | None = None
 
     def get(self) -> SparkSession:
         """Return the session; build one first when there is none, or when its JVM or context has ended.
@@ -120,34 +139,35 @@ class WarmSession:
             ConfigurationError: PySpark is not installed, or a setting is wrong.
         """
         with self._lock:
-            if self._spark is not None and not is_alive(self._spark):
+            if self._running is not None and not is_alive(self._running.spark):
                 logger.warning("the Spark session has died; building a new one")
                 self._end()
-            if self._spark is None:
-                self._spark = _build(self._settings or SparkSettings.from_environment())
+            if self._running is None:
+                self._running = _build(self._settings or SparkSettings.from_environment())
                 atexit.register(self.stop)
-            return self._spark
+            return self._running.spark
 
     def stop(self) -> None:
         """End the session and its JVM. Nothing is left running; harmless without a session."""
         with self._lock:
-            if self._spark is not None:
+            if self._running is not None:
                 self._end()
                 atexit.unregister(self.stop)
 
     def after_fork(self) -> None:
         """Leave the session to the parent; a child builds its own when it needs one."""
         self._lock = threading.Lock()
-        spark, self._spark = self._spark, None
-        if spark is not None:
+        running, self._running = self._running, None
+        if running is not None:
             atexit.unregister(self.stop)
             # Py4J reports every collected object to the JVM, over a connection that belongs to the parent.
-            _OF_PARENTS.extend([spark, *_forget_session()])
+            _OF_PARENTS.extend([running, running.spark.sparkContext])
+            _forget_session()
 
     def _end(self) -> None:
-        spark, self._spark = self._spark, None
-        if spark is not None:
-            _end(spark)
+        running, self._running = self._running, None
+        if running is not None:
+            _end(running)
 
 
 warm_session: Final = WarmSession()
@@ -157,11 +177,8 @@ os.register_at_fork(after_in_child=warm_session.after_fork)
 
 def is_alive(spark: SparkSession) -> bool:
     """Whether the session's JVM replies and its context runs: one call to the JVM."""
-    context = spark.sparkContext._jsc  # noqa: SLF001  PySpark has no public way to ask
-    if context is None:
-        return False
     try:
-        return not context.sc().isStopped()
+        return spark.sparkContext.defaultParallelism > 0  # which a context that has ended refuses to say
     except Exception:  # noqa: BLE001  py4j raises half a dozen unrelated classes for a dead JVM
         return False
 
@@ -209,7 +226,7 @@ def _read_conf(text: str) -> dict[str, str]:
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
 
 
-def _build(settings: SparkSettings) -> SparkSession:
+def _build(settings: SparkSettings) -> _Running:
     require_java()
     if settings.master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # works when the host name does not resolve
@@ -218,68 +235,88 @@ def _build(settings: SparkSettings) -> SparkSession:
         warnings.simplefilter("ignore", FutureWarning)
         try:
             with importing():
+                import psutil  # noqa: F401, PLC0415  of the same extra
                 from pyspark import SparkConf, SparkContext
+                from pyspark.java_gateway import launch_gateway
                 from pyspark.sql import SparkSession
         except ImportError as exc:
             raise ConfigurationError(
                 "Spark steps need PySpark: pip install 'glidemq-orchestrate[spark]'"
             ) from exc
         given = settings.spark_conf()
-        conf = SparkConf(loadDefaults=False).setAll(list(given.items()))
-        with lifeline.marking():
-            # PySpark writes what it starts the JVM with into its command line, which every user can read.
-            shown = [(name, value) for name, value in given.items() if not _SECRET.search(name)]
-            SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(shown))  # noqa: SLF001
+        gateway: Any = None
+        jvm: subprocess.Popen[bytes] | psutil.Process | None = _jvm_of_program()
+        try:
+            if (
+                jvm is None and "PYSPARK_GATEWAY_PORT" not in os.environ
+            ):  # by which spark-submit passes its JVM
+                _forget_session()  # one of the program whose JVM has ended
+                # PySpark writes what it starts the JVM with into its command line, which every user can read.
+                shown = [(name, value) for name, value in given.items() if not _SECRET.search(name)]
+                with lifeline.marking():
+                    gateway = launch_gateway(SparkConf(loadDefaults=False).setAll(shown))  # type: ignore[no-untyped-call]
+                jvm = gateway.proc
+            if jvm is not None:
+                lifeline.watch(jvm.pid)
+            conf = SparkConf(loadDefaults=False).setAll(list(given.items()))
+            if gateway is not None:
+                SparkContext(conf=conf, gateway=gateway)
             spark = SparkSession.builder.config(conf=conf).getOrCreate()
-    gateway: Any = SparkContext._gateway  # noqa: SLF001  PySpark has no public way to ask
-    if process := getattr(gateway, "proc", None):  # none when another process has started the JVM
-        lifeline.watch(process.pid)
+        except BaseException:
+            _end_jvm(jvm, gateway)
+            raise
     logger.info("Spark session ready", extra={"action": "spark_started", "master": settings.master})
-    return spark
+    return _Running(spark, jvm, gateway)
 
 
-def _end(spark: SparkSession) -> None:
+def _jvm_of_program() -> psutil.Process | None:
+    """The JVM of a session that the program has built itself; None when it has built none."""
+    import psutil  # noqa: PLC0415  of an extra
+
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if _SUBMIT in child.cmdline():
+                return child
+    return None
+
+
+def _end(running: _Running) -> None:
     """Stop the context, then the JVM, and make PySpark forget both, whether or not they are still alive."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway  # noqa: SLF001  PySpark keeps the JVM for the life of the process otherwise
     with warnings.catch_warnings(), suppress(Exception):
         warnings.simplefilter("ignore")  # PySpark warns about a JVM that has ended, which is cleaned up here
-        spark.stop()
-    with suppress(Exception):
+        running.spark.stop()
+    _end_jvm(running.jvm, running.gateway)
+
+
+def _end_jvm(jvm: subprocess.Popen[bytes] | psutil.Process | None, gateway: Any) -> None:
+    """End the JVM, which takes what it has started along, and wait; kill it when it hangs."""
+    import psutil  # noqa: PLC0415  of an extra
+
+    with suppress(Exception):  # half a dozen unrelated classes of py4j
         gateway.shutdown()
     _forget_session()
-    if gateway is not None:
-        _end_process(gateway.proc)
+    if jvm is None:
+        return
+    if isinstance(jvm, subprocess.Popen) and jvm.stdin is not None:
+        jvm.stdin.close()
+    with suppress(psutil.NoSuchProcess):
+        jvm.terminate()
+        try:
+            jvm.wait(timeout=JVM_EXIT_SECONDS)
+        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
+            logger.warning("the Spark JVM did not end within %s s; killing it", JVM_EXIT_SECONDS)
+            jvm.kill()
+            jvm.wait()
+    lifeline.forget(jvm.pid)
 
 
-def _forget_session() -> list[object]:
-    """Make PySpark forget its JVM, or the next session would try to reach it; returns what it knew."""
+def _forget_session() -> None:
+    """Make PySpark forget its JVM, or the next session would try to reach it: there is no public way."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    places = (
-        (SparkContext, ("_active_spark_context", "_gateway", "_jvm")),
-        (SparkSession, ("_instantiatedSession", "_activeSession")),
-    )
-    known = [getattr(where, name) for where, names in places for name in names]
-    for where, names in places:
-        for name in names:
-            setattr(where, name, None)
-    return known
-
-
-def _end_process(process: subprocess.Popen[bytes] | None) -> None:
-    """Close the JVM's standard input, which ends it, and wait; kill it when it hangs."""
-    if process is None:
-        return
-    with suppress(OSError):
-        if process.stdin is not None:
-            process.stdin.close()
-    try:
-        process.wait(timeout=JVM_EXIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        logger.warning("the Spark JVM did not end within %s s; killing it", JVM_EXIT_SECONDS)
-        process.kill()
-        process.wait()
-    lifeline.forget(process.pid)
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkContext._gateway = None  # noqa: SLF001
+    SparkContext._jvm = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+    SparkSession._activeSession = None  # noqa: SLF001

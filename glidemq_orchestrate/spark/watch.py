@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.worker.context import Context
 
@@ -56,21 +56,20 @@ _pool_names: Final = PoolNames()
 
 
 class StageProgress:
-    """Counts the stages and tasks of the Spark jobs with one tag.
+    """Counts the stages and tasks of the Spark jobs in one group.
 
     The totals grow while a step submits more jobs; the done counts never shrink. Stages that Spark skipped,
     because their output existed, count as done without tasks once their job has succeeded.
     """
 
-    def __init__(self, context: SparkContext, tag: str) -> None:
-        self._tracker: Any = context._jsc.sc().statusTracker()  # noqa: SLF001  PySpark's own tracker knows no tags
-        self._public = context.statusTracker()
-        self._tag = tag
+    def __init__(self, context: SparkContext, group: str) -> None:
+        self._tracker = context.statusTracker()
+        self._group = group
         self._ended: dict[int, tuple[int, int, int]] = {}
 
     def read(self) -> dict[str, int]:
         """Return ``stages_done``, ``stages``, ``tasks_done`` and ``tasks`` as they are now."""
-        counts = [self._job(number) for number in self._tracker.getJobIdsForTag(self._tag)]
+        counts = [self._job(number) for number in self._tracker.getJobIdsForGroup(self._group)]
         return {
             "stages_done": sum(count[0] for count in counts),
             "stages": sum(count[1] for count in counts),
@@ -82,10 +81,10 @@ class StageProgress:
         if number in self._ended:
             stages_done, stages, tasks = self._ended[number]
             return stages_done, stages, tasks, tasks
-        job = self._public.getJobInfo(number)
+        job = self._tracker.getJobInfo(number)
         if job is None:
             return 0, 0, 0, 0
-        infos = [self._public.getStageInfo(stage) for stage in job.stageIds]
+        infos = [self._tracker.getStageInfo(stage) for stage in job.stageIds]
         started = [info for info in infos if info is not None]
         tasks_done = sum(info.numCompletedTasks for info in started)
         if job.status == "SUCCEEDED":
@@ -100,7 +99,7 @@ def watched(context: SparkContext, ctx: Context, description: str) -> Iterator[N
     """Run a block as one step: its Spark jobs get a pool, a tag and a description of their own.
 
     While the block runs, ``ctx.progress`` gets the counts of ``StageProgress`` about once a second when they
-    have changed, and once at the end. When ``ctx.cancelled`` is set, the running Spark jobs of the block are
+    have changed, and once at the end; jobs in a group that the block sets itself are not counted. When ``ctx.cancelled`` is set, the running Spark jobs of the block are
     cancelled, and so is every later one. Afterwards the thread has none of these properties, and nothing
     runs in the background.
     """

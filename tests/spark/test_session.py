@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from pyspark import SparkContext
 
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.spark.session import SparkSettings, is_alive, require_java, warm_session
@@ -99,10 +98,10 @@ def test_the_session_is_the_same_for_every_step_and_as_configured() -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_a_killed_jvm_is_replaced_for_the_next_step() -> None:
-    first, gateway = warm_session.get(), SparkContext._gateway
-    assert gateway is not None
-    gateway.proc.kill()
-    gateway.proc.wait()
+    first = warm_session.get()
+    jvm = _jvm()
+    jvm.kill()
+    jvm.wait()
     assert not is_alive(first)
     second = warm_session.get()
     assert second is not first
@@ -111,18 +110,52 @@ def test_a_killed_jvm_is_replaced_for_the_next_step() -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_a_stopped_context_is_replaced_and_stop_leaves_no_jvm() -> None:
-    first, gateway = warm_session.get(), SparkContext._gateway
-    assert gateway is not None
+    first, jvm = warm_session.get(), _jvm()
     first.stop()
     assert warm_session.get().range(3).count() == 3
-    assert gateway.proc.poll() is not None
+    assert not jvm.is_running()
 
-    gateway = SparkContext._gateway
-    assert gateway is not None
+    jvm = _jvm()
     warm_session.stop()
-    assert gateway.proc.poll() is not None
-    assert SparkContext._gateway is None
+    assert not jvm.is_running()
+    assert not _below(psutil.Process(), "java")
     warm_session.stop()
+
+
+OWN = """
+import gc, os, psutil, sys
+from pyspark.sql import SparkSession
+own = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+if "stopped" in sys.argv:
+    own.stop()
+jvms = lambda: [each for each in psutil.Process().children(recursive=True) if each.name() == "java"]
+[jvm] = jvms()
+if "killed" in sys.argv:
+    jvm.kill(); jvm.wait()
+from glidemq_orchestrate.spark.session import is_alive, warm_session
+spark = warm_session.get()
+assert spark.range(3).count() == 3 and len(jvms()) == 1
+if not os.fork():
+    spark = own = None
+    warm_session.stop(); gc.collect(); os._exit(0)
+assert os.wait()[1] == 0
+assert is_alive(spark) and spark.range(4).count() == 4
+warm_session.stop()
+assert not jvms()
+assert warm_session.get().range(5).count() == 5
+warm_session.stop()
+assert not jvms()
+print("good")
+"""
+
+
+@pytest.mark.usefixtures("_spark_environment")
+@pytest.mark.parametrize("state", ["running", "stopped", "killed"])
+def test_a_session_that_the_program_built_itself_is_used(state: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OWN, state], capture_output=True, text=True, check=False, cwd=_root()
+    )
+    assert done.stdout.endswith("good\n"), done.stderr[-2000:]
 
 
 @pytest.mark.usefixtures("spark")
@@ -136,7 +169,7 @@ def test_a_forked_child_leaves_the_session_to_its_parent() -> None:
             atexit._run_exitfuncs()  # what sys.exit comes to, without pytest's own end
             gc.collect()
         finally:
-            os._exit(0 if SparkContext._gateway is None else 1)
+            os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert warm_session.get() is spark
     assert spark.range(3).count() == 3
@@ -167,6 +200,11 @@ def test_nothing_of_a_killed_process_is_left(moment: str, eventually: Eventually
         process.communicate()
     eventually(lambda: not [each for each in below if each.is_running()], 30)
     assert time.monotonic() - killed < 8  # Spark's own processes need ten and more
+
+
+def _jvm() -> psutil.Process:
+    [jvm] = _below(psutil.Process(), "SparkSubmit")
+    return jvm
 
 
 def _below(owner: psutil.Process, name: str) -> list[psutil.Process]:

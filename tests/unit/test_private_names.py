@@ -1,0 +1,33 @@
+"""No private attribute of a library is read: a release of it may drop what it does not document.
+
+PySpark is the one exception that is written, never read: it forgets a JVM in no public way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+OWN: Final = re.compile(r"\bproducer\._(clock|run)\b")
+FORGOTTEN: Final = re.compile(r"Spark(Context|Session)\._\w+ = None\b")
+
+
+def test_no_private_attribute_of_a_library_is_read() -> None:
+    command = ["-m", "ruff", "check", "--select=SLF001", "--ignore-noqa", "--output-format=json"]
+    done = subprocess.run(
+        [sys.executable, *command, "--config=lint.per-file-ignores={}", "glidemq_orchestrate", "providers"],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    found = [
+        Path(hit["filename"]).read_text().splitlines()[hit["location"]["row"] - 1].strip()
+        for hit in json.loads(done.stdout)
+        if "/tests/" not in hit["filename"]
+    ]
+    forgotten = [line for line in found if FORGOTTEN.match(line)]
+    assert len(forgotten) == 5, "ruff was not asked rightly, or _forget_session has changed"
+    assert [line for line in found if not OWN.search(line) and line not in forgotten] == []
