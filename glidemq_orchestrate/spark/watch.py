@@ -99,9 +99,9 @@ def watched(context: SparkContext, ctx: Context, description: str) -> Iterator[N
     """Run a block as one step: its Spark jobs get a pool, a tag and a description of their own.
 
     While the block runs, ``ctx.progress`` gets the counts of ``StageProgress`` about once a second when they
-    have changed, and once at the end; jobs in a group that the block sets itself are not counted. When ``ctx.cancelled`` is set, the running Spark jobs of the block are
-    cancelled, and so is every later one. Afterwards the thread has none of these properties, and nothing
-    runs in the background.
+    have changed, and once at the end; jobs in a group that the block sets itself are not counted. When
+    ``ctx.cancelled`` is set, the running Spark jobs of the block are cancelled, and so is every later one.
+    Afterwards the thread has none of these properties, and nothing runs in the background.
     """
     tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: an earlier attempt may still run in this process
     done = threading.Event()
