@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from glidemq_orchestrate import EmbeddedServer
-from glidemq_orchestrate.testing import (
+from glidemq_orchestrate.testing.plugin import (
     DATABASES,
     Eventually,
     RunningWorker,

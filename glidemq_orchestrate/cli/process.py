@@ -6,7 +6,6 @@ import importlib
 import json
 import logging
 import signal
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,9 +24,7 @@ from glidemq_orchestrate.cli.shell import (
     seconds,
 )
 from glidemq_orchestrate.embedded import EmbeddedServer
-from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
-from glidemq_orchestrate.names import shown
 from glidemq_orchestrate.worker.handler import Handlers
 
 
@@ -105,6 +102,7 @@ def worker(
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; then finish them or return them to the queue."""
+    from glidemq_orchestrate.worker.app import load_handlers, package_of  # noqa: PLC0415  only needed here
     from glidemq_orchestrate.worker.worker import Worker  # noqa: PLC0415  no other command needs it
 
     log_to_stderr(log_level)
@@ -136,42 +134,3 @@ def demo(
     # By name: the demo is a layer above the command line, and needs its extra.
     run_demo = importlib.import_module("glidemq_orchestrate.demo.run").run_demo
     run_demo(orchestrator, home=home.resolve(), project=project.resolve(), console=console)
-
-
-def package_of(app: str) -> str:
-    """The package of the module of ``module`` or ``module:name``; a top-level module is its own."""
-    module = app.partition(":")[0]
-    spec = sys.modules[module].__spec__
-    return (spec and spec.parent) or module
-
-
-def load_handlers(name: str) -> Handlers:
-    """The handlers in ``module`` or ``module:name``, from a ``Handlers`` or a ``Worker``.
-
-    Raises:
-        ConfigurationError: There is no such module or name, or it has no handlers.
-    """
-    module_name, _, attribute = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(module_name)
-    except (ValueError, TypeError) as exc:  # empty, or a relative name
-        raise ConfigurationError(f"--app {shown(name)} is not a module name") from exc
-    except ModuleNotFoundError as exc:
-        if exc.name is not None and not f"{module_name}.".startswith(f"{exc.name}."):
-            raise ConfigurationError(
-                f"--app {name}: {module_name} imports {exc.name}, which is not installed"
-            ) from exc
-        raise ConfigurationError(
-            f"--app {name}: there is no module {exc.name}; install it, or start in its directory"
-        ) from exc
-    from glidemq_orchestrate.worker.worker import Worker  # noqa: PLC0415  no other command needs it
-
-    found = [getattr(module, attribute, None)] if attribute else list(vars(module).values())
-    for thing in found:
-        if isinstance(thing, Handlers):
-            return thing
-        if isinstance(thing, Worker):
-            return thing.handlers
-    raise ConfigurationError(f"--app {name} has no handlers: create a glidemq_orchestrate.Handlers() there")

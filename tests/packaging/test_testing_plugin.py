@@ -151,11 +151,11 @@ def test_every_worker_ends_and_every_fault_is_reported(tmp_path: Path) -> None:
         """
         import asyncio
         import pytest
-        from glidemq_orchestrate import testing
+        from glidemq_orchestrate.testing import plugin
 
         @pytest.fixture(autouse=True)
         def impatient(monkeypatch):
-            monkeypatch.setattr(testing, "END_SECONDS", 1.0)
+            monkeypatch.setattr(plugin, "END_SECONDS", 1.0)
 
         kept = []
 

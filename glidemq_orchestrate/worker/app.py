@@ -1,0 +1,48 @@
+"""The handlers of an application, by the name of its module: what ``--app`` of the command line takes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.names import shown
+from glidemq_orchestrate.worker.handler import Handlers
+from glidemq_orchestrate.worker.worker import Worker
+
+
+def package_of(app: str) -> str:
+    """The package of the module of ``module`` or ``module:name``; a top-level module is its own."""
+    module = app.partition(":")[0]
+    spec = sys.modules[module].__spec__
+    return (spec and spec.parent) or module
+
+
+def load_handlers(name: str) -> Handlers:
+    """The handlers in ``module`` or ``module:name``, from a ``Handlers`` or a ``Worker``.
+
+    Raises:
+        ConfigurationError: There is no such module or name, or it has no handlers.
+    """
+    module_name, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except (ValueError, TypeError) as exc:  # empty, or a relative name
+        raise ConfigurationError(f"--app {shown(name)} is not a module name") from exc
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and not f"{module_name}.".startswith(f"{exc.name}."):
+            raise ConfigurationError(
+                f"--app {name}: {module_name} imports {exc.name}, which is not installed"
+            ) from exc
+        raise ConfigurationError(
+            f"--app {name}: there is no module {exc.name}; install it, or start in its directory"
+        ) from exc
+    found = [getattr(module, attribute, None)] if attribute else list(vars(module).values())
+    for thing in found:
+        if isinstance(thing, Handlers):
+            return thing
+        if isinstance(thing, Worker):
+            return thing.handlers
+    raise ConfigurationError(f"--app {name} has no handlers: create a glidemq_orchestrate.Handlers() there")
