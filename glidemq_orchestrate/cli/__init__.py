@@ -8,6 +8,7 @@ import sys
 import typer
 
 from glidemq_orchestrate.cli import process
+from glidemq_orchestrate.cli.chaos import chaos_app
 from glidemq_orchestrate.cli.doctor import doctor
 from glidemq_orchestrate.cli.events import events
 from glidemq_orchestrate.cli.flow import flow_app
@@ -34,6 +35,7 @@ app.add_typer(library_app)
 app.add_typer(scheduler_app)
 app.command()(events)
 app.command()(doctor)
+app.add_typer(chaos_app)
 app.command()(process.demo)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate.arguments import explained
@@ -205,6 +206,11 @@ class Handlers:
     def get(self, name: str) -> Registered | None:
         """The handler of a job name, or None."""
         return self._handlers.get(name)
+
+    @property
+    def registered(self) -> Mapping[str, Registered]:
+        """All handlers, by job name."""
+        return MappingProxyType(self._handlers)
 
     @property
     def has_processes(self) -> bool:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from glidemq_orchestrate import FlowProducer, JobState, NodeStatus, Queue, Rule
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
+from glidemq_orchestrate.testing.chaos.ledger import Entry
 from tests.chaos.handlers import value_of
-from tests.chaos.ledger import Entry
 from tests.chaos.model import Allowed, ends, fails
 from tests.chaos.plan import FlowPlan, Plan, Step
 

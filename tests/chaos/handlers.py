@@ -12,8 +12,8 @@ from typing import Any
 
 from glidemq_orchestrate import Context, FlowNode, Handlers, JobEvent, Middleware, Skip, Unrecoverable
 from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from glidemq_orchestrate.worker.context import FlowOfNode
-from tests.chaos.ledger import Ledger
 from tests.chaos.plan import Plan
 
 

@@ -30,8 +30,9 @@ from glidemq_orchestrate import (
     Worker,
 )
 from glidemq_orchestrate.errors import FlowEnded, FlowNotFound, InvalidJob, TransportError, WaitTimeout
+from glidemq_orchestrate.testing.chaos.ledger import Ledger, Reader
+from tests.chaos.forgotten import Forgotten
 from tests.chaos.handlers import Recorder, Steps
-from tests.chaos.ledger import Forgotten, Ledger, Reader
 from tests.chaos.plan import FlowPlan, Plan, plan
 
 T = TypeVar("T")

@@ -19,9 +19,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
+from glidemq_orchestrate.testing.chaos.ledger import Ledger, Reader
 from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, Fault, empty_server
+from tests.chaos.forgotten import Forgotten
 from tests.chaos.grounds import GROUNDS
-from tests.chaos.ledger import Forgotten, Ledger, Reader
 from tests.chaos.nursery import Nursery
 from tests.chaos.proxy import Proxy
 from tests.chaos.roles import NOT_STARTED, World

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from glidemq_orchestrate.testing.chaos.ledger import Entry
 from tests.chaos.campaign import has_settled
 from tests.chaos.checker import Checker
-from tests.chaos.ledger import Entry
 from tests.chaos.leftovers import leftovers
 from tests.chaos.plan import Plan
 from tests.chaos.round import Round, Size

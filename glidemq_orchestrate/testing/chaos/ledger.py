@@ -1,4 +1,4 @@
-"""The ledger: an append-only file outside of the server; every process of a round writes there what it does.
+"""The ledger: an append-only file outside of the server; every process writes there what it does.
 
 A line is written by one call with O_APPEND: a kill never leaves half a line, and lines never mix. Times are
 monotonic nanoseconds, which all processes of a machine share.
@@ -55,21 +55,3 @@ class Reader:
                     return
                 self._offset += len(line)
                 yield json.loads(line)
-
-
-class Forgotten:
-    """What was accepted before a server was emptied."""
-
-    def __init__(self, path: Path) -> None:
-        self._reader = Reader(path)
-        self._accepted: set[str] = set()
-        self._gone: set[str] = set()
-
-    def flows(self) -> set[str]:
-        """The flows, as the ledger knows now."""
-        for entry in self._reader.new():
-            if entry["kind"] == "emptied":
-                self._gone |= self._accepted
-            elif entry["kind"] == "submitted":
-                self._accepted.add(entry["flow"])
-        return self._gone

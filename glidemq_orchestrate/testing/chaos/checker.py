@@ -1,0 +1,195 @@
+"""Reads the ledger of a campaign: what each attempt did, and what of it must not be."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate.testing.chaos.report import Finding, FindingKind, StepReport
+from glidemq_orchestrate.testing.chaos.strikes import Calm
+
+UPSTREAM: Final = "upstream failed: "
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of a handler."""
+
+    begin: Entry
+    end: Entry | None = None
+    effects: list[Entry] = field(default_factory=list)
+
+    @property
+    def returned(self) -> Mapping[str, str] | None:
+        """Digests of the parts of its result; None if it did not return."""
+        return None if self.end is None or self.end["error"] else self.end["leaves"]
+
+
+class Book:
+    """The ledger by flow and node; ``played`` are the flows that have ended, by number."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.runs: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+        self.strikes: list[Entry] = []
+        self.calls: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self.accepted: Counter[tuple[str, str]] = Counter()
+        self.played: list[Entry] = []
+        self._by_token: dict[str, Run] = {}
+        self._newest: dict[tuple[int, str], Run] = {}
+        for entry in sorted(entries, key=lambda entry: int(entry["at"])):
+            self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        kind = entry["kind"]
+        if kind == "begin" and entry["flow"]:
+            run = Run(entry)
+            self.runs[entry["flow"]][entry["node"]].append(run)
+            self._by_token[entry["run"]] = self._newest[entry["pid"], entry["job"]] = run
+        elif kind == "end" and entry["run"] in self._by_token:
+            self._by_token[entry["run"]].end = entry
+        elif kind == "effect" and (entry["owner"], entry["job"]) in self._newest:
+            self._newest[entry["owner"], entry["job"]].effects.append(entry)
+        elif kind == "call":
+            self.calls[entry["flow"], entry["node"]][entry["name"]] += 1
+        elif kind == "strike":
+            self.strikes.append(entry)
+        elif kind == "completed" and entry["flow"]:
+            self.accepted[entry["flow"], entry["node"]] += 1
+        elif kind == "played":
+            self.played.append(entry)
+
+
+def calm_of(book: Book, flow_id: str) -> dict[str, Calm]:
+    """What the nodes of the flow without strikes did: their last run."""
+    return {
+        node: Calm(
+            ((runs[-1].end or runs[-1].begin)["at"] - runs[-1].begin["at"]) / 1e9,
+            len(runs[-1].effects),
+            book.calls[flow_id, node].total(),
+        )
+        for node, runs in book.runs[flow_id].items()
+    }
+
+
+def findings(book: Book, calm: Entry) -> list[Finding]:
+    """What must not be, the first of each kind, step and detail with how many runs had it."""
+    counted: Counter[tuple[FindingKind, str, str]] = Counter()
+    first: dict[tuple[FindingKind, str, str], Finding] = {}
+    for played in book.played:
+        seen = set()
+        for finding in _of_run(book, played, calm):
+            key = (finding.kind, finding.step, finding.detail)
+            first.setdefault(key, finding)
+            seen.add(key)
+        counted.update(seen)
+    return [
+        Finding(one.kind, one.step, one.node, one.detail, one.run, counted[key]) for key, one in first.items()
+    ]
+
+
+def steps(book: Book, found: Sequence[Finding]) -> list[StepReport]:
+    """What was tried on each step."""
+    numbers = {played["flow"] for played in book.played}
+    nodes: dict[str, set[str]] = defaultdict(set)
+    runs, repeats, effects = Counter[str](), Counter[str](), Counter[str]()
+    step_of: dict[str, str] = {}
+    for flow in sorted(book.runs, key=lambda flow: flow in numbers):
+        for node, of_node in book.runs[flow].items():
+            step = step_of[node] = str(of_node[0].begin["name"])
+            nodes[step].add(node)
+            if flow in numbers:
+                runs[step] += len(of_node)
+                repeats[step] += len(of_node) - 1
+                effects[step] += sum(len(run.effects) for run in of_node)
+    strikes: dict[str, Counter[str]] = defaultdict(Counter)
+    for strike in book.strikes:
+        strikes[step_of[strike["node"]]][strike["moment"]] += 1
+    return [
+        StepReport(
+            step, len(nodes[step]), runs[step], repeats[step], dict(strikes[step]), effects[step],
+            sorted({finding.kind for finding in found if finding.step == step}),
+        )
+        for step in nodes
+    ]  # fmt: skip
+
+
+def _of_run(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
+    flow, number = played["flow"], played["number"]
+    for node, runs in book.runs[flow].items():
+        step = str(runs[0].begin["name"])
+        for kind, detail in (*_effects(runs), *_results(runs), *_promises(book, flow, node, runs)):
+            yield Finding(kind, step, node, detail, number)
+    yield from _missing(book, played, calm)
+    yield from _ends(book, played, calm)
+    if played["check"]:
+        yield Finding(FindingKind.CHECK_FAILED, "", "", played["check"], number)
+
+
+def _effects(runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
+    """Effects that two attempts had; and those that the older of the two had last."""
+    marks: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    for attempt, run in enumerate(runs):
+        for effect in run.effects:
+            marks[effect["name"], effect["key"]][attempt] = effect["began"]
+    for (name, key), times in marks.items():
+        if len(times) > 1:
+            yield FindingKind.EFFECT_REPEATED, _mark(name, key)
+        if any(older > newer for older, newer in pairwise(times[attempt] for attempt in sorted(times))):
+            yield FindingKind.STALE_EFFECT, _mark(name, key)
+
+
+def _results(runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
+    """Where the results of two attempts differ: the path of the first difference."""
+    returned = [run.returned for run in runs if run.returned is not None]
+    for other in returned[1:]:
+        if other != returned[0]:
+            differing = sorted(
+                path for path in {**returned[0], **other} if returned[0].get(path) != other.get(path)
+            )
+            yield FindingKind.RESULT_DIFFERS, f"at {differing[0]}"
+            return
+
+
+def _promises(book: Book, flow: str, node: str, runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
+    if book.accepted[flow, node] > 1:
+        yield FindingKind.PROMISE_BROKEN, "two results of the node were accepted"
+    tokens = Counter(run.begin["run"] for run in runs)
+    if max(tokens.values()) > 1:
+        yield FindingKind.PROMISE_BROKEN, "one attempt of the node ran twice"
+
+
+def _missing(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
+    """Functions that a node called in the calm run, and in no attempt of this one although it completed."""
+    for name, (state, _) in played["nodes"].items():
+        wanted = book.calls.get((calm["flow"], name), Counter())
+        if state == calm["nodes"].get(name, ("",))[0]:
+            for function in wanted.keys() - book.calls.get((played["flow"], name), Counter()).keys():
+                step = str(book.runs[played["flow"]][name][0].begin["name"])
+                yield Finding(FindingKind.EFFECT_MISSING, step, name, function, played["number"])
+
+
+def _ends(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
+    """Nodes that ended in another way than in the calm run; not those that only follow from another."""
+    if not played["ended"]:
+        yield Finding(FindingKind.NOT_ENDED, "", "", f"still {played['state']}", played["number"])
+        return
+    differing = {
+        name: (state, reason)
+        for name, (state, reason) in played["nodes"].items()
+        if state != calm["nodes"].get(name, (state,))[0]
+    }
+    causes = {name: end for name, end in differing.items() if not end[1].startswith(UPSTREAM)}
+    for name, (state, _) in (causes or differing).items():
+        runs = book.runs[played["flow"]].get(name, [])
+        step = str(runs[0].begin["name"]) if runs else ""
+        error = runs[-1].end["error"] if runs and runs[-1].end else ""
+        detail = f"{state}{f' with {error}' if error else ''}, {calm['nodes'][name][0]} without strikes"
+        yield Finding(FindingKind.ENDS_DIFFERENTLY, step, name, detail, played["number"])
+
+
+def _mark(name: str, key: str) -> str:
+    return f"{name} {key}".rstrip()

@@ -1,0 +1,158 @@
+"""Effects: what a handler does to the world outside, marked by the user so that a repeat is seen.
+
+A mark is written only in the workers of ``run_chaos``; anywhere else it costs a comparison.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+from glidemq_orchestrate.testing.chaos.ledger import Ledger
+from glidemq_orchestrate.testing.chaos.named import find
+from glidemq_orchestrate.testing.chaos.striker import Striker
+from glidemq_orchestrate.testing.chaos.strikes import Moment
+from glidemq_orchestrate.worker.context import Context
+
+
+@dataclass(slots=True)
+class Marker:
+    """Writes the effects of the handlers of this process, and lets the strikes at them happen."""
+
+    ledger: Ledger
+    striker: Striker
+
+
+@dataclass(slots=True)
+class Running:
+    """The handler that runs here: its job, the worker's process, and how many effects it has had."""
+
+    context: Context
+    owner: int
+    effects: int = 0
+
+
+_RUNNING: Final[ContextVar[Running | None]] = ContextVar("running", default=None)
+_marker: Marker | None = None
+
+
+def effect(name: str, key: object = "", *, ctx: Context | None = None) -> None:
+    """Mark an effect of the running handler: call it where the effect has just happened.
+
+    ``run_chaos`` reports a mark with the same name and key that two attempts of a node have made, and whether
+    the older attempt made it last. Outside of it, this does nothing; a repeat is harmless.
+
+    Args:
+        name: What was done, such as ``charge``.
+        key: To what, such as the number of an order; its text is shown in the report.
+        ctx: The job, for batch handlers; found by itself in all others.
+    """
+    if _marker is not None:
+        running = _running(_marker, ctx)
+        if running is not None:
+            _write(_marker, running, name, str(key), time.monotonic_ns())
+
+
+def install(marker: Marker, functions: Sequence[str] = ()) -> None:
+    """Make marks count in this process, and every call of these functions, ``module:function``, a mark.
+
+    Modules that are imported later get the wrapped functions.
+
+    Raises:
+        ConfigurationError: There is no such function.
+    """
+    global _marker  # noqa: PLW0603  one for the process
+    _marker = marker
+    for name in functions:
+        _wrap(marker, name)
+
+
+@contextmanager
+def running(context: Context, owner: int) -> Iterator[None]:
+    """Within this block the handler of a job runs, in this thread or task and what it starts."""
+    token = _RUNNING.set(Running(context, owner))
+    try:
+        yield
+    finally:
+        _RUNNING.reset(token)
+
+
+class InProcess:
+    """A handler with ``process=True`` whose marks count: pickled by name, like the handler itself."""
+
+    def __init__(self, function: Callable[[Context], Any]) -> None:
+        self.function = function
+
+    def __call__(self, ctx: Context) -> Any:
+        """Run the handler, in the process that the worker has started for it."""
+        with running(ctx, os.getppid()):
+            return self.function(ctx)
+
+
+def _running(marker: Marker, ctx: Context | None) -> Running | None:
+    found = _RUNNING.get()
+    if ctx is None or (found is not None and found.context is ctx):
+        return found
+    return Running(ctx, marker.striker.owner)
+
+
+def _write(marker: Marker, found: Running, name: str, key: str, at: int) -> None:
+    context = found.context
+    found.effects += 1
+    marker.ledger.write(
+        "effect", flow=context.flow_id, node=context.node, queue=context.queue, job=context.job_id,
+        owner=found.owner, name=name, key=key, began=at,
+    )  # fmt: skip
+    marker.striker.strike(context, Moment.AFTER_EFFECT, found.effects, owner=found.owner)
+
+
+def _wrap(marker: Marker, name: str) -> None:
+    found = find(name, "effect")
+    setattr(found.holder, found.name, _wrapped(marker, found.function, name.partition(":")[2]))
+
+
+def _wrapped(marker: Marker, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def begin() -> int:
+        if (found := _RUNNING.get()) is not None:
+            marker.striker.strike(found.context, Moment.BEFORE_EFFECT, found.effects + 1, owner=found.owner)
+            marker.ledger.write("call", flow=found.context.flow_id, node=found.context.node, name=name)
+        return time.monotonic_ns()
+
+    def end(args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> None:
+        if (found := _RUNNING.get()) is not None:
+            _write(marker, found, name, _digest(args, kwargs), at)
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaiting(*args: Any, **kwargs: Any) -> Any:
+            at = begin()
+            value = await function(*args, **kwargs)
+            end(args, kwargs, at)
+            return value
+
+        return awaiting
+
+    @functools.wraps(function)
+    def calling(*args: Any, **kwargs: Any) -> Any:
+        at = begin()
+        value = function(*args, **kwargs)
+        end(args, kwargs, at)
+        return value
+
+    return calling
+
+
+def _digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Arguments that are JSON, as a digest: they may be secret. Others count by their type only."""
+    text = json.dumps([args, kwargs], sort_keys=True, default=lambda value: type(value).__qualname__)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,159 @@
+"""The server and the workers of a campaign: started, struck, and started again."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from glidemq_orchestrate.embedded import EmbeddedServer
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.testing.chaos.ledger import Entry, Ledger, Reader
+from glidemq_orchestrate.testing.chaos.setup import VARIABLE, Setup, ledger_of, struck_of
+from glidemq_orchestrate.testing.chaos.strikes import Act
+from glidemq_orchestrate.testing.chaos.worker import NOT_STARTED
+
+STOP_SECONDS: Final = 10.0
+DOWN_SECONDS: Final = 0.3
+
+
+class Stage:
+    """Use it in a with statement; nothing is left running afterwards, also when this process is killed.
+
+    Attributes:
+        surprises: Exit codes of workers that nothing had killed.
+    """
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.folder = folder
+        struck_of(folder).mkdir(parents=True)
+        self._wanted = workers
+        self._server = EmbeddedServer(data_dir=folder / "server").start()
+        self._port = int(self._server.url.rpartition(":")[2])
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = itertools.count()
+        self._struck: set[int] = set()
+        self._pause_seconds = 0.0
+        self.surprises: Counter[int] = Counter()
+        self.ledger = Ledger(ledger_of(folder), "harness")
+        self._reader = Reader(ledger_of(folder))
+        self.entries: list[Entry] = []
+
+    def __enter__(self) -> Self:
+        """Nothing: the server has started."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the workers and the server."""
+        self.stop_workers(signal.SIGKILL)
+        self._server.stop()
+        self.ledger.close()
+
+    @property
+    def url(self) -> str:
+        """The server; the same after it was killed."""
+        return f"valkey://127.0.0.1:{self._port}"
+
+    def start_workers(self, setup: Setup) -> None:
+        """Start the workers, and from now on each that has ended."""
+        setup.write(self.folder)
+        self._pause_seconds = setup.lease_seconds * 1.5 + 1
+        self._workers = [self._start() for _ in range(self._wanted)]
+
+    def stop_workers(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Stop the workers; none is started until ``start_workers``."""
+        stopping, self._workers = self._workers, []
+        for process in stopping:
+            for each in (number, signal.SIGCONT):
+                process.send_signal(each)
+        for process in stopping:
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            lifeline.forget(process.pid)
+
+    def tend(self) -> None:
+        """Carry out strikes, and start what has died. Call it often."""
+        for entry in self._reader.new():
+            self.entries.append(entry)
+            if entry["kind"] == "strike":
+                self._strike(entry)
+        while self._due and self._due[0][0] <= time.monotonic():
+            heapq.heappop(self._due)[2]()
+        for at, process in enumerate(self._workers):
+            code = process.poll()
+            if code is None:
+                continue
+            lifeline.forget(process.pid)
+            if process.pid not in self._struck and code != NOT_STARTED:
+                self.surprises[code] += 1
+            self._workers[at] = self._start()
+
+    def refuse_broken_workers(self) -> None:
+        """Raise when a worker has ended before anything was struck.
+
+        Raises:
+            ConfigurationError: With the last line of its log.
+        """
+        if self.surprises:
+            log = (self.folder / "workers.log").read_text(errors="replace").strip().splitlines()
+            raise ConfigurationError(f"the workers do not start: {log[-1] if log else 'they print nothing'}")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        environment: dict[str, Any] = {**os.environ, **lifeline.mark, VARIABLE: str(self.folder)}
+        with (self.folder / "workers.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "glidemq_orchestrate.testing.chaos.worker"],
+                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        lifeline.watch(process.pid)
+        return process
+
+    def _strike(self, entry: Entry) -> None:
+        if entry["act"] == Act.KILL:
+            self._struck.update(entry["pids"])
+        elif entry["act"] == Act.PAUSE:
+            self._later(self._pause_seconds, lambda: self._resume(entry["pids"]))
+        elif entry["act"] == Act.KILL_SERVER:
+            self._kill_server()
+        else:
+            self._disconnect()
+
+    def _resume(self, pids: list[int]) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def _kill_server(self) -> None:
+        if (pid := self._server.pid) is not None:
+            os.kill(pid, signal.SIGKILL)
+            self._server.stop()
+            self._later(DOWN_SECONDS, self._start_server)
+
+    def _start_server(self) -> None:
+        self._server = EmbeddedServer(data_dir=self.folder / "server", port=self._port).start()
+
+    def _disconnect(self) -> None:
+        from redis import Redis, RedisError  # noqa: PLC0415  only when used
+
+        with suppress(RedisError), Redis(port=self._port) as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    def _later(self, seconds: float, act: Callable[[], object]) -> None:
+        heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), act))

@@ -1,0 +1,135 @@
+"""What goes wrong, and when: a strike hits one node of one run of the flow, at a moment of its handler.
+
+The strikes of all runs follow from the seed and from what the nodes did when nothing went wrong. They take
+turns, so that every node is hit at every moment before any is hit there again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+
+class Act(StrEnum):
+    """What a strike does."""
+
+    KILL = "kill"
+    """SIGKILL the worker."""
+    PAUSE = "pause"
+    """Stop the worker for longer than its lease, so that another one runs its jobs; then let it continue."""
+    KILL_SERVER = "kill-server"
+    """SIGKILL the server; it comes back with its data."""
+    DISCONNECT = "disconnect"
+    """Close all connections to the server."""
+
+
+class Moment(StrEnum):
+    """When a strike hits the run of a handler."""
+
+    START = "start"
+    MIDWAY = "midway"
+    BEFORE_EFFECT = "before an effect"
+    """Just before a function given by ``effects`` is called."""
+    AFTER_EFFECT = "after an effect"
+    RETURNED = "after the return"
+    """The handler has returned, and the server does not know yet."""
+
+
+ACTS: Final[Mapping[Moment, Sequence[Act]]] = {
+    Moment.START: (Act.KILL,),
+    Moment.MIDWAY: (Act.KILL, Act.PAUSE, Act.KILL_SERVER, Act.DISCONNECT),
+    Moment.BEFORE_EFFECT: (Act.KILL, Act.PAUSE),
+    Moment.AFTER_EFFECT: (Act.KILL, Act.PAUSE),
+    Moment.RETURNED: (Act.KILL, Act.PAUSE, Act.KILL_SERVER),
+}
+OF_SERVER: Final = frozenset({Act.KILL_SERVER, Act.DISCONNECT})
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """What a node did in the run without strikes.
+
+    Attributes:
+        seconds: How long its handler ran.
+        effects: How many effects it had; ``calls`` of them are calls of functions given by name.
+    """
+
+    seconds: float
+    effects: int = 0
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One strike.
+
+    Attributes:
+        effect: Which effect of the handler, from 1; 0 at other moments.
+        after: Seconds after the start of the handler; only midway.
+    """
+
+    node: str
+    moment: Moment
+    act: Act
+    effect: int = 0
+    after: float = 0.0
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Strike:
+        """From the fields of ``asdict``, after JSON."""
+        return cls(**{**fields, "moment": Moment(fields["moment"]), "act": Act(fields["act"])})
+
+
+def plan(
+    seed: int, calm: Mapping[str, Calm], runs: int, acts: Collection[Act] = tuple(Act)
+) -> list[list[Strike]]:
+    """The strikes of each run.
+
+    One in each run, or as many as it takes that every node is hit once in every way; but at most one of a
+    node in a run, so that takes at least as many runs as there are ways.
+    """
+    chance = random.Random(f"strikes {seed}")  # noqa: S311  not for secrets
+    ways = {name: found for name in sorted(calm) if (found := _ways(calm[name], acts))}
+    decks: dict[str, list[tuple[Moment, Act]]] = {name: [] for name in ways}
+    done = dict.fromkeys(ways, 0)
+    each = -(-sum(map(len, ways.values())) // runs)
+    planned: list[list[Strike]] = []
+    for _ in range(runs):
+        turns = sorted(ways, key=lambda name: (done[name] / len(ways[name]), chance.random()))
+        strikes = []
+        for name in turns[:each]:
+            decks[name] = decks[name] or chance.sample(ways[name], len(ways[name]))
+            moment, act = decks[name].pop()
+            strikes.append(_strike(chance, calm[name], name, moment, act))
+            done[name] += 1
+        planned.append(strikes)
+    return planned
+
+
+def _ways(calm: Calm, acts: Collection[Act]) -> list[tuple[Moment, Act]]:
+    """The ways to strike a node that does this."""
+    return [
+        (moment, act)
+        for moment, possible in ACTS.items()
+        if _has(calm, moment)
+        for act in possible
+        if act in acts
+    ]
+
+
+def _has(calm: Calm, moment: Moment) -> bool:
+    """Whether a handler has such a moment."""
+    if moment is Moment.BEFORE_EFFECT:
+        return calm.calls > 0
+    return moment is not Moment.AFTER_EFFECT or calm.effects > 0
+
+
+def _strike(chance: random.Random, calm: Calm, node: str, moment: Moment, act: Act) -> Strike:
+    effect = 0
+    if moment in (Moment.BEFORE_EFFECT, Moment.AFTER_EFFECT):
+        effect = chance.randint(1, calm.effects)
+    after = calm.seconds * chance.uniform(0.1, 0.9) if moment is Moment.MIDWAY else 0.0
+    return Strike(node, moment, act, effect, round(after, 4))

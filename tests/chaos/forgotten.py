@@ -1,0 +1,25 @@
+"""What a server that was emptied has forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from glidemq_orchestrate.testing.chaos.ledger import Reader
+
+
+class Forgotten:
+    """What was accepted before a server was emptied."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = Reader(path)
+        self._accepted: set[str] = set()
+        self._gone: set[str] = set()
+
+    def flows(self) -> set[str]:
+        """The flows, as the ledger knows now."""
+        for entry in self._reader.new():
+            if entry["kind"] == "emptied":
+                self._gone |= self._accepted
+            elif entry["kind"] == "submitted":
+                self._accepted.add(entry["flow"])
+        return self._gone

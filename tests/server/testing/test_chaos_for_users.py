@@ -1,0 +1,184 @@
+"""Chaos for flows of users: every way of not being safe is found, and safe steps are not accused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from glidemq_orchestrate import FlowNode, FlowOutcome, FlowSpec
+from glidemq_orchestrate.cli import app as command_line
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.testing.chaos import Act, ChaosReport, FindingKind, effect, run_chaos
+from tests.server.testing.outside import FOLDER
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually
+
+APP: Final = "tests.server.testing.chaos_steps"
+OUTSIDE: Final = "tests.server.testing.outside"
+ROOT: Final = Path(__file__).parents[3]
+TWICE: Final = FindingKind.EFFECT_REPEATED
+LEASE: Final = timedelta(seconds=1)
+
+
+@pytest.fixture(autouse=True)
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    monkeypatch.setenv(FOLDER, str(folder))
+    monkeypatch.chdir(ROOT)
+    return folder
+
+
+def flow_of(*jobs: str, **data: Any) -> FlowSpec:
+    return FlowSpec("nightly", [FlowNode(job, queue="etl", job=job, data=data.get(job)) for job in jobs])
+
+
+def kinds_of(report: ChaosReport) -> dict[str, set[FindingKind]]:
+    kinds: dict[str, set[FindingKind]] = defaultdict(set)
+    for finding in report.findings:
+        kinds[finding.step].add(finding.kind)
+    return kinds
+
+
+def test_every_step_that_is_not_safe_is_found_and_no_other() -> None:
+    jobs = ["pure", "once", "charge", "crunch", "pay", "claimed", "stamp", "exclusive", "grow"]
+    report = run_chaos(
+        flow_of(*jobs, charge="order 7"), app=APP, runs=5, lease=LEASE, at_once=5, queues=["more"],
+        effects=[f"{OUTSIDE}:Bank.pay", f"{OUTSIDE}:send"], acts=[Act.KILL],
+    )  # fmt: skip
+    kinds = kinds_of(report)
+    assert kinds.pop("charge") >= {TWICE}
+    assert kinds.pop("crunch") >= {TWICE}
+    assert kinds.pop("pay") >= {TWICE}
+    assert kinds.pop("claimed") == {FindingKind.EFFECT_MISSING}
+    assert kinds.pop("stamp") == {FindingKind.RESULT_DIFFERS}
+    assert kinds.pop("exclusive") == {FindingKind.ENDS_DIFFERENTLY}
+    assert not kinds, report.findings
+    by_name = {step.step: step for step in report.steps}
+    assert {by_name[name].verdict for name in ("pure", "once", "grow")} == {"safe"}
+    assert by_name["pure"].nodes == 2  # one that a handler has added
+    assert {by_name[name].verdict for name in ("charge", "stamp")} == {"not safe"}
+    assert by_name["charge"].strikes == dict.fromkeys(
+        ("start", "midway", "after an effect", "after the return"), 1
+    )
+    differing = next(one for one in report.findings if one.kind is FindingKind.RESULT_DIFFERS)
+    assert differing.detail == "at $.at[0]"
+    shown = str(report)
+    assert "charge order 7" in shown
+    assert "secret" not in shown
+
+
+def test_the_marks_of_batches_count_when_they_name_their_job() -> None:
+    spec = FlowSpec("batched", [FlowNode(f"b{at}", queue="etl", job="batch") for at in range(3)])
+    report = run_chaos(spec, app=APP, runs=2, lease=LEASE, acts=[Act.PAUSE], workers=2)
+    assert kinds_of(report)["batch"] >= {TWICE}
+
+
+def test_a_flow_that_an_interrupted_attempt_holds_up_does_not_end() -> None:
+    report = run_chaos(
+        flow_of("stuck"), app=APP, runs=3, lease=LEASE, acts=[Act.KILL], timeout=timedelta(seconds=8)
+    )
+    assert kinds_of(report) == {"": {FindingKind.NOT_ENDED}}
+
+
+def test_a_run_is_seen_again_by_its_number_and_a_check_sees_its_outcome() -> None:
+    seen: list[str] = []
+
+    def check(outcome: FlowOutcome) -> None:
+        seen.append(outcome.status.id)
+        assert outcome.status.id != "chaos-3-17", "two rows"
+
+    both = [
+        run_chaos(flow_of("pure"), app=APP, runs=40, seed=3, only=[17], check=check, lease=LEASE, workers=1)
+        for _ in range(2)
+    ]
+    assert seen == ["chaos-3-calm", "chaos-3-17"] * 2
+    assert both[0].runs == 1
+    assert both[0].strikes == both[1].strikes != {}
+    assert [step.strikes for step in both[0].steps] == [step.strikes for step in both[1].steps]
+    [finding] = both[0].findings
+    assert (finding.kind, finding.run) == (FindingKind.CHECK_FAILED, 17)
+    assert "two rows" in finding.detail
+
+
+def test_a_mark_outside_of_a_campaign_does_nothing() -> None:
+    effect("charge", 7)
+
+
+class TestTheCommand:
+    def test_it_reports_and_ends_with_1(self, tmp_path: Path) -> None:
+        file = tmp_path / "flow.json"
+        file.write_text(json.dumps({"name": "n", "nodes": [{"name": "a", "queue": "etl", "job": "stamp"}]}))
+        options = ["--app", APP, "--runs", "2", "--lease", "1", "--strike", "pause"]
+        found = CliRunner().invoke(command_line, ["chaos", "run", str(file), *options])
+        assert found.exit_code == 1, found.output
+        assert "stamp: result differs: at $.at[0]" in found.stdout
+        assert "--run " in found.stdout
+
+    def test_json_and_0_when_all_is_safe(self, tmp_path: Path) -> None:
+        file = tmp_path / "flow.json"
+        file.write_text(json.dumps({"name": "n", "nodes": [{"name": "a", "queue": "etl", "job": "pure"}]}))
+        options = ["--app", APP, "--runs", "8", "--at-once", "8", "--lease", "1", "--json"]
+        found = CliRunner().invoke(command_line, ["chaos", "run", str(file), *options])
+        assert found.exit_code == 0, found.output
+        report = json.loads(found.stdout)
+        assert report["safe"] is True
+        assert set(report["strikes"]) == set(Act)
+        assert report["steps"][0]["repeats"] >= 1
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--app", "no_such_module"], "there is no module no_such_module"),
+            (["--app", APP, "--effect", "os:nothing"], "effect 'os:nothing': no such function"),
+            (["--app", APP, "--check", "os:environ"], "check 'os:environ' is not a function"),
+            (["--app", APP, "--runs", "3", "--run", "4"], "there is no run 4"),
+        ],
+    )
+    def test_what_is_wrong_is_named_and_ends_with_2(
+        self, tmp_path: Path, options: list[str], message: str
+    ) -> None:
+        file = tmp_path / "flow.json"
+        file.write_text(json.dumps({"name": "n", "nodes": [{"name": "a", "queue": "etl", "job": "pure"}]}))
+        found = CliRunner().invoke(command_line, ["chaos", "run", str(file), *options])
+        assert found.exit_code == 2, found.output
+        assert message in found.stderr
+
+
+def test_a_flow_that_does_not_end_by_itself_is_refused() -> None:
+    both = [FlowNode(name, queue="etl", job="stuck") for name in ("a", "b")]
+    with pytest.raises(ConfigurationError, match="did not end within 3 s without any strike"):
+        run_chaos(FlowSpec("n", both), app=APP, runs=1, lease=LEASE, timeout=timedelta(seconds=3))
+
+
+CAMPAIGN: Final = f"""
+from glidemq_orchestrate.testing.chaos import run_chaos
+from glidemq_orchestrate import FlowNode, FlowSpec
+spec = FlowSpec("n", [FlowNode("a", queue="etl", job="crunch"), FlowNode("b", queue="etl", job="charge")])
+run_chaos(spec, app="{APP}", runs=1000, progress=lambda text: print(text, flush=True))
+"""
+
+
+def test_nothing_is_left_of_a_campaign_that_is_killed(eventually: Eventually) -> None:
+    process = subprocess.Popen([sys.executable, "-c", CAMPAIGN], stdout=subprocess.PIPE, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        while b"3 strikes" not in process.stdout.readline():
+            pass
+        below = psutil.Process(process.pid).children(recursive=True)
+        assert len(below) >= 4
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    eventually(lambda: not [each for each in below if each.is_running() and each.status() != "zombie"], 30)

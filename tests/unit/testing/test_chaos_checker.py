@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Final
+
+import pytest
+
+from glidemq_orchestrate.testing.chaos import ChaosReport, FindingKind
+from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
+from glidemq_orchestrate.testing.chaos.recorder import leaves
+
+CALM: Final[dict[str, Any]] = {"flow": "calm", "nodes": {"a": ("completed", "")}}
+
+
+class Story:
+    """A ledger, told in order."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self._clock, self._runs = count(1), count(1)
+
+    def add(self, kind: str, **fields: Any) -> None:
+        self.entries.append({"kind": kind, "at": next(self._clock) * 1_000_000, "pid": 1, **fields})
+
+    def begin(self, flow: str = "f", pid: int = 1) -> str:
+        run = f"r{next(self._runs)}"
+        about = {"flow": flow, "node": "a", "queue": "q", "job": f"{flow}-a", "name": "step", "attempt": 1}
+        self.add("begin", **{**about, "run": run, "pid": pid})
+        return run
+
+    def effect(self, name: str = "charge", key: str = "7", flow: str = "f", pid: int = 1) -> None:
+        began = (len(self.entries) + 1) * 1_000_000
+        about = {"flow": flow, "node": "a", "queue": "q", "job": f"{flow}-a", "owner": pid}
+        self.add("effect", **about, name=name, key=key, began=began)
+
+    def end(self, run: str, value: Any = 1, error: str = "") -> None:
+        self.add("end", run=run, error=error, **({} if error else {"leaves": leaves(value)}))
+
+    def played(self, state: str = "completed", reason: str = "", **fields: Any) -> list[tuple[str, str, str]]:
+        about = {"flow": "f", "number": 3, "ended": True, "state": state, "nodes": {"a": (state, reason)}}
+        self.add("played", **{**about, "check": "", **fields})
+        book = Book(self.entries)
+        found = findings(book, CALM)
+        assert all(finding.run == 3 and finding.count == 1 for finding in found)
+        return [(finding.kind, finding.step, finding.detail) for finding in found]
+
+
+def test_an_interrupted_attempt_that_had_no_effect_is_harmless() -> None:
+    story = Story()
+    story.begin()
+    run = story.begin(pid=2)
+    story.effect(pid=2)
+    story.end(run)
+    assert story.played() == []
+    [step] = steps(Book(story.entries), [])
+    assert (step.step, step.runs, step.repeats, step.effects, step.verdict) == ("step", 2, 1, 1, "safe")
+
+
+def test_an_effect_of_two_attempts_is_repeated_and_of_one_is_not() -> None:
+    story = Story()
+    story.begin()
+    story.effect()
+    story.effect()  # the same attempt: its own affair
+    story.effect(key="8")
+    story.begin(pid=2)
+    story.effect(key="8", pid=2)
+    assert story.played() == [(FindingKind.EFFECT_REPEATED, "step", "charge 8")]
+
+
+def test_an_effect_that_the_older_attempt_had_last_is_stale() -> None:
+    story = Story()
+    story.begin(pid=1)
+    story.begin(pid=2)
+    story.effect(pid=2)
+    story.effect(pid=1)
+    kinds = [kind for kind, _, _ in story.played()]
+    assert kinds == [FindingKind.EFFECT_REPEATED, FindingKind.STALE_EFFECT]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "where"),
+    [
+        ({"a": 1, "b": [1, {"c": 2}]}, {"a": 1, "b": [1, {"c": 3}]}, "at $.b[1].c"),
+        ([1], [1, 2], "at $[1]"),
+        ({"at": "x"}, None, "at $"),
+    ],
+)
+def test_results_that_differ_are_reported_by_their_path(first: Any, second: Any, where: str) -> None:
+    story = Story()
+    story.end(story.begin(), first)
+    story.end(story.begin(), second)
+    assert story.played() == [(FindingKind.RESULT_DIFFERS, "step", where)]
+
+
+def test_equal_results_and_failed_attempts_are_no_finding() -> None:
+    story = Story()
+    story.end(story.begin(), {"b": 1, "a": 2})
+    story.end(story.begin(), error="ValueError")
+    story.end(story.begin(), {"a": 2, "b": 1})
+    assert story.played() == []
+
+
+def test_no_value_of_a_result_is_in_the_ledger() -> None:
+    text = str(leaves({"password": "hunter2", "n": [41_421]}))
+    assert "password" in text
+    assert "hunter2" not in text
+    assert "41421" not in text
+    assert list(leaves(list(range(5_000)))) == ["$"]
+
+
+def test_another_end_than_in_the_calm_run_is_reported_with_its_error() -> None:
+    story = Story()
+    story.begin()
+    story.end(story.begin(), error="FileExistsError")
+    detail = "failed with FileExistsError, completed without strikes"
+    assert story.played("failed", "FileExistsError: secret path") == [
+        (FindingKind.ENDS_DIFFERENTLY, "step", detail)
+    ]
+
+
+def test_a_function_that_no_attempt_called_is_missing() -> None:
+    story = Story()
+    story.begin("calm")
+    story.add("call", flow="calm", node="a", name="send")
+    story.begin()
+    story.end(story.begin())
+    assert story.played() == [(FindingKind.EFFECT_MISSING, "step", "send")]
+
+
+def test_two_accepted_results_and_an_attempt_that_ran_twice_break_a_promise() -> None:
+    story = Story()
+    story.end(story.begin())
+    for _ in range(2):
+        story.add("completed", flow="f", node="a", job="f-a")
+    story.entries.append({**story.entries[0], "at": 10**9})
+    kinds = [kind for kind, _, _ in story.played()]
+    assert kinds == [FindingKind.PROMISE_BROKEN] * 2
+
+
+def test_a_flow_that_does_not_end_and_a_check_that_fails_are_findings() -> None:
+    assert Story().played(ended=False, state="running") == [(FindingKind.NOT_ENDED, "", "still running")]
+    assert Story().played(check="AssertionError: 2 rows") == [
+        (FindingKind.CHECK_FAILED, "", "AssertionError: 2 rows")
+    ]
+
+
+def test_the_calm_run_tells_how_long_a_node_takes_and_how_many_effects_it_has() -> None:
+    story = Story()
+    run = story.begin("calm")
+    story.add("call", flow="calm", node="a", name="send")
+    story.effect(flow="calm")
+    story.effect(flow="calm", key="8")
+    story.end(run)
+    calm = calm_of(Book(story.entries), "calm")["a"]
+    assert (calm.seconds, calm.effects, calm.calls) == (0.004, 2, 1)
+
+
+def test_a_report_with_findings_fails_a_test_and_says_what_to_do() -> None:
+    story = Story()
+    for _ in range(2):
+        story.begin()
+        story.effect()
+    story.played()
+    book = Book(story.entries)
+    found = findings(book, CALM)
+    report = _report(found)
+    assert not report.is_safe
+    with pytest.raises(AssertionError, match=r"seed 5.*\n.*node a: effect repeated: charge 7 \(run 3\)"):
+        report.assert_safe()
+    _report([]).assert_safe()
+
+
+def _report(found: Sequence[Any]) -> ChaosReport:
+    return ChaosReport("nightly", 5, 1, {}, 1.0, [], found)
