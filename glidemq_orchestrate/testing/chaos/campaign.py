@@ -166,9 +166,9 @@ class Campaign:
         while left := [each for each in played if not each.done()]:
             self._stage.tend()
             watch()
-            strikes = sum(entry["kind"] == "strike" for entry in self._stage.entries)
             if len(played) > 1:
-                self._progress(f"{len(played) - len(left)} of {len(played)} runs, {strikes} strikes")
+                done = len(played) - len(left)
+                self._progress(f"{done} of {len(played)} runs, {self._stage.strikes} strikes")
             time.sleep(TICK_SECONDS)
         self._stage.tend()
 

@@ -177,15 +177,17 @@ def _ends(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
     if not played["ended"]:
         yield Finding(FindingKind.NOT_ENDED, "", "", f"still {played['state']}", played["number"])
         return
+    ends = dict.fromkeys(calm["nodes"], ("missing", "")) | dict(played["nodes"])
     differing = {
         name: (state, reason)
-        for name, (state, reason) in played["nodes"].items()
+        for name, (state, reason) in ends.items()
         if state != calm["nodes"].get(name, (state,))[0]
     }
     causes = {name: end for name, end in differing.items() if not end[1].startswith(UPSTREAM)}
     for name, (state, _) in (causes or differing).items():
         runs = book.runs[played["flow"]].get(name, [])
-        step = str(runs[0].begin["name"]) if runs else ""
+        known = runs or book.runs[calm["flow"]].get(name, [])
+        step = str(known[0].begin["name"]) if known else ""
         error = runs[-1].end["error"] if runs and runs[-1].end else ""
         detail = f"{state}{f' with {error}' if error else ''}, {calm['nodes'][name][0]} without strikes"
         yield Finding(FindingKind.ENDS_DIFFERENTLY, step, name, detail, played["number"])

@@ -33,6 +33,8 @@ class Stage:
 
     Attributes:
         surprises: Exit codes of workers that nothing had killed.
+        entries: What the processes have written to the ledger.
+        strikes: How many of them are strikes.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:
@@ -50,6 +52,7 @@ class Stage:
         self.ledger = Ledger(ledger_of(folder), "harness")
         self._reader = Reader(ledger_of(folder))
         self.entries: list[Entry] = []
+        self.strikes = 0
 
     def __enter__(self) -> Self:
         """Nothing: the server has started."""
@@ -93,6 +96,7 @@ class Stage:
         for entry in self._reader.new():
             self.entries.append(entry)
             if entry["kind"] == "strike":
+                self.strikes += 1
                 self._strike(entry)
         while self._due and self._due[0][0] <= time.monotonic():
             heapq.heappop(self._due)[2]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import time
@@ -47,7 +48,7 @@ class Striker:
 
     def act(self, context: Context, strike: Strike, owner: int) -> float:
         """Let a strike happen, unless it has; how long to wait for it, in seconds."""
-        name = f"{context.flow_id} {strike.node}".encode().hex()[:200]
+        name = hashlib.sha256(f"{context.flow_id} {strike.node}".encode()).hexdigest()
         try:
             os.close(os.open(self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:

@@ -119,6 +119,11 @@ def test_another_end_than_in_the_calm_run_is_reported_with_its_error() -> None:
     ]
 
 
+def test_a_node_that_no_attempt_has_added_is_missing() -> None:
+    found = Story().played(nodes={})
+    assert found == [(FindingKind.ENDS_DIFFERENTLY, "", "missing, completed without strikes")]
+
+
 def test_a_function_that_no_attempt_called_is_missing() -> None:
     story = Story()
     story.begin("calm")
