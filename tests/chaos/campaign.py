@@ -62,7 +62,8 @@ def outcome_of(
             violations += leftovers(server.client, played.world.queues)
         kinds = Counter(entry["kind"] for entry in played.entries)
         return {
-            "seed": seed, "ground": ground, "kills": dict(played.kills), "faults": dict(played.done),
+            "seed": seed, "ground": ground, "kills": {**played.kills, "child": played.children.killed},
+            "faults": dict(played.done),
             "flows": size.flows,
             "nodes": checker.nodes, "runs": kinds["begin"], "accepted": kinds["completed"],
             "settled_seconds": round(took, 2), "violations": violations,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate import FlowProducer, JobState, NodeStatus, Queue, Rule
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
-from tests.chaos.handlers import value_of
+from tests.chaos.in_process import value_of
 from tests.chaos.ledger import Entry
 from tests.chaos.model import Allowed, ends, fails
 from tests.chaos.plan import FlowPlan, Plan, Step
@@ -26,6 +26,10 @@ class Book:
             by_kind[entry["kind"]].append(entry)
         self.begins = {entry["run"]: entry for entry in by_kind["begin"]}
         self.ends = {entry["run"]: entry for entry in by_kind["end"]}
+        self._errors: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for entry in self.ends.values():
+            if entry["error"]:
+                self._errors[entry["queue"], entry["job"]].append(entry["error"])
         times = Counter(entry["run"] for entry in by_kind["begin"])
         self.doubles = [run for run, count in times.items() if count > 1]
         self.accepted = Counter((entry["queue"], entry["job"]) for entry in by_kind["completed"])
@@ -40,6 +44,11 @@ class Book:
         for entry in by_kind["completed"]:  # what was not accepted may be lost by a failover, and fired again
             if slot := self.begins.get(entry["run"], {}).get("slot"):
                 self.slots[slot].add(entry["run"])
+
+    def is_struck(self, queue: str, job_id: str, attempts: int) -> bool:
+        """Whether a job may have used up its attempts because processes of its handler were killed."""
+        errors = self._errors[queue, job_id]
+        return "ProcessExpired" in errors and len(errors) >= attempts
 
     def _is_forgotten(self, entry: Entry) -> bool:
         return bool(self.emptied) and entry["at"] < self.emptied[-1]
@@ -97,21 +106,28 @@ class Checker:
             counts["completed"], counts["failed"], counts["skipped"], len(nodes)
         ):  # fmt: skip
             yield f"counts do not add up: {status} for {counts}"
-        yield from self._states(planned, str(status.state), states)
+        struck = {
+            name
+            for name, step in planned.all_steps.items()
+            if name in found and self._book.is_struck(found[name].queue, found[name].job_id, step.attempts)
+        }
+        yield from self._states(planned, str(status.state), states, struck)
         waited = self._book.waited.get(planned.flow_id)
         if planned.action == "none" and waited not in (None, str(status.state)):
             yield f"ended as {waited}, and is {status.state} now"
         for name, node in found.items():
             yield from (f"{name}: {problem}" for problem in self._node(planned, node, found, results))
 
-    def _states(self, planned: FlowPlan, state: str, states: Mapping[str, str]) -> Iterator[str]:
+    def _states(
+        self, planned: FlowPlan, state: str, states: Mapping[str, str], struck: Collection[str]
+    ) -> Iterator[str]:
         expected, present = self._present(planned, states), set(states)
         if missing := expected - present:
             yield f"nodes are missing: {sorted(missing)}"
         if extra := present - set(planned.all_steps):
             yield f"has nodes that nobody added: {sorted(extra)}"
         steps = {name: step for name, step in planned.all_steps.items() if name in present}
-        for name, allowed in self._allowed(planned, steps, state).items():
+        for name, allowed in self._allowed(planned, steps, state, struck).items():
             if states[name] not in allowed:
                 yield f"{name} is {states[name]}, allowed: {sorted(allowed)}"
         if state == "cancelled":
@@ -131,14 +147,16 @@ class Checker:
             names |= {step.name for step in planned.added}
         return names
 
-    def _allowed(self, planned: FlowPlan, steps: Mapping[str, Step], state: str) -> Allowed:
-        allowed = ends(steps.values())
+    def _allowed(
+        self, planned: FlowPlan, steps: Mapping[str, Step], state: str, struck: Collection[str]
+    ) -> Allowed:
+        allowed = ends(steps.values(), struck=struck)
         if planned.action == "retry" and planned.flow_id in self._book.steered:
             may_fail = any("failed" in allowed[name] and steps[name].on_failure != "ignore" for name in steps)
             must_fail = any(
                 allowed[name] == {"failed"} and steps[name].on_failure != "ignore" for name in steps
             )
-            again = ends(steps.values(), before=allowed)
+            again = ends(steps.values(), before=allowed, struck=struck)
             if must_fail:
                 allowed = again
             elif may_fail:
@@ -184,9 +202,8 @@ class Checker:
     # --- plain jobs ---
 
     def _plain(self, queue: Queue, name: str) -> Iterator[str]:
-        last: dict[str, tuple[int, str]] = {}
         mine = [job_id for where, job_id in self._book.added if where == name]
-        keys = {job_id: key for job_id, _, key, _ in self._plan.plain}
+        planned = {one.job_id: one for one in self._plan.plain}
         ordered = []
         for job_id in dict.fromkeys(mine):
             try:
@@ -196,6 +213,8 @@ class Checker:
                     continue
                 yield f"job {job_id} was accepted and is lost"
                 continue
+            if job.state is JobState.FAILED and self._book.is_struck(name, job_id, planned[job_id].attempts):
+                continue
             if job.state is not JobState.COMPLETED:
                 yield f"job {job_id} is {job.state}: {job.failed_reason}"
                 continue
@@ -204,10 +223,16 @@ class Checker:
             run = job.result["run"] if isinstance(job.result, dict) else None
             if run not in self._book.ends:
                 yield f"job {job_id} has the result {job.result!r}, which no run has written"
-            elif key := keys[job_id]:
+            elif key := planned[job_id].key:
                 ordered.append((key, self._book.begins[run]["at"], self._book.ends[run]["at"], job_id))
-        for key, begin, end, job_id in sorted(ordered):
-            before, other = last.get(key, (0, ""))
-            if begin < before:
-                yield f"jobs {other} and {job_id} of the ordering key {key} ran at the same time"
-            last[key] = max((end, job_id), last.get(key, (0, "")))
+        yield from _overlaps(ordered)
+
+
+def _overlaps(runs: Iterable[tuple[str, int, int, str]]) -> Iterator[str]:
+    """The jobs that ran at the same time as another of their ordering key; key, begin, end and id of each."""
+    last: dict[str, tuple[int, str]] = {}
+    for key, begin, end, job_id in sorted(runs):
+        before, other = last.get(key, (0, ""))
+        if begin < before:
+            yield f"jobs {other} and {job_id} of the ordering key {key} ran at the same time"
+        last[key] = max((end, job_id), last.get(key, (0, "")))

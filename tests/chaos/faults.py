@@ -34,6 +34,14 @@ def kill_supervising(at: Round, chance: random.Random) -> None:
         at.kill(process)
 
 
+def kill_child(at: Round, chance: random.Random) -> None:
+    """SIGKILL a process in which a worker runs handlers."""
+    if chance.random() < 0.5:
+        at.children.kill_one(chance)
+    else:
+        at.children.kill_next()
+
+
 def kill_submitter(at: Round, chance: random.Random) -> None:
     """SIGKILL a submitter."""
     at.kill(chance.choice(at.alive("submitter")))
@@ -135,8 +143,8 @@ def replace_library(at: Round, chance: random.Random) -> None:
 
 
 PROCESSES: Final[Mapping[Fault, int]] = {
-    kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_submitter: 12, kill_waiter: 6,
-    kill_steerer: 10, stop_worker: 3, pause_worker: 12, pause_client: 3,
+    kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_child: 12, kill_submitter: 12,
+    kill_waiter: 6, kill_steerer: 10, stop_worker: 3, pause_worker: 12, pause_client: 3,
 }  # fmt: skip
 """What happens to processes all the time, with weights."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import signal
 import sys
@@ -31,6 +32,7 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.errors import FlowEnded, FlowNotFound, InvalidJob, TransportError, WaitTimeout
 from tests.chaos.handlers import Recorder, Steps
+from tests.chaos.in_process import FOLDER, cures_of, ledger_of
 from tests.chaos.ledger import Forgotten, Ledger, Reader
 from tests.chaos.plan import FlowPlan, Plan, plan
 
@@ -73,12 +75,12 @@ class World:
     @property
     def ledger(self) -> Path:
         """The file of the ledger."""
-        return self.folder / "ledger.jsonl"
+        return ledger_of(self.folder)
 
     @property
     def cures(self) -> Path:
         """A folder with a file for each flow that was retried."""
-        return self.folder / "cures"
+        return cures_of(self.folder)
 
     @property
     def may_prefetch(self) -> bool:
@@ -102,6 +104,8 @@ class World:
 
 def worker(world: World, ledger: Ledger, number: int) -> None:
     """Run jobs until killed, or asked to stop."""
+    os.environ[FOLDER] = str(world.folder)
+    vars(sys.modules["__main__"]).update(__spec__=None, __file__=None)  # else its children would load all
     worker = Worker(
         world.url_for(number), queues=world.plan.queues, concurrency=CONCURRENCY, lock_duration=LEASE,
         prefetch=None if world.may_prefetch else 0,
@@ -133,11 +137,13 @@ def submitter(world: World, ledger: Ledger, number: int) -> None:
                 again(partial(flows.submit, flow.spec(), flow_id=flow.flow_id))
                 ledger.write("submitted", flow=flow.flow_id)
                 time.sleep(pause * random.Random(flow.flow_id).uniform(0, 1.6))
-            for job_id, queue_name, key, ms in world.plan.plain[index * 3 : index * 3 + 3]:
-                options = JobOptions(job_id=job_id, ordering=Ordering(key) if key else None)
+            for job in world.plan.plain[index * 3 : index * 3 + 3]:
+                options = JobOptions(
+                    job_id=job.job_id, ordering=Ordering(job.key) if job.key else None, attempts=job.attempts
+                )
                 with contextlib.suppress(InvalidJob):  # it was added before
-                    again(partial(queues[queue_name].add, "plain", {"ms": ms, "flow": ""}, options=options))
-                ledger.write("added", queue=queue_name, job=job_id)
+                    again(partial(queues[job.queue].add, job.handler, {"ms": job.ms}, options=options))
+                ledger.write("added", queue=job.queue, job=job.job_id)
 
 
 def waiter(world: World, ledger: Ledger, number: int) -> None:

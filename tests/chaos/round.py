@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
+from tests.chaos.children import Children
 from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, Fault, empty_server
 from tests.chaos.grounds import GROUNDS
 from tests.chaos.ledger import Forgotten, Ledger, Reader
@@ -135,6 +136,7 @@ class Round:
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
         self._stack.callback(self.ledger.close)
         self.forgotten = Forgotten(self.world.ledger)
+        self.children = Children(self.world.ledger)
         self.entries: list[dict[str, Any]] = []
         self.nursery = Nursery(self.world)
         self._stack.callback(self.nursery.close)
@@ -239,6 +241,7 @@ class Round:
         """Do what is due, and start again whoever has died."""
         while self._due and self._due[0][0] <= time.monotonic():
             heapq.heappop(self._due)[2]()
+        self.surprises += self.children.look()
         codes = self.nursery.ended()
         for process in self.processes:
             if process.pid in codes:

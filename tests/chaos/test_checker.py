@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from glidemq_orchestrate.lifeline.guard import processes
 from tests.chaos.campaign import has_settled
-from tests.chaos.checker import Checker
-from tests.chaos.ledger import Entry
+from tests.chaos.checker import Book, Checker
+from tests.chaos.children import Children
+from tests.chaos.ledger import Entry, Ledger
 from tests.chaos.leftovers import leftovers
-from tests.chaos.plan import Plan
+from tests.chaos.plan import Plain, Plan
 from tests.chaos.round import Round, Size
+from tests.processes import spawned
 
 Entries = list[Entry]
 
@@ -124,7 +128,7 @@ def test_a_flow_or_a_job_that_is_lost(played: Round) -> None:
     more = replace(
         plan,
         flows=(*plan.flows, replace(plan.flows[0], flow_id="lost")),
-        plain=(*plan.plain, ("s5-lost", "etl", None, 0)),
+        plain=(*plan.plain, Plain("s5-lost", "etl")),
     )
     found = problems(played, entries, more)
     assert [problem for problem in found if "lost" in problem] == found
@@ -157,3 +161,26 @@ def test_what_is_left_behind(played: Round, write: Any, undo: Any, said: str) ->
         assert any(said in problem for problem in problems(played, played.entries))
     finally:
         client.execute_command(*undo)
+
+
+def test_a_process_of_a_handler_that_outlives_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, path = Ledger(tmp_path / "ledger", "child"), tmp_path / "ledger"
+    with spawned(["sleep", "60"]) as dead:
+        pass
+    with spawned(["sleep", "60"]) as child:
+        ledger.write("child", child=child.pid, above=[dead.pid], started=processes()[child.pid].started)
+        ledger.close()
+        assert not list(Children(path).look())  # it has some time to end
+        monkeypatch.setattr("tests.chaos.children.GRACE_SECONDS", -1)
+        assert "outlives" in next(Children(path).look())
+    assert not list(Children(path).look())
+
+
+def test_a_job_may_fail_only_when_killed_processes_have_used_up_its_attempts() -> None:
+    end = {"kind": "end", "queue": "etl", "job": "j", "error": "ProcessExpired"}
+    ends = [end | {"run": "1"}, end | {"run": "2", "error": "RuntimeError"}]
+    assert Book(ends).is_struck("etl", "j", 2)
+    assert not Book(ends).is_struck("etl", "j", 3)
+    assert not Book(ends[1:]).is_struck("etl", "j", 1)
