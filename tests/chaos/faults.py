@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from tests.chaos.versions import newer_library, newer_worker, older_library, older_worker, other_glidemq
+
 if TYPE_CHECKING:
     from tests.chaos.round import Round
 
@@ -148,9 +150,12 @@ PROCESSES: Final[Mapping[Fault, int]] = {
 }  # fmt: skip
 """What happens to processes all the time, with weights."""
 
+VERSIONS: Final = (older_library, newer_library, other_glidemq, older_worker, newer_worker)
+
 AROUND: Final[Mapping[Fault, int]] = {
     step_clocks: 3, kill_server: 3, freeze_server: 2, fill_memory: 2, cut_replies: 6, cut_requests: 4,
     drop_clients: 2, flush_functions: 2, delete_library: 1, replace_library: 1, empty_server: 2,
+    **dict.fromkeys(VERSIONS, 1),
 }  # fmt: skip
 """What happens to everything around them, less often, with weights."""
 

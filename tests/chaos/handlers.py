@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glidemq_orchestrate import Context, FlowNode, Handlers, JobEvent, Middleware, Unrecoverable
-from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate.errors import LibraryVersionMismatch, TransportError
 from glidemq_orchestrate.worker.context import FlowOfNode
 from tests.chaos import in_process
 from tests.chaos.in_process import decide
@@ -55,11 +55,11 @@ class Recorder(Middleware):
 
 
 async def _add(flow: FlowOfNode, nodes: list[FlowNode]) -> None:
-    """Add nodes; again while the server cannot be reached or has no memory."""
+    """Add nodes; again while the server cannot be reached, has no memory, or has other libraries."""
     while True:
         try:
             return await flow.add_nodes_async(nodes)
-        except TransportError:
+        except (TransportError, LibraryVersionMismatch):
             await asyncio.sleep(0.05)
 
 

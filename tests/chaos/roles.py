@@ -30,17 +30,27 @@ from glidemq_orchestrate import (
     Schedulers,
     Worker,
 )
-from glidemq_orchestrate.errors import FlowEnded, FlowNotFound, InvalidJob, TransportError, WaitTimeout
+from glidemq_orchestrate.errors import (
+    FlowEnded,
+    FlowNotFound,
+    InvalidJob,
+    LibraryVersionMismatch,
+    TransportError,
+    WaitTimeout,
+)
 from tests.chaos.handlers import Recorder, Steps
 from tests.chaos.in_process import FOLDER, cures_of, ledger_of
 from tests.chaos.ledger import Forgotten, Ledger, Reader
 from tests.chaos.plan import FlowPlan, Plan, plan
+from tests.chaos.versions import NEWER, OLDER, playing
 
 T = TypeVar("T")
 
 CONCURRENCY: Final = 8
 LEASE: Final = timedelta(seconds=2)
 NOT_STARTED: Final = 75
+REFUSED: Final = 76
+"""The exit code of a process that found another version of a library than its own on the server."""
 TICK: Final = timedelta(milliseconds=500)
 
 
@@ -176,6 +186,7 @@ def steerer(world: World, ledger: Ledger, number: int) -> None:
 
 ROLES: Final[dict[str, Callable[[World, Ledger, int], None]]] = {
     "worker": worker, "submitter": submitter, "waiter": waiter, "steerer": steerer,
+    "older_worker": playing(OLDER, worker), "newer_worker": playing(NEWER, worker),
 }  # fmt: skip
 
 
@@ -184,7 +195,11 @@ def play(world: World, role: str, number: int) -> None:
     _wander(random.Random(f"{world.seed} {role} {number}"))
     ledger = Ledger(world.ledger, f"{role}{number}")
     ledger.write("started")
-    ROLES[role](world, ledger, number)
+    try:
+        ROLES[role](world, ledger, number)
+    except LibraryVersionMismatch:
+        ledger.write("refused")
+        sys.exit(REFUSED)
     ledger.write("finished")
 
 

@@ -25,7 +25,7 @@ from tests.chaos.grounds import GROUNDS
 from tests.chaos.ledger import Forgotten, Ledger, Reader
 from tests.chaos.nursery import Nursery
 from tests.chaos.proxy import Proxy
-from tests.chaos.roles import NOT_STARTED, World
+from tests.chaos.roles import NOT_STARTED, REFUSED, World
 from tests.server.connections.topologies import Server
 
 QUEUES: Final = ("etl", "spark")
@@ -33,6 +33,7 @@ TICK_SECONDS: Final = 0.02
 FORGETS_EACH: Final = 10
 REST_SECONDS: Final = 0.05
 UNDO_SECONDS: Final = 60.0
+SLACK_SECONDS: Final = 5.0
 
 
 @dataclass(eq=False)
@@ -41,7 +42,8 @@ class Process:
 
     Attributes:
         is_ending: It was killed or asked to stop, so its end is no surprise.
-        is_over: It has ended by itself, having done its part.
+        is_over: It has ended by itself, having done its part, or is not started again.
+        once: It is not started again.
     """
 
     role: str
@@ -49,6 +51,7 @@ class Process:
     pid: int = 0
     is_ending: bool = False
     is_over: bool = False
+    once: bool = False
 
 
 def _impatient(server: Server) -> Any:
@@ -122,6 +125,7 @@ class Round:
         self.done: Counter[str] = Counter()
         self.kills: Counter[str] = Counter()
         self.surprises: list[str] = []
+        self.refused_until = 0.0
         self._ground = self._stack.enter_context(GROUNDS[ground](folder))
         spared = {*self._ground.spared, *(() if seed % FORGETS_EACH == 0 else (empty_server,))}
         self.servers, self._faults = self._ground.servers, set(faults) - spared
@@ -174,6 +178,17 @@ class Round:
     def later(self, seconds: float, act: Callable[[], Any]) -> None:
         """Do something after so many seconds; before the checks in any case."""
         heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), act))
+
+    def join(self, role: str) -> Process:
+        """Start another process, which is not started again."""
+        process = Process(role, len(self.processes), once=True)
+        process.pid = self.nursery.start(role, process.number)
+        self.processes.append(process)
+        return process
+
+    def refuse_no_longer(self) -> None:
+        """The libraries are ours again: soon no process is refused because of them."""
+        self.refused_until = time.monotonic() + SLACK_SECONDS
 
     def leader(self, queue: str) -> Process | None:
         """The worker that leads the supervision of a queue."""
@@ -247,8 +262,14 @@ class Round:
             if process.pid in codes:
                 code, was_ending = codes[process.pid], process.is_ending
                 process.pid, process.is_ending = 0, False
-                if not was_ending and code not in (0, NOT_STARTED):
+                if not was_ending and code not in self._usual(process):
                     self.surprises.append(f"{process.role}{process.number} ended by itself with {code}")
-                process.is_over = not was_ending and not code and process.role != "worker"
+                is_done = not was_ending and not code and process.role != "worker"
+                process.is_over = is_done or process.once
             if not process.pid and not process.is_over:
                 process.pid = self.nursery.start(process.role, process.number)
+
+    def _usual(self, process: Process) -> Collection[int]:
+        """The exit codes that are no surprise."""
+        is_refused = process.role == "older_worker" or time.monotonic() < self.refused_until
+        return (0, NOT_STARTED, REFUSED) if is_refused else (0, NOT_STARTED)
