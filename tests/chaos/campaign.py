@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from glidemq_orchestrate.errors import FlowNotFound, TransportError
 from tests.chaos.checker import Checker
 from tests.chaos.faults import BY_NAME
 from tests.chaos.leftovers import leftovers
-from tests.chaos.roles import CONCURRENCY
+from tests.chaos.roles import CONCURRENCY, again
 from tests.chaos.round import Round, Size
 
 SETTLE_SECONDS: Final = 300.0
@@ -50,7 +51,7 @@ def outcome_of(
         took = time.monotonic() - begun
         progress("checking")
         with Schedulers(played.world.queues[0], played.world.url) as schedulers:
-            schedulers.remove("tick")
+            again(partial(schedulers.remove, "tick"))
         played.settle(lambda: has_settled(played), SETTLE_SECONDS)
         violations = list(played.surprises)
         if not played.world.may_prefetch:  # a worker that holds a job for later has no place for it now
@@ -58,7 +59,7 @@ def outcome_of(
         played.entries += played.reader.new()
         checker = Checker(played.world.url, played.world.plan, played.entries)
         violations += checker.violations()
-        for server in played.servers:
+        for server in played.primaries():
             violations += leftovers(server.client, played.world.queues)
         kinds = Counter(entry["kind"] for entry in played.entries)
         return {

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from redis.crc import key_slot
+
 from tests.chaos.versions import newer_library, newer_worker, older_library, older_worker, other_glidemq
 
 if TYPE_CHECKING:
@@ -87,7 +89,24 @@ def kill_server(at: Round, chance: random.Random) -> None:
     assert server.process is not None
     if server.process.poll() is None:  # else it is down already
         server.kill()
-        at.later(chance.uniform(0, 1.5), server.start)
+        at.later(chance.uniform(0, at.down_seconds), server.start)
+
+
+def fail_over(at: Round, chance: random.Random) -> None:
+    """A replica of a cluster takes over: with its primary, without asking it, or without asking anyone."""
+    roles = {server: at.ask(server, "ROLE") for server in at.servers}
+    if replicas := [server for server, role in roles.items() if role and role[0] == "slave"]:
+        at.ask(
+            chance.choice(replicas), "CLUSTER", "FAILOVER", *chance.choice(((), ("FORCE",), ("TAKEOVER",)))
+        )
+
+
+def move_slot(at: Round, chance: random.Random) -> None:
+    """The slot of a queue moves to another primary, at once."""
+    slot = str(key_slot(chance.choice(at.world.queues).encode()))
+    target = at.ask(chance.choice(at.servers), "CLUSTER", "MYID")
+    for server in at.servers:  # all but its owner refuse
+        at.ask(server, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", str(target))
 
 
 def freeze_server(at: Round, chance: random.Random) -> None:
@@ -155,12 +174,15 @@ VERSIONS: Final = (older_library, newer_library, other_glidemq, older_worker, ne
 AROUND: Final[Mapping[Fault, int]] = {
     step_clocks: 3, kill_server: 3, freeze_server: 2, fill_memory: 2, cut_replies: 6, cut_requests: 4,
     drop_clients: 2, flush_functions: 2, delete_library: 1, replace_library: 1, empty_server: 2,
-    **dict.fromkeys(VERSIONS, 1),
+    fail_over: 3, move_slot: 3, **dict.fromkeys(VERSIONS, 1),
 }  # fmt: skip
 """What happens to everything around them, less often, with weights."""
 
 BEHIND_A_PROXY: Final = frozenset({cut_replies, cut_requests})
 """Faults that need a proxy, which a cluster does not have: its clients connect to the servers it names."""
+
+IN_A_CLUSTER: Final = frozenset({fail_over, move_slot})
+"""Faults that need a cluster."""
 
 BY_NAME: Final = {fault.__name__: fault for fault in (*PROCESSES, *AROUND)}
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.faults import BEHIND_A_PROXY, Fault, empty_server, fill_memory
+from tests.chaos.faults import (
+    BEHIND_A_PROXY,
+    IN_A_CLUSTER,
+    Fault,
+    empty_server,
+    fail_over,
+    fill_memory,
+    move_slot,
+)
 from tests.chaos.proxy import Proxy
 from tests.processes import lasting, spawn
 from tests.server.connections.topologies import Server, running_pair, running_primaries
@@ -27,6 +35,7 @@ class Ground:
         proxy: None where there is none.
         is_one_slot: Every flow is on one server, so that it can grow.
         spared: The faults that cannot happen here.
+        down_seconds: The longest that a killed server is down.
     """
 
     servers: tuple[Server, ...]
@@ -35,6 +44,7 @@ class Ground:
     proxy: Proxy | None = None
     is_one_slot: bool = True
     spared: Collection[Fault] = ()
+    down_seconds: float = 1.5
 
 
 @contextmanager
@@ -44,8 +54,9 @@ def one(folder: Path, fsync: str = "always") -> Iterator[Ground]:
     proxy = Proxy(server.port)
     try:
         yield Ground(
-            (server,), f"valkey://127.0.0.1:{server.port}", f"valkey://127.0.0.1:{proxy.port}", proxy
-        )
+            (server,), f"valkey://127.0.0.1:{server.port}", f"valkey://127.0.0.1:{proxy.port}", proxy,
+            spared=IN_A_CLUSTER,
+        )  # fmt: skip
     finally:
         proxy.close()
         server.close()
@@ -56,8 +67,27 @@ def cluster(folder: Path) -> Iterator[Ground]:
     """Three primaries; the queues are in slots of different ones, so flows over both are portable."""
     with running_primaries(folder) as primaries:
         yield Ground(
-            tuple(primaries.servers), primaries.url, primaries.url, is_one_slot=False, spared=BEHIND_A_PROXY
-        )
+            tuple(primaries.servers), primaries.url, primaries.url, is_one_slot=False,
+            spared=BEHIND_A_PROXY | {fail_over},
+        )  # fmt: skip
+
+
+@contextmanager
+def cluster_failover(folder: Path) -> Iterator[Ground]:
+    """Three primaries, each with a replica that takes over when it is dead for two seconds, or is told to.
+
+    Slots do not move here: a server that takes one over does not wait for its own replica.
+    """
+    with running_primaries(folder) as primaries, ExitStack() as stack:
+        servers = list(primaries.servers)
+        for number, primary in enumerate(primaries.servers):
+            home = folder / f"of-{number}"
+            home.mkdir()
+            servers.append(stack.enter_context(primaries.replica_of(primary, home)))
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        url = f"valkey+cluster://{hosts}?confirm=replicas:1"
+        spared = BEHIND_A_PROXY | {empty_server, fill_memory, move_slot}
+        yield Ground(tuple(servers), url, url, is_one_slot=False, spared=spared, down_seconds=6.0)
 
 
 @contextmanager
@@ -68,7 +98,9 @@ def sentinel(folder: Path, confirm: str = "") -> Iterator[Ground]:
     """
     with running_pair(folder, Member) as pair:
         url = f"valkey+sentinel://127.0.0.1:{pair.sentinel.port}/main{confirm}"
-        yield Ground(pair.servers, url, url, spared=BEHIND_A_PROXY | {empty_server, fill_memory})
+        yield Ground(
+            pair.servers, url, url, spared=BEHIND_A_PROXY | IN_A_CLUSTER | {empty_server, fill_memory}
+        )
 
 
 class Member(Server):
@@ -89,6 +121,7 @@ class Member(Server):
 
 
 GROUNDS: Final[Mapping[str, Callable[[Path], AbstractContextManager[Ground]]]] = {
-    "one": one, "everysec": partial(one, fsync="everysec"), "cluster": cluster, "sentinel": sentinel,
+    "one": one, "everysec": partial(one, fsync="everysec"), "cluster": cluster,
+    "cluster-failover": cluster_failover, "sentinel": sentinel,
     "sentinel-confirmed": partial(sentinel, confirm="?confirm=replicas:1"),
 }  # fmt: skip

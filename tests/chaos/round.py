@@ -199,6 +199,16 @@ class Round:
         return next((one for one in self.processes if one.pid and one.pid == pids.get(leader)), None)
 
     @property
+    def down_seconds(self) -> float:
+        """The longest that a killed server is down."""
+        return self._ground.down_seconds
+
+    def primaries(self) -> list[Server]:
+        """The servers that follow no other."""
+        roles = {server: self.ask(server, "ROLE") for server in self.servers}
+        return [server for server, role in roles.items() if role and role[0] == "master"]
+
+    @property
     def proxy(self) -> Proxy:
         """The proxy before the server."""
         assert self._ground.proxy is not None
