@@ -45,8 +45,8 @@ class Children:
 
     def look(self) -> Iterator[str]:
         """Do what is due; the sentences of ``outlived``."""
-        for key in self._read():
-            if self._doomed and len(self._known[key]["above"]) == 1:
+        for key, entry in self._read().items():
+            if self._doomed and len(entry["above"]) == 1:
                 self._doomed -= 1
                 self._kill(key)
         yield from self.outlived()
@@ -65,11 +65,11 @@ class Children:
                 yield f"process {key[0]} of a handler outlives one of {alive[key]['above']}"
                 del self._known[key]
 
-    def _read(self) -> list[Key]:
+    def _read(self) -> dict[Key, Entry]:
         new = [entry for entry in self._reader.new() if entry["kind"] == "child"]
         found = {(entry["child"], entry["started"]): entry for entry in new}
         self._known |= found
-        return list(found)
+        return found
 
     def _kill(self, key: Key) -> None:
         if key in self._alive():
