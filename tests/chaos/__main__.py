@@ -38,6 +38,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     mark()
     console, begun, total = Console(stderr=True, highlight=False), time.monotonic(), Counter[str]()
     outcomes: list[dict[str, Any]] = []
+    losses: Counter[str] = Counter()
     size = Size(flows=flows, kills=per_round, seconds=seconds, pause=pause, around=around)
     with tempfile.TemporaryDirectory() as scratch:
         while total["kills"] < kills:
@@ -53,12 +54,18 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
             outcomes.append(found)
             total["kills"] += sum(found["kills"].values())
             total["violations"] += len(found["violations"])
+            losses.update(found["losses"])
             console.print(_line(found), markup=False, soft_wrap=True)
             for violation in found["violations"][:MOST_SHOWN]:
                 console.print(f"  {violation}", markup=False, style="red", soft_wrap=True)
             seed += 1
     if summary is not None:
-        result = {"seconds": round(time.monotonic() - begun, 1), **total, "rounds": outcomes}
+        result = {
+            "seconds": round(time.monotonic() - begun, 1),
+            **total,
+            "losses": losses,
+            "rounds": outcomes,
+        }
         summary.write_text(json.dumps(result, indent=1) + "\n")
     raise typer.Exit(1 if total["violations"] else 0)
 
@@ -68,7 +75,16 @@ def _line(found: dict[str, Any]) -> str:
         f"seed {found['seed']}: {sum(found['kills'].values())} kills, "
         f"{sum(found['faults'].values())} faults, "
         f"{found['nodes']:,} nodes, {found['runs']:,} runs, settled after {found['settled_seconds']:.1f} s, "
-        f"{len(found['violations'])} violations"
+        f"{_losses(found)}{len(found['violations'])} violations"
+    )
+
+
+def _losses(found: dict[str, Any]) -> str:
+    """What is gone of what was acknowledged."""
+    of = found["acknowledged"]
+    return "".join(
+        f"lost: {count} {what}{f' of {of[what]:,}' if what in of else ''}, "
+        for what, count in found["losses"].items()
     )
 
 

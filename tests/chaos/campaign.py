@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_orchestrate import FlowProducer, JobOptions, JobState, Queue, Schedulers
+from glidemq_orchestrate import FlowProducer, FlowState, JobOptions, JobState, Queue, Schedulers
 from glidemq_orchestrate.errors import FlowNotFound, TransportError
 from tests.chaos.checker import Checker
 from tests.chaos.faults import BY_NAME
@@ -57,7 +57,9 @@ def outcome_of(
         if not played.world.may_prefetch:  # a worker that holds a job for later has no place for it now
             violations += _probe(played, size.workers)
         played.entries += played.reader.new()
-        checker = Checker(played.world.url, played.world.plan, played.entries)
+        checker = Checker(
+            played.world.url, played.world.plan, played.entries, may_lose=played.ground.may_lose
+        )
         violations += checker.violations()
         for server in played.primaries():
             violations += leftovers(server.client, played.world.queues)
@@ -67,7 +69,8 @@ def outcome_of(
             "faults": dict(played.done),
             "flows": size.flows,
             "nodes": checker.nodes, "runs": kinds["begin"], "accepted": kinds["completed"],
-            "settled_seconds": round(took, 2), "violations": violations,
+            "settled_seconds": round(took, 2), "acknowledged": _acknowledged(played),
+            "losses": dict(checker.losses), "violations": violations,
         }  # fmt: skip
 
 
@@ -75,20 +78,33 @@ def has_settled(played: Round) -> bool:
     """Whether everybody but the workers has done its part, and every flow has ended."""
     if len(played.surprises) > MOST_SURPRISES:
         return True
-    if not all(process.is_over for process in played.processes if process.role != "worker"):
-        return False
-    gone = played.forgotten.flows()
     try:
-        with FlowProducer(played.world.url) as flows:
-            states = [
-                flows.get(flow.flow_id).status().state
-                for flow in played.world.plan.flows
-                if flow.flow_id not in gone
-            ]
+        states = _states(played)
         counts = [_counts(name, played.world.url) for name in played.world.queues]
     except (FlowNotFound, TransportError):
         return False
-    return all(state.is_terminal for state in states) and not any(counts)
+    is_over = all(process.is_over for process in played.processes if process.role != "worker")
+    return is_over and all(state.is_terminal for state in states) and not any(counts)
+
+
+def _states(played: Round) -> list[FlowState]:
+    """The states of all flows; on servers that may lose, those that are lost are written to the ledger."""
+    gone, states = played.forgotten.flows(), []
+    with FlowProducer(played.world.url) as flows:
+        for flow_id in [flow.flow_id for flow in played.world.plan.flows if flow.flow_id not in gone]:
+            try:
+                states.append(flows.get(flow_id).status().state)
+            except FlowNotFound:
+                if not played.ground.may_lose or flow_id not in played.forgotten.accepted:
+                    raise
+                played.ledger.write("gone", flow=flow_id)
+    return states
+
+
+def _acknowledged(played: Round) -> dict[str, int]:
+    """What the servers have acknowledged."""
+    kinds = Counter(entry["kind"] for entry in played.entries)
+    return {"flows": kinds["submitted"], "jobs": kinds["added"], "results": kinds["completed"]}
 
 
 def _counts(name: str, url: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from collections.abc import Callable, Mapping
@@ -92,6 +93,26 @@ def kill_server(at: Round, chance: random.Random) -> None:
         at.later(chance.uniform(0, at.down_seconds), server.start)
 
 
+def lose_power(at: Round, chance: random.Random) -> None:
+    """A server and the end of its append-only file are gone: what was not yet on the disk.
+
+    With ``appendfsync everysec`` that is what was written in about the last second, and a bit more on a busy
+    disk; here always up to a second.
+    """
+    server = chance.choice(at.servers)
+    sizes = {path: path.stat().st_size for path in server.directory.glob("appendonlydir/*.incr.aof")}
+
+    def fail() -> None:
+        assert server.process is not None
+        if server.process.poll() is None:
+            server.kill()
+            for path, size in sizes.items():
+                os.truncate(path, min(size, path.stat().st_size))
+            at.later(chance.uniform(0, at.down_seconds), server.start)
+
+    at.later(chance.uniform(0, 1), fail)
+
+
 def fail_over(at: Round, chance: random.Random) -> None:
     """A replica of a cluster takes over: with its primary, without asking it, or without asking anyone."""
     roles = {server: at.ask(server, "ROLE") for server in at.servers}
@@ -174,7 +195,7 @@ VERSIONS: Final = (older_library, newer_library, other_glidemq, older_worker, ne
 AROUND: Final[Mapping[Fault, int]] = {
     step_clocks: 3, kill_server: 3, freeze_server: 2, fill_memory: 2, cut_replies: 6, cut_requests: 4,
     drop_clients: 2, flush_functions: 2, delete_library: 1, replace_library: 1, empty_server: 2,
-    fail_over: 3, move_slot: 3, **dict.fromkeys(VERSIONS, 1),
+    fail_over: 3, move_slot: 3, lose_power: 3, **dict.fromkeys(VERSIONS, 1),
 }  # fmt: skip
 """What happens to everything around them, less often, with weights."""
 

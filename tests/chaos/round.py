@@ -126,15 +126,15 @@ class Round:
         self.kills: Counter[str] = Counter()
         self.surprises: list[str] = []
         self.refused_until = 0.0
-        self._ground = self._stack.enter_context(GROUNDS[ground](folder))
-        spared = {*self._ground.spared, *(() if seed % FORGETS_EACH == 0 else (empty_server,))}
-        self.servers, self._faults = self._ground.servers, set(faults) - spared
+        self.ground = self._stack.enter_context(GROUNDS[ground](folder))
+        spared = {*self.ground.spared, *(() if seed % FORGETS_EACH == 0 else (empty_server,))}
+        self.servers, self._faults = self.ground.servers, set(faults) - spared
         self._clients = {
             server.port: self._stack.enter_context(_impatient(server)) for server in self.servers
         }
         self.world = World(
-            self._ground.url, self._ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
-            size.widest, self._ground.is_one_slot,
+            self.ground.url, self.ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
+            size.widest, self.ground.is_one_slot,
         )  # fmt: skip
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
@@ -201,7 +201,7 @@ class Round:
     @property
     def down_seconds(self) -> float:
         """The longest that a killed server is down."""
-        return self._ground.down_seconds
+        return self.ground.down_seconds
 
     def primaries(self) -> list[Server]:
         """The servers that follow no other."""
@@ -211,8 +211,8 @@ class Round:
     @property
     def proxy(self) -> Proxy:
         """The proxy before the server."""
-        assert self._ground.proxy is not None
-        return self._ground.proxy
+        assert self.ground.proxy is not None
+        return self.ground.proxy
 
     def ask(self, server: Server, *words: str) -> Any:
         """A command to a server; None when it cannot answer now."""
