@@ -18,7 +18,6 @@ from tests.chaos.leftovers import leftovers
 from tests.chaos.roles import CONCURRENCY, again
 from tests.chaos.round import Round, Size
 
-SETTLE_SECONDS: Final = 300.0
 PROBE_SECONDS: Final = 30.0
 MOST_SURPRISES: Final = 10
 
@@ -29,6 +28,7 @@ def outcome_of(
     size: Size,
     *,
     ground: str = "one",
+    defect: str = "",
     only: str = "",
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -39,22 +39,27 @@ def outcome_of(
         folder: For its files; the ledger stays there.
         size: How much happens.
         ground: The name of its servers.
+        defect: The name of a defect that all processes have; none by default.
         only: The names of the faults, comma-separated; all by default.
         progress: Called with what goes on.
     """
     faults = [BY_NAME[name] for name in filter(None, only.split(","))] or BY_NAME.values()
-    with Round(seed, folder, size, faults, ground) as played:
+    with Round(seed, folder, size, faults, ground, defect=defect) as played:
         played.harm(progress)
         progress("settling")
         begun = time.monotonic()
-        played.settle(lambda: has_settled(played), SETTLE_SECONDS)
+        played.settle(lambda: has_settled(played), size.settle)
         took = time.monotonic() - begun
         progress("checking")
         with Schedulers(played.world.queues[0], played.world.url) as schedulers:
             again(partial(schedulers.remove, "tick"))
-        played.settle(lambda: has_settled(played), SETTLE_SECONDS)
+        has_ended = played.settle(lambda: has_settled(played), size.settle)
         violations = list(played.surprises)
-        if not played.world.may_prefetch:  # a worker that holds a job for later has no place for it now
+        if not has_ended:
+            violations.append(f"not everything has ended within {size.settle:g} s")
+        if (
+            has_ended and not played.world.may_prefetch
+        ):  # a worker that holds a job for later has no place for it now
             violations += _probe(played, size.workers)
         played.entries += played.reader.new()
         checker = Checker(

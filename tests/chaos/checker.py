@@ -16,6 +16,9 @@ from tests.chaos.plan import FlowPlan, Plan, Step
 EARLY: Final = {Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS}
 """Rules that do not wait for every dependency."""
 
+CLOCKS_MS: Final = 500
+"""By how much the server's time may differ between two workers."""
+
 
 class Book:
     """The ledger of a round, by what is asked of it."""
@@ -31,6 +34,9 @@ class Book:
             if entry["error"]:
                 self._errors[entry["queue"], entry["job"]].append(entry["error"])
         times = Counter(entry["run"] for entry in by_kind["begin"])
+        self.activated: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        for entry in by_kind["begin"]:
+            self.activated[entry["queue"], entry["job"]][entry["run"]] = entry["activated"]
         self.doubles = [run for run, count in times.items() if count > 1]
         self.accepted = Counter((entry["queue"], entry["job"]) for entry in by_kind["completed"])
         self.steered = {entry["flow"]: entry for entry in by_kind["steered"]}
@@ -49,6 +55,16 @@ class Book:
         """Whether a job may have used up its attempts because processes of its handler were killed."""
         errors = self._errors[queue, job_id]
         return "ProcessExpired" in errors and len(errors) >= attempts
+
+    def successors(self, queue: str, job_id: str, run: str) -> list[str]:
+        """The runs of a job that had taken it over from this one: then its result must not be accepted.
+
+        Times of activation are those of the server as the workers know it, to some milliseconds; between two
+        of one job there is a lease.
+        """
+        runs = self.activated[queue, job_id]
+        begun = runs.get(run, 0)
+        return [other for other, at in runs.items() if begun and at > begun + CLOCKS_MS]
 
     def _is_forgotten(self, entry: Entry) -> bool:
         return bool(self.emptied) and entry["at"] < self.emptied[-1]
@@ -101,7 +117,8 @@ class Checker:
     def _flow(self, flows: FlowProducer, planned: FlowPlan) -> Iterator[str]:
         try:
             flow = flows.get(planned.flow_id)
-            status, nodes, results = flow.status(), flow.nodes(), dict(flow.results())
+            status, nodes = flow.status(), flow.nodes()
+            results: dict[str, Any] = dict(flow.results())
         except FlowNotFound:
             if planned.flow_id in self._book.submitted - self._book.forgotten:
                 yield from self._lost("flows", "was accepted and is lost")
@@ -129,6 +146,8 @@ class Checker:
             yield from self._lost("ends of flows", f"ended as {waited}, and is {status.state} now")
         for name, node in found.items():
             yield from (f"{name}: {problem}" for problem in self._node(planned, node, found, results))
+            if planned.action != "restart" and (result := results.get(name)):
+                yield from self._superseded(node.queue, node.job_id, result["run"])
 
     def _states(
         self, planned: FlowPlan, state: str, states: Mapping[str, str], struck: Collection[str]
@@ -215,6 +234,11 @@ class Checker:
         if result["value"] != value_of(node.name, {name: results.get(name) for name in given}):
             yield "has a wrong result"
 
+    def _superseded(self, queue: str, job_id: str, run: str) -> Iterator[str]:
+        if not (self._may_lose or self._book.emptied):
+            for other in self._book.successors(queue, job_id, run):
+                yield f"the result of {run} was accepted, and {other} had taken the job over"
+
     def _awaited(self, step: Step, found: Mapping[str, NodeStatus]) -> set[str]:
         """The dependencies whose results a node must have had."""
         if step.rule in EARLY:
@@ -243,10 +267,12 @@ class Checker:
             if (times := self._book.accepted[name, job_id]) > 1 + len(self._book.emptied):
                 more = times - 1 - len(self._book.emptied)
                 yield from self._lost("results", f"job {job_id} was accepted {times} times", more)
-            run = job.result["run"] if isinstance(job.result, dict) else None
-            if run not in self._book.ends:
+            run = str(job.result["run"]) if isinstance(job.result, dict) else None
+            if run is None or run not in self._book.ends:
                 yield f"job {job_id} has the result {job.result!r}, which no run has written"
-            elif key := planned[job_id].key:
+                continue
+            yield from (f"job {job_id}: {text}" for text in self._superseded(name, job_id, run))
+            if key := planned[job_id].key:
                 ordered.append((key, self._book.begins[run]["at"], self._book.ends[run]["at"], job_id))
         yield from _overlaps(ordered)
 

@@ -35,7 +35,7 @@ class Recorder(Middleware):
         given = {name: value["run"] for name, value in context.inputs.items() if value}
         self._ledger.write(
             "begin", **about, flow=context.flow_id, node=context.node, attempt=context.attempt, inputs=given,
-            slot=context.data.get("logicalTime"),
+            slot=context.data.get("logicalTime"), activated=int(attempt.processed_on),
         )  # fmt: skip
         try:
             value = await proceed()

@@ -13,6 +13,9 @@ from glidemq_orchestrate.flows.rules import Dependency
 
 KEYS: Final = ("red", "green", "blue")
 ACTIONS: Final = ("none",) * 6 + ("retry", "retry", "cancel", "restart", "extend")
+LONG_MS: Final = 3_000
+"""Longer than a lease."""
+
 SHAPES: Final = ("fan-out", "fan-in", "diamonds", "layers", "chain", "rules", "random", "growing")
 HANDLERS: Final = ("async",) * 16 + ("thread",) * 4 + ("process",)
 
@@ -183,7 +186,7 @@ def _flow(
 
 
 def _ms(chance: random.Random) -> int:
-    return chance.choice((0, 0, 0, 1, 5, 20, 100, 400))
+    return LONG_MS if chance.random() < 0.004 else chance.choice((0, 0, 0, 1, 5, 20, 100, 400))
 
 
 def _step(

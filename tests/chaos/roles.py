@@ -41,6 +41,7 @@ from glidemq_orchestrate.errors import (
 from tests.chaos.handlers import Recorder, Steps
 from tests.chaos.in_process import FOLDER, cures_of, ledger_of
 from tests.chaos.ledger import Forgotten, Ledger, Reader
+from tests.chaos.mutations import BY_NAME as DEFECTS
 from tests.chaos.plan import FlowPlan, Plan, plan
 from tests.chaos.versions import NEWER, OLDER, playing
 
@@ -64,6 +65,7 @@ class World:
         seconds: The time over which the submitters spread their work.
         may_grow: Flows may grow: not where a flow may be in several slots.
         parts: How many processes share each of the roles but the workers.
+        defect: The name of a defect that all have; none by default.
     """
 
     url: str
@@ -76,6 +78,7 @@ class World:
     widest: int = 200
     may_grow: bool = True
     parts: int = 2
+    defect: str = ""
 
     @cached_property
     def plan(self) -> Plan:
@@ -195,6 +198,8 @@ def play(world: World, role: str, number: int) -> None:
     _wander(random.Random(f"{world.seed} {role} {number}"))
     ledger = Ledger(world.ledger, f"{role}{number}")
     ledger.write("started")
+    if world.defect:
+        DEFECTS[world.defect].begin()
     try:
         ROLES[role](world, ledger, number)
     except LibraryVersionMismatch:

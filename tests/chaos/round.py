@@ -88,6 +88,7 @@ class Size:
         around: Mean seconds between two faults around them.
         workers: Processes that run jobs.
         widest: Nodes of the largest fan-out.
+        settle: After so many seconds without faults everything must have ended.
     """
 
     flows: int = 60
@@ -97,6 +98,7 @@ class Size:
     around: float = 3.0
     workers: int = 3
     widest: int = 150
+    settle: float = 300.0
 
 
 class Round:
@@ -108,6 +110,7 @@ class Round:
         size: How much happens.
         faults: Only these; all by default.
         ground: The name of its servers.
+        defect: The name of a defect that all processes have; none by default.
     """
 
     def __init__(
@@ -117,6 +120,8 @@ class Round:
         size: Size,
         faults: Collection[Fault] = BY_NAME.values(),
         ground: str = "one",
+        *,
+        defect: str = "",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._chance, self._size = random.Random(f"faults {seed}"), size
@@ -134,7 +139,7 @@ class Round:
         }
         self.world = World(
             self.ground.url, self.ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
-            size.widest, self.ground.is_one_slot,
+            size.widest, self.ground.is_one_slot, defect=defect,
         )  # fmt: skip
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
