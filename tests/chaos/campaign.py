@@ -48,15 +48,13 @@ def outcome_of(
         played.harm(progress)
         progress("settling")
         begun = time.monotonic()
-        played.settle(lambda: has_settled(played), size.settle)
+        has_ended = played.settle(lambda: has_settled(played), size.settle)
         took = time.monotonic() - begun
         progress("checking")
         with Schedulers(played.world.queues[0], played.world.url) as schedulers:
             again(partial(schedulers.remove, "tick"))
-        has_ended = played.settle(lambda: has_settled(played), size.settle)
+        has_ended = has_ended and played.settle(lambda: has_settled(played), size.settle)
         violations = list(played.surprises)
-        if not has_ended:
-            violations.append(f"not everything has ended within {size.settle:g} s")
         if (
             has_ended and not played.world.may_prefetch
         ):  # a worker that holds a job for later has no place for it now
@@ -68,6 +66,8 @@ def outcome_of(
         violations += checker.violations()
         for server in played.primaries():
             violations += leftovers(server.client, played.world.queues)
+        if not has_ended:
+            violations.append(f"not everything has ended within {size.settle:g} s")
         kinds = Counter(entry["kind"] for entry in played.entries)
         return {
             "seed": seed, "ground": ground, "kills": {**played.kills, "child": played.children.killed},

@@ -104,6 +104,7 @@ class Checker:
         for name in self._plan.queues:
             with Queue(name, self._url) as queue:
                 yield from self._plain(queue, name)
+                yield from self._counted(queue, name)
 
     def _lost(self, what: str, text: str, count: int = 1) -> Iterator[str]:
         """Something that was acknowledged is gone: a violation, unless servers may lose."""
@@ -275,6 +276,15 @@ class Checker:
             if key := planned[job_id].key:
                 ordered.append((key, self._book.begins[run]["at"], self._book.ends[run]["at"], job_id))
         yield from _overlaps(ordered)
+
+    def _counted(self, queue: Queue, name: str) -> Iterator[str]:
+        """Whether the metrics count more ends than there were: an end was accepted twice."""
+        counted = sum(point.count for point in queue.metrics(JobState.COMPLETED))
+        ended = sum(
+            entry["queue"] == name and entry["error"] in ("", "Skip") for entry in self._book.ends.values()
+        )
+        if counted > ended:
+            yield f"queue {name} counts {counted} completed jobs, and {ended} runs have ended well"
 
 
 def _overlaps(runs: Iterable[tuple[str, int, int, str]]) -> Iterator[str]:

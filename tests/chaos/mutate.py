@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,16 +17,24 @@ from tests.chaos.mutations import BY_NAME, DEFECTS, Defect
 from tests.chaos.round import Size
 from tests.processes import mark
 
-SIZE: Final = Size(flows=40, kills=1_000, seconds=12, pause=0.15, around=0.8, widest=40, settle=20)
+SIZE: Final = Size(flows=40, kills=1_000, seconds=12, around=0.8, widest=40, settle=40)
 FAULTS: Final = ",".join(fault.__name__ for fault in (*PROCESSES, *AROUND) if fault not in VERSIONS)
+
+
+def problems_without(seed: int) -> list[str]:
+    """What a round without a defect reports: nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        found: list[str] = outcome_of(seed, Path(folder) / "round", SIZE, only=FAULTS)["violations"]
+    return found
 
 
 def rounds_until_found(defect: Defect, seed: int, most: int) -> dict[str, Any]:
     """Play rounds with a defect until one reports something, at most so many; what that was."""
+    size = replace(SIZE, pause=defect.pause, longs=defect.longs)
     for number in range(most):
         with defect.applied(), tempfile.TemporaryDirectory() as folder:
             found = outcome_of(
-                seed + number, Path(folder) / "round", SIZE, ground=defect.ground, defect=defect.name,
+                seed + number, Path(folder) / "round", size, ground=defect.ground, defect=defect.name,
                 only=defect.faults or FAULTS,
             )  # fmt: skip
         if violations := found["violations"]:
@@ -43,6 +52,8 @@ def main(
     """Every defect that is put in on purpose must be found. Exit code 1: one is not."""
     mark()
     console, results = Console(stderr=True, highlight=False), []
+    if problems := problems_without(seed):
+        raise SystemExit("\n".join(["without any defect:", *problems]))
     for name in [defect.name for defect in DEFECTS if only in defect.name]:
         result = rounds_until_found(BY_NAME[name], seed, rounds)
         results.append(result)

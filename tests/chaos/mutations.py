@@ -21,9 +21,13 @@ class Defect(Mutation):
 
     Attributes:
         faults: Only these, where it shows with them alone; all by default.
+        pause: Mean seconds between two faults of processes.
+        longs: The share of jobs without a flow that run for longer than a lease.
     """
 
     faults: str = ""
+    pause: float = 0.15
+    longs: float = 0.02
 
     @property
     def ground(self) -> str:
@@ -86,7 +90,7 @@ _SWEPT = "local removed = first_due(home .. 'gmo:staging', args[2], now, functio
 
 DEFECTS: Final = (
     Defect("the outcome of a stale attempt is accepted", "staged", ((_OWNS, "if v[1] ~= 'active' then"),),
-           faults="pause_worker"),
+           faults="pause_worker", pause=2.0, longs=0.5),
     Defect("an outcome is accepted twice", "staged",
            ((_OWNS, "if v[2] ~= o.token or v[3] ~= o.processed_on then"),), faults="cut_replies"),
     Defect("an outcome is accepted in any state", "staged", ((_OWNS, "if false then"),)),

@@ -132,7 +132,15 @@ class Plan:
         self.by_id.update({flow.flow_id: flow for flow in self.flows})
 
 
-def plan(seed: int, flows: int, queues: Sequence[str], *, widest: int = 200, may_grow: bool = True) -> Plan:
+def plan(
+    seed: int,
+    flows: int,
+    queues: Sequence[str],
+    *,
+    widest: int = 200,
+    may_grow: bool = True,
+    longs: float = 0.0,
+) -> Plan:
     """The plan of a seed.
 
     Args:
@@ -141,23 +149,24 @@ def plan(seed: int, flows: int, queues: Sequence[str], *, widest: int = 200, may
         queues: Where their nodes go.
         widest: Nodes of the largest fan-out.
         may_grow: Whether flows may grow; otherwise half of the flows have all their nodes in one queue.
+        longs: The share of jobs without a flow that run for longer than a lease.
     """
     chance = random.Random(f"plan {seed}")
     made = tuple(
         _flow(chance, f"s{seed}-f{number}", tuple(queues), widest, may_grow=may_grow)
         for number in range(flows)
     )
-    plain = tuple(_plain(chance, f"s{seed}-p{number}", queues) for number in range(flows * 3))
+    plain = tuple(_plain(chance, f"s{seed}-p{number}", queues, longs) for number in range(flows * 3))
     return Plan(seed, tuple(queues), made, plain)
 
 
-def _plain(chance: random.Random, job_id: str, queues: Sequence[str]) -> Plain:
+def _plain(chance: random.Random, job_id: str, queues: Sequence[str], longs: float) -> Plain:
     made = Plain(job_id, chance.choice(queues), chance.choice((None, *KEYS)), _ms(chance))
     if chance.random() < 0.1:
         made = replace(
             made, handler="plain-process", ms=chance.choice((5, 100, 400)), attempts=chance.choice((1, 3))
         )
-    return made
+    return replace(made, key=None, ms=LONG_MS) if chance.random() < longs else made
 
 
 def _flow(

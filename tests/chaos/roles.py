@@ -66,6 +66,7 @@ class World:
         may_grow: Flows may grow: not where a flow may be in several slots.
         parts: How many processes share each of the roles but the workers.
         defect: The name of a defect that all have; none by default.
+        longs: The share of jobs without a flow that run for longer than a lease.
     """
 
     url: str
@@ -79,11 +80,14 @@ class World:
     may_grow: bool = True
     parts: int = 2
     defect: str = ""
+    longs: float = 0.0
 
     @cached_property
     def plan(self) -> Plan:
         """What they do."""
-        return plan(self.seed, self.flows, self.queues, widest=self.widest, may_grow=self.may_grow)
+        return plan(
+            self.seed, self.flows, self.queues, widest=self.widest, may_grow=self.may_grow, longs=self.longs
+        )
 
     @property
     def ledger(self) -> Path:

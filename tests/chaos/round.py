@@ -88,6 +88,7 @@ class Size:
         around: Mean seconds between two faults around them.
         workers: Processes that run jobs.
         widest: Nodes of the largest fan-out.
+        longs: The share of jobs without a flow that run for longer than a lease.
         settle: After so many seconds without faults everything must have ended.
     """
 
@@ -98,6 +99,7 @@ class Size:
     around: float = 3.0
     workers: int = 3
     widest: int = 150
+    longs: float = 0.02
     settle: float = 300.0
 
 
@@ -140,6 +142,7 @@ class Round:
         self.world = World(
             self.ground.url, self.ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
             size.widest, self.ground.is_one_slot, defect=defect,
+            longs=size.longs,
         )  # fmt: skip
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
