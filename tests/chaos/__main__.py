@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -38,7 +40,6 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     mark()
     console, begun, total = Console(stderr=True, highlight=False), time.monotonic(), Counter[str]()
     outcomes: list[dict[str, Any]] = []
-    losses: Counter[str] = Counter()
     size = Size(flows=flows, kills=per_round, seconds=seconds, pause=pause, around=around)
     with tempfile.TemporaryDirectory() as scratch:
         while total["kills"] < kills:
@@ -54,20 +55,31 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
             outcomes.append(found)
             total["kills"] += sum(found["kills"].values())
             total["violations"] += len(found["violations"])
-            losses.update(found["losses"])
             console.print(_line(found), markup=False, soft_wrap=True)
             for violation in found["violations"][:MOST_SHOWN]:
                 console.print(f"  {violation}", markup=False, style="red", soft_wrap=True)
             seed += 1
     if summary is not None:
-        result = {
-            "seconds": round(time.monotonic() - begun, 1),
-            **total,
-            "losses": losses,
-            "rounds": outcomes,
-        }
-        summary.write_text(json.dumps(result, indent=1) + "\n")
+        summary.write_text(_summary(outcomes, time.monotonic() - begun))
     raise typer.Exit(1 if total["violations"] else 0)
+
+
+def _summary(rounds: Sequence[dict[str, Any]], seconds: float) -> str:
+    """The totals, and a line for each round."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
+    head: dict[str, Any] = {"ground": rounds[0]["ground"], "commit": commit.stdout.strip()}
+    head["seconds"] = round(seconds, 1)
+    for name in ("kills", "faults", "acknowledged", "losses"):
+        head[name] = dict(sum((Counter(found[name]) for found in rounds), Counter()))
+    for name in ("flows", "nodes", "runs", "accepted"):
+        head[name] = sum(found[name] for found in rounds)
+    lines = ",\n  ".join(
+        json.dumps({name: value for name, value in found.items() if name not in ("faults", "ground")})
+        for found in rounds
+    )
+    return f'{json.dumps(head, indent=1)[:-2]},\n "rounds": [\n  {lines}\n ]\n}}\n'
 
 
 def _line(found: dict[str, Any]) -> str:
