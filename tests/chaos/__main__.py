@@ -17,7 +17,7 @@ from rich.status import Status
 
 from tests.chaos.campaign import outcome_of
 from tests.chaos.grounds import GROUNDS
-from tests.chaos.round import Size
+from tests.chaos.size import Size
 from tests.processes import mark
 
 MOST_SHOWN: Final = 20

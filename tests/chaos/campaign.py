@@ -16,7 +16,8 @@ from tests.chaos.checker import Checker
 from tests.chaos.faults import BY_NAME
 from tests.chaos.leftovers import leftovers
 from tests.chaos.roles import CONCURRENCY, again
-from tests.chaos.round import Round, Size
+from tests.chaos.round import Round
+from tests.chaos.size import Size
 
 PROBE_SECONDS: Final = 30.0
 MOST_SURPRISES: Final = 10

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,11 +12,9 @@ from rich.console import Console
 
 from tests.chaos.campaign import outcome_of
 from tests.chaos.faults import AROUND, PROCESSES, VERSIONS
-from tests.chaos.mutations import BY_NAME, DEFECTS, Defect
-from tests.chaos.round import Size
+from tests.chaos.mutations import BY_NAME, DEFECTS, SIZE, Defect
 from tests.processes import mark
 
-SIZE: Final = Size(flows=40, kills=1_000, seconds=12, around=0.8, widest=40, settle=40)
 FAULTS: Final = ",".join(fault.__name__ for fault in (*PROCESSES, *AROUND) if fault not in VERSIONS)
 
 
@@ -30,11 +27,10 @@ def problems_without(seed: int) -> list[str]:
 
 def rounds_until_found(defect: Defect, seed: int, most: int) -> dict[str, Any]:
     """Play rounds with a defect until one reports something, at most so many; what that was."""
-    size = replace(SIZE, pause=defect.pause, longs=defect.longs)
     for number in range(most):
         with defect.applied(), tempfile.TemporaryDirectory() as folder:
             found = outcome_of(
-                seed + number, Path(folder) / "round", size, ground=defect.ground, defect=defect.name,
+                seed + number, Path(folder) / "round", defect.size, ground=defect.ground, defect=defect.name,
                 only=defect.faults or FAULTS,
             )  # fmt: skip
         if violations := found["violations"]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._lua import ORCHESTRATE, library
@@ -12,7 +12,12 @@ from glidemq_orchestrate._ops.server import library as of_the_package
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.runner import JobRunner
+from tests.chaos.size import Size
 from tests.properties.simulation.mutations import Mutation
+
+_FOR_EVER: Final = ExitStack()
+
+SIZE: Final = Size(flows=40, kills=1_000, seconds=12, around=0.8, widest=40, settle=40)
 
 
 @dataclass(frozen=True)
@@ -21,13 +26,11 @@ class Defect(Mutation):
 
     Attributes:
         faults: Only these, where it shows with them alone; all by default.
-        pause: Mean seconds between two faults of processes.
-        longs: The share of jobs without a flow that run for longer than a lease.
+        size: What differs from the rounds with other defects.
     """
 
     faults: str = ""
-    pause: float = 0.15
-    longs: float = 0.02
+    size: Size = SIZE
 
     @property
     def ground(self) -> str:
@@ -50,7 +53,7 @@ class Defect(Mutation):
 
     def begin(self) -> None:
         """This process has the defect until it ends."""
-        self.applied().__enter__()
+        _FOR_EVER.enter_context(self.applied())
 
 
 _free: Final = JobRunner._free
@@ -90,9 +93,10 @@ _SWEPT = "local removed = first_due(home .. 'gmo:staging', args[2], now, functio
 
 DEFECTS: Final = (
     Defect("the outcome of a stale attempt is accepted", "staged", ((_OWNS, "if v[1] ~= 'active' then"),),
-           faults="pause_worker", pause=2.0, longs=0.5),
+           faults="pause_worker", size=replace(SIZE, pause=3, longs=0.5, seconds=30)),
     Defect("an outcome is accepted twice", "staged",
-           ((_OWNS, "if v[2] ~= o.token or v[3] ~= o.processed_on then"),), faults="cut_replies"),
+           ((_OWNS, "if v[2] ~= o.token or v[3] ~= o.processed_on then"),), faults="cut_replies",
+           size=replace(SIZE, around=0.1)),
     Defect("an outcome is accepted in any state", "staged", ((_OWNS, "if false then"),)),
     Defect("leases are never extended", "staged", ((_KEPT, "kept[#kept + 1]"),)),
     Defect("jobs are taken from workers that are alive", "staged",

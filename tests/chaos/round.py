@@ -26,6 +26,7 @@ from tests.chaos.ledger import Forgotten, Ledger, Reader
 from tests.chaos.nursery import Nursery
 from tests.chaos.proxy import Proxy
 from tests.chaos.roles import NOT_STARTED, REFUSED, World
+from tests.chaos.size import Size
 from tests.server.connections.topologies import Server
 
 QUEUES: Final = ("etl", "spark")
@@ -74,33 +75,6 @@ class _Stream:
         self._next = time.monotonic() + self._chance.expovariate(1 / self._pause)
         fault = self._chance.choices(list(self._faults), list(self._faults.values()))[0]
         return fault, random.Random(self._chance.random())
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much happens in a round.
-
-    Attributes:
-        flows: How many flows.
-        kills: After so many kills the faults stop, if not before.
-        seconds: After so long the faults stop.
-        pause: Mean seconds between two faults of processes.
-        around: Mean seconds between two faults around them.
-        workers: Processes that run jobs.
-        widest: Nodes of the largest fan-out.
-        longs: The share of jobs without a flow that run for longer than a lease.
-        settle: After so many seconds without faults everything must have ended.
-    """
-
-    flows: int = 60
-    kills: int = 100
-    seconds: float = 30.0
-    pause: float = 0.15
-    around: float = 3.0
-    workers: int = 3
-    widest: int = 150
-    longs: float = 0.02
-    settle: float = 300.0
 
 
 class Round:

@@ -16,7 +16,8 @@ from tests.chaos.children import Children
 from tests.chaos.ledger import Entry, Ledger
 from tests.chaos.leftovers import leftovers
 from tests.chaos.plan import Plain, Plan
-from tests.chaos.round import Round, Size
+from tests.chaos.round import Round
+from tests.chaos.size import Size
 from tests.processes import spawned
 
 Entries = list[Entry]
