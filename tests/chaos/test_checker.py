@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from glidemq_orchestrate import Schedulers
 from glidemq_orchestrate.lifeline.guard import processes
 from tests.chaos.campaign import has_settled
 from tests.chaos.checker import Book, Checker
@@ -29,6 +30,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     size = Size(flows=25, seconds=4, widest=15)
     with Round(5, tmp_path_factory.mktemp("round"), size, faults=()) as done:
         done.harm()
+        assert done.settle(lambda: has_settled(done), 120)
+        with Schedulers(done.world.queues[0], done.world.url) as schedulers:
+            schedulers.remove("tick")
         assert done.settle(lambda: has_settled(done), 120)
         done.entries += done.reader.new()
         yield done
@@ -92,6 +96,12 @@ def twice_in_a_slot(entries: Entries) -> None:
     entries.append(begin | {"run": "another", "kind": "completed"})
 
 
+def taken_over(entries: Entries) -> None:
+    done = next(entry for entry in of_kind(entries, "completed") if "-p" in entry["job"])
+    begin = next(entry for entry in of_kind(entries, "begin") if entry["run"] == done["run"])
+    entries.append(begin | {"run": "another", "activated": begin["activated"] + 10_000})
+
+
 def ended_otherwise(entries: Entries) -> None:
     for entry in of_kind(entries, "waited"):
         entry["state"] = "cancelled"
@@ -108,6 +118,7 @@ def ended_otherwise(entries: Entries) -> None:
         (without_a_result, "has completed"),
         (from_nowhere, "which no run has written"),
         (twice_in_a_slot, "was fired 2 times"),
+        (taken_over, "had taken the job over"),
         (ended_otherwise, "ended as cancelled"),
     ],
 )
@@ -134,6 +145,28 @@ def test_a_flow_or_a_job_that_is_lost(played: Round) -> None:
     found = problems(played, entries, more)
     assert [problem for problem in found if "lost" in problem] == found
     assert len(found) == 2
+    lossy = Checker(played.world.url, more, entries, may_lose=True)
+    assert list(lossy.violations()) == []
+    assert lossy.losses == {"flows": 1, "jobs": 1}
+
+
+def test_a_result_that_is_lost_where_that_may_be(played: Round) -> None:
+    entries = [dict(entry) for entry in played.entries]
+    accepted_twice(entries)
+    plain_accepted_twice(entries)
+    lossy = Checker(played.world.url, played.world.plan, entries, may_lose=True)
+    assert list(lossy.violations()) == []
+    assert lossy.losses == {"results": 3}
+
+
+def test_more_ends_in_the_metrics_than_there_were(played: Round) -> None:
+    client, key = played.servers[0].client, "glide:{etl}:metrics:completed"
+    field = next(field for field in client.hkeys(key) if field.endswith(":c"))
+    client.hincrby(key, field, 1_000)
+    try:
+        assert any("runs have ended well" in problem for problem in problems(played, played.entries))
+    finally:
+        client.hincrby(key, field, -1_000)
 
 
 def test_an_end_that_the_rules_do_not_allow(played: Round) -> None:
