@@ -17,7 +17,7 @@ from tests.properties.simulation.mutations import Mutation
 
 _FOR_EVER: Final = ExitStack()
 
-SIZE: Final = Size(flows=40, kills=1_000, seconds=12, around=0.8, widest=40, settle=40)
+SIZE: Final = Size(flows=40, kills=1_000, seconds=12, around=0.8, widest=40, settle=20)
 
 
 @dataclass(frozen=True)
