@@ -1,8 +1,8 @@
 """Defects that are put in on purpose: rounds of chaos must notice each of them.
 
-Not here: that a dependency of a staged flow counts again when it is reported again. Our workers report each end
-once, in one call of the server, and a Node worker's end is reported again by the supervisor; no round has Node
-workers. ``test_what_a_node_worker_has_notified_counts_once`` shows that one.
+Not here: that a dependency of a staged flow counts again when it is reported again. Our workers report each
+end once, in one call of the server; a Node worker's end is reported again by the supervisor, and no round has
+Node workers. ``test_what_a_node_worker_has_notified_counts_once`` shows that one.
 """
 
 from __future__ import annotations
