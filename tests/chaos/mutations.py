@@ -93,7 +93,6 @@ _COUNTED = "L.hashes.add(key, 'completed', removed)"
 _CHANGED = "if args[3] == '' or L.scheduler.stored(keys[2], name) ~= args[3] then"
 _ALIVE = "return now - last < threshold\n"
 _RESULT = "found[#found + 1], found[#found + 2] = job[1] or dependency, result"
-_SWEPT = "local removed = first_due(home .. 'gmo:staging', args[2], now, function(flow_id)"
 
 DEFECTS: Final = (
     Defect("the outcome of a stale attempt is accepted", "staged", ((_OWNS, "if v[1] ~= 'active' then"),),
@@ -121,8 +120,6 @@ DEFECTS: Final = (
            ((_CHANGED, "if args[3] == '' then"),)),
     Defect("a result is left out", "staged",
            ((_RESULT, f"if #found < 2 then {_RESULT} end"),)),
-    Defect("an abandoned submission is not swept", "staged",
-           ((_SWEPT, _SWEPT.replace("args[2], now", "0, now")),)),
     Defect("a worker keeps the place of a job that failed", "staged",
            patched=((JobRunner, "_free", _keep_place),)),
     Defect("the children of a killed worker live on", "staged",
