@@ -23,6 +23,10 @@ SLEEPS: Final = 100
 """A handler that takes so many milliseconds starts a process of its own, which would sleep for a minute."""
 
 
+ALONE_SECONDS: Final = 60.0
+"""How long a handler whose worker is dead would go on."""
+
+
 def value_of(node: str, inputs: Mapping[str, Any]) -> int:
     """The result of a node: it depends on the results of its dependencies."""
     values = sorted((name, value["value"]) for name, value in inputs.items() if value)
@@ -73,6 +77,9 @@ def _spend(ctx: Context) -> None:
         if data["ms"] >= SLEEPS:
             _write(ledger, stack.enter_context(_sleeper()), [worker, own])
         time.sleep(data["ms"] / 1000)
+        until = time.monotonic() + ALONE_SECONDS
+        while os.getppid() != worker and time.monotonic() < until:  # the worker is dead: this must be ended
+            time.sleep(0.1)
 
 
 @contextlib.contextmanager
