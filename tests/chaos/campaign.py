@@ -108,9 +108,11 @@ def _states(played: Round) -> list[FlowState]:
 
 
 def _acknowledged(played: Round) -> dict[str, int]:
-    """What the servers have acknowledged."""
-    kinds = Counter(entry["kind"] for entry in played.entries)
-    return {"flows": kinds["submitted"], "jobs": kinds["added"], "results": kinds["completed"]}
+    """What the servers have acknowledged: flows and jobs once, and every result."""
+    flows = {entry["flow"] for entry in played.entries if entry["kind"] == "submitted"}
+    jobs = {entry["job"] for entry in played.entries if entry["kind"] == "added"}
+    results = sum(entry["kind"] == "completed" for entry in played.entries)
+    return {"flows": len(flows), "jobs": len(jobs), "results": results}
 
 
 def _counts(name: str, url: str) -> int:
