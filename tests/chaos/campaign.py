@@ -62,8 +62,9 @@ def outcome_of(
             violations += _probe(played, size.workers)
         played.entries += played.reader.new()
         checker = Checker(
-            played.world.url, played.world.plan, played.entries, may_lose=played.ground.may_lose
-        )
+            played.world.url, played.world.plan, played.entries,
+            may_lose=played.ground.may_lose, keeps_leases=played.ground.keeps_leases,
+        )  # fmt: skip
         violations += checker.violations()
         for server in played.primaries():
             violations += leftovers(server.client, played.world.queues)

@@ -38,6 +38,7 @@ class Ground:
         spared: The faults that cannot happen here.
         down_seconds: The longest that a killed server is down.
         may_lose: What was acknowledged last may be lost.
+        keeps_leases: Also what nobody waits for is kept, such as who holds a job: not by a failover.
     """
 
     servers: tuple[Server, ...]
@@ -48,6 +49,7 @@ class Ground:
     spared: Collection[Fault] = ()
     down_seconds: float = 1.5
     may_lose: bool = False
+    keeps_leases: bool = True
 
 
 @contextmanager
@@ -62,7 +64,7 @@ def one(folder: Path, fsync: str = "always", *, may_lose: bool = False) -> Itera
     try:
         yield Ground(
             (server,), f"valkey://127.0.0.1:{server.port}", f"valkey://127.0.0.1:{proxy.port}", proxy,
-            spared=spared, may_lose=may_lose,
+            spared=spared, may_lose=may_lose, keeps_leases=not may_lose,
         )  # fmt: skip
     finally:
         proxy.close()
@@ -97,7 +99,9 @@ def cluster_failover(folder: Path) -> Iterator[Ground]:
         hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
         url = f"valkey+cluster://{hosts}?confirm=replicas:1"
         spared = BEHIND_A_PROXY | {empty_server, fill_memory, lose_power, move_slot}
-        yield Ground(tuple(servers), url, url, is_one_slot=False, spared=spared, down_seconds=6.0)
+        yield Ground(
+            tuple(servers), url, url, is_one_slot=False, spared=spared, down_seconds=6.0, keeps_leases=False
+        )
 
 
 @contextmanager
@@ -109,7 +113,7 @@ def sentinel(folder: Path, confirm: str = "") -> Iterator[Ground]:
     with running_pair(folder, Member) as pair:
         url = f"valkey+sentinel://127.0.0.1:{pair.sentinel.port}/main{confirm}"
         spared = BEHIND_A_PROXY | IN_A_CLUSTER | {empty_server, fill_memory, lose_power}
-        yield Ground(pair.servers, url, url, spared=spared, may_lose=not confirm)
+        yield Ground(pair.servers, url, url, spared=spared, may_lose=not confirm, keeps_leases=False)
 
 
 class Member(Server):

@@ -11,8 +11,9 @@ import pytest
 
 from glidemq_orchestrate import Schedulers
 from glidemq_orchestrate.lifeline.guard import processes
+from tests.chaos.book import Book
 from tests.chaos.campaign import has_settled
-from tests.chaos.checker import Book, Checker
+from tests.chaos.checker import Checker
 from tests.chaos.children import Children
 from tests.chaos.ledger import Entry, Ledger
 from tests.chaos.leftovers import leftovers
