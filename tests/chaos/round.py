@@ -255,7 +255,10 @@ class Round:
                 code, was_ending = codes[process.pid], process.is_ending
                 process.pid, process.is_ending = 0, False
                 if not was_ending and code not in self._usual(process):
-                    self.surprises.append(f"{process.role}{process.number} ended by itself with {code}")
+                    said = (self.world.folder / "processes.log").read_text(errors="replace")[-300:]
+                    self.surprises.append(
+                        f"{process.role}{process.number} ended by itself with {code}: {said}"
+                    )
                 is_done = not was_ending and not code and process.role != "worker"
                 process.is_over = is_done or process.once
             if not process.pid and not process.is_over:
