@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test unit server interop providers system spark chaos simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test unit server interop providers system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -66,6 +66,9 @@ system: java  ## Run the tests that start whole systems.
 
 chaos: setup  ## Kill, cut and freeze while flows run; check every promise (KILLS=300 by default).
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),300)
+
+mutate: setup  ## Put defects in; chaos must find each of them (some 20 minutes).
+	$(BIN)/python -m tests.chaos.mutate
 
 # CASES=100000 is the long run, of half an hour or so; SEED repeats one.
 CASES ?= 10000

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from glidemq_orchestrate._io.slots import SLOTS, SlotMap, target
@@ -239,7 +240,7 @@ class Cluster:
         if where == "scan":
             return _scan(call, slots.primaries)
         if where == "all":
-            return Order([Part(place, call) for place in slots.primaries], _strictest)
+            return Order([Part(place, call) for place in slots.primaries], partial(_strictest, call))
         place = slots.primaries[0] if where == "any" else slots.owner(where)
         return Order([Part(place, call)], lambda replies: replies[0])
 
@@ -298,9 +299,10 @@ def _redirected(part: Part, moved: Redirected) -> Part:
     return Part(Endpoint(host, moved.place.port), part.call, ask=moved.ask)
 
 
-def _strictest(replies: Replies) -> Any:
-    """The first refusal, else the first reply."""
-    return next((reply for reply in replies if isinstance(reply, GlideMQError)), replies[0])
+def _strictest(call: Call[Any], replies: Replies) -> Any:
+    """The first refusal, else the reply that counts."""
+    refused = [reply for reply in replies if isinstance(reply, GlideMQError)]
+    return refused[0] if refused else call.of_several(replies)
 
 
 def _scan(call: Call[Any], primaries: Sequence[Endpoint]) -> Order:

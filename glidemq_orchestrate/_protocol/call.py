@@ -10,8 +10,9 @@ each refused call.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from glidemq_orchestrate._protocol.shapes import has_form
@@ -58,6 +59,7 @@ class Call(Generic[T]):
     ``repeatable``: sending it twice has the effect and the reply of sending it once; the driver repeats it
     when a connection breaks.
     ``confirms``: if it writes, the driver waits for what ``confirm`` of the connection asks for.
+    ``of_several``: which reply counts when several servers reply; the first by default.
     ``packed``: the encoded command, once the driver has encoded it.
     """
 
@@ -66,6 +68,7 @@ class Call(Generic[T]):
     blocks_for: float | None = None
     repeatable: bool = False
     confirms: bool = True
+    of_several: Callable[[Sequence[Any]], Any] = field(default=itemgetter(0), compare=False, repr=False)
     packed: bytes | None = field(default=None, init=False, compare=False, repr=False)
 
     @property

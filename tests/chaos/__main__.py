@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,7 +17,7 @@ from rich.status import Status
 
 from tests.chaos.campaign import outcome_of
 from tests.chaos.grounds import GROUNDS
-from tests.chaos.round import Size
+from tests.chaos.size import Size
 from tests.processes import mark
 
 MOST_SHOWN: Final = 20
@@ -28,6 +30,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     seconds: Annotated[float, typer.Option(help="How long faults happen in a round.")] = 30.0,
     per_round: Annotated[int, typer.Option(help="Most kills of a round.")] = 150,
     pause: Annotated[float, typer.Option(help="Mean seconds between two faults.")] = 0.15,
+    around: Annotated[float, typer.Option(help="Mean seconds between two faults of servers.")] = 3.0,
     ground: Annotated[str, typer.Option(help=f"The servers: {', '.join(GROUNDS)}.")] = "one",
     only: Annotated[str, typer.Option(help="Only these faults, comma-separated.")] = "",
     keep: Annotated[Path | None, typer.Option(help="Keep the files of the rounds in this folder.")] = None,
@@ -37,7 +40,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     mark()
     console, begun, total = Console(stderr=True, highlight=False), time.monotonic(), Counter[str]()
     outcomes: list[dict[str, Any]] = []
-    size = Size(flows=flows, kills=per_round, seconds=seconds, pause=pause)
+    size = Size(flows=flows, kills=per_round, seconds=seconds, pause=pause, around=around)
     with tempfile.TemporaryDirectory() as scratch:
         while total["kills"] < kills:
             folder = (keep or Path(scratch)) / f"seed-{seed}"
@@ -57,9 +60,26 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
                 console.print(f"  {violation}", markup=False, style="red", soft_wrap=True)
             seed += 1
     if summary is not None:
-        result = {"seconds": round(time.monotonic() - begun, 1), **total, "rounds": outcomes}
-        summary.write_text(json.dumps(result, indent=1) + "\n")
+        summary.write_text(_summary(outcomes, time.monotonic() - begun))
     raise typer.Exit(1 if total["violations"] else 0)
+
+
+def _summary(rounds: Sequence[dict[str, Any]], seconds: float) -> str:
+    """The totals, and a line for each round."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
+    head: dict[str, Any] = {"ground": rounds[0]["ground"], "commit": commit.stdout.strip()}
+    head["seconds"] = round(seconds, 1)
+    for name in ("kills", "faults", "acknowledged", "losses"):
+        head[name] = dict(sum((Counter(found[name]) for found in rounds), Counter()))
+    for name in ("flows", "nodes", "runs", "accepted"):
+        head[name] = sum(found[name] for found in rounds)
+    lines = ",\n  ".join(
+        json.dumps({name: value for name, value in found.items() if name not in ("faults", "ground")})
+        for found in rounds
+    )
+    return f'{json.dumps(head, indent=1)[:-2]},\n "rounds": [\n  {lines}\n ]\n}}\n'
 
 
 def _line(found: dict[str, Any]) -> str:
@@ -67,7 +87,16 @@ def _line(found: dict[str, Any]) -> str:
         f"seed {found['seed']}: {sum(found['kills'].values())} kills, "
         f"{sum(found['faults'].values())} faults, "
         f"{found['nodes']:,} nodes, {found['runs']:,} runs, settled after {found['settled_seconds']:.1f} s, "
-        f"{len(found['violations'])} violations"
+        f"{_losses(found)}{len(found['violations'])} violations"
+    )
+
+
+def _losses(found: dict[str, Any]) -> str:
+    """What is gone of what was acknowledged."""
+    of = found["acknowledged"]
+    return "".join(
+        f"lost: {count} {what}{f' of {of[what]:,}' if what in of else ''}, "
+        for what, count in found["losses"].items()
     )
 
 

@@ -6,18 +6,19 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from glidemq_orchestrate import FlowProducer, JobOptions, JobState, Queue, Schedulers
+from glidemq_orchestrate import FlowProducer, FlowState, JobOptions, JobState, Queue, Schedulers
 from glidemq_orchestrate.errors import FlowNotFound, TransportError
 from tests.chaos.checker import Checker
 from tests.chaos.faults import BY_NAME
 from tests.chaos.leftovers import leftovers
-from tests.chaos.roles import CONCURRENCY
-from tests.chaos.round import Round, Size
+from tests.chaos.roles import CONCURRENCY, again
+from tests.chaos.round import Round
+from tests.chaos.size import Size
 
-SETTLE_SECONDS: Final = 300.0
 PROBE_SECONDS: Final = 30.0
 MOST_SURPRISES: Final = 10
 
@@ -28,6 +29,7 @@ def outcome_of(
     size: Size,
     *,
     ground: str = "one",
+    defect: str = "",
     only: str = "",
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -38,34 +40,44 @@ def outcome_of(
         folder: For its files; the ledger stays there.
         size: How much happens.
         ground: The name of its servers.
+        defect: The name of a defect that all processes have; none by default.
         only: The names of the faults, comma-separated; all by default.
         progress: Called with what goes on.
     """
     faults = [BY_NAME[name] for name in filter(None, only.split(","))] or BY_NAME.values()
-    with Round(seed, folder, size, faults, ground) as played:
+    with Round(seed, folder, size, faults, ground, defect=defect) as played:
         played.harm(progress)
         progress("settling")
         begun = time.monotonic()
-        played.settle(lambda: has_settled(played), SETTLE_SECONDS)
+        has_ended = played.settle(lambda: has_settled(played), size.settle)
         took = time.monotonic() - begun
         progress("checking")
         with Schedulers(played.world.queues[0], played.world.url) as schedulers:
-            schedulers.remove("tick")
-        played.settle(lambda: has_settled(played), SETTLE_SECONDS)
+            again(partial(schedulers.remove, "tick"))
+        has_ended = has_ended and played.settle(lambda: has_settled(played), size.settle)
         violations = list(played.surprises)
-        if not played.world.may_prefetch:  # a worker that holds a job for later has no place for it now
+        if (
+            has_ended and not played.world.may_prefetch
+        ):  # a worker that holds a job for later has no place for it now
             violations += _probe(played, size.workers)
         played.entries += played.reader.new()
-        checker = Checker(played.world.url, played.world.plan, played.entries)
+        checker = Checker(
+            played.world.url, played.world.plan, played.entries,
+            may_lose=played.ground.may_lose, keeps_leases=played.ground.keeps_leases,
+        )  # fmt: skip
         violations += checker.violations()
-        for server in played.servers:
+        for server in played.primaries():
             violations += leftovers(server.client, played.world.queues)
+        if not has_ended:
+            violations.append(f"not everything has ended within {size.settle:g} s")
         kinds = Counter(entry["kind"] for entry in played.entries)
         return {
-            "seed": seed, "ground": ground, "kills": dict(played.kills), "faults": dict(played.done),
+            "seed": seed, "ground": ground, "kills": {**played.kills, "child": played.children.killed},
+            "faults": dict(played.done),
             "flows": size.flows,
             "nodes": checker.nodes, "runs": kinds["begin"], "accepted": kinds["completed"],
-            "settled_seconds": round(took, 2), "violations": violations,
+            "settled_seconds": round(took, 2), "acknowledged": _acknowledged(played),
+            "losses": dict(checker.losses), "violations": violations,
         }  # fmt: skip
 
 
@@ -73,20 +85,35 @@ def has_settled(played: Round) -> bool:
     """Whether everybody but the workers has done its part, and every flow has ended."""
     if len(played.surprises) > MOST_SURPRISES:
         return True
-    if not all(process.is_over for process in played.processes if process.role != "worker"):
-        return False
-    gone = played.forgotten.flows()
     try:
-        with FlowProducer(played.world.url) as flows:
-            states = [
-                flows.get(flow.flow_id).status().state
-                for flow in played.world.plan.flows
-                if flow.flow_id not in gone
-            ]
+        states = _states(played)
         counts = [_counts(name, played.world.url) for name in played.world.queues]
     except (FlowNotFound, TransportError):
         return False
-    return all(state.is_terminal for state in states) and not any(counts)
+    is_over = all(process.is_over for process in played.processes if process.role != "worker")
+    return is_over and all(state.is_terminal for state in states) and not any(counts)
+
+
+def _states(played: Round) -> list[FlowState]:
+    """The states of all flows; on servers that may lose, those that are lost are written to the ledger."""
+    gone, states = played.forgotten.flows(), []
+    with FlowProducer(played.world.url) as flows:
+        for flow_id in [flow.flow_id for flow in played.world.plan.flows if flow.flow_id not in gone]:
+            try:
+                states.append(flows.get(flow_id).status().state)
+            except FlowNotFound:
+                if not played.ground.may_lose or flow_id not in played.forgotten.accepted:
+                    raise
+                played.ledger.write("gone", flow=flow_id)
+    return states
+
+
+def _acknowledged(played: Round) -> dict[str, int]:
+    """What the servers have acknowledged: flows and jobs once, and every result."""
+    flows = {entry["flow"] for entry in played.entries if entry["kind"] == "submitted"}
+    jobs = {entry["job"] for entry in played.entries if entry["kind"] == "added"}
+    results = sum(entry["kind"] == "completed" for entry in played.entries)
+    return {"flows": len(flows), "jobs": len(jobs), "results": results}
 
 
 def _counts(name: str, url: str) -> int:

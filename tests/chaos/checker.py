@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate import FlowProducer, JobState, NodeStatus, Queue, Rule
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
 from glidemq_orchestrate.testing.chaos.ledger import Entry
-from tests.chaos.handlers import value_of
+from tests.chaos.book import Book
+from tests.chaos.in_process import value_of
 from tests.chaos.model import Allowed, ends, fails
 from tests.chaos.plan import FlowPlan, Plan, Step
 
 EARLY: Final = {Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS}
 """Rules that do not wait for every dependency."""
-
-
-class Book:
-    """The ledger of a round, by what is asked of it."""
-
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        by_kind: dict[str, list[Entry]] = defaultdict(list)
-        for entry in entries:
-            by_kind[entry["kind"]].append(entry)
-        self.begins = {entry["run"]: entry for entry in by_kind["begin"]}
-        self.ends = {entry["run"]: entry for entry in by_kind["end"]}
-        times = Counter(entry["run"] for entry in by_kind["begin"])
-        self.doubles = [run for run, count in times.items() if count > 1]
-        self.accepted = Counter((entry["queue"], entry["job"]) for entry in by_kind["completed"])
-        self.steered = {entry["flow"]: entry for entry in by_kind["steered"]}
-        self.waited = {entry["flow"]: entry["state"] for entry in by_kind["waited"]}
-        self.submitted = {entry["flow"] for entry in by_kind["submitted"]}
-        self.added = [(entry["queue"], entry["job"]) for entry in by_kind["added"]]
-        self.emptied = [entry["at"] for entry in by_kind["emptied"]]
-        self.forgotten = {entry["flow"] for entry in by_kind["submitted"] if self._is_forgotten(entry)}
-        self.forgotten |= {entry["job"] for entry in by_kind["added"] if self._is_forgotten(entry)}
-        self.slots: dict[str, set[str]] = defaultdict(set)
-        for entry in by_kind["completed"]:  # what was not accepted may be lost by a failover, and fired again
-            if slot := self.begins.get(entry["run"], {}).get("slot"):
-                self.slots[slot].add(entry["run"])
-
-    def _is_forgotten(self, entry: Entry) -> bool:
-        return bool(self.emptied) and entry["at"] < self.emptied[-1]
 
 
 class Checker:
@@ -52,11 +25,25 @@ class Checker:
         url: The server.
         plan: What should have happened.
         entries: The whole ledger.
+        may_lose: Servers may have lost what they acknowledged last: what is gone is counted in ``losses``, by
+            what it was. Everything else must hold.
+        keeps_leases: Servers keep who holds a job. After a failover a job may belong to the attempt before,
+            and then that one's result is accepted.
     """
 
-    def __init__(self, url: str, plan: Plan, entries: Sequence[Entry]) -> None:
+    def __init__(
+        self,
+        url: str,
+        plan: Plan,
+        entries: Sequence[Entry],
+        *,
+        may_lose: bool = False,
+        keeps_leases: bool = True,
+    ) -> None:
         self._url, self._plan, self._book = url, plan, Book(entries)
+        self._may_lose, self._keeps_leases = may_lose, keeps_leases
         self.nodes = 0
+        self.losses: Counter[str] = Counter()
 
     def violations(self) -> Iterator[str]:
         """Everything that is wrong, in sentences."""
@@ -64,7 +51,8 @@ class Checker:
             yield f"the attempt {run} ran twice"
         for slot, jobs in self._book.slots.items():
             if len(jobs) > 1:
-                yield f"slot {slot} of the schedule was fired {len(jobs)} times: {sorted(jobs)}"
+                text = f"slot {slot} of the schedule was fired {len(jobs)} times: {sorted(jobs)}"
+                yield from self._lost("slots of the schedule", text)
         with FlowProducer(self._url) as flows:
             for planned in self._plan.flows:
                 yield from (
@@ -74,16 +62,25 @@ class Checker:
         for name in self._plan.queues:
             with Queue(name, self._url) as queue:
                 yield from self._plain(queue, name)
+                yield from self._counted(queue, name)
+
+    def _lost(self, what: str, text: str, count: int = 1) -> Iterator[str]:
+        """Something that was acknowledged is gone: a violation, unless servers may lose."""
+        if self._may_lose:
+            self.losses[what] += count
+        else:
+            yield text
 
     # --- flows ---
 
     def _flow(self, flows: FlowProducer, planned: FlowPlan) -> Iterator[str]:
         try:
             flow = flows.get(planned.flow_id)
-            status, nodes, results = flow.status(), flow.nodes(), dict(flow.results())
+            status, nodes = flow.status(), flow.nodes()
+            results: dict[str, Any] = dict(flow.results())
         except FlowNotFound:
             if planned.flow_id in self._book.submitted - self._book.forgotten:
-                yield "was accepted and is lost"
+                yield from self._lost("flows", "was accepted and is lost")
             return
         self.nodes += len(nodes)
         if not status.state.is_terminal:
@@ -97,23 +94,42 @@ class Checker:
             counts["completed"], counts["failed"], counts["skipped"], len(nodes)
         ):  # fmt: skip
             yield f"counts do not add up: {status} for {counts}"
-        yield from self._states(planned, str(status.state), states)
+        struck = {
+            name
+            for name, step in planned.all_steps.items()
+            if name in found and self._book.is_struck(found[name].queue, found[name].job_id, step.attempts)
+        }
+        yield from self._states(planned, str(status.state), states, struck)
         waited = self._book.waited.get(planned.flow_id)
         if planned.action == "none" and waited not in (None, str(status.state)):
-            yield f"ended as {waited}, and is {status.state} now"
+            yield from self._lost("ends of flows", f"ended as {waited}, and is {status.state} now")
         for name, node in found.items():
             yield from (f"{name}: {problem}" for problem in self._node(planned, node, found, results))
+            if planned.action != "restart" and (result := results.get(name)):
+                yield from self._superseded(node.queue, node.job_id, result["run"])
 
-    def _states(self, planned: FlowPlan, state: str, states: Mapping[str, str]) -> Iterator[str]:
+    def _states(
+        self, planned: FlowPlan, state: str, states: Mapping[str, str], struck: Collection[str]
+    ) -> Iterator[str]:
         expected, present = self._present(planned, states), set(states)
         if missing := expected - present:
-            yield f"nodes are missing: {sorted(missing)}"
+            if missing & {step.name for step in planned.steps}:
+                yield f"nodes are missing: {sorted(missing)}"
+            else:
+                yield from self._lost("added nodes", f"nodes are missing: {sorted(missing)}", len(missing))
         if extra := present - set(planned.all_steps):
             yield f"has nodes that nobody added: {sorted(extra)}"
         steps = {name: step for name, step in planned.all_steps.items() if name in present}
-        for name, allowed in self._allowed(planned, steps, state).items():
-            if states[name] not in allowed:
-                yield f"{name} is {states[name]}, allowed: {sorted(allowed)}"
+        bad = {
+            name: f"{name} is {states[name]}, allowed: {sorted(allowed)}"
+            for name, allowed in self._allowed(planned, steps, state, struck).items()
+            if states[name] not in allowed
+        }
+        before = ends(steps.values(), struck=struck)
+        if planned.action == "retry" and all(states[name] in before[name] for name in bad):
+            yield from self._lost("retries", "; ".join(bad.values())) if bad else ()
+        else:
+            yield from bad.values()
         if state == "cancelled":
             if planned.action != "cancel":
                 yield "is cancelled, and nobody did that"
@@ -131,14 +147,16 @@ class Checker:
             names |= {step.name for step in planned.added}
         return names
 
-    def _allowed(self, planned: FlowPlan, steps: Mapping[str, Step], state: str) -> Allowed:
-        allowed = ends(steps.values())
+    def _allowed(
+        self, planned: FlowPlan, steps: Mapping[str, Step], state: str, struck: Collection[str]
+    ) -> Allowed:
+        allowed = ends(steps.values(), struck=struck)
         if planned.action == "retry" and planned.flow_id in self._book.steered:
             may_fail = any("failed" in allowed[name] and steps[name].on_failure != "ignore" for name in steps)
             must_fail = any(
                 allowed[name] == {"failed"} and steps[name].on_failure != "ignore" for name in steps
             )
-            again = ends(steps.values(), before=allowed)
+            again = ends(steps.values(), before=allowed, struck=struck)
             if must_fail:
                 allowed = again
             elif may_fail:
@@ -152,7 +170,7 @@ class Checker:
     ) -> Iterator[str]:
         again = (planned.action == "restart") + len(self._book.emptied)
         if (times := self._book.accepted[node.queue, node.job_id]) > 1 + again:
-            yield f"accepted {times} times"
+            yield from self._lost("results", f"accepted {times} times", times - 1 - again)
         if node.state is not JobState.COMPLETED:
             return
         result, step = results.get(node.name), planned.all_steps[node.name]
@@ -175,6 +193,11 @@ class Checker:
         if result["value"] != value_of(node.name, {name: results.get(name) for name in given}):
             yield "has a wrong result"
 
+    def _superseded(self, queue: str, job_id: str, run: str) -> Iterator[str]:
+        if self._keeps_leases and not self._book.emptied:
+            for other in self._book.successors(queue, job_id, run):
+                yield f"the result of {run} was accepted, and {other} had taken the job over"
+
     def _awaited(self, step: Step, found: Mapping[str, NodeStatus]) -> set[str]:
         """The dependencies whose results a node must have had."""
         if step.rule in EARLY:
@@ -184,9 +207,8 @@ class Checker:
     # --- plain jobs ---
 
     def _plain(self, queue: Queue, name: str) -> Iterator[str]:
-        last: dict[str, tuple[int, str]] = {}
         mine = [job_id for where, job_id in self._book.added if where == name]
-        keys = {job_id: key for job_id, _, key, _ in self._plan.plain}
+        planned = {one.job_id: one for one in self._plan.plain}
         ordered = []
         for job_id in dict.fromkeys(mine):
             try:
@@ -194,20 +216,40 @@ class Checker:
             except JobNotFound:
                 if job_id in self._book.forgotten:
                     continue
-                yield f"job {job_id} was accepted and is lost"
+                yield from self._lost("jobs", f"job {job_id} was accepted and is lost")
+                continue
+            if job.state is JobState.FAILED and self._book.is_struck(name, job_id, planned[job_id].attempts):
                 continue
             if job.state is not JobState.COMPLETED:
                 yield f"job {job_id} is {job.state}: {job.failed_reason}"
                 continue
             if (times := self._book.accepted[name, job_id]) > 1 + len(self._book.emptied):
-                yield f"job {job_id} was accepted {times} times"
-            run = job.result["run"] if isinstance(job.result, dict) else None
-            if run not in self._book.ends:
+                more = times - 1 - len(self._book.emptied)
+                yield from self._lost("results", f"job {job_id} was accepted {times} times", more)
+            run = str(job.result["run"]) if isinstance(job.result, dict) else None
+            if run is None or run not in self._book.ends:
                 yield f"job {job_id} has the result {job.result!r}, which no run has written"
-            elif key := keys[job_id]:
+                continue
+            yield from (f"job {job_id}: {text}" for text in self._superseded(name, job_id, run))
+            if key := planned[job_id].key:
                 ordered.append((key, self._book.begins[run]["at"], self._book.ends[run]["at"], job_id))
-        for key, begin, end, job_id in sorted(ordered):
-            before, other = last.get(key, (0, ""))
-            if begin < before:
-                yield f"jobs {other} and {job_id} of the ordering key {key} ran at the same time"
-            last[key] = max((end, job_id), last.get(key, (0, "")))
+        yield from _overlaps(ordered)
+
+    def _counted(self, queue: Queue, name: str) -> Iterator[str]:
+        """Whether the metrics count more ends than there were: an end was accepted twice."""
+        counted = sum(point.count for point in queue.metrics(JobState.COMPLETED))
+        ended = sum(
+            entry["queue"] == name and entry["error"] in ("", "Skip") for entry in self._book.ends.values()
+        )
+        if counted > ended:
+            yield f"queue {name} counts {counted} completed jobs, and {ended} runs have ended well"
+
+
+def _overlaps(runs: Iterable[tuple[str, int, int, str]]) -> Iterator[str]:
+    """The jobs that ran at the same time as another of their ordering key; key, begin, end and id of each."""
+    last: dict[str, tuple[int, str]] = {}
+    for key, begin, end, job_id in sorted(runs):
+        before, other = last.get(key, (0, ""))
+        if begin < before:
+            yield f"jobs {other} and {job_id} of the ordering key {key} ran at the same time"
+        last[key] = max((end, job_id), last.get(key, (0, "")))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
+
+from redis.crc import key_slot
+
+from tests.chaos.versions import newer_library, newer_worker, older_library, older_worker, other_glidemq
 
 if TYPE_CHECKING:
     from tests.chaos.round import Round
@@ -32,6 +37,14 @@ def kill_supervising(at: Round, chance: random.Random) -> None:
     """SIGKILL the worker that leads the supervision of a queue."""
     if (process := at.leader(chance.choice(at.world.queues))) is not None:
         at.kill(process)
+
+
+def kill_child(at: Round, chance: random.Random) -> None:
+    """SIGKILL a process in which a worker runs handlers."""
+    if chance.random() < 0.5:
+        at.children.kill_one(chance)
+    else:
+        at.children.kill_next()
 
 
 def kill_submitter(at: Round, chance: random.Random) -> None:
@@ -77,7 +90,44 @@ def kill_server(at: Round, chance: random.Random) -> None:
     assert server.process is not None
     if server.process.poll() is None:  # else it is down already
         server.kill()
-        at.later(chance.uniform(0, 1.5), server.start)
+        at.later(chance.uniform(0, at.down_seconds), server.start)
+
+
+def lose_power(at: Round, chance: random.Random) -> None:
+    """A server and the end of its append-only file are gone: what was not yet on the disk.
+
+    With ``appendfsync everysec`` that is what was written in about the last second, and a bit more on a busy
+    disk; here always up to a second.
+    """
+    server = chance.choice(at.servers)
+    sizes = {path: path.stat().st_size for path in server.directory.glob("appendonlydir/*.incr.aof")}
+
+    def fail() -> None:
+        assert server.process is not None
+        if server.process.poll() is None:
+            server.kill()
+            for path, size in sizes.items():
+                os.truncate(path, min(size, path.stat().st_size))
+            at.later(chance.uniform(0, at.down_seconds), server.start)
+
+    at.later(chance.uniform(0, 1), fail)
+
+
+def fail_over(at: Round, chance: random.Random) -> None:
+    """A replica of a cluster takes over: with its primary, without asking it, or without asking anyone."""
+    roles = {server: at.ask(server, "ROLE") for server in at.servers}
+    if replicas := [server for server, role in roles.items() if role and role[0] == "slave"]:
+        at.ask(
+            chance.choice(replicas), "CLUSTER", "FAILOVER", *chance.choice(((), ("FORCE",), ("TAKEOVER",)))
+        )
+
+
+def move_slot(at: Round, chance: random.Random) -> None:
+    """The slot of a queue moves to another primary, at once."""
+    slot = str(key_slot(chance.choice(at.world.queues).encode()))
+    target = at.ask(chance.choice(at.servers), "CLUSTER", "MYID")
+    for server in at.servers:  # all but its owner refuse
+        at.ask(server, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", str(target))
 
 
 def freeze_server(at: Round, chance: random.Random) -> None:
@@ -135,19 +185,25 @@ def replace_library(at: Round, chance: random.Random) -> None:
 
 
 PROCESSES: Final[Mapping[Fault, int]] = {
-    kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_submitter: 12, kill_waiter: 6,
-    kill_steerer: 10, stop_worker: 3, pause_worker: 12, pause_client: 3,
+    kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_child: 12, kill_submitter: 12,
+    kill_waiter: 6, kill_steerer: 10, stop_worker: 3, pause_worker: 12, pause_client: 3,
 }  # fmt: skip
 """What happens to processes all the time, with weights."""
+
+VERSIONS: Final = (older_library, newer_library, other_glidemq, older_worker, newer_worker)
 
 AROUND: Final[Mapping[Fault, int]] = {
     step_clocks: 3, kill_server: 3, freeze_server: 2, fill_memory: 2, cut_replies: 6, cut_requests: 4,
     drop_clients: 2, flush_functions: 2, delete_library: 1, replace_library: 1, empty_server: 2,
+    fail_over: 3, move_slot: 3, lose_power: 3, **dict.fromkeys(VERSIONS, 1),
 }  # fmt: skip
 """What happens to everything around them, less often, with weights."""
 
 BEHIND_A_PROXY: Final = frozenset({cut_replies, cut_requests})
 """Faults that need a proxy, which a cluster does not have: its clients connect to the servers it names."""
+
+IN_A_CLUSTER: Final = frozenset({fail_over, move_slot})
+"""Faults that need a cluster."""
 
 BY_NAME: Final = {fault.__name__: fault for fault in (*PROCESSES, *AROUND)}
 

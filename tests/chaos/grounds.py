@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.faults import BEHIND_A_PROXY, Fault, empty_server, fill_memory
+from tests.chaos.faults import (
+    BEHIND_A_PROXY,
+    IN_A_CLUSTER,
+    Fault,
+    empty_server,
+    fail_over,
+    fill_memory,
+    lose_power,
+    move_slot,
+)
 from tests.chaos.proxy import Proxy
 from tests.processes import lasting, spawn
 from tests.server.connections.topologies import Server, running_pair, running_primaries
@@ -27,6 +36,9 @@ class Ground:
         proxy: None where there is none.
         is_one_slot: Every flow is on one server, so that it can grow.
         spared: The faults that cannot happen here.
+        down_seconds: The longest that a killed server is down.
+        may_lose: What was acknowledged last may be lost.
+        keeps_leases: Also what nobody waits for is kept, such as who holds a job: not by a failover.
     """
 
     servers: tuple[Server, ...]
@@ -35,17 +47,25 @@ class Ground:
     proxy: Proxy | None = None
     is_one_slot: bool = True
     spared: Collection[Fault] = ()
+    down_seconds: float = 1.5
+    may_lose: bool = False
+    keeps_leases: bool = True
 
 
 @contextmanager
-def one(folder: Path, fsync: str = "always") -> Iterator[Ground]:
-    """One server; its append-only file is on the disk before every reply, or as ``fsync`` says."""
-    server = Server(folder / "server", "--appendfsync", fsync)
+def one(folder: Path, fsync: str = "always", *, may_lose: bool = False) -> Iterator[Ground]:
+    """One server; its append-only file is on the disk before every reply, or as ``fsync`` says.
+
+    With ``may_lose`` the power fails: what was written in the last second is gone.
+    """
+    server = Server(folder / "server", "--appendfsync", fsync, "--auto-aof-rewrite-percentage", "0")
+    spared = IN_A_CLUSTER | {empty_server if may_lose else lose_power}
     proxy = Proxy(server.port)
     try:
         yield Ground(
-            (server,), f"valkey://127.0.0.1:{server.port}", f"valkey://127.0.0.1:{proxy.port}", proxy
-        )
+            (server,), f"valkey://127.0.0.1:{server.port}", f"valkey://127.0.0.1:{proxy.port}", proxy,
+            spared=spared, may_lose=may_lose, keeps_leases=not may_lose,
+        )  # fmt: skip
     finally:
         proxy.close()
         server.close()
@@ -53,10 +73,34 @@ def one(folder: Path, fsync: str = "always") -> Iterator[Ground]:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Ground]:
-    """Three primaries; the queues are in slots of different ones, so flows over both are portable."""
+    """Three primaries; the queues are in slots of different ones, so flows over both are portable.
+
+    None is emptied: the rest of a portable flow would end as its lost half makes it.
+    """
     with running_primaries(folder) as primaries:
         yield Ground(
-            tuple(primaries.servers), primaries.url, primaries.url, is_one_slot=False, spared=BEHIND_A_PROXY
+            tuple(primaries.servers), primaries.url, primaries.url, is_one_slot=False,
+            spared=BEHIND_A_PROXY | {empty_server, fail_over, lose_power},
+        )  # fmt: skip
+
+
+@contextmanager
+def cluster_failover(folder: Path) -> Iterator[Ground]:
+    """Three primaries, each with a replica that takes over when it is dead for two seconds, or is told to.
+
+    Slots do not move here: a server that takes one over does not wait for its own replica.
+    """
+    with running_primaries(folder) as primaries, ExitStack() as stack:
+        servers = list(primaries.servers)
+        for number, primary in enumerate(primaries.servers):
+            home = folder / f"of-{number}"
+            home.mkdir()
+            servers.append(stack.enter_context(primaries.replica_of(primary, home)))
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        url = f"valkey+cluster://{hosts}?confirm=replicas:1"
+        spared = BEHIND_A_PROXY | {empty_server, fill_memory, lose_power, move_slot}
+        yield Ground(
+            tuple(servers), url, url, is_one_slot=False, spared=spared, down_seconds=6.0, keeps_leases=False
         )
 
 
@@ -64,11 +108,12 @@ def cluster(folder: Path) -> Iterator[Ground]:
 def sentinel(folder: Path, confirm: str = "") -> Iterator[Ground]:
     """A primary and its replica, which Sentinel promotes when the primary is killed or frozen.
 
-    Without ``confirm`` what was acknowledged may be lost: then the violations say what was.
+    Without ``confirm`` what was acknowledged may be lost.
     """
     with running_pair(folder, Member) as pair:
         url = f"valkey+sentinel://127.0.0.1:{pair.sentinel.port}/main{confirm}"
-        yield Ground(pair.servers, url, url, spared=BEHIND_A_PROXY | {empty_server, fill_memory})
+        spared = BEHIND_A_PROXY | IN_A_CLUSTER | {empty_server, fill_memory, lose_power}
+        yield Ground(pair.servers, url, url, spared=spared, may_lose=not confirm, keeps_leases=False)
 
 
 class Member(Server):
@@ -89,6 +134,8 @@ class Member(Server):
 
 
 GROUNDS: Final[Mapping[str, Callable[[Path], AbstractContextManager[Ground]]]] = {
-    "one": one, "everysec": partial(one, fsync="everysec"), "cluster": cluster, "sentinel": sentinel,
+    "one": one, "everysec": partial(one, fsync="everysec"),
+    "power": partial(one, fsync="everysec", may_lose=True), "cluster": cluster,
+    "cluster-failover": cluster_failover, "sentinel": sentinel,
     "sentinel-confirmed": partial(sentinel, confirm="?confirm=replicas:1"),
 }  # fmt: skip

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from glidemq_orchestrate import Context, FlowNode, Handlers, JobEvent, Middleware, Skip, Unrecoverable
-from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate import Context, FlowNode, Handlers, JobEvent, Middleware, Unrecoverable
+from glidemq_orchestrate.errors import LibraryVersionMismatch, TransportError
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from glidemq_orchestrate.worker.context import FlowOfNode
+from tests.chaos import in_process
+from tests.chaos.in_process import decide
 from tests.chaos.plan import Plan
 
 
@@ -36,7 +35,7 @@ class Recorder(Middleware):
         given = {name: value["run"] for name, value in context.inputs.items() if value}
         self._ledger.write(
             "begin", **about, flow=context.flow_id, node=context.node, attempt=context.attempt, inputs=given,
-            slot=context.data.get("logicalTime"),
+            slot=context.data.get("logicalTime"), activated=int(attempt.processed_on),
         )  # fmt: skip
         try:
             value = await proceed()
@@ -55,18 +54,12 @@ class Recorder(Middleware):
             )
 
 
-def value_of(node: str, inputs: Mapping[str, Any]) -> int:
-    """The result of a node: it depends on the results of its dependencies."""
-    values = sorted((name, value["value"]) for name, value in inputs.items() if value)
-    return zlib.crc32(json.dumps([node, values]).encode())
-
-
 async def _add(flow: FlowOfNode, nodes: list[FlowNode]) -> None:
-    """Add nodes; again while the server cannot be reached or has no memory."""
+    """Add nodes; again while the server cannot be reached, has no memory, or has other libraries."""
     while True:
         try:
             return await flow.add_nodes_async(nodes)
-        except TransportError:
+        except (TransportError, LibraryVersionMismatch):
             await asyncio.sleep(0.05)
 
 
@@ -86,7 +79,9 @@ class Steps:
         made = Handlers()
         made.handler("async")(self.on_the_loop)
         made.handler("thread")(self.in_a_thread)
+        made.handler("process", process=True)(in_process.node)
         made.handler("plain")(self.plain)
+        made.handler("plain-process", process=True)(in_process.plain)
         made.handler("tick")(self.tick)
         made.handler("barrier")(self.barrier)
         return made
@@ -98,13 +93,13 @@ class Steps:
         planned = self._plan.by_id[data["flow"]]
         if ctx.flow and (step := planned.all_steps[str(ctx.node)]).grows:
             await _add(ctx.flow, [more.node(planned.flow_id) for more in step.grows])
-        return self._decide(ctx)
+        return decide(ctx, self._cures)
 
     def in_a_thread(self, ctx: Context) -> int:
         """A node."""
         data: Any = ctx.data
         time.sleep(data["ms"] / 1000)
-        return self._decide(ctx)
+        return decide(ctx, self._cures)
 
     async def plain(self, ctx: Context) -> int:
         """A job without a flow."""
@@ -129,14 +124,3 @@ class Steps:
 
     def _at_the_barrier(self) -> int:
         return len(list(self._cures.glob("barrier-*")))
-
-    def _decide(self, ctx: Context) -> int:
-        data: Any = ctx.data
-        if ctx.attempt <= data["fails"]:
-            raise RuntimeError("an attempt that fails")
-        is_cured = data["ends"] != "cure" or (self._cures / data["flow"]).exists()
-        if data["ends"] == "fail" or not is_cured:
-            raise Unrecoverable("fails for good")
-        if data["ends"] == "skip":
-            raise Skip("as planned")
-        return value_of(str(ctx.node), ctx.inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import product
 from math import prod
 from typing import Final
@@ -16,18 +16,26 @@ ANY: Final = frozenset(ENDS)
 MOST: Final = 4_096
 
 
-def ends(steps: Iterable[Step], *, before: Mapping[str, frozenset[str]] | None = None) -> Allowed:
+def ends(
+    steps: Iterable[Step],
+    *,
+    before: Mapping[str, frozenset[str]] | None = None,
+    struck: Collection[str] = (),
+) -> Allowed:
     """The ends that each node may have; several where the order of events decides.
 
     Args:
         steps: Dependencies before dependents.
         before: The ends before a retry: what has completed keeps its result, the rest runs again, cured.
+        struck: Nodes that may have used up their attempts because their processes were killed.
     """
     known = {step.name: step for step in steps}
     allowed: Allowed = {}
     for step in known.values():
         again = _verdicts(step, known, allowed)
         found = frozenset().union(*(_end(step, verdict, is_cured=before is not None) for verdict in again))
+        if step.name in struck and "run" in again:
+            found |= {"failed"}
         if before is not None and "completed" in before[step.name]:
             found = frozenset({"completed"}) if before[step.name] == {"completed"} else found | {"completed"}
         allowed[step.name] = found

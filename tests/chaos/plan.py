@@ -13,8 +13,11 @@ from glidemq_orchestrate.flows.rules import Dependency
 
 KEYS: Final = ("red", "green", "blue")
 ACTIONS: Final = ("none",) * 6 + ("retry", "retry", "cancel", "restart", "extend")
+LONG_MS: Final = 3_000
+"""Longer than a lease."""
+
 SHAPES: Final = ("fan-out", "fan-in", "diamonds", "layers", "chain", "rules", "random", "growing")
-HANDLERS: Final = ("async",) * 4 + ("thread",)
+HANDLERS: Final = ("async",) * 16 + ("thread",) * 4 + ("process",)
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Step:
         ends: What its last attempt does: ``complete``, ``fail``, ``skip``, or ``cure``, which fails until its
             flow is retried.
         fails: How many attempts before fail.
+        handler: Where it runs: on the loop, in a thread or in a process.
+        spare: How many attempts it has beyond; a killed process costs one.
         grows: Steps that its handler adds to the flow.
     """
 
@@ -38,9 +43,15 @@ class Step:
     fails: int = 0
     ms: int = 0
     handler: str = "async"
+    spare: int = 0
     ordering: str | None = None
     priority: int = 0
     grows: tuple[Step, ...] = ()
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts there are."""
+        return self.fails + 1 + self.spare
 
     def node(self, flow_id: str) -> FlowNode:
         """The node as it is submitted."""
@@ -52,12 +63,28 @@ class Step:
         return FlowNode(
             self.name, self.queue, self.handler, data, after, rule=self.rule, on_failure=self.on_failure,
             options=JobOptions(
-                attempts=self.fails + 1,
-                backoff=Backoff("fixed", timedelta(milliseconds=50)) if self.fails else None,
+                attempts=self.attempts,
+                backoff=Backoff("fixed", timedelta(milliseconds=50)) if self.attempts > 1 else None,
                 ordering=Ordering(self.ordering) if self.ordering else None,
                 priority=self.priority,
             ),
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A job without a flow.
+
+    Attributes:
+        attempts: More than one where it runs in a process, which may be killed.
+    """
+
+    job_id: str
+    queue: str
+    key: str | None = None
+    ms: int = 0
+    handler: str = "plain"
+    attempts: int = 1
 
 
 @dataclass(frozen=True)
@@ -92,16 +119,12 @@ class FlowPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A round.
-
-    Attributes:
-        plain: Jobs without a flow: their id, queue, ordering key and run time in ms.
-    """
+    """A round."""
 
     seed: int
     queues: tuple[str, ...]
     flows: tuple[FlowPlan, ...]
-    plain: tuple[tuple[str, str, str | None, int], ...] = ()
+    plain: tuple[Plain, ...] = ()
     by_id: dict[str, FlowPlan] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -109,7 +132,15 @@ class Plan:
         self.by_id.update({flow.flow_id: flow for flow in self.flows})
 
 
-def plan(seed: int, flows: int, queues: Sequence[str], *, widest: int = 200, may_grow: bool = True) -> Plan:
+def plan(
+    seed: int,
+    flows: int,
+    queues: Sequence[str],
+    *,
+    widest: int = 200,
+    may_grow: bool = True,
+    longs: float = 0.0,
+) -> Plan:
     """The plan of a seed.
 
     Args:
@@ -118,17 +149,24 @@ def plan(seed: int, flows: int, queues: Sequence[str], *, widest: int = 200, may
         queues: Where their nodes go.
         widest: Nodes of the largest fan-out.
         may_grow: Whether flows may grow; otherwise half of the flows have all their nodes in one queue.
+        longs: The share of jobs without a flow that run for longer than a lease.
     """
     chance = random.Random(f"plan {seed}")
     made = tuple(
         _flow(chance, f"s{seed}-f{number}", tuple(queues), widest, may_grow=may_grow)
         for number in range(flows)
     )
-    plain = tuple(
-        (f"s{seed}-p{number}", chance.choice(queues), chance.choice((None, *KEYS)), _ms(chance))
-        for number in range(flows * 3)
-    )
+    plain = tuple(_plain(chance, f"s{seed}-p{number}", queues, longs) for number in range(flows * 3))
     return Plan(seed, tuple(queues), made, plain)
+
+
+def _plain(chance: random.Random, job_id: str, queues: Sequence[str], longs: float) -> Plain:
+    made = Plain(job_id, chance.choice(queues), chance.choice((None, *KEYS)), _ms(chance))
+    if chance.random() < 0.1:
+        made = replace(
+            made, handler="plain-process", ms=chance.choice((5, 100, 400)), attempts=chance.choice((1, 3))
+        )
+    return replace(made, key=None, ms=LONG_MS) if chance.random() < longs else made
 
 
 def _flow(
@@ -157,7 +195,7 @@ def _flow(
 
 
 def _ms(chance: random.Random) -> int:
-    return chance.choice((0, 0, 0, 1, 5, 20, 100, 400))
+    return LONG_MS if chance.random() < 0.004 else chance.choice((0, 0, 0, 1, 5, 20, 100, 400))
 
 
 def _step(
@@ -166,8 +204,9 @@ def _step(
     given: dict[str, Any] = {
         "ends": chance.choices(("complete", "fail", "skip"), (92, 5, 3))[0],
         "fails": chance.choices((0, 1, 2), (88, 9, 3))[0],
-        "ms": _ms(chance),
-        "handler": chance.choice(HANDLERS),
+        "handler": (handler := chance.choice(HANDLERS)),
+        "spare": chance.choice((0, 2)) if handler == "process" else 0,
+        "ms": chance.choice((5, 100, 400)) if handler == "process" else _ms(chance),
         "ordering": chance.choice(KEYS) if chance.random() < 0.08 else None,
         "priority": chance.randint(1, 9) if chance.random() < 0.08 else 0,
         "on_failure": chance.choices(list(OnFailure), (85, 5, 5, 5))[0],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import signal
 import sys
@@ -29,17 +30,29 @@ from glidemq_orchestrate import (
     Schedulers,
     Worker,
 )
-from glidemq_orchestrate.errors import FlowEnded, FlowNotFound, InvalidJob, TransportError, WaitTimeout
+from glidemq_orchestrate.errors import (
+    FlowEnded,
+    FlowNotFound,
+    InvalidJob,
+    LibraryVersionMismatch,
+    TransportError,
+    WaitTimeout,
+)
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, Reader
 from tests.chaos.forgotten import Forgotten
 from tests.chaos.handlers import Recorder, Steps
+from tests.chaos.in_process import FOLDER, cures_of, ledger_of
+from tests.chaos.mutations import BY_NAME as DEFECTS
 from tests.chaos.plan import FlowPlan, Plan, plan
+from tests.chaos.versions import NEWER, OLDER, playing
 
 T = TypeVar("T")
 
 CONCURRENCY: Final = 8
 LEASE: Final = timedelta(seconds=2)
 NOT_STARTED: Final = 75
+REFUSED: Final = 76
+"""The exit code of a process that found another version of a library than its own on the server."""
 TICK: Final = timedelta(milliseconds=500)
 
 
@@ -53,6 +66,8 @@ class World:
         seconds: The time over which the submitters spread their work.
         may_grow: Flows may grow: not where a flow may be in several slots.
         parts: How many processes share each of the roles but the workers.
+        defect: The name of a defect that all have; none by default.
+        longs: The share of jobs without a flow that run for longer than a lease.
     """
 
     url: str
@@ -65,21 +80,25 @@ class World:
     widest: int = 200
     may_grow: bool = True
     parts: int = 2
+    defect: str = ""
+    longs: float = 0.0
 
     @cached_property
     def plan(self) -> Plan:
         """What they do."""
-        return plan(self.seed, self.flows, self.queues, widest=self.widest, may_grow=self.may_grow)
+        return plan(
+            self.seed, self.flows, self.queues, widest=self.widest, may_grow=self.may_grow, longs=self.longs
+        )
 
     @property
     def ledger(self) -> Path:
         """The file of the ledger."""
-        return self.folder / "ledger.jsonl"
+        return ledger_of(self.folder)
 
     @property
     def cures(self) -> Path:
         """A folder with a file for each flow that was retried."""
-        return self.folder / "cures"
+        return cures_of(self.folder)
 
     @property
     def may_prefetch(self) -> bool:
@@ -103,6 +122,8 @@ class World:
 
 def worker(world: World, ledger: Ledger, number: int) -> None:
     """Run jobs until killed, or asked to stop."""
+    os.environ[FOLDER] = str(world.folder)
+    vars(sys.modules["__main__"]).update(__spec__=None, __file__=None)  # else its children would load all
     worker = Worker(
         world.url_for(number), queues=world.plan.queues, concurrency=CONCURRENCY, lock_duration=LEASE,
         prefetch=None if world.may_prefetch else 0,
@@ -134,11 +155,13 @@ def submitter(world: World, ledger: Ledger, number: int) -> None:
                 again(partial(flows.submit, flow.spec(), flow_id=flow.flow_id))
                 ledger.write("submitted", flow=flow.flow_id)
                 time.sleep(pause * random.Random(flow.flow_id).uniform(0, 1.6))
-            for job_id, queue_name, key, ms in world.plan.plain[index * 3 : index * 3 + 3]:
-                options = JobOptions(job_id=job_id, ordering=Ordering(key) if key else None)
+            for job in world.plan.plain[index * 3 : index * 3 + 3]:
+                options = JobOptions(
+                    job_id=job.job_id, ordering=Ordering(job.key) if job.key else None, attempts=job.attempts
+                )
                 with contextlib.suppress(InvalidJob):  # it was added before
-                    again(partial(queues[queue_name].add, "plain", {"ms": ms, "flow": ""}, options=options))
-                ledger.write("added", queue=queue_name, job=job_id)
+                    again(partial(queues[job.queue].add, job.handler, {"ms": job.ms}, options=options))
+                ledger.write("added", queue=job.queue, job=job.job_id)
 
 
 def waiter(world: World, ledger: Ledger, number: int) -> None:
@@ -171,6 +194,7 @@ def steerer(world: World, ledger: Ledger, number: int) -> None:
 
 ROLES: Final[dict[str, Callable[[World, Ledger, int], None]]] = {
     "worker": worker, "submitter": submitter, "waiter": waiter, "steerer": steerer,
+    "older_worker": playing(OLDER, worker), "newer_worker": playing(NEWER, worker),
 }  # fmt: skip
 
 
@@ -179,7 +203,13 @@ def play(world: World, role: str, number: int) -> None:
     _wander(random.Random(f"{world.seed} {role} {number}"))
     ledger = Ledger(world.ledger, f"{role}{number}")
     ledger.write("started")
-    ROLES[role](world, ledger, number)
+    if world.defect:
+        DEFECTS[world.defect].begin()
+    try:
+        ROLES[role](world, ledger, number)
+    except LibraryVersionMismatch:
+        ledger.write("refused")
+        sys.exit(REFUSED)
     ledger.write("finished")
 
 

@@ -20,12 +20,14 @@ from redis.retry import Retry
 
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, Reader
+from tests.chaos.children import Children
 from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, Fault, empty_server
 from tests.chaos.forgotten import Forgotten
 from tests.chaos.grounds import GROUNDS
 from tests.chaos.nursery import Nursery
 from tests.chaos.proxy import Proxy
-from tests.chaos.roles import NOT_STARTED, World
+from tests.chaos.roles import NOT_STARTED, REFUSED, World
+from tests.chaos.size import Size
 from tests.server.connections.topologies import Server
 
 QUEUES: Final = ("etl", "spark")
@@ -33,6 +35,7 @@ TICK_SECONDS: Final = 0.02
 FORGETS_EACH: Final = 10
 REST_SECONDS: Final = 0.05
 UNDO_SECONDS: Final = 60.0
+SLACK_SECONDS: Final = 5.0
 
 
 @dataclass(eq=False)
@@ -41,7 +44,8 @@ class Process:
 
     Attributes:
         is_ending: It was killed or asked to stop, so its end is no surprise.
-        is_over: It has ended by itself, having done its part.
+        is_over: It has ended by itself, having done its part, or is not started again.
+        once: It is not started again.
     """
 
     role: str
@@ -49,6 +53,7 @@ class Process:
     pid: int = 0
     is_ending: bool = False
     is_over: bool = False
+    once: bool = False
 
 
 def _impatient(server: Server) -> Any:
@@ -73,29 +78,6 @@ class _Stream:
         return fault, random.Random(self._chance.random())
 
 
-@dataclass(frozen=True)
-class Size:
-    """How much happens in a round.
-
-    Attributes:
-        flows: How many flows.
-        kills: After so many kills the faults stop, if not before.
-        seconds: After so long the faults stop.
-        pause: Mean seconds between two faults of processes.
-        around: Mean seconds between two faults around them.
-        workers: Processes that run jobs.
-        widest: Nodes of the largest fan-out.
-    """
-
-    flows: int = 60
-    kills: int = 100
-    seconds: float = 30.0
-    pause: float = 0.15
-    around: float = 3.0
-    workers: int = 3
-    widest: int = 150
-
-
 class Round:
     """A round; use it in a with statement.
 
@@ -105,6 +87,7 @@ class Round:
         size: How much happens.
         faults: Only these; all by default.
         ground: The name of its servers.
+        defect: The name of a defect that all processes have; none by default.
     """
 
     def __init__(
@@ -114,6 +97,8 @@ class Round:
         size: Size,
         faults: Collection[Fault] = BY_NAME.values(),
         ground: str = "one",
+        *,
+        defect: str = "",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._chance, self._size = random.Random(f"faults {seed}"), size
@@ -122,20 +107,23 @@ class Round:
         self.done: Counter[str] = Counter()
         self.kills: Counter[str] = Counter()
         self.surprises: list[str] = []
-        self._ground = self._stack.enter_context(GROUNDS[ground](folder))
-        spared = {*self._ground.spared, *(() if seed % FORGETS_EACH == 0 else (empty_server,))}
-        self.servers, self._faults = self._ground.servers, set(faults) - spared
+        self.refused_until = 0.0
+        self.ground = self._stack.enter_context(GROUNDS[ground](folder))
+        spared = {*self.ground.spared, *(() if seed % FORGETS_EACH == 0 else (empty_server,))}
+        self.servers, self._faults = self.ground.servers, set(faults) - spared
         self._clients = {
             server.port: self._stack.enter_context(_impatient(server)) for server in self.servers
         }
         self.world = World(
-            self._ground.url, self._ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
-            size.widest, self._ground.is_one_slot,
+            self.ground.url, self.ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
+            size.widest, self.ground.is_one_slot, defect=defect,
+            longs=size.longs,
         )  # fmt: skip
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
         self._stack.callback(self.ledger.close)
         self.forgotten = Forgotten(self.world.ledger)
+        self.children = Children(self.world.ledger)
         self.entries: list[dict[str, Any]] = []
         self.nursery = Nursery(self.world)
         self._stack.callback(self.nursery.close)
@@ -174,6 +162,17 @@ class Round:
         """Do something after so many seconds; before the checks in any case."""
         heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), act))
 
+    def join(self, role: str) -> Process:
+        """Start another process, which is not started again."""
+        process = Process(role, len(self.processes), once=True)
+        process.pid = self.nursery.start(role, process.number)
+        self.processes.append(process)
+        return process
+
+    def refuse_no_longer(self) -> None:
+        """The libraries are ours again: soon no process is refused because of them."""
+        self.refused_until = time.monotonic() + SLACK_SECONDS
+
     def leader(self, queue: str) -> Process | None:
         """The worker that leads the supervision of a queue."""
         key = QueueKeys(DEFAULT_PREFIX, queue).supervisor()
@@ -183,10 +182,20 @@ class Round:
         return next((one for one in self.processes if one.pid and one.pid == pids.get(leader)), None)
 
     @property
+    def down_seconds(self) -> float:
+        """The longest that a killed server is down."""
+        return self.ground.down_seconds
+
+    def primaries(self) -> list[Server]:
+        """The servers that follow no other."""
+        roles = {server: self.ask(server, "ROLE") for server in self.servers}
+        return [server for server, role in roles.items() if role and role[0] == "master"]
+
+    @property
     def proxy(self) -> Proxy:
         """The proxy before the server."""
-        assert self._ground.proxy is not None
-        return self._ground.proxy
+        assert self.ground.proxy is not None
+        return self.ground.proxy
 
     def ask(self, server: Server, *words: str) -> Any:
         """A command to a server; None when it cannot answer now."""
@@ -240,13 +249,23 @@ class Round:
         """Do what is due, and start again whoever has died."""
         while self._due and self._due[0][0] <= time.monotonic():
             heapq.heappop(self._due)[2]()
+        self.surprises += self.children.look()
         codes = self.nursery.ended()
         for process in self.processes:
             if process.pid in codes:
                 code, was_ending = codes[process.pid], process.is_ending
                 process.pid, process.is_ending = 0, False
-                if not was_ending and code not in (0, NOT_STARTED):
-                    self.surprises.append(f"{process.role}{process.number} ended by itself with {code}")
-                process.is_over = not was_ending and not code and process.role != "worker"
+                if not was_ending and code not in self._usual(process):
+                    said = (self.world.folder / "processes.log").read_text(errors="replace")[-300:]
+                    self.surprises.append(
+                        f"{process.role}{process.number} ended by itself with {code}: {said}"
+                    )
+                is_done = not was_ending and not code and process.role != "worker"
+                process.is_over = is_done or process.once
             if not process.pid and not process.is_over:
                 process.pid = self.nursery.start(process.role, process.number)
+
+    def _usual(self, process: Process) -> Collection[int]:
+        """The exit codes that are no surprise."""
+        is_refused = process.role == "older_worker" or time.monotonic() < self.refused_until
+        return (0, NOT_STARTED, REFUSED) if is_refused else (0, NOT_STARTED)

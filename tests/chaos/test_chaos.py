@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.campaign import outcome_of
-from tests.chaos.round import Size
+from tests.chaos.size import Size
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

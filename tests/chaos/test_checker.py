@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate import Schedulers
+from glidemq_orchestrate.lifeline.guard import processes
+from glidemq_orchestrate.testing.chaos.ledger import Entry, Ledger
+from tests.chaos.book import Book
 from tests.chaos.campaign import has_settled
 from tests.chaos.checker import Checker
+from tests.chaos.children import Children
 from tests.chaos.leftovers import leftovers
-from tests.chaos.plan import Plan
-from tests.chaos.round import Round, Size
+from tests.chaos.plan import Plain, Plan
+from tests.chaos.round import Round
+from tests.chaos.size import Size
+from tests.processes import spawned
 
 Entries = list[Entry]
 
@@ -24,6 +31,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     size = Size(flows=25, seconds=4, widest=15)
     with Round(5, tmp_path_factory.mktemp("round"), size, faults=()) as done:
         done.harm()
+        assert done.settle(lambda: has_settled(done), 120)
+        with Schedulers(done.world.queues[0], done.world.url) as schedulers:
+            schedulers.remove("tick")
         assert done.settle(lambda: has_settled(done), 120)
         done.entries += done.reader.new()
         yield done
@@ -87,6 +97,12 @@ def twice_in_a_slot(entries: Entries) -> None:
     entries.append(begin | {"run": "another", "kind": "completed"})
 
 
+def taken_over(entries: Entries) -> None:
+    done = next(entry for entry in of_kind(entries, "completed") if "-p" in entry["job"])
+    begin = next(entry for entry in of_kind(entries, "begin") if entry["run"] == done["run"])
+    entries.append(begin | {"run": "another", "activated": begin["activated"] + 10_000})
+
+
 def ended_otherwise(entries: Entries) -> None:
     for entry in of_kind(entries, "waited"):
         entry["state"] = "cancelled"
@@ -103,6 +119,7 @@ def ended_otherwise(entries: Entries) -> None:
         (without_a_result, "has completed"),
         (from_nowhere, "which no run has written"),
         (twice_in_a_slot, "was fired 2 times"),
+        (taken_over, "had taken the job over"),
         (ended_otherwise, "ended as cancelled"),
     ],
 )
@@ -124,11 +141,33 @@ def test_a_flow_or_a_job_that_is_lost(played: Round) -> None:
     more = replace(
         plan,
         flows=(*plan.flows, replace(plan.flows[0], flow_id="lost")),
-        plain=(*plan.plain, ("s5-lost", "etl", None, 0)),
+        plain=(*plan.plain, Plain("s5-lost", "etl")),
     )
     found = problems(played, entries, more)
     assert [problem for problem in found if "lost" in problem] == found
     assert len(found) == 2
+    lossy = Checker(played.world.url, more, entries, may_lose=True)
+    assert list(lossy.violations()) == []
+    assert lossy.losses == {"flows": 1, "jobs": 1}
+
+
+def test_a_result_that_is_lost_where_that_may_be(played: Round) -> None:
+    entries = [dict(entry) for entry in played.entries]
+    accepted_twice(entries)
+    plain_accepted_twice(entries)
+    lossy = Checker(played.world.url, played.world.plan, entries, may_lose=True)
+    assert list(lossy.violations()) == []
+    assert lossy.losses == {"results": 3}
+
+
+def test_more_ends_in_the_metrics_than_there_were(played: Round) -> None:
+    client, key = played.servers[0].client, "glide:{etl}:metrics:completed"
+    field = next(field for field in client.hkeys(key) if field.endswith(":c"))
+    client.hincrby(key, field, 1_000)
+    try:
+        assert any("runs have ended well" in problem for problem in problems(played, played.entries))
+    finally:
+        client.hincrby(key, field, -1_000)
 
 
 def test_an_end_that_the_rules_do_not_allow(played: Round) -> None:
@@ -157,3 +196,26 @@ def test_what_is_left_behind(played: Round, write: Any, undo: Any, said: str) ->
         assert any(said in problem for problem in problems(played, played.entries))
     finally:
         client.execute_command(*undo)
+
+
+def test_a_process_of_a_handler_that_outlives_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, path = Ledger(tmp_path / "ledger", "child"), tmp_path / "ledger"
+    with spawned(["sleep", "60"]) as dead:
+        pass
+    with spawned(["sleep", "60"]) as child:
+        ledger.write("child", child=child.pid, above=[dead.pid], started=processes()[child.pid].started)
+        ledger.close()
+        assert not list(Children(path).look())  # it has some time to end
+        monkeypatch.setattr("tests.chaos.children.GRACE_SECONDS", -1)
+        assert "outlives" in next(Children(path).look())
+    assert not list(Children(path).look())
+
+
+def test_a_job_may_fail_only_when_killed_processes_have_used_up_its_attempts() -> None:
+    end = {"kind": "end", "queue": "etl", "job": "j", "error": "ProcessExpired"}
+    ends = [end | {"run": "1"}, end | {"run": "2", "error": "RuntimeError"}]
+    assert Book(ends).is_struck("etl", "j", 2)
+    assert not Book(ends).is_struck("etl", "j", 3)
+    assert not Book(ends[1:]).is_struck("etl", "j", 1)

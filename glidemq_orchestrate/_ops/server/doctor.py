@@ -10,9 +10,10 @@ from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate._ops.server import durability
 from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._ops.server.finding import Facts, Finding, Verdict
-from glidemq_orchestrate._ops.server.library import LibraryStatus, library_status, numbers
+from glidemq_orchestrate._ops.server.library import LibraryStatus, library_status
 from glidemq_orchestrate._protocol.call import Op, ask, ask_each
 from glidemq_orchestrate._protocol.server import acl, libraries, server
+from glidemq_orchestrate._protocol.server.libraries import numbers
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConfigurationError,

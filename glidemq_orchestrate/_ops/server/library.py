@@ -69,7 +69,7 @@ def ensure_libraries() -> Op[None]:
     except LibraryMissing:
         yield from _load(ours)
         return
-    if numbers(version) > numbers(ours.version):
+    if libraries.numbers(version) > libraries.numbers(ours.version):
         raise LibraryVersionMismatch(ORCHESTRATE, version, ours.version)
     if (version, sha256) != (ours.version, ours.sha256):
         yield from ask(load_library(ours.source, replace=True))
@@ -178,7 +178,9 @@ def _status_of(shipped: Library) -> Op[LibraryStatus]:
 
 def _is_older(status: LibraryStatus, wanted: Library) -> bool:
     """Whether it is our own library and not newer: then another build of it may be replaced."""
-    return wanted.name == ORCHESTRATE and numbers(status.version or "0") <= numbers(wanted.version)
+    return wanted.name == ORCHESTRATE and libraries.numbers(status.version or "0") <= libraries.numbers(
+        wanted.version
+    )
 
 
 def _load(wanted: Library) -> Op[None]:
@@ -187,8 +189,3 @@ def _load(wanted: Library) -> Op[None]:
     except ProtocolError as exc:
         if "already exists" not in str(exc):  # another client loaded it at the same moment
             raise
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """A version as numbers that can be compared."""
-    return tuple(int(part) for part in version.split(".") if part.isdigit())

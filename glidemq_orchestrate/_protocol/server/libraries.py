@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, function
 from glidemq_orchestrate.errors import ProtocolError
@@ -12,16 +15,36 @@ SUPPORTED_VERSION: Final = "93"
 
 
 def glidemq_version() -> Call[str]:
-    """Version of the loaded ``glidemq`` library."""
-    return function("glidemq_version", (), (), replies.text)
+    """Version of the loaded ``glidemq`` library; of several, one that is not supported."""
+
+    def oddest(found: Sequence[Any]) -> Any:
+        return next((reply for reply in found if reply != SUPPORTED_VERSION), found[0])
+
+    return replace(function("glidemq_version", (), (), replies.text), of_several=oddest)
 
 
 def orchestrate_version() -> Call[tuple[str, str]]:
-    """Version and sha256 of the loaded ``glidemq_orchestrate`` library."""
+    """Version and sha256 of the loaded ``glidemq_orchestrate`` library; of several, an odd one."""
+    ours = library(ORCHESTRATE)
 
     def decode(reply: Any) -> tuple[str, str]:
         if not isinstance(reply, list) or len(reply) != 2:
             raise ProtocolError("the reply of gmo_version is not version and sha256")
         return replies.text(reply[0]), replies.text(reply[1])
 
-    return function("gmo_version", (), (), decode)
+    def oddness(reply: Any) -> int:
+        try:
+            found = decode(reply)
+        except ProtocolError:
+            return 3
+        if numbers(found[0]) > numbers(ours.version):
+            return 2
+        return int(found != (ours.version, ours.sha256))
+
+    call = function("gmo_version", (), (), decode)
+    return replace(call, of_several=lambda found: max(found, key=oddness))
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version as numbers that can be compared."""
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -26,10 +26,18 @@ from glidemq_orchestrate import (
     Schedule,
     Schedulers,
 )
+from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
 from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
-from glidemq_orchestrate.errors import ConfigurationError, FlowFailed, ServerBusy, TransportError
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowFailed,
+    LibraryVersionMismatch,
+    ServerBusy,
+    TransportError,
+)
+from tests.chaos.versions import NEWER, OLDER, of_version
 from tests.conftest import Eventually, RunWorker
 from tests.server.conftest import Clients
 from tests.server.connections.topologies import Primaries, running_primaries
@@ -87,6 +95,47 @@ def test_libraries_that_one_primary_has_lost_are_loaded_again(primaries: Primari
         queue.add("work")
         primaries.owner("b").client.function_flush()
         assert queue.add("work") == "2"
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_an_older_library_on_one_primary_is_replaced(primaries: Primaries, url: str, number: int) -> None:
+    queue_of = {primaries.owner(queue).port: queue for queue in QUEUES}
+    server = primaries.servers[number]
+    with Queue(queue_of[server.port], url) as queue:
+        queue.add("work")
+        source = of_version(ORCHESTRATE, OLDER).source.replace("'gmo_add_jobs'", "'gmo_other'")
+        server.client.function_load(source, replace=True)
+        assert queue.add_many([NewJob("work")]) == ["2"]
+        assert all(status.ours for found in Libraries(url).status().values() for status in found)
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize(("name", "version"), [(ORCHESTRATE, NEWER), (GLIDEMQ, "92")])
+def test_a_library_of_another_version_on_one_primary_is_reported(
+    primaries: Primaries, url: str, number: int, name: str, version: str
+) -> None:
+    server = primaries.servers[number]
+    server.client.function_load(of_version(name, version).source, replace=True)
+    try:
+        with Queue("b", url) as queue, pytest.raises(LibraryVersionMismatch, match=version):
+            queue.add("work")
+    finally:
+        server.client.function_load(library(name).source, replace=True)
+
+
+def test_a_newer_library_on_one_primary_is_not_replaced(primaries: Primaries, url: str) -> None:
+    newer, older = (primaries.owner(queue).client for queue in ("c", "b"))
+    with Queue("b", url) as queue:
+        queue.add("work")
+        newer.function_load(of_version(ORCHESTRATE, NEWER).source, replace=True)
+        source = of_version(ORCHESTRATE, OLDER).source.replace("'gmo_add_jobs'", "'gmo_other'")
+        older.function_load(source, replace=True)
+        try:
+            with pytest.raises(LibraryVersionMismatch, match=NEWER):
+                queue.add_many([NewJob("work")])
+        finally:
+            newer.function_load(library(ORCHESTRATE).source, replace=True)
+        assert queue.add_many([NewJob("work")]) == ["2"]
 
 
 def double(ctx: Any) -> int:

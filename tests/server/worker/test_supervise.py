@@ -99,6 +99,20 @@ def test_a_flow_that_only_node_workers_run_completes(scene: Scene) -> None:
     assert found.results() == {name: f"f~{name}" for name in "abcd"}
 
 
+def test_what_a_node_worker_has_notified_counts_once(scene: Scene) -> None:
+    """The Node worker counts the end of ``a`` for ``c``, and the supervisor notifies ``c`` again."""
+    scene.flows.submit(flow(node("a"), node("b"), node("c", "a", "b")), flow_id="f")
+    worker = scene.node_worker()
+    job_id, entry_id = worker.take() or ("", "")
+    worker.complete(job_id, entry_id)
+    scene.tick()
+    assert scene.ended() == ("running", 1, 0)
+    assert (scene.job("c")["state"], scene.job("c")["depsCompleted"]) == ("waiting-children", "1")
+    worker.run_all()
+    scene.tick()
+    assert scene.ended() == ("completed", 3, 0)
+
+
 def test_the_call_that_ends_one_job_and_takes_the_next_is_seen_too(scene: Scene) -> None:
     scene.flows.submit(flow(node("a"), node("b")), flow_id="f")
     worker = scene.node_worker()

@@ -1,0 +1,62 @@
+"""The ledger of a round, by what is asked of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from glidemq_orchestrate.testing.chaos.ledger import Entry
+
+CLOCKS_MS: Final = 500
+"""By how much the server's time may differ between two workers."""
+
+
+class Book:
+    """The ledger of a round, by what is asked of it."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        by_kind: dict[str, list[Entry]] = defaultdict(list)
+        for entry in entries:
+            by_kind[entry["kind"]].append(entry)
+        self.begins = {entry["run"]: entry for entry in by_kind["begin"]}
+        self.ends = {entry["run"]: entry for entry in by_kind["end"]}
+        self._errors: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for entry in self.ends.values():
+            if entry["error"]:
+                self._errors[entry["queue"], entry["job"]].append(entry["error"])
+        times = Counter(entry["run"] for entry in by_kind["begin"])
+        self.activated: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        for entry in by_kind["begin"]:
+            self.activated[entry["queue"], entry["job"]][entry["run"]] = entry["activated"]
+        self.doubles = [run for run, count in times.items() if count > 1]
+        self.accepted = Counter((entry["queue"], entry["job"]) for entry in by_kind["completed"])
+        self.steered = {entry["flow"]: entry for entry in by_kind["steered"]}
+        self.waited = {entry["flow"]: entry["state"] for entry in by_kind["waited"]}
+        self.submitted = {entry["flow"] for entry in by_kind["submitted"]}
+        self.added = [(entry["queue"], entry["job"]) for entry in by_kind["added"]]
+        self.emptied = [entry["at"] for entry in by_kind["emptied"]]
+        self.forgotten = {entry["flow"] for entry in by_kind["submitted"] if self._is_forgotten(entry)}
+        self.forgotten |= {entry["job"] for entry in by_kind["added"] if self._is_forgotten(entry)}
+        self.slots: dict[str, set[str]] = defaultdict(set)
+        for entry in by_kind["completed"]:  # what was not accepted may be lost by a failover, and fired again
+            if slot := self.begins.get(entry["run"], {}).get("slot"):
+                self.slots[slot].add(entry["run"])
+
+    def is_struck(self, queue: str, job_id: str, attempts: int) -> bool:
+        """Whether a job may have used up its attempts because processes of its handler were killed."""
+        errors = self._errors[queue, job_id]
+        return "ProcessExpired" in errors and len(errors) >= attempts
+
+    def successors(self, queue: str, job_id: str, run: str) -> list[str]:
+        """The runs of a job that had taken it over from this one: then its result must not be accepted.
+
+        Times of activation are those of the server as the workers know it, to some milliseconds; between two
+        of one job there is a lease.
+        """
+        runs = self.activated[queue, job_id]
+        begun = runs.get(run, 0)
+        return [other for other, at in runs.items() if begun and at > begun + CLOCKS_MS]
+
+    def _is_forgotten(self, entry: Entry) -> bool:
+        return bool(self.emptied) and entry["at"] < self.emptied[-1]

@@ -1,0 +1,98 @@
+"""What handlers do, and those that run in a child process of a worker; each child imports it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from glidemq_orchestrate import Context, Skip, Unrecoverable
+from glidemq_orchestrate.lifeline.guard import processes
+from glidemq_orchestrate.testing.chaos.ledger import Ledger
+
+FOLDER: Final = "GLIDEMQ_CHAOS_FOLDER"
+"""The environment variable by which a child finds the folder of its round."""
+
+SLEEPS: Final = 100
+"""A handler that takes so many milliseconds starts a process of its own, which would sleep for a minute."""
+
+
+ALONE_SECONDS: Final = 60.0
+"""How long a handler whose worker is dead would go on."""
+
+
+def value_of(node: str, inputs: Mapping[str, Any]) -> int:
+    """The result of a node: it depends on the results of its dependencies."""
+    values = sorted((name, value["value"]) for name, value in inputs.items() if value)
+    return zlib.crc32(json.dumps([node, values]).encode())
+
+
+def ledger_of(folder: Path) -> Path:
+    """The file of the ledger of a round."""
+    return folder / "ledger.jsonl"
+
+
+def cures_of(folder: Path) -> Path:
+    """A folder with a file for each flow that was retried."""
+    return folder / "cures"
+
+
+def decide(ctx: Context, cures: Path) -> int:
+    """End as the data of the job says."""
+    data: Any = ctx.data
+    if ctx.attempt <= data["fails"]:
+        raise RuntimeError("an attempt that fails")
+    is_cured = data["ends"] != "cure" or (cures / data["flow"]).exists()
+    if data["ends"] == "fail" or not is_cured:
+        raise Unrecoverable("fails for good")
+    if data["ends"] == "skip":
+        raise Skip("as planned")
+    return value_of(str(ctx.node), ctx.inputs)
+
+
+def node(ctx: Context) -> int:
+    """A node."""
+    _spend(ctx)
+    return decide(ctx, cures_of(Path(os.environ[FOLDER])))
+
+
+def plain(ctx: Context) -> int:
+    """A job without a flow."""
+    _spend(ctx)
+    return 1
+
+
+def _spend(ctx: Context) -> None:
+    data: Any = ctx.data
+    ledger = Ledger(ledger_of(Path(os.environ[FOLDER])), "child")
+    with contextlib.closing(ledger), contextlib.ExitStack() as stack:
+        own, worker = os.getpid(), os.getppid()
+        _write(ledger, own, [worker])
+        if data["ms"] >= SLEEPS:
+            _write(ledger, stack.enter_context(_sleeper()), [worker, own])
+        time.sleep(data["ms"] / 1000)
+        until = time.monotonic() + ALONE_SECONDS
+        while os.getppid() != worker and time.monotonic() < until:  # the worker is dead: this must be ended
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _sleeper() -> Iterator[int]:
+    """A process that only its end or that of its parents ends."""
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _write(ledger: Ledger, pid: int, above: list[int]) -> None:
+    """Who runs; it must end with each process above it."""
+    ledger.write("child", child=pid, above=above, started=processes()[pid].started)

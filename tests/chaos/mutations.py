@@ -1,0 +1,129 @@
+"""Defects that are put in on purpose: rounds of chaos must notice each of them.
+
+Not here: that a dependency of a staged flow counts again when it is reported again. Our workers report each
+end once, in one call of the server; a Node worker's end is reported again by the supervisor, and no round has
+Node workers. ``test_what_a_node_worker_has_notified_counts_once`` shows that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from glidemq_orchestrate._lua import ORCHESTRATE, library
+from glidemq_orchestrate._ops.server import library as of_the_package
+from glidemq_orchestrate.lifeline.lifeline import Lifeline
+from glidemq_orchestrate.worker.execution import Execution
+from glidemq_orchestrate.worker.runner import JobRunner
+from tests.chaos.size import Size
+from tests.properties.simulation.mutations import Mutation
+
+_FOR_EVER: Final = ExitStack()
+
+SIZE: Final = Size(flows=40, kills=1_000, seconds=12, around=0.8, widest=40, settle=20)
+
+
+@dataclass(frozen=True)
+class Defect(Mutation):
+    """A defect of every process of a round.
+
+    Attributes:
+        faults: Only these, where it shows with them alone; all by default.
+        size: What differs from the rounds with other defects.
+    """
+
+    faults: str = ""
+    size: Size = SIZE
+
+    @property
+    def ground(self) -> str:
+        """The servers of its rounds."""
+        return "one" if self.path == "staged" else "cluster"
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """This process has the defect in this block, and its library has it."""
+        ours = library(ORCHESTRATE)
+        other = ours._replace(sha256=ours.sha256[::-1], source=self.change(ours.source))
+        other = other._replace(source=other.source.replace(ours.sha256, other.sha256))
+        before, changed = vars(of_the_package)["library"], vars(of_the_package)
+        changed["library"] = lambda name: other if name == ORCHESTRATE else library(name)
+        try:
+            with Mutation.applied(self):
+                yield
+        finally:
+            changed["library"] = before
+
+    def begin(self) -> None:
+        """This process has the defect until it ends."""
+        _FOR_EVER.enter_context(self.applied())
+
+
+_free: Final = JobRunner._free
+
+
+def _keep_place(runner: JobRunner, execution: Execution) -> float:
+    """Free the place of a job only when no attempt of it has failed before."""
+    seconds = _free(runner, execution)
+    runner._slots.running += any(attempt.attempts_made for attempt in execution.attempts)
+    return seconds
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do nothing."""
+
+
+_OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
+_REQUEUED = "L.stream.append(r.prefix .. 'stream', job_id, job.name)\n"
+_KEPT = "redis.call('HSET', key, 'lastActive', args[1])\n      kept[#kept + 1]"
+_LAST = "L.hashes.add(key, 'depsCompleted', 1) >= redis.call('SCARD', prefix .. 'deps:' .. job_id)"
+_ONCE = "if redis.call('HSETNX', job_key, 'depdone:' .. n.member, 1) == 0 then"
+_AGAIN = "redis.call('HSETNX', job_key, 'depdone:' .. n.member, 1)\n  if false then"
+_FULL = "if limit > 0 and L.numbers.int(group.active, 0) >= limit and not holds_slot then"
+_LEFT = "redis.call('HSET', hash_key, 'active', group.active)\n    end\n    goes_on = true"
+_FREED = """
+    L.list_active.release(x.prefix .. 'list-active')
+    redis.call('ZREM', x.prefix .. 'gmo:list-held', o.job_id)
+  else
+"""
+_ATTEMPT = "return L.hashes.add(key, 'attemptsMade', 1)\n"
+_COUNTED = "L.hashes.add(key, 'completed', removed)"
+_CHANGED = "if args[3] == '' or L.scheduler.stored(keys[2], name) ~= args[3] then"
+_ALIVE = "return now - last < threshold\n"
+_RESULT = "found[#found + 1], found[#found + 2] = job[1] or dependency, result"
+
+DEFECTS: Final = (
+    Defect("the outcome of a stale attempt is accepted", "staged", ((_OWNS, "if v[1] ~= 'active' then"),),
+           faults="pause_worker", size=replace(SIZE, pause=3, longs=0.5, seconds=30)),
+    Defect("an outcome is accepted twice", "staged",
+           ((_OWNS, "if v[2] ~= o.token or v[3] ~= o.processed_on then"),), faults="cut_replies",
+           size=replace(SIZE, around=0.1)),
+    Defect("an outcome is accepted in any state", "staged", ((_OWNS, "if false then"),)),
+    Defect("leases are never extended", "staged", ((_KEPT, "kept[#kept + 1]"),)),
+    Defect("jobs are taken from workers that are alive", "staged",
+           ((_ALIVE, "return now - last < threshold / 100\n"),)),
+    Defect("a stalled job is not put back", "staged", ((_REQUEUED, "\n"),)),
+    Defect("a dependency counts twice", "staged", ((_LAST, _LAST.replace("', 1)", "', 2)")),)),
+    Defect("a portable dependency counts again when it is reported again", "portable",
+           ((_ONCE, _AGAIN),)),
+    Defect("an ordering key has room for all", "staged", ((_FULL, "if false then"),)),
+    Defect("an ordering key is not released", "staged", ((_LEFT, "end\n    goes_on = true"),)),
+    Defect("the end of a job from a list does not free its place", "staged", ((_FREED, "\n  else\n"),)),
+    Defect("an attempt counts twice", "staged", ((_ATTEMPT, _ATTEMPT.replace("1)", "2)")),)),
+    Defect("an attempt does not count", "staged", ((_ATTEMPT, _ATTEMPT.replace("1)", "0)")),)),
+    Defect("each completed node is counted twice", "staged", ((_COUNTED, _COUNTED.replace("d)", "d * 2)")),)),
+    Defect("a retry runs completed nodes again", "staged",
+           ((_COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{_COUNTED}"),)),
+    Defect("a slot of a schedule is fired by each that reads it", "staged",
+           ((_CHANGED, "if args[3] == '' then"),)),
+    Defect("a result is left out", "staged",
+           ((_RESULT, f"if #found < 2 then {_RESULT} end"),)),
+    Defect("a worker keeps the place of a job that failed", "staged",
+           patched=((JobRunner, "_free", _keep_place),)),
+    Defect("the children of a killed worker live on", "staged",
+           patched=((Lifeline, "watch", _nothing),)),
+)  # fmt: skip
+
+BY_NAME: Final = {defect.name: defect for defect in DEFECTS}

@@ -1,0 +1,32 @@
+"""How much happens in a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much happens in a round.
+
+    Attributes:
+        flows: How many flows.
+        kills: After so many kills the faults stop, if not before.
+        seconds: After so long the faults stop.
+        pause: Mean seconds between two faults of processes.
+        around: Mean seconds between two faults around them.
+        workers: Processes that run jobs.
+        widest: Nodes of the largest fan-out.
+        longs: The share of jobs without a flow that run for longer than a lease.
+        settle: After so many seconds without faults everything must have ended.
+    """
+
+    flows: int = 60
+    kills: int = 100
+    seconds: float = 30.0
+    pause: float = 0.15
+    around: float = 3.0
+    workers: int = 3
+    widest: int = 150
+    longs: float = 0.02
+    settle: float = 300.0
