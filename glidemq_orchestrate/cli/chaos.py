@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +29,7 @@ chaos_app = typer.Typer(
 
 VERDICTS = {"safe": "green", "not safe": "bold red", "not repeated": "yellow"}
 MOST_MARKS = 3
+LOG_SECONDS = 30.0
 
 
 @chaos_app.callback()
@@ -77,6 +82,7 @@ def run(
     keep: Annotated[
         Path | None, typer.Option(help="New folder to keep the ledger, the logs and the data in.")
     ] = None,
+    may_fail: Annotated[bool, typer.Option("--may-fail", help="Nodes may fail without strikes.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a flow many times while its workers and the server are killed; exit code 1 if a step is not safe.
@@ -90,13 +96,13 @@ def run(
     Mark an effect with `effect("charge", order_id)` from glidemq_orchestrate.testing.chaos where it has just
     happened, or name a function with --effect.
     """
-    with errors.status("starting") as status:
+    with _ending_at_sigterm(), errors.status("starting") as status:
         report = run_chaos(
             file, app=app, runs=runs, seed=seed, only=only_run or (), effects=effect or (),
             acts=strike or tuple(Act), check=find(check, "check").function if check else None,
             at_once=at_once, workers=workers, concurrency=concurrency, queues=queue or (),
             lease=timedelta(seconds=lease), timeout=timedelta(seconds=timeout), keep=keep,
-            progress=status.update,
+            may_fail=may_fail, progress=status.update if errors.is_terminal else _slowly(),
         )  # fmt: skip
     if as_json:
         say_json(asdict(report) | {"safe": report.is_safe})
@@ -104,6 +110,28 @@ def run(
         _show(report)
     if not report.is_safe:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _ending_at_sigterm() -> Iterator[None]:
+    """SIGTERM is like Ctrl-C: nothing is left behind."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _slowly() -> Callable[[str], object]:
+    """Prints progress to standard error each half minute: a log is no terminal."""
+    due = [0.0]
+
+    def show(text: str) -> None:
+        if time.monotonic() >= due[0]:
+            due[0] = time.monotonic() + LOG_SECONDS
+            errors.print(Text(text))
+
+    return show
 
 
 def _show(report: ChaosReport) -> None:
@@ -120,14 +148,17 @@ def _show(report: ChaosReport) -> None:
         console.print(Padding(Text(f"{first.advice[0].upper()}{first.advice[1:]}."), (0, 2)))
         if first.run:
             node = f" at node {first.node}" if first.node else ""
-            console.print(
-                Padding(Text(f"To see it again{node}: the same command with --run {first.run}"), (0, 2))
-            )
+            options = f"--seed {report.seed} --runs {report.planned} --run {first.run}"
+            again = f"To see it again{node}: the same command with {options}"
+            console.print(Padding(Text(again), (0, 2)))
+
+    for note in report.notes:
+        console.print(Text.assemble("\n", ("note", "yellow"), f": {note}"))
 
 
 def _steps(report: ChaosReport) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("step", "nodes", "runs", "repeats", "effects", "struck", ""):
+    for column in ("step", "nodes", "attempts", "repeats", "effects", "struck", ""):
         table.add_column(column, justify="left" if column in ("step", "struck", "") else "right")
     for step in report.steps:
         struck = ", ".join(f"{count} {moment}" for moment, count in step.strikes.items())

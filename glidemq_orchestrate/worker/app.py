@@ -27,10 +27,10 @@ def load_handlers(name: str) -> Handlers:
     module_name, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
+    if not module_name or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigurationError(f"--app {shown(name)} is not a module name")
     try:
         module = importlib.import_module(module_name)
-    except (ValueError, TypeError) as exc:  # empty, or a relative name
-        raise ConfigurationError(f"--app {shown(name)} is not a module name") from exc
     except ModuleNotFoundError as exc:
         if exc.name is not None and not f"{module_name}.".startswith(f"{exc.name}."):
             raise ConfigurationError(

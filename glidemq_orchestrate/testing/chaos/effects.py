@@ -6,9 +6,7 @@ A mark is written only in the workers of ``run_chaos``; anywhere else it costs a
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +15,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
+from glidemq_orchestrate.testing.chaos.digests import digest
+from glidemq_orchestrate.testing.chaos.inherited import inherit
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from glidemq_orchestrate.testing.chaos.named import find
 from glidemq_orchestrate.testing.chaos.striker import Striker
@@ -30,15 +30,17 @@ class Marker:
 
     ledger: Ledger
     striker: Striker
+    salt: str = ""
 
 
 @dataclass(slots=True)
 class Running:
-    """The handler that runs here: its job, the worker's process, and how many effects it has had."""
+    """The handler that runs here: its job, the worker's process, and its effects and calls so far."""
 
     context: Context
     owner: int
     effects: int = 0
+    calls: int = 0
 
 
 _RUNNING: Final[ContextVar[Running | None]] = ContextVar("running", default=None)
@@ -54,12 +56,13 @@ def effect(name: str, key: object = "", *, ctx: Context | None = None) -> None:
     Args:
         name: What was done, such as ``charge``.
         key: To what, such as the number of an order; its text is shown in the report.
-        ctx: The job, for batch handlers; found by itself in all others.
+        ctx: The job: needed in batch handlers, and in processes that a handler starts.
     """
     if _marker is not None:
-        running = _running(_marker, ctx)
-        if running is not None:
-            _write(_marker, running, name, str(key), time.monotonic_ns())
+        if (found := _running(_marker, ctx)) is None:
+            _marker.ledger.write("unknown", name=name)
+        else:
+            _write(_marker, found, name, str(key), time.monotonic_ns())
 
 
 def install(marker: Marker, functions: Sequence[str] = ()) -> None:
@@ -72,13 +75,14 @@ def install(marker: Marker, functions: Sequence[str] = ()) -> None:
     """
     global _marker  # noqa: PLW0603  one for the process
     _marker = marker
+    inherit()
     for name in functions:
         _wrap(marker, name)
 
 
 @contextmanager
 def running(context: Context, owner: int) -> Iterator[None]:
-    """Within this block the handler of a job runs, in this thread or task and what it starts."""
+    """Within this block the handler of a job runs, in this thread or task and those that it starts."""
     token = _RUNNING.set(Running(context, owner))
     try:
         yield
@@ -90,11 +94,11 @@ class InProcess:
     """A handler with ``process=True`` whose marks count: pickled by name, like the handler itself."""
 
     def __init__(self, function: Callable[[Context], Any]) -> None:
-        self.function = function
+        self.function, self.owner = function, os.getpid()
 
     def __call__(self, ctx: Context) -> Any:
         """Run the handler, in the process that the worker has started for it."""
-        with running(ctx, os.getppid()):
+        with running(ctx, self.owner):
             return self.function(ctx)
 
 
@@ -117,19 +121,28 @@ def _write(marker: Marker, found: Running, name: str, key: str, at: int) -> None
 
 def _wrap(marker: Marker, name: str) -> None:
     found = find(name, "effect")
-    setattr(found.holder, found.name, _wrapped(marker, found.function, name.partition(":")[2]))
+    made: Any = _wrapped(marker, found.function, name.partition(":")[2])
+    kind = type(inspect.getattr_static(found.holder, found.name))
+    if kind is classmethod:
+        made = classmethod(_wrapped(marker, found.function.__func__, name.partition(":")[2]))  # type: ignore[attr-defined]
+    elif kind is staticmethod:
+        made = staticmethod(made)
+    setattr(found.holder, found.name, made)
 
 
 def _wrapped(marker: Marker, function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def begin() -> int:
-        if (found := _RUNNING.get()) is not None:
-            marker.striker.strike(found.context, Moment.BEFORE_EFFECT, found.effects + 1, owner=found.owner)
+        if (found := _RUNNING.get()) is None:
+            marker.ledger.write("unknown", name=name)
+        else:
+            found.calls += 1
+            marker.striker.strike(found.context, Moment.BEFORE_EFFECT, found.calls, owner=found.owner)
             marker.ledger.write("call", flow=found.context.flow_id, node=found.context.node, name=name)
         return time.monotonic_ns()
 
     def end(args: tuple[Any, ...], kwargs: dict[str, Any], at: int) -> None:
         if (found := _RUNNING.get()) is not None:
-            _write(marker, found, name, _digest(args, kwargs), at)
+            _write(marker, found, name, digest((args, kwargs), marker.salt), at)
 
     if inspect.iscoroutinefunction(function):
 
@@ -150,9 +163,3 @@ def _wrapped(marker: Marker, function: Callable[..., Any], name: str) -> Callabl
         return value
 
     return calling
-
-
-def _digest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Arguments that are JSON, as a digest: they may be secret. Others count by their type only."""
-    text = json.dumps([args, kwargs], sort_keys=True, default=lambda value: type(value).__qualname__)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any
 
 from glidemq_orchestrate.jobs.attempt import Attempt
-from glidemq_orchestrate.testing.chaos.effects import running
-from glidemq_orchestrate.testing.chaos.ledger import Ledger
-from glidemq_orchestrate.testing.chaos.striker import Striker
+from glidemq_orchestrate.testing.chaos.digests import leaves
+from glidemq_orchestrate.testing.chaos.effects import Marker, running
 from glidemq_orchestrate.testing.chaos.strikes import Moment
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.execution import Execution
-from glidemq_orchestrate.worker.handler import JobEvent
+from glidemq_orchestrate.worker.handler import Handlers, JobEvent
 from glidemq_orchestrate.worker.middleware.middleware import Middleware, Proceed
-
-MOST_LEAVES: Final = 1000
 
 
 class Recorder(Middleware):
     """See the module."""
 
-    def __init__(self, ledger: Ledger, striker: Striker) -> None:
-        self._ledger, self._striker = ledger, striker
+    def __init__(self, marker: Marker, handlers: Handlers) -> None:
+        self._ledger, self._striker, self._salt = marker.ledger, marker.striker, marker.salt
+        self._batches = {name for name, one in handlers.registered.items() if one.batch_size}
 
     async def around(self, execution: Execution, proceed: Proceed) -> Any:
         """Write, strike, run, write, strike."""
         jobs = list(zip(execution.attempts, execution.contexts, strict=True))
+        is_batch = jobs[0][1].name in self._batches
         for attempt, context in jobs:
             self._ledger.write(
                 "begin", run=_run(attempt), flow=context.flow_id, node=context.node, queue=context.queue,
@@ -40,7 +36,7 @@ class Recorder(Middleware):
         timers = [self._midway(context) for _, context in jobs]
         try:
             with ExitStack() as stack:
-                if len(jobs) == 1:
+                if not is_batch:
                     stack.enter_context(running(jobs[0][1], self._striker.owner))
                 value = await proceed()
         except BaseException as exc:
@@ -50,9 +46,9 @@ class Recorder(Middleware):
         finally:
             for timer in timers:
                 timer.cancel()
-        values = value if len(jobs) > 1 and isinstance(value, list) else [value] * len(jobs)
+        values = value if is_batch and isinstance(value, list) else [value] * len(jobs)
         for (attempt, context), own in zip(jobs, values, strict=False):
-            self._ledger.write("end", run=_run(attempt), error="", leaves=leaves(own))
+            self._ledger.write("end", run=_run(attempt), error="", leaves=leaves(own, self._salt))
             if strike := self._striker.of(context, Moment.MIDWAY):  # it returned before
                 await asyncio.sleep(self._striker.act(context, strike, self._striker.owner))
             await asyncio.sleep(self._striker.strike(context, Moment.RETURNED))
@@ -69,35 +65,6 @@ class Recorder(Middleware):
         if strike is None:
             return loop.call_later(0, lambda: None)
         return loop.call_later(strike.after, self._striker.act, context, strike, self._striker.owner)
-
-
-def leaves(value: Any) -> dict[str, str]:
-    """Digests of the parts of a result by their paths: equal results have equal ones, and none can be read.
-
-    Of a result with more than 1,000 parts, or that is not JSON, there is one digest.
-    """
-    found: dict[str, str] = {}
-    for path, leaf in _walk(value, "$"):
-        found[path] = _digest(leaf)
-        if len(found) > MOST_LEAVES:
-            return {"$": _digest(value)}
-    return found
-
-
-def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for name in value:
-            yield from _walk(value[name], f"{path}.{name}")
-    elif isinstance(value, list | tuple) and value:
-        for at, item in enumerate(value):
-            yield from _walk(item, f"{path}[{at}]")
-    else:
-        yield path, value
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=lambda other: type(other).__qualname__)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _run(attempt: Attempt) -> str:

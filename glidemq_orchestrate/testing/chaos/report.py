@@ -17,6 +17,8 @@ class FindingKind(StrEnum):
     """Two attempts of a node had the same effect."""
     STALE_EFFECT = "effect of a stale attempt"
     """An attempt that had lost its lease repeated an effect after the attempt that replaced it."""
+    KEY_CHANGES = "key of effect changes"
+    """An effect was repeated, with another key in each attempt."""
     EFFECT_MISSING = "effect missing"
     """A node completed, and no attempt called a function that it calls without strikes."""
     RESULT_DIFFERS = "result differs"
@@ -35,9 +37,12 @@ class FindingKind(StrEnum):
 
 ADVICE: Final[Mapping[FindingKind, str]] = {
     FindingKind.EFFECT_REPEATED: "give the effect a key that is the same in every attempt, such as "
-    "ctx.flow_id and ctx.node, and let the target refuse the second",
+    "ctx.flow_id and ctx.node, and let the target refuse the second; then mark it with effect() "
+    "where the target says that it is new",
     FindingKind.STALE_EFFECT: "look at ctx.cancelled just before the effect, and let the target refuse the "
     "second of two with the same key",
+    FindingKind.KEY_CHANGES: "derive the key from ctx.flow_id and ctx.node: nothing can recognize the second "
+    "of two with different keys",
     FindingKind.EFFECT_MISSING: "note that it was done after the effect, not before it: an attempt that "
     "is killed between the two has noted it and not done it",
     FindingKind.RESULT_DIFFERS: "derive times, ids and random numbers from ctx.data or ctx.flow_id, and sort "
@@ -45,7 +50,8 @@ ADVICE: Final[Mapping[FindingKind, str]] = {
     FindingKind.ENDS_DIFFERENTLY: "remove or overwrite what an earlier attempt has left, instead of failing",
     FindingKind.CHECK_FAILED: "see the text of the check",
     FindingKind.WORKER_ENDED: "see workers.log in the folder given by keep",
-    FindingKind.NOT_ENDED: "look for a handler that waits for what an earlier attempt holds, such as a lock",
+    FindingKind.NOT_ENDED: "look for a handler that waits for what an earlier attempt holds, such as a "
+    "lock; or give more runs, so that each has fewer strikes, or a longer timeout",
     FindingKind.PROMISE_BROKEN: "please report it, with the seed",
 }
 
@@ -109,20 +115,23 @@ class ChaosReport:
     Attributes:
         flow: The name of the flow.
         seed: Gives the same strikes again.
-        runs: How often the flow ran, not counting the run without strikes.
+        runs: How often the flow ran, not counting the run without strikes; of ``planned`` ones.
         strikes: How many strikes there were, by what they did.
         seconds: How long it took.
         steps: What was tried on each step, in the order of the flow.
         findings: What is not safe, by kind and step.
+        notes: What to know to judge it, such as a function that was never called.
     """
 
     flow: str
     seed: int
     runs: int
+    planned: int
     strikes: Mapping[str, int]
     seconds: float
     steps: Sequence[StepReport]
     findings: Sequence[Finding]
+    notes: Sequence[str] = ()
 
     @property
     def is_safe(self) -> bool:

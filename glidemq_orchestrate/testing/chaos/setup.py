@@ -16,7 +16,10 @@ VARIABLE: Final = "GLIDEMQ_CHAOS"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the workers serve, and the strikes of each flow by its id."""
+    """What the workers serve, and the strikes of each flow by its id.
+
+    ``salt``: of the digests in the ledger, so that no value can be guessed from them.
+    """
 
     url: str
     queues: Sequence[str]
@@ -24,6 +27,7 @@ class Setup:
     effects: Sequence[str]
     concurrency: int
     lease_seconds: float
+    salt: str
     strikes: Mapping[str, Sequence[Strike]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:

@@ -26,6 +26,7 @@ from glidemq_orchestrate.testing.chaos.worker import NOT_STARTED
 
 STOP_SECONDS: Final = 10.0
 DOWN_SECONDS: Final = 0.3
+REST_SECONDS: Final = 0.5
 
 
 class Stage:
@@ -35,6 +36,8 @@ class Stage:
         surprises: Exit codes of workers that nothing had killed.
         entries: What the processes have written to the ledger.
         strikes: How many of them are strikes.
+        calm_at: When all paused workers will have done the rest of what they were at.
+        pause_seconds: How long a paused worker stands still.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:
@@ -47,7 +50,7 @@ class Stage:
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._struck: set[int] = set()
-        self._pause_seconds = 0.0
+        self.pause_seconds = self.calm_at = 0.0
         self.surprises: Counter[int] = Counter()
         self.ledger = Ledger(ledger_of(folder), "harness")
         self._reader = Reader(ledger_of(folder))
@@ -74,7 +77,7 @@ class Stage:
     def start_workers(self, setup: Setup) -> None:
         """Start the workers, and from now on each that has ended."""
         setup.write(self.folder)
-        self._pause_seconds = setup.lease_seconds * 1.5 + 1
+        self.pause_seconds = setup.lease_seconds * 1.5 + 1
         self._workers = [self._start() for _ in range(self._wanted)]
 
     def stop_workers(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -116,8 +119,13 @@ class Stage:
             ConfigurationError: With the last line of its log.
         """
         if self.surprises:
+            [(code, _), *_] = self.surprises.items()
             log = (self.folder / "workers.log").read_text(errors="replace").strip().splitlines()
-            raise ConfigurationError(f"the workers do not start: {log[-1] if log else 'they print nothing'}")
+            ended = {entry["run"] for entry in self.entries if entry["kind"] == "end"}
+            begun = [one for one in self.entries if one["kind"] == "begin" and one["run"] not in ended]
+            at = f" while it ran {begun[0]['name']} (node {begun[0]['node']})" if begun else ""
+            last = f"; its last words: {log[-1]}" if log and not begun else ""
+            raise ConfigurationError(f"a worker ended with exit code {code} without any strike{at}{last}")
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment: dict[str, Any] = {**os.environ, **lifeline.mark, VARIABLE: str(self.folder)}
@@ -133,7 +141,8 @@ class Stage:
         if entry["act"] == Act.KILL:
             self._struck.update(entry["pids"])
         elif entry["act"] == Act.PAUSE:
-            self._later(self._pause_seconds, lambda: self._resume(entry["pids"]))
+            self.calm_at = time.monotonic() + self.pause_seconds + REST_SECONDS
+            self._later(self.pause_seconds, lambda: self._resume(entry["pids"]))
         elif entry["act"] == Act.KILL_SERVER:
             self._kill_server()
         else:

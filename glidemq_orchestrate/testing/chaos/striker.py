@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -61,7 +62,8 @@ class Striker:
             return SERVER_SECONDS
         number = signal.SIGKILL if strike.act is Act.KILL else signal.SIGSTOP
         for pid in sorted(pids, key=lambda pid: pid == os.getpid()):
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
         if strike.act is Act.KILL:
             time.sleep(60)  # the end of the worker ends this process
         return 0.0

@@ -54,7 +54,8 @@ class Calm:
 
     Attributes:
         seconds: How long its handler ran.
-        effects: How many effects it had; ``calls`` of them are calls of functions given by name.
+        effects: How many effects it had.
+        calls: How many calls of functions given by name it began.
     """
 
     seconds: float
@@ -128,8 +129,7 @@ def _has(calm: Calm, moment: Moment) -> bool:
 
 
 def _strike(chance: random.Random, calm: Calm, node: str, moment: Moment, act: Act) -> Strike:
-    effect = 0
-    if moment in (Moment.BEFORE_EFFECT, Moment.AFTER_EFFECT):
-        effect = chance.randint(1, calm.effects)
+    count = {Moment.BEFORE_EFFECT: calm.calls, Moment.AFTER_EFFECT: calm.effects}.get(moment, 0)
+    effect = chance.randint(1, count) if count else 0
     after = calm.seconds * chance.uniform(0.1, 0.9) if moment is Moment.MIDWAY else 0.0
     return Strike(node, moment, act, effect, round(after, 4))

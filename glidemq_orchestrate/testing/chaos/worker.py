@@ -31,7 +31,7 @@ def prepare(folder: Path) -> tuple[Setup, Marker]:
     if "" not in sys.path:
         sys.path.insert(0, "")
     setup, ledger = Setup.read(folder), Ledger(ledger_of(folder), "worker")
-    marker = Marker(ledger, Striker(struck_of(folder), ledger, setup.strikes, os.getpid()))
+    marker = Marker(ledger, Striker(struck_of(folder), ledger, setup.strikes, os.getpid()), setup.salt)
     install(marker, setup.effects)
     return setup, marker
 
@@ -45,7 +45,7 @@ def serve(setup: Setup, marker: Marker) -> None:
         setup.url, queues=setup.queues, concurrency=setup.concurrency, handlers=_marking(handlers),
         lock_duration=timedelta(seconds=setup.lease_seconds), max_stalled=MANY, prefetch=0,
         shutdown_timeout=timedelta(seconds=1), allow_import=[package_of(app) for app in setup.apps],
-        middleware=[Recorder(marker.ledger, marker.striker)],
+        middleware=[Recorder(marker, handlers)],
     )  # fmt: skip
     try:
         worker.run()
@@ -79,7 +79,7 @@ def main(folder: Path) -> None:
     try:
         serve(*prepare(folder))
     except GlideMQError as exc:
-        sys.exit(f"{type(exc).__name__}: {exc}")
+        sys.exit(f"{type(exc).__name__}: {exc}")  # others with their traceback, into the log
 
 
 if _folder := os.environ.get(VARIABLE):

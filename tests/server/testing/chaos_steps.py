@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any
 
 from glidemq_orchestrate import Context, FlowNode, Handlers
 from glidemq_orchestrate.testing.chaos import effect
-from tests.server.testing.outside import bank, claim, post
+from tests.server.testing.outside import bank, claim, folder, post
 
 handlers = Handlers()
 
@@ -49,7 +52,41 @@ handlers.handler("crunch", process=True)(crunch)
 def pay(ctx: Context) -> None:
     """Has its effect again: by a function that is named on the command line."""
     bank.pay(7)
+    bank.close({(1, 2): 3})
+    assert bank.audit() == "Bank"
     time.sleep(0.02)
+
+
+@handlers.handler("pool")
+def pool(ctx: Context) -> None:
+    """Has its effects again, in threads of its own."""
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda part: effect("part", part), range(2)))
+    thread = Thread(target=effect, args=("whole",))
+    thread.start()
+    thread.join()
+    time.sleep(0.02)
+
+
+@handlers.handler("new key")
+def new_key(ctx: Context) -> None:
+    """Has its effect again, so that nothing can notice it."""
+    effect("upload", uuid.uuid4())
+    time.sleep(0.02)
+
+
+@handlers.handler("fails")
+async def fails(ctx: Context) -> None:
+    """Fails in peace."""
+    raise KeyError("secret")
+
+
+@handlers.handler("late")
+def late(ctx: Context) -> None:
+    """Leaves something behind each time that it runs, also when it was stopped in between."""
+    time.sleep(0.2)
+    with (folder() / f"late {ctx.flow_id}").open("a") as file:
+        file.write("x")
 
 
 @handlers.handler("claimed")
@@ -86,6 +123,7 @@ async def batch(contexts: list[Context]) -> list[Any]:
     """Has its effects again."""
     for context in contexts:
         effect("batch", context.node, ctx=context)
+    bank.pay(8)  # of which job, nobody knows
     await asyncio.sleep(0.02)
     return [context.node for context in contexts]
 

@@ -38,5 +38,14 @@ class Bank:
     def pay(self, order: int) -> None:
         """Pay."""
 
+    @staticmethod
+    def close(order: dict[tuple[int, int], int]) -> None:
+        """Close an account."""
+
+    @classmethod
+    def audit(cls) -> str:
+        """Look at it."""
+        return cls.__name__
+
 
 bank: Final = Bank()

@@ -52,15 +52,19 @@ def kinds_of(report: ChaosReport) -> dict[str, set[FindingKind]]:
 
 
 def test_every_step_that_is_not_safe_is_found_and_no_other() -> None:
-    jobs = ["pure", "once", "charge", "crunch", "pay", "claimed", "stamp", "exclusive", "grow"]
+    unsafe = ["charge", "crunch", "pay", "claimed", "stamp", "exclusive", "pool", "new key"]
+    jobs = ["pure", "once", "grow", *unsafe]
     report = run_chaos(
         flow_of(*jobs, charge="order 7"), app=APP, runs=5, lease=LEASE, at_once=5, queues=["more"],
-        effects=[f"{OUTSIDE}:Bank.pay", f"{OUTSIDE}:send"], acts=[Act.KILL],
+        effects=[f"{OUTSIDE}:{name}" for name in ("Bank.pay", "Bank.close", "Bank.audit", "send")],
+        acts=[Act.KILL],
     )  # fmt: skip
     kinds = kinds_of(report)
     assert kinds.pop("charge") >= {TWICE}
     assert kinds.pop("crunch") >= {TWICE}
     assert kinds.pop("pay") >= {TWICE}
+    assert kinds.pop("pool") >= {TWICE}
+    assert kinds.pop("new key") == {FindingKind.KEY_CHANGES}
     assert kinds.pop("claimed") == {FindingKind.EFFECT_MISSING}
     assert kinds.pop("stamp") == {FindingKind.RESULT_DIFFERS}
     assert kinds.pop("exclusive") == {FindingKind.ENDS_DIFFERENTLY}
@@ -81,8 +85,13 @@ def test_every_step_that_is_not_safe_is_found_and_no_other() -> None:
 
 def test_the_marks_of_batches_count_when_they_name_their_job() -> None:
     spec = FlowSpec("batched", [FlowNode(f"b{at}", queue="etl", job="batch") for at in range(3)])
-    report = run_chaos(spec, app=APP, runs=2, lease=LEASE, acts=[Act.PAUSE], workers=2)
-    assert kinds_of(report)["batch"] >= {TWICE}
+    report = run_chaos(
+        spec, app=APP, runs=2, lease=LEASE, acts=[Act.PAUSE], workers=2,
+        effects=[f"{OUTSIDE}:Bank.pay", f"{OUTSIDE}:claim"],
+    )  # fmt: skip
+    assert {TWICE} <= kinds_of(report)["batch"] <= {TWICE, FindingKind.STALE_EFFECT}
+    assert any("marks of Bank.pay were made outside of a handler" in note for note in report.notes)
+    assert f"{OUTSIDE}:claim was never called" in report.notes
 
 
 def test_a_flow_that_an_interrupted_attempt_holds_up_does_not_end() -> None:
@@ -97,19 +106,52 @@ def test_a_run_is_seen_again_by_its_number_and_a_check_sees_its_outcome() -> Non
 
     def check(outcome: FlowOutcome) -> None:
         seen.append(outcome.status.id)
-        assert outcome.status.id != "chaos-3-17", "two rows"
+        assert "-calm-" in outcome.status.id, "two rows"
 
     both = [
         run_chaos(flow_of("pure"), app=APP, runs=40, seed=3, only=[17], check=check, lease=LEASE, workers=1)
         for _ in range(2)
     ]
-    assert seen == ["chaos-3-calm", "chaos-3-17"] * 2
+    assert [flow_id.split("-")[2] for flow_id in seen] == ["calm", "17"] * 2
+    assert len(set(seen)) == 4  # what an earlier campaign has left behind is not met again
     assert both[0].runs == 1
     assert both[0].strikes == both[1].strikes != {}
     assert [step.strikes for step in both[0].steps] == [step.strikes for step in both[1].steps]
     [finding] = both[0].findings
     assert (finding.kind, finding.run) == (FindingKind.CHECK_FAILED, 17)
     assert "two rows" in finding.detail
+
+
+def test_a_check_sees_what_a_paused_attempt_does_when_it_continues(outside: Path) -> None:
+    seen: list[int] = []
+
+    def check(outcome: FlowOutcome) -> bool:
+        seen.append(len((outside / f"late {outcome.status.id}").read_text()))
+        return seen[-1] == 1
+
+    report = run_chaos(
+        flow_of("late"), app=APP, runs=2, only=[1], lease=LEASE, acts=[Act.PAUSE], workers=2, check=check
+    )
+    assert seen == [1, 2]
+    [finding] = report.findings
+    assert (finding.kind, finding.detail) == (FindingKind.CHECK_FAILED, "returned False")
+
+
+def test_a_step_that_fails_in_peace_is_refused_or_allowed() -> None:
+    with pytest.raises(ConfigurationError, match="node fails failed: KeyError; mend that"):
+        run_chaos(flow_of("fails"), app=APP, runs=1, lease=LEASE)
+    with pytest.raises(ConfigurationError, match="node unheard failed: no worker can run it"):
+        run_chaos(flow_of("unheard"), app=APP, runs=1, lease=LEASE)
+    report = run_chaos(flow_of("fails"), app=APP, runs=1, lease=LEASE, may_fail=True, acts=[Act.DISCONNECT])
+    assert report.is_safe
+
+
+def test_a_check_that_would_never_be_awaited_is_refused() -> None:
+    async def check(outcome: FlowOutcome) -> None:
+        raise AssertionError
+
+    with pytest.raises(ConfigurationError, match="check must not be async"):
+        run_chaos(flow_of("pure"), app=APP, check=check)
 
 
 def test_a_mark_outside_of_a_campaign_does_nothing() -> None:

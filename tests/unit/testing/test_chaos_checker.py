@@ -2,15 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from glidemq_orchestrate.testing.chaos import ChaosReport, FindingKind
 from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
-from glidemq_orchestrate.testing.chaos.recorder import leaves
+from glidemq_orchestrate.testing.chaos.digests import digest, leaves
+from glidemq_orchestrate.testing.chaos.notes import notes
 
-CALM: Final[dict[str, Any]] = {"flow": "calm", "nodes": {"a": ("completed", "")}}
+CALM: Final[dict[str, Any]] = {"flow": "calm", "nodes": {"a": ("completed", ())}}
 
 
 class Story:
@@ -35,10 +37,11 @@ class Story:
         self.add("effect", **about, name=name, key=key, began=began)
 
     def end(self, run: str, value: Any = 1, error: str = "") -> None:
-        self.add("end", run=run, error=error, **({} if error else {"leaves": leaves(value)}))
+        self.add("end", run=run, error=error, **({} if error else {"leaves": leaves(value, "salt")}))
 
-    def played(self, state: str = "completed", reason: str = "", **fields: Any) -> list[tuple[str, str, str]]:
-        about = {"flow": "f", "number": 3, "ended": True, "state": state, "nodes": {"a": (state, reason)}}
+    def played(self, state: str = "completed", **fields: Any) -> list[tuple[str, str, str]]:
+        about = {"flow": "f", "number": 3, "ended": True, "state": state, "seconds": 9.0}
+        about["nodes"] = {"a": (state, ())}
         self.add("played", **{**about, "check": "", **fields})
         book = Book(self.entries)
         found = findings(book, CALM)
@@ -102,11 +105,23 @@ def test_equal_results_and_failed_attempts_are_no_finding() -> None:
 
 
 def test_no_value_of_a_result_is_in_the_ledger() -> None:
-    text = str(leaves({"password": "hunter2", "n": [41_421]}))
+    text = str(leaves({"password": "hunter2", "n": [41_421]}, "salt"))
     assert "password" in text
     assert "hunter2" not in text
     assert "41421" not in text
-    assert list(leaves(list(range(5_000)))) == ["$"]
+    assert list(leaves(list(range(5_000)), "salt")) == ["$"]
+
+
+def test_equal_values_have_equal_digests_and_others_have_not() -> None:
+    equal = [
+        ({"b": 1, "a": {2, 3}}, {"a": {3, 2}, "b": 1}),
+        (Path("x"), Path("x")),
+        ({(1, 2): 3}, {(1, 2): 3}),
+    ]
+    assert all(digest(one, "s") == digest(other, "s") for one, other in equal)
+    assert len({digest(value, "s") for value in (1, "1", b"1", True, None, [1], (), Path("1"), 1.0)}) == 9
+    assert digest(1, "s") != digest(1, "another salt")
+    assert digest(object(), "s") == digest(object(), "s")
 
 
 def test_another_end_than_in_the_calm_run_is_reported_with_its_error() -> None:
@@ -114,9 +129,51 @@ def test_another_end_than_in_the_calm_run_is_reported_with_its_error() -> None:
     story.begin()
     story.end(story.begin(), error="FileExistsError")
     detail = "failed with FileExistsError, completed without strikes"
-    assert story.played("failed", "FileExistsError: secret path") == [
-        (FindingKind.ENDS_DIFFERENTLY, "step", detail)
+    assert story.played("failed") == [(FindingKind.ENDS_DIFFERENTLY, "step", detail)]
+
+
+def test_a_node_that_only_follows_from_another_is_not_accused() -> None:
+    story = Story()
+    story.begin()
+    story.end(story.begin(), error="KeyError")
+    nodes = {"a": ("failed", ()), "b": ("failed", ("a",)), "c": ("completed", ("b",))}
+    calm = {"flow": "calm", "nodes": {"a": ("completed", ()), "b": ("completed", ()), "c": ("skipped", ())}}
+    story.add("played", flow="f", number=3, ended=True, state="failed", nodes=nodes, check="", seconds=1.0)
+    assert [(one.kind, one.node) for one in findings(Book(story.entries), calm)] == [
+        (FindingKind.ENDS_DIFFERENTLY, "a")
     ]
+
+
+@pytest.mark.parametrize(("last", "found"), [("3", []), ("4", [(FindingKind.KEY_CHANGES, "step", "charge")])])
+def test_an_effect_with_another_key_in_each_attempt_is_found_and_one_that_resumes_is_not(
+    last: str, found: list[Any]
+) -> None:
+    story = Story()
+    story.begin("calm")
+    for key in ("1", "2", "3"):
+        story.effect(key=key, flow="calm")
+    story.begin()
+    story.effect(key="1")
+    story.begin(pid=2)
+    story.effect(key="2", pid=2)
+    story.begin(pid=3)
+    story.effect(key="3", pid=3)
+    story.begin(pid=4)
+    if last not in "123":
+        story.effect(key=last, pid=4)
+    assert story.played() == found
+
+
+def test_notes_name_what_does_not_count_and_what_is_missing() -> None:
+    story = Story()
+    story.begin("calm")
+    story.effect(flow="calm")
+    story.begin()
+    story.add("unknown", name="lost")
+    story.played()
+    about = notes(Book(story.entries), CALM, ["bank:pay", "bank:lost"])
+    assert [note.partition(" ")[0] for note in about] == ["1", "bank:pay", "a"]
+    assert "1 of 1 runs" in about[2]
 
 
 def test_a_node_that_no_attempt_has_added_is_missing() -> None:
@@ -144,7 +201,9 @@ def test_two_accepted_results_and_an_attempt_that_ran_twice_break_a_promise() ->
 
 
 def test_a_flow_that_does_not_end_and_a_check_that_fails_are_findings() -> None:
-    assert Story().played(ended=False, state="running") == [(FindingKind.NOT_ENDED, "", "still running")]
+    assert Story().played(ended=False, state="running") == [
+        (FindingKind.NOT_ENDED, "", "running after 9 s and 0 strikes")
+    ]
     assert Story().played(check="AssertionError: 2 rows") == [
         (FindingKind.CHECK_FAILED, "", "AssertionError: 2 rows")
     ]
@@ -177,4 +236,4 @@ def test_a_report_with_findings_fails_a_test_and_says_what_to_do() -> None:
 
 
 def _report(found: Sequence[Any]) -> ChaosReport:
-    return ChaosReport("nightly", 5, 1, {}, 1.0, [], found)
+    return ChaosReport("nightly", 5, 1, 1, {}, 1.0, [], found)
