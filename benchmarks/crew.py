@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import Final, Self
 import psutil
 
 from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.worker.service import Service
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 READY: Final = "ready"
@@ -130,3 +132,14 @@ class Crew:
 def tell_ready() -> None:
     """For a member: say that it is ready."""
     print(READY, flush=True)
+
+
+def serve(service: Service) -> None:
+    """For a member: serve until SIGTERM, and say when that has begun."""
+
+    def tell() -> None:
+        service.ready.wait()
+        tell_ready()
+
+    threading.Thread(target=tell, daemon=True).start()
+    service.run()

@@ -11,14 +11,13 @@ import json
 import random
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
-from benchmarks.crew import tell_ready
+from benchmarks.crew import serve, tell_ready
 from glidemq_orchestrate import (
     AsyncFlow,
     AsyncFlowProducer,
@@ -112,7 +111,7 @@ def apart(_ctx: Context) -> Any:
 
 def supervisor(url: str) -> None:
     """A supervisor of its own; started first, it leads."""
-    _announced(Supervisor(url, queues=[QUEUE]))
+    serve(Supervisor(url, queues=[QUEUE]))
 
 
 def _work(ctx: Context) -> Any:
@@ -130,19 +129,8 @@ def _serve(url: str, handlers: Handlers, *, queue: str = QUEUE, concurrency: int
     """Run jobs until SIGTERM; then print how many have ended, by kind of end."""
     ends: Counter[str] = Counter()
     handlers.on_job(lambda event: ends.update([event.kind]))
-    _announced(Worker(url, queues=[queue], concurrency=concurrency, handlers=handlers))
+    serve(Worker(url, queues=[queue], concurrency=concurrency, handlers=handlers))
     print(json.dumps(ends))
-
-
-def _announced(service: Worker | Supervisor) -> None:
-    """Serve until SIGTERM."""
-
-    def tell() -> None:
-        service.ready.wait()
-        tell_ready()
-
-    threading.Thread(target=tell, daemon=True).start()
-    service.run()
 
 
 # --- the client ---
