@@ -122,11 +122,15 @@ class Crew:
         for member in self.members:
             member.kill()
 
-    def start(self, name: str, role: str, *arguments: object) -> Member:
-        """Start one, and wait until it is ready."""
+    def begin(self, name: str, role: str, *arguments: object) -> Member:
+        """Start one that is waited for later."""
         member = Member(name, self._module, role, *arguments, log=self._log)
         self.members.append(member)
-        return member.wait_ready()
+        return member
+
+    def start(self, name: str, role: str, *arguments: object) -> Member:
+        """Start one, and wait until it is ready."""
+        return self.begin(name, role, *arguments).wait_ready()
 
 
 def tell_ready() -> None:

@@ -38,6 +38,7 @@ SIZE: Final = 101
 RESULT: Final = {"ok": True}
 FIRST: Final = "first"
 THEN: Final = "then"
+OPEN: Final = "open"
 
 
 def worker(url: str, concurrency: str, options: str = "{}") -> None:
@@ -79,8 +80,8 @@ def supervisor(url: str) -> None:
     serve(Supervisor(url, queues=[QUEUE]))
 
 
-def submitter(url: str, number: str, of: str, flows: str, open_at: str) -> None:
-    """Submit this share of the flows as fast as possible from the moment that a file exists.
+def submitter(url: str, number: str, of: str, flows: str, folder: str) -> None:
+    """Submit this share of the flows as fast as possible once a folder has a file named ``open``.
 
     Prints when the submission of each began and ended, by the wall clock, and ends.
     """
@@ -88,7 +89,7 @@ def submitter(url: str, number: str, of: str, flows: str, open_at: str) -> None:
     with FlowProducer(url) as producer:
         producer.list(limit=1)  # connect
         tell_ready()
-        while not Path(open_at).exists():
+        while not Path(folder, OPEN).exists():
             time.sleep(0.002)
         took = []
         for at, spec in specs:
@@ -105,23 +106,27 @@ def flow(shape: str) -> FlowSpec:
     )
 
 
-def generator(url: str, seed: str, rate: str, seconds: str, record: str) -> None:
+def generator(url: str, seed: str, rate: str, seconds: str, folder: str) -> None:
     """Add jobs at times drawn beforehand: exponential pauses, whatever happened to the jobs before.
 
-    Each tenth is a flow of two nodes. The intended time is written, not that of the call, so that a late call
-    counts as latency. With a rate of 0, 32 callers add one after the other, as fast as they can.
+    Begins once the folder has a file named ``open``. Each tenth is a flow of two nodes. The intended time is
+    written beside that of the call, so that a late call counts as latency. With a rate of 0, 32 callers add
+    one after the other, as fast as they can.
     """
-    asyncio.run(_generator(url, int(seed), float(rate), float(seconds), record))
+    asyncio.run(_generator(url, int(seed), float(rate), float(seconds), Path(folder)))
 
 
-async def _generator(url: str, seed: int, rate: float, seconds: float, record: str) -> None:
-    chance, write, tasks = random.Random(seed), _writer(record, at_once=False), set()
+async def _generator(url: str, seed: int, rate: float, seconds: float, folder: Path) -> None:
+    chance, tasks = random.Random(seed), set()
+    write = _writer(str(folder / f"generator{seed}.record"), at_once=False)
     async with AsyncExitStack() as stack:
         queue = await stack.enter_async_context(AsyncQueue(QUEUE, url))
         flows = await stack.enter_async_context(AsyncFlowProducer(url))
         await queue.counts()
         await flows.list(limit=1)
         tell_ready()
+        while not (folder / OPEN).exists():  # noqa: ASYNC110  another process makes it
+            await asyncio.sleep(0.002)
         add = _adding(queue, flows, seed, write)
         begun = time.monotonic()
         if not rate:
@@ -161,14 +166,17 @@ def _adding(
     async def add(intended: float) -> None:
         nonlocal count
         count += 1
+        called = time.monotonic()
         if count % 10:
             job_id = await queue.add("work", {"n": count})
             write("due", job_id, intended)
+            write("called", job_id, called)
             return
         flow_id = f"{seed}-{count}"
         nodes = [FlowNode(FIRST, QUEUE, "work"), FlowNode(THEN, QUEUE, "work", after=[FIRST])]
         await flows.submit(FlowSpec("two", nodes), flow_id=flow_id)
         write("due", f"{flow_id}~{FIRST}", intended)
+        write("called", f"{flow_id}~{FIRST}", called)
 
     return add
 

@@ -30,7 +30,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.crew import Crew
-from benchmarks.hands import QUEUE
+from benchmarks.hands import OPEN, QUEUE
 from benchmarks.plots import plot
 from benchmarks.report import machine_now
 from glidemq_orchestrate import EmbeddedServer, FlowProducer, FlowStatus
@@ -86,11 +86,11 @@ def run(flows: int) -> dict[str, Any]:
             for number in range(WORKERS):
                 crew.start(f"worker {number}", "worker", server.url, CONCURRENCY)
             submitters = [
-                crew.start(f"submitter {at}", "submitter", server.url, at, SUBMITTERS, flows, home / "open")
+                crew.start(f"submitter {at}", "submitter", server.url, at, SUBMITTERS, flows, home)
                 for at in range(SUBMITTERS)
             ]
             before = spent(client)
-            (home / "open").touch()
+            (home / OPEN).touch()
             peak = wait_for_all(client, flows)
             after = spent(client)
             submitted = {
