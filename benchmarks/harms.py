@@ -175,12 +175,14 @@ class Fault:
         harm: Does it, and returns when it is over.
         bound: What bounds the time to recover: settings and their defaults.
         ground: Where it happens.
+        backlog_seconds: How much work waits.
     """
 
     name: str
     harm: Callable[[Scene], None]
     bound: str
     ground: Callable[[Path], AbstractContextManager[Scene]] = one
+    backlog_seconds: float = 0.5
 
 
 _LEASE: Final = "lock_duration ({lease:g} s here, by default 30), checked each half of it"
@@ -194,7 +196,7 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault("server frozen for 2 s", freeze_server, "the freeze: it is within socket_timeout (30)"),
     Fault("FUNCTION FLUSH", flush_functions, "the next call, which loads the libraries"),
     Fault("all connections dropped", drop_connections, _PAUSES),
-    Fault("memory full for 2 s", fill_memory, "nothing: ending and fetching jobs goes on"),
+    Fault("memory full for 2 s", fill_memory, "nothing: ending and fetching jobs goes on", backlog_seconds=6),
     Fault(
         "Sentinel failover, confirm=replicas:1", fail_over,
         "down-after-milliseconds (0.5 s here, by default 30); then the return of a replica", pair,

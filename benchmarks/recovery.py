@@ -1,8 +1,9 @@
 """The time to recover after each kind of fault: ``python -m benchmarks.recovery``.
 
-Four workers with six places each run jobs of 50 ms from a queue that is never empty; a supervisor leads. Then
-something breaks (``benchmarks.harms``). From the starts and accepted results of all jobs, which the workers
-write to files with the time, follow
+Four workers with six places each run jobs of 50 ms; a client keeps half a second of work in the queue, since
+what is taken back from a dead worker goes to the end of its queue; and a supervisor leads. Then something
+breaks (``benchmarks.harms``). From the starts and accepted results of all jobs, which the workers write to
+files with the time, follow
 
 - lasted: how long the fault itself lasted: until the server replied again, the replica was promoted, another
   supervisor led;
@@ -21,9 +22,11 @@ import json
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from bisect import bisect_left
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +42,7 @@ from benchmarks.plots import plot
 from benchmarks.report import machine_now
 from glidemq_orchestrate import JobState, NewJob, Queue
 from glidemq_orchestrate.cli.view import summary_table
+from glidemq_orchestrate.errors import TransportError
 
 WORKERS: Final = 4
 PLACES: Final = 6
@@ -120,9 +124,6 @@ def once(fault: Fault, lease: float, machine: str) -> tuple[Recovery, str]:
         folder = Path(name)
         scene.lease = lease
         machine = machine or machine_now(scene.primary.client)
-        with Queue(QUEUE, scene.url) as queue:
-            rate = WORKERS * PLACES / JOB_SECONDS
-            queue.add_many([NewJob("work")] * int(rate * (lease * 3 + BEFORE_SECONDS + 20)))
         scene.supervisor = crew.start("supervisor", "supervisor", scene.url)
         for number in range(WORKERS):
             options = {"seconds": JOB_SECONDS, "record": f"{name}/{number}.record", "at_once": True}
@@ -132,11 +133,37 @@ def once(fault: Fault, lease: float, machine: str) -> tuple[Recovery, str]:
             )
         for worker in scene.workers:
             worker.wait_ready()
-        time.sleep(BEFORE_SECONDS)
-        at = time.monotonic()
-        fault.harm(scene)
-        lasted = time.monotonic() - at
-        return recovered(scene, folder, at, lasted), machine
+        with Feeder(scene.url, int(fault.backlog_seconds * WORKERS * PLACES / JOB_SECONDS)):
+            time.sleep(BEFORE_SECONDS)
+            at = time.monotonic()
+            fault.harm(scene)
+            lasted = time.monotonic() - at
+            return recovered(scene, folder, at, lasted), machine
+
+
+class Feeder(threading.Thread):
+    """Keeps so many jobs waiting while the block runs, whatever happens to the server."""
+
+    def __init__(self, url: str, depth: int) -> None:
+        super().__init__(daemon=True)
+        self._url, self._depth, self._over = url, depth, threading.Event()
+
+    def run(self) -> None:
+        """Add what is missing, 50 times per second."""
+        with Queue(QUEUE, self._url) as queue:
+            while not self._over.wait(0.02):
+                with suppress(TransportError):
+                    waiting = queue.counts(indexed_only=True).get(JobState.WAITING, 0)
+                    queue.add_many([NewJob("work")] * max(self._depth - waiting, 0))
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop, once the last call has returned."""
+        self._over.set()
+        self.join()
 
 
 def recovered(scene: Scene, folder: Path, at: float, lasted: float) -> Recovery:
