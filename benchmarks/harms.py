@@ -55,13 +55,18 @@ def one(folder: Path) -> Iterator[Scene]:
 
 
 @contextmanager
-def pair(folder: Path) -> Iterator[Scene]:
-    """A primary, its replica and a sentinel; every write and result waits for the replica."""
+def pair(folder: Path, confirm: str = "") -> Iterator[Scene]:
+    """A primary, its replica and a sentinel."""
     with running_pair(folder) as found:
         while not found.sentinel.client.sentinel_slaves("main"):
             time.sleep(0.05)
-        url = f"valkey+sentinel://127.0.0.1:{found.sentinel.port}/main?confirm=replicas:1"
+        url = f"valkey+sentinel://127.0.0.1:{found.sentinel.port}/main{confirm}"
         yield Scene(url, _written_each_second(found.primary), _written_each_second(found.replica))
+
+
+def confirmed_pair(folder: Path) -> AbstractContextManager[Scene]:
+    """The same; every write and result waits for the replica."""
+    return pair(folder, "?confirm=replicas:1")
 
 
 @contextmanager
@@ -198,8 +203,12 @@ FAULTS: Final[Sequence[Fault]] = (
     Fault("all connections dropped", drop_connections, _PAUSES),
     Fault("memory full for 2 s", fill_memory, "nothing: ending and fetching jobs goes on", backlog_seconds=6),
     Fault(
+        "Sentinel failover", fail_over,
+        "down-after-milliseconds (0.5 s here, by default 30)", pair,
+    ),
+    Fault(
         "Sentinel failover, confirm=replicas:1", fail_over,
-        "down-after-milliseconds (0.5 s here, by default 30); then the return of a replica", pair,
+        "the same; then some 10 s until Sentinel has made the old primary a replica, which confirms", confirmed_pair,
     ),
     Fault(
         "failover in a cluster", fail_over,

@@ -9,7 +9,8 @@ files with the time, follow
   supervisor led;
 - pause: the longest time without any accepted result; without a fault it is 0.05 to 0.1 s, since all jobs
   take equally long;
-- back: until the throughput of two seconds in a row was 80 % of that before, of those workers that are left;
+- back: until two seconds in a row began that each had 80 % of the results per second before, of those workers
+  that are left;
 - all ended: until every job that was active at the fault had its result; those of a dead worker elsewhere.
 
 All but ``pause`` count from the fault. Each repetition has new servers and workers; median and maximum are

@@ -12,13 +12,14 @@ tenth arrival is a flow of two nodes, and counts as two jobs. The handlers do no
 - due to call: how late the generators were themselves, which compete for the same cores. It is part of the
   first two.
 
-The rounds visit all loads in turns; the latencies of all rounds are put together. The first fifth of each
-measurement, at most a second, does not count.
+The rounds visit all loads in turns, each with the capacity measured in it; shown is the median of the rounds
+for each quantile. The first fifth of each measurement, at most a second, does not count.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -64,7 +65,7 @@ def main(
     if quick:
         seconds, rounds, loads = 1.0, 1, (0.1, 0.5)
     capacities: list[float] = []
-    found: dict[float, Latencies] = defaultdict(lambda: defaultdict(list))
+    found: dict[float, list[Latencies]] = defaultdict(list)
     with EmbeddedServer() as server, redis.Redis.from_url(server.url.replace("valkey", "redis")) as client:
         machine = machine_now(client)
         for turn in range(rounds):
@@ -72,8 +73,7 @@ def main(
             progress.print(f"round {turn + 1}/{rounds}: {capacities[-1]:,.0f} jobs/s at most", style="dim")
             for load in loads[turn % len(loads) :] + loads[: turn % len(loads)]:
                 rate = load * capacities[-1] / JOBS_PER_ARRIVAL
-                for kind, values in latencies(measured(server.url, client, rate, seconds, turn)).items():
-                    found[load][kind] += values
+                found[load].append(latencies(measured(server.url, client, rate, seconds, turn)))
                 progress.print(f"round {turn + 1}/{rounds}: {load:.0%} done", style="dim")
     tables = {kind: [row(load, found[load], kind) for load in loads] for kind in KINDS}
     if plot_to is not None:
@@ -160,11 +160,13 @@ def latencies(jobs: list[dict[str, float]]) -> Latencies:
     return found
 
 
-def row(load: float, found: Latencies, kind: str) -> dict[str, Any]:
-    """The quantiles of one load."""
-    values = sorted(found[kind])
-    return {"load": f"{load:.0%}", "arrivals": len(values)} | {
-        name: round(values[min(int(len(values) * share), len(values) - 1)], 2)
+def row(load: float, rounds: list[Latencies], kind: str) -> dict[str, Any]:
+    """The quantiles of one load, each the median of the rounds."""
+    sorts = [sorted(one[kind]) for one in rounds]
+    return {"load": f"{load:.0%}", "samples": sum(map(len, sorts))} | {
+        name: round(
+            statistics.median(values[min(int(len(values) * share), len(values) - 1)] for values in sorts), 2
+        )
         for name, share in QUANTILES.items()
     }
 
@@ -178,6 +180,7 @@ def draw(file: Path, tables: dict[str, list[dict[str, Any]]]) -> None:
                 axis.plot(loads, [one[name] for one in rows], marker=".", label=name, linewidth=1)
             axis.set_title(kind, fontsize=9)
             axis.set_yscale("log")
+            axis.minorticks_off()
             axis.set_ylabel("ms")
             axis.set_xlabel("load, % of capacity")
         axes[0].legend(fontsize=7)
