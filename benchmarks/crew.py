@@ -58,7 +58,7 @@ class Member:
         """Whether it has not ended."""
         return self.process.poll() is None
 
-    def wait_ready(self) -> Self:
+    def wait_ready(self) -> None:
         """Wait until it says so.
 
         Raises:
@@ -68,7 +68,6 @@ class Member:
         ready, _, _ = select.select([self.process.stdout], [], [], START_SECONDS)
         if not ready or self.process.stdout.readline().strip() != READY:
             raise RuntimeError(f"{self.name} did not start: {self._log.read_text()[-2_000:]}")
-        return self
 
     def watched(self) -> psutil.Process:
         """For its memory, descriptors and threads."""
@@ -110,6 +109,7 @@ class Crew:
     def __init__(self, module: str, log: Path) -> None:
         self._module, self._log = module, log
         self.members: list[Member] = []
+        self._starting: list[Member] = []
 
     def __enter__(self) -> Self:
         """Nobody yet."""
@@ -123,14 +123,22 @@ class Crew:
             member.kill()
 
     def begin(self, name: str, role: str, *arguments: object) -> Member:
-        """Start one that is waited for later."""
+        """Start one that ``ready`` waits for."""
         member = Member(name, self._module, role, *arguments, log=self._log)
         self.members.append(member)
+        self._starting.append(member)
         return member
 
     def start(self, name: str, role: str, *arguments: object) -> Member:
-        """Start one, and wait until it is ready."""
-        return self.begin(name, role, *arguments).wait_ready()
+        """Start one, and wait until it and the others are ready."""
+        member = self.begin(name, role, *arguments)
+        self.ready()
+        return member
+
+    def ready(self) -> None:
+        """Wait until all are ready."""
+        while self._starting:
+            self._starting.pop(0).wait_ready()
 
 
 def tell_ready() -> None:

@@ -208,7 +208,8 @@ FAULTS: Final[Sequence[Fault]] = (
     ),
     Fault(
         "Sentinel failover, confirm=replicas:1", fail_over,
-        "the same; then some 10 s until Sentinel has made the old primary a replica, which confirms", confirmed_pair,
+        "the same; then some 10 s until Sentinel has made the old primary a replica, which confirms",
+        confirmed_pair,
     ),
     Fault(
         "failover in a cluster", fail_over,

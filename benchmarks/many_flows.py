@@ -84,11 +84,12 @@ def run(flows: int) -> dict[str, Any]:
         machine = machine_now(client)
         with Crew("hands", log) as crew, FlowProducer(server.url) as producer:
             for number in range(WORKERS):
-                crew.start(f"worker {number}", "worker", server.url, CONCURRENCY)
+                crew.begin(f"worker {number}", "worker", server.url, CONCURRENCY)
             submitters = [
-                crew.start(f"submitter {at}", "submitter", server.url, at, SUBMITTERS, flows, home)
+                crew.begin(f"submitter {at}", "submitter", server.url, at, SUBMITTERS, flows, home)
                 for at in range(SUBMITTERS)
             ]
+            crew.ready()
             before = spent(client)
             (home / OPEN).touch()
             peak = wait_for_all(client, flows)

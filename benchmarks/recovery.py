@@ -38,7 +38,7 @@ from rich.console import Console
 
 from benchmarks.crew import Crew
 from benchmarks.hands import QUEUE
-from benchmarks.harms import FAULTS, LIMIT_SECONDS, Fault, Scene
+from benchmarks.harms import FAULTS, LIMIT_SECONDS, Fault, Scene, kill_server, kill_worker
 from benchmarks.plots import plot
 from benchmarks.report import machine_now
 from glidemq_orchestrate import JobState, NewJob, Queue
@@ -51,6 +51,7 @@ JOB_SECONDS: Final = 0.05
 BEFORE_SECONDS: Final = 3.0
 AFTER_SECONDS: Final = 3.0
 SHARE: Final = 0.8
+QUICK: Final = (kill_worker, kill_server)
 MEASURES: Final = ("lasted", "pause", "back", "all ended")
 
 
@@ -59,7 +60,7 @@ def main(  # noqa: PLR0913  its options
     lease: Annotated[float, typer.Option(min=1, help="The lock_duration of the workers, in seconds.")] = 5.0,
     only: Annotated[str, typer.Option(help="Only the faults whose name contains this.")] = "",
     *,
-    quick: Annotated[bool, typer.Option(help="One round with a lease of a second.")] = False,
+    quick: Annotated[bool, typer.Option(help="One round of two faults, with a lease of a second.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     plot_to: Annotated[Path | None, typer.Option("--plot", help="Write a plot to this SVG file.")] = None,
 ) -> None:
@@ -68,6 +69,7 @@ def main(  # noqa: PLR0913  its options
     faults = [fault for fault in FAULTS if only in fault.name]
     if quick:
         rounds, lease = 1, 1.0
+        faults = [fault for fault in faults if fault.harm in QUICK]
     found: dict[str, list[Recovery]] = defaultdict(list)
     machine = ""
     for turn in range(rounds):
@@ -132,8 +134,7 @@ def once(fault: Fault, lease: float, machine: str) -> tuple[Recovery, str]:
             scene.workers.append(
                 crew.begin(f"worker {number}", "worker", scene.url, PLACES, json.dumps(options))
             )
-        for worker in scene.workers:
-            worker.wait_ready()
+        crew.ready()
         with Feeder(scene.url, int(fault.backlog_seconds * WORKERS * PLACES / JOB_SECONDS)):
             time.sleep(BEFORE_SECONDS)
             at = time.monotonic()

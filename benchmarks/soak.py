@@ -18,7 +18,7 @@ uncertainty, is at most
 - keys, entries of streams, connections: a twentieth of their number per hour, or 5.
 
 It **grows** if even the lower end is beyond that, and is undecided in between: a run that was too short. The
-exit code is 1 if anything is not flat, or if a flow did not end as it should. ``--quick`` takes half a minute
+exit code is 1 if anything is not flat, or if a flow did not end as it should. ``--quick`` takes some seconds
 and shows only that the soak works: then the exit code says nothing about growth.
 """
 
@@ -66,7 +66,7 @@ def main(  # noqa: PLR0913  its options
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two samples.")] = 5.0,
     *,
     quick: Annotated[
-        bool, typer.Option(help="Half a minute: shows that it works, not that it is flat.")
+        bool, typer.Option(help="Some seconds: shows that it works, not that it is flat.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures and samples as JSON.")] = False,
     plot_to: Annotated[Path | None, typer.Option("--plot", help="Write a plot to this SVG file.")] = None,
@@ -74,7 +74,7 @@ def main(  # noqa: PLR0913  its options
     """See whether memory, descriptors, threads and keys stay flat while the same work goes on for long."""
     progress = Console(stderr=True)
     if quick:
-        minutes, warm_up, every = 0.4, 0.1, 0.5
+        minutes, warm_up, every = 0.12, 0.03, 0.2
     with tempfile.TemporaryDirectory() as folder:
         soak = Soak(Path(folder) / "processes.log")
         soak.run(minutes * 60, warm_up * 60, every, progress)
@@ -114,7 +114,10 @@ class Soak:
             self.machine = machine_now(client)
             client.config_set("latency-tracking", "no")
             client.config_set("slowlog-log-slower-than", -1)
-            members = [crew.start(name, role, server.url) for name, role in ROLES.items()]
+            first, *others = ROLES.items()
+            members = [crew.start(*first, server.url)]  # it leads
+            members += [crew.begin(*other, server.url) for other in others]
+            crew.ready()
             watched = {member.name: member.watched() for member in members}
             watched["server"] = psutil.Process(server.pid)
             begun, turn = time.monotonic(), 0

@@ -94,13 +94,14 @@ def measured(url: str, client: Any, rate: float, seconds: float, seed: int) -> l
     """Run the generators and a worker; what happened to each job after the warm-up, and when."""
     client.flushdb()
     with tempfile.TemporaryDirectory() as folder, Crew("hands", Path(folder) / "processes.log") as crew:
-        worker = crew.start(
+        worker = crew.begin(
             "worker", "worker", url, CONCURRENCY, json.dumps({"record": f"{folder}/worker.record"})
         )
         generators = [
-            crew.start(f"generator {at}", "generator", url, 2 * seed + at, rate / GENERATORS, seconds, folder)
+            crew.begin(f"generator {at}", "generator", url, 2 * seed + at, rate / GENERATORS, seconds, folder)
             for at in range(GENERATORS)
         ]
+        crew.ready()
         Path(folder, OPEN).touch()
         begun = time.monotonic() + min(seconds / 5, 1.0)
         for one in generators:
