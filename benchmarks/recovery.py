@@ -28,7 +28,7 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -77,14 +77,15 @@ def main(  # noqa: PLR0913  its options
             recovery, machine = once(fault, lease, machine)
             found[fault.name].append(recovery)
             progress.print(f"round {turn + 1}/{rounds}: {fault.name}: {recovery}", style="dim", markup=False)
-    rows = [row(fault, found[fault.name], lease) for fault in faults]
     if plot_to is not None:
         draw(plot_to, found)
     if as_json:
-        json.dump({"machine": machine, "rounds": rounds, "lease": lease, "faults": rows}, sys.stdout)
+        runs = {name: [asdict(one) for one in ones] for name, ones in found.items()}
+        json.dump({"machine": machine, "lease": lease, "runs": runs}, sys.stdout)
     else:
         out = Console(width=None if sys.stdout.isatty() else 200)
         out.print(f"\n{machine}\n{rounds} rounds; seconds: median / maximum")
+        rows = [row(fault, found[fault.name], lease) for fault in faults]
         out.print("\n", summary_table("Recovery", rows))
     raise typer.Exit(1 if any(one.unended for runs in found.values() for one in runs) else 0)
 
@@ -185,7 +186,7 @@ def recovered(scene: Scene, folder: Path, at: float, lasted: float) -> Recovery:
         if is_well or time.monotonic() > deadline:
             break
     after = accepted[max(bisect_left(accepted, at) - 1, 0) :]
-    return Recovery(
+    found = Recovery(
         lasted=lasted,
         pause=max((later - one for one, later in pairwise(after)), default=LIMIT_SECONDS),
         back=LIMIT_SECONDS if back is None else back,
@@ -195,6 +196,7 @@ def recovered(scene: Scene, folder: Path, at: float, lasted: float) -> Recovery:
         unended=len(missing),
         before=before,
     )
+    return replace(found, **{name: round(value, 3) for name, value in asdict(found).items()})
 
 
 def read(folder: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
