@@ -261,4 +261,6 @@ def draw(file: Path, hours: list[float], series: Series) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+    app.command(help=__doc__)(main)
+    app()
