@@ -12,7 +12,7 @@ keys, streams and connections. After a warm-up a line is put through each series
 to some uncertainty (``benchmarks.trend``). A series is **flat** if its growth, at the upper end of the
 uncertainty, is at most
 
-- memory: 2 MiB per hour, and 1 MiB as the server counts its own. With 25,000 flows and 360,000 jobs per hour
+- memory: 2 MiB per hour, and 1 MiB as the server counts its own. With 25,000 flows and 350,000 jobs per hour
   these are 80 bytes for each flow and 6 for each job: less than anything that either could leave behind.
 - descriptors, threads: a half per hour.
 - keys, entries of streams, connections: a twentieth of their number per hour, or 5.
