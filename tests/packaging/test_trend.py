@@ -44,14 +44,22 @@ def test_two_minutes_of_noise_decide_nothing() -> None:
     assert trend(HOUR[:24], [49.0, 49.0, 51.0, 51.0] * 6, limit=2).verdict == "undecided"
 
 
-def test_a_step_of_one_descriptor_is_not_flat() -> None:
-    values = [12.0] * 360 + [13.0] * 360
-    assert trend(HOUR, values, limit_of("worker: descriptors", values)).verdict != "flat"
+def test_a_descriptor_every_five_minutes_is_not_flat() -> None:
+    values = [12.0 + int(hour * 12) for hour in HOUR]
+    assert trend(HOUR, values, limit_of("worker, async: descriptors", values)).verdict == "grows"
+
+
+def test_one_thread_that_a_busy_moment_started_is_flat() -> None:
+    values = [12.0] * 100 + [13.0] * 620
+    assert trend(HOUR, values, limit_of("worker, threads: threads", values)).verdict == "flat"
 
 
 def test_a_leak_of_each_flow_is_not_flat() -> None:
     kept = [100 * 25_000 * hour / 2**20 for hour in HOUR]  # 100 bytes for each of 25,000 flows per hour
-    assert trend(HOUR, [50 + one for one in kept], limit_of("worker: memory, MiB", kept)).verdict == "grows"
+    assert (
+        trend(HOUR, [50 + one for one in kept], limit_of("worker, async: memory, MiB", kept)).verdict
+        == "grows"
+    )
     keys = [2_000 + 25_000 * hour / 7 for hour in HOUR]  # a key for each flow of one kind
     assert trend(HOUR, keys, limit_of("server: keys", keys)).verdict == "grows"
 
