@@ -14,7 +14,7 @@ uncertainty, is at most
 
 - memory: 2 MiB per hour, and 1 MiB as the server counts its own. With 25,000 flows and 350,000 jobs per hour
   these are 80 bytes for each flow and 6 for each job: less than anything that either could leave behind.
-- descriptors, threads: 3 per hour. What leaked one with the rarest regular event, every 10 s, would be at 360,
+- descriptors, threads: 3 per hour. What leaked one with the rarest regular event, each 10 s, would be at 360,
   and a busy moment opens a connection or starts a thread that stays for the next one.
 - keys, entries of streams, connections: a twentieth of their number per hour, or 5.
 
