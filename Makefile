@@ -108,10 +108,15 @@ generated: lua schema docs  ## Write all generated files: the libraries, the sch
 wheel: setup  ## Build the three distributions into dist/.
 	$(BIN)/uv build --quiet --all-packages --wheel --out-dir dist
 
-bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq and RQ.
+# The plots go to .bench/. The soak is last: it fails when anything grows.
+bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq and RQ: two hours, one of them the soak (MINUTES=60).
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.library
 	$(BIN)/python -m benchmarks.confirm
+	$(BIN)/python -m benchmarks.many_flows --plot .bench/many-flows.svg
+	$(BIN)/python -m benchmarks.under_load --plot .bench/under-load.svg
+	$(BIN)/python -m benchmarks.recovery --plot .bench/recovery.svg
+	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),60) --plot .bench/soak.svg
 
 constraints: setup  ## Write down the versions that are installed.
 	$(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable > constraints.txt

@@ -20,15 +20,20 @@ Figures = dict[str, dict[str, float]]
 
 
 def machine(stage: Stage, node: str | None) -> str:
-    """A description of the machine."""
-    info = stage.client.info("server")
+    """A description of the machine, with the version of Node.js."""
     version = (
         subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout if node else ""
     )
+    return f"Node.js {version.strip() or 'none'}; {machine_now(stage.client)}"
+
+
+def machine_now(client: Any) -> str:
+    """A description of the machine and the server, and how busy the machine is now."""
+    info = client.info("server")
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
     return (
         f"{os.cpu_count()} cores, {platform.machine()}; Python {platform.python_version()}; "
-        f"Node.js {version.strip() or 'none'}; Valkey {info.get('valkey_version', info['redis_version'])}, "
+        f"Valkey {info.get('valkey_version', info['redis_version'])}, "
         f"append-only file each second; load before the start {load}"
     )
 

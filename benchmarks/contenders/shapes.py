@@ -42,6 +42,15 @@ def columns(size: int) -> Iterator[Node]:
     yield "end", [f"n{tall - 1}-{column}" for column in range(WIDTH)]
 
 
+def ladder(size: int) -> Iterator[Node]:
+    """Ten chains side by side and a node that waits for their ends."""
+    tall = (size - 1) // 10
+    for row in range(tall):
+        for column in range(10):
+            yield f"n{row}-{column}", [f"n{row - 1}-{column}"] if row else []
+    yield "end", [f"n{tall - 1}-{column}" for column in range(10)]
+
+
 def layers(size: int) -> Iterator[Node]:
     """Layers of 49, each waiting for all of the previous layer through a node that joins them."""
     for row in range(size // WIDTH):
@@ -61,6 +70,7 @@ SHAPES: Final = {
     "fan-out": fan_out,
     "chain": chain,
     "columns": columns,
+    "ladder": ladder,
     "layers": layers,
     "mesh": mesh,
 }

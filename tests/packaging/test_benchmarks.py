@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks import instructions
+from benchmarks.recovery import back_after
+from benchmarks.steady import FLOWS
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,3 +50,79 @@ def test_what_is_counted_is_done(work: str, url: str, redis_client: Any) -> None
     has_run = work.startswith(("drain", "run"))
     assert redis_client.zcard("glide:{bench}:completed") >= 200 * has_run
     assert (redis_client.xlen("glide:{bench}:stream") == 0) is has_run
+
+
+def quick(module: str, *arguments: str) -> Any:
+    """What a benchmark reports in its shortest form."""
+    return json.loads(run(f"benchmarks.{module}", "--quick", "--json", *arguments))
+
+
+def test_the_soak_watches_every_process_and_knows_how_every_flow_ended(tmp_path: Path) -> None:
+    report = quick("soak", "--plot", str(tmp_path / "soak.svg"))
+    assert report["wrong"] == []
+    ends = report["ends"]["client"]["ends"]
+    kinds = {f"{make().name} {state}": make for make, state in FLOWS.items()}
+    assert all(ends[kind] > 0 for kind in kinds)
+    assert ends.keys() == {*kinds, "nodes", "plain jobs"}
+    workers = {name for name in report["ends"] if name.startswith("worker")}
+    assert workers == {"worker, async", "worker, threads", "worker, processes"}
+    assert all(report["ends"][name]["completed"] > 0 for name in workers)
+    for process in (*workers, "supervisor", "client", "server"):
+        for what in ("memory, MiB", "descriptors", "threads"):
+            assert report["trends"][f"{process}: {what}"]["level"] > 0
+    assert report["trends"]["server: keys"]["level"] > 50
+    assert report["samples"] >= 24
+    assert all(len(values) == len(report["hours"]) for values in report["series"].values())
+    assert "minutes" in (tmp_path / "soak.svg").read_text()
+
+
+def test_all_of_many_flows_end_and_are_counted(tmp_path: Path) -> None:
+    report = quick("many_flows", "--plot", str(tmp_path / "many.svg"))
+    figures = report["figures"]
+    assert figures["nodes"] == 40 * 101
+    assert figures["bytes per node at the end"] > 100
+    assert figures["function calls per node"] > 0
+    assert (
+        0 < figures["submission to end p50, s"] <= figures["submission to end max, s"] <= figures["seconds"]
+    )
+    assert {row["which"]: row["flows"] for row in report["fairness"]} == {
+        "first tenth": 4, "middle tenth": 4, "last tenth": 4, "fan-in": 14, "ladder": 13, "mesh": 13,
+    }  # fmt: skip
+    assert "submitted" in (tmp_path / "many.svg").read_text()
+
+
+def test_latency_counts_from_the_intended_arrival(tmp_path: Path) -> None:
+    report = quick("under_load", "--plot", str(tmp_path / "load.svg"))
+    tables = report["latencies, ms"]
+    assert set(tables) == {"add to start", "add to result", "end to start", "due to call"}
+    for rows in tables.values():
+        assert [row["load"] for row in rows] == ["10%", "50%"]
+        assert all(0 < row["p50"] <= row["p95"] <= row["p99"] <= row["p99.9"] for row in rows)
+    kinds = ("add to start", "add to result", "due to call")
+    for started, ended, called in zip(*(tables[kind] for kind in kinds), strict=True):
+        assert called["p50"] < started["p50"] < ended["p50"]
+        assert started["samples"] == ended["samples"] > 20
+    assert "% of capacity" in (tmp_path / "load.svg").read_text()
+
+
+def test_jobs_of_a_killed_worker_run_again_and_end(tmp_path: Path) -> None:
+    report = quick("recovery", "--plot", str(tmp_path / "recovery.svg"))
+    assert {name: len(found) for name, found in report["runs"].items()} == {
+        "kill -9 of a worker": 1, "kill -9 of the server": 1,
+    }  # fmt: skip
+    worker, server = (found[0] for found in report["runs"].values())
+    assert min(worker["active"], server["active"]) > 10
+    assert worker["unended"] == server["unended"] == 0
+    assert worker["again"] > 0
+    assert worker["all_ended"] > 0.3  # not before a lease of 1 s expires
+    assert server["lasted"] > 0
+    assert "kill -9 of the server" in (tmp_path / "recovery.svg").read_text()
+
+
+def test_throughput_is_back_when_two_seconds_in_a_row_have_it() -> None:
+    before = [at / 100 for at in range(1_000)]
+    pause = [13 + at / 100 for at in range(400)]
+    assert back_after([*before, *pause], at=5, wanted=90) == 0
+    assert back_after([*before, *pause], at=10, wanted=90) == pytest.approx(3, abs=0.2)
+    assert back_after([*before, *pause[:150]], at=10, wanted=90) is None
+    assert back_after([*before, *pause], at=10, wanted=120) is None
