@@ -18,6 +18,16 @@ def package_of(app: str) -> str:
     return (spec and spec.parent) or module
 
 
+def check_app(name: str) -> None:
+    """Refuse what is not ``module`` or ``module:name``, without importing anything.
+
+    Raises:
+        ConfigurationError: It is neither.
+    """
+    if not all(part.isidentifier() for part in name.partition(":")[0].split(".")):
+        raise ConfigurationError(f"--app {shown(name)} is not a module name")
+
+
 def load_handlers(name: str) -> Handlers:
     """The handlers in ``module`` or ``module:name``, from a ``Handlers`` or a ``Worker``.
 
@@ -27,8 +37,7 @@ def load_handlers(name: str) -> Handlers:
     module_name, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
-    if not module_name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigurationError(f"--app {shown(name)} is not a module name")
+    check_app(name)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:

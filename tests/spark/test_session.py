@@ -126,8 +126,6 @@ OWN = """
 import gc, os, psutil, sys
 from pyspark.sql import SparkSession
 own = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-if "stopped" in sys.argv:
-    own.stop()
 jvms = lambda: [each for each in psutil.Process().children(recursive=True) if each.name() == "java"]
 [jvm] = jvms()
 if "killed" in sys.argv:
@@ -142,15 +140,12 @@ assert os.wait()[1] == 0
 assert is_alive(spark) and spark.range(4).count() == 4
 warm_session.stop()
 assert not jvms()
-assert warm_session.get().range(5).count() == 5
-warm_session.stop()
-assert not jvms()
 print("good")
 """
 
 
 @pytest.mark.usefixtures("_spark_environment")
-@pytest.mark.parametrize("state", ["running", "stopped", "killed"])
+@pytest.mark.parametrize("state", ["running", "killed"])
 def test_a_session_that_the_program_built_itself_is_used(state: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", OWN, state], capture_output=True, text=True, check=False, cwd=_root()

@@ -19,13 +19,16 @@ from typing import Any, Final
 from glidemq_orchestrate.clients.producer import Flow, FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError, TransportError, WaitTimeout
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowSpec
+from glidemq_orchestrate.keys import check_queue_name
 from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
 from glidemq_orchestrate.testing.chaos.ledger import Entry
+from glidemq_orchestrate.testing.chaos.named import check_named
 from glidemq_orchestrate.testing.chaos.notes import notes
 from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding, FindingKind
 from glidemq_orchestrate.testing.chaos.setup import Setup
 from glidemq_orchestrate.testing.chaos.stage import Stage
 from glidemq_orchestrate.testing.chaos.strikes import Act, plan
+from glidemq_orchestrate.worker.app import check_app
 
 TICK_SECONDS: Final = 0.02
 LOOK: Final = timedelta(seconds=0.5)
@@ -93,10 +96,16 @@ def run_chaos(  # noqa: PLR0913  options
         raise ConfigurationError("acts must name at least one thing that strikes do")
     if bad := sorted(number for number in only if not 1 <= number <= runs):
         raise ConfigurationError(f"there is no run {bad[0]}: they are numbered from 1 to {runs}")
+    apps = (app,) if isinstance(app, str) else tuple(app)
+    for name in apps:
+        check_app(name)
+    for name in effects:
+        check_named(name, "effect")
+    served = tuple(
+        dict.fromkeys(check_queue_name(name) for name in (*(n.queue for n in spec.nodes), *queues))
+    )
     begun = time.monotonic()
     with _folder(keep) as folder, Stage(folder, workers) as stage:
-        served = tuple(dict.fromkeys([*(node.queue for node in spec.nodes), *queues]))
-        apps = (app,) if isinstance(app, str) else tuple(app)
         salt, own = secrets.token_hex(16), secrets.token_hex(3)
         setup = Setup(stage.url, served, apps, tuple(effects), concurrency, lease.total_seconds(), salt)
         campaign = Campaign(spec, stage, check, timeout.total_seconds(), progress)

@@ -20,12 +20,24 @@ class Named(NamedTuple):
     function: Callable[..., Any]
 
 
+def check_named(name: str, what: str) -> None:
+    """Refuse what is not ``module:function``, without importing anything.
+
+    Raises:
+        ConfigurationError: It is not; ``what`` says for what it is.
+    """
+    module, _, path = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+        raise ConfigurationError(f"{what} {shown(name)}: no such function; write module:function")
+
+
 def find(name: str, what: str) -> Named:
     """Find ``module:function`` or ``module:Class.method``; modules of the current directory are found too.
 
     Raises:
         ConfigurationError: There is none; ``what`` says for what it is.
     """
+    check_named(name, what)
     module, _, path = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
