@@ -59,7 +59,6 @@ class Call(Generic[T]):
     ``repeatable``: sending it twice has the effect and the reply of sending it once; the driver repeats it
     when a connection breaks.
     ``confirms``: if it writes, the driver waits for what ``confirm`` of the connection asks for.
-    ``of_several``: which reply counts when several servers reply; the first by default.
     ``packed``: the encoded command, once the driver has encoded it.
     """
 
@@ -68,7 +67,6 @@ class Call(Generic[T]):
     blocks_for: float | None = None
     repeatable: bool = False
     confirms: bool = True
-    of_several: Callable[[Sequence[Any]], Any] = field(default=itemgetter(0), compare=False, repr=False)
     packed: bytes | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
@@ -89,6 +87,10 @@ class Call(Generic[T]):
         queue = next(queues, "")
         text = f"{name} of queue {queue}" if queue else name
         return text.encode("ascii", "backslashreplace").decode()
+
+    def of_several(self, replies: Sequence[Any]) -> Any:
+        """The reply that counts when several servers reply: the first."""
+        return replies[0]
 
     def read(self, reply: Any) -> T:
         """The decoded reply.
@@ -201,6 +203,22 @@ def command(
 ) -> Call[T]:
     """Return the call of a plain command. One that only reads is repeatable."""
     return Call(words, decode, blocks_for, repeatable or words[0] in _READS)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey(Call[T]):
+    """A call of which one reply is chosen when several servers reply: no field of all calls, which cost time."""
+
+    choose: Callable[[Sequence[Any]], Any] = itemgetter(0)
+
+    def of_several(self, replies: Sequence[Any]) -> Any:
+        """The chosen reply."""
+        return self.choose(replies)
+
+
+def survey(call: Call[T], choose: Callable[[Sequence[Any]], Any]) -> Survey[T]:
+    """The same call, with a choice among replies."""
+    return Survey(call.words, call.decode, call.blocks_for, call.repeatable, call.confirms, choose)
 
 
 def function(

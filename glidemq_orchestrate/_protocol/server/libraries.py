@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from glidemq_orchestrate._lua import ORCHESTRATE, library
 from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, function
+from glidemq_orchestrate._protocol.call import Call, function, survey
 from glidemq_orchestrate.errors import ProtocolError
 
 SUPPORTED_VERSION: Final = "93"
@@ -20,7 +19,7 @@ def glidemq_version() -> Call[str]:
     def oddest(found: Sequence[Any]) -> Any:
         return next((reply for reply in found if reply != SUPPORTED_VERSION), found[0])
 
-    return replace(function("glidemq_version", (), (), replies.text), of_several=oddest)
+    return survey(function("glidemq_version", (), (), replies.text), oddest)
 
 
 def orchestrate_version() -> Call[tuple[str, str]]:
@@ -41,8 +40,7 @@ def orchestrate_version() -> Call[tuple[str, str]]:
             return 2
         return int(found != (ours.version, ours.sha256))
 
-    call = function("gmo_version", (), (), decode)
-    return replace(call, of_several=lambda found: max(found, key=oddness))
+    return survey(function("gmo_version", (), (), decode), lambda found: max(found, key=oddness))
 
 
 def numbers(version: str) -> tuple[int, ...]:
