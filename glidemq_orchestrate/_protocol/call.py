@@ -207,7 +207,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class Survey(Call[T]):
-    """A call of which one reply is chosen when several servers reply: no field of all calls, which cost time."""
+    """A call of which one reply is chosen when several servers reply. As a field it would slow every call."""
 
     choose: Callable[[Sequence[Any]], Any] = itemgetter(0)
 
