@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from pyspark import SparkContext
 
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.spark.session import SparkSettings, is_alive, require_java, warm_session
@@ -119,6 +120,7 @@ def test_a_stopped_context_is_replaced_and_stop_leaves_no_jvm() -> None:
     warm_session.stop()
     assert not jvm.is_running()
     assert not _below(psutil.Process(), "java")
+    assert SparkContext._gateway is None
     warm_session.stop()
 
 
@@ -164,7 +166,7 @@ def test_a_forked_child_leaves_the_session_to_its_parent() -> None:
             atexit._run_exitfuncs()  # what sys.exit comes to, without pytest's own end
             gc.collect()
         finally:
-            os._exit(0)
+            os._exit(0 if SparkContext._gateway is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert warm_session.get() is spark
     assert spark.range(3).count() == 3
