@@ -16,9 +16,11 @@ from glidemq_orchestrate.errors import FlowNotFound
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.keys import QueueKeys
+from tests.properties.simulation.expiry import Expiry
 from tests.properties.simulation.ledger import FLOW, PREFIX, Ledger
+from tests.properties.simulation.limits import LATENESS_MS, QUEUE_TIMEOUT, Limits
 from tests.properties.simulation.oracle import decisions, flow_state, outcomes
-from tests.properties.simulation.plan import JOB, Plan, node_data
+from tests.properties.simulation.plan import JOB, Plan, fate, node_data
 from tests.properties.simulation.scheduler import Scheduler
 from tests.properties.simulation.users import ADDED, Users
 from tests.server.lua.invariants import Scan
@@ -36,7 +38,7 @@ _KEYS: Final = re.compile(
             _QUEUE + r"(job|deps|parents|gmo:notified):f~[\w-]+",
             _QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
             _QUEUE + r"gmo:flows(:state:\w+)?",
-            _QUEUE + r"gmo:portable(:(policies|waiting):f)?",
+            _QUEUE + r"gmo:(portable(:((policies|waiting):f|expiring))?|expiring)",
             _QUEUE + r"gmo:(todo|staging|due|letters|workers|supervisor|supervised|list-held|growing)",
         ]
     )
@@ -67,6 +69,8 @@ class Checker:
         self.home = QueueKeys(PREFIX, checked.home)
         self.path = plan.reach.path(PREFIX, checked.queues)
         self.client = scheduler.store.client
+        ref = FlowRef(self.home, FLOW, self.path)
+        self.expiry = Expiry(plan, scheduler, ref, self._flow_problems)
 
     def has_ended(self) -> bool:
         """Whether the flow has ended, or there is none."""
@@ -81,9 +85,17 @@ class Checker:
         """Whether nodes are left that an attempt has staged, which did not complete."""
         return bool(self.client.keys("*:gmo:grow:*"))
 
+    def has_due(self) -> bool:
+        """Whether the time of a node has passed, and nobody has taken note."""
+        return any(
+            self.client.zcount(key, "-inf", self.scheduler.now) for key in self.client.keys("*:gmo:due")
+        )
+
     def problems(self) -> Iterator[str]:
         """Everything that is not as it must be."""
         yield from self._leftovers()
+        if self.expiry.is_gone:
+            return
         try:
             ref = self.scheduler.run(backend.find(PREFIX, FLOW))
         except FlowNotFound:
@@ -93,7 +105,13 @@ class Checker:
             return
         if ref.path != self.path:
             yield f"the flow took the path {ref.path}"
+        if self.expiry.is_expired:
+            yield from self.expiry.tombstone_problems()
+            return
+        if self.users.is_told_expired:
+            yield "somebody was told that the jobs of the flow were removed, and they are there"
         yield from self._flow_problems(ref)
+        yield from self._listing(self.scheduler.run(backend.backend_of(ref).status(ref)).state)
 
     def _flow_problems(self, ref: FlowRef) -> Iterator[str]:
         status: FlowStatus = self.scheduler.run(backend.backend_of(ref).status(ref))
@@ -112,8 +130,12 @@ class Checker:
         yield from self._membership(found)
         yield from self._own_ends(found)
         yield from self._results(ref, found)
-        yield from self._verdicts(status, {name: str(node.state) for name, node in found.items()})
-        yield from self._listing(str(status.state))
+        yield from self._verdicts(status, found)
+        yield from self._limits.problems(status, found)
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.plan, self.ledger, self.scheduler.disturbed_ms)
 
     def _membership(self, found: Mapping[str, NodeStatus]) -> Iterator[str]:
         """The nodes of the specification, and those that completed nodes have added."""
@@ -130,10 +152,11 @@ class Checker:
 
     def _own_ends(self, found: Mapping[str, NodeStatus]) -> Iterator[str]:
         """A node ends as its last accepted attempt says, or for the reason that it did not run."""
-        can_be_cancelled = self.ledger.was_cancelled or self.plan.spec.fail_fast
+        spec = self.plan.spec
+        can_be_cancelled = self.ledger.was_cancelled or spec.fail_fast or spec.deadline is not None
         for name, node in found.items():
             seen = self.ledger.accepted.get(name)
-            if node.reason.startswith(("upstream ", "cancelled: ")) or (
+            if node.reason.startswith(("upstream ", "cancelled: ", QUEUE_TIMEOUT)) or (
                 node.reason == "revoked" and can_be_cancelled
             ):
                 if node.reason.startswith("cancelled: ") and not can_be_cancelled:
@@ -150,24 +173,26 @@ class Checker:
         if results != wanted:
             yield f"the results are {results}, not {wanted}"
 
-    def _verdicts(self, status: FlowStatus, ends: dict[str, str]) -> Iterator[str]:
+    def _verdicts(self, status: FlowStatus, found: Mapping[str, NodeStatus]) -> Iterator[str]:
         """The flow and its nodes end as rules and policies say."""
         spec, ledger = self.plan.spec, self.ledger
+        ends = {name: str(node.state) for name, node in found.items()}
+        late = {name for name, node in found.items() if node.reason.startswith(QUEUE_TIMEOUT)}
         nodes = [node for name, node in ledger.nodes.items() if name in ends]
         if status.state == "cancelled":
             if not ledger.was_cancelled:
                 yield "the flow was cancelled, and nobody did that"
             return
-        if ledger.was_cancelled or spec.fail_fast:
+        if ledger.was_cancelled or spec.fail_fast or self._limits.was_stopped(status):
             if status.state == "completed" and flow_state(nodes, ends) == "failed":
                 yield f"the flow is completed, its nodes {ends}"
             return
         if (state := flow_state(nodes, ends)) != status.state:
             yield f"the flow is {status.state}, but its nodes make it {state}: {ends}"
-        if self.plan.heals and ledger.round:
-            yield from self._rules(nodes, ends)
+        if ledger.round and (self.plan.heals or self._limits.may_end_differently):
+            yield from self._rules([node for node in nodes if node.name not in late], ends)
             return
-        fates = {node.name: str(node.data["end"]) for node in spec.nodes if isinstance(node.data, dict)}
+        fates = {node.name: "failed" if node.name in late else fate(node) for node in spec.nodes}
         own = {node.name: ends[node.name] for node in spec.nodes}
         if own not in (allowed := outcomes(spec.nodes, fates)):
             yield f"the nodes end as {own}; allowed: {allowed}"
@@ -176,7 +201,7 @@ class Checker:
 
     def _rules(self, nodes: Sequence[FlowNode], ends: Mapping[str, str]) -> Iterator[str]:
         """Nodes that did not run ended as their rules say."""
-        policy_of = {node.name: str(node.on_failure) for node in nodes}
+        policy_of = {name: str(node.on_failure) for name, node in self.ledger.nodes.items()}
         for node in nodes:
             accepted = self.ledger.accepted.get(node.name)
             has_run = accepted is not None and accepted.end == ends[node.name]
@@ -198,13 +223,18 @@ class Checker:
             yield f"keys outside the documented ones: {strange}"
         for name in self.plan.queues:
             queue = QueueKeys(PREFIX, name)
-            yield from (f"queue {name}: {problem}" for problem in self._queue_problems(found, queue))
+            yield from (
+                f"queue {name}: {problem}"
+                for problem in self._queue_problems(
+                    found, queue, self.scheduler.now - LATENESS_MS[self.plan.path]
+                )
+            )
         for table in _LEFT:
             if left := found.get(f"{self.home.flow(FLOW)}:{table}"):
                 yield f"the flow has ended, and its {table} are {left}"
 
     @staticmethod
-    def _queue_problems(found: Mapping[str, Any], queue: QueueKeys) -> Iterator[str]:
+    def _queue_problems(found: Mapping[str, Any], queue: QueueKeys, now: int) -> Iterator[str]:
         scan = Scan(dict(found), queue.base)
         if "stream" not in scan.keys:
             yield "has no stream"
@@ -214,9 +244,12 @@ class Checker:
         stream = scan.keys["stream"]
         if stream["entries"] or stream["pending"]["workers"]:
             yield f"its stream is {stream}"
-        for key in ("scheduled", "lifo", "priority", "gmo:todo", "gmo:list-held", "gmo:portable", "gmo:due"):
+        for key in ("scheduled", "lifo", "priority", "gmo:todo", "gmo:list-held", "gmo:portable"):
             if left := scan.keys.get(key):
                 yield f"{key} is {left}"
+        # The time of a node that has ended goes when it is due.
+        if left := {one: at for one, at in scan.keys.get("gmo:due", {}).items() if at <= now}:
+            yield f"gmo:due is {left}"
         if int(scan.keys.get("list-active", 0)):
             yield f"list-active is {scan.keys['list-active']}"
         for key, group in scan.keys.items():

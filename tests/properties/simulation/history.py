@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from glidemq_orchestrate._protocol.call import Call
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 from tests.properties.simulation.checker import Checker, possible_nodes
 from tests.properties.simulation.choices import Choices
+from tests.properties.simulation.expiry import TOMBSTONE_MS
 from tests.properties.simulation.ledger import PREFIX, Ledger
+from tests.properties.simulation.limits import LATENESS_MS
 from tests.properties.simulation.plan import Path, Plan, draw_plan
 from tests.properties.simulation.scheduler import START_MS, Scheduler, Stuck
 from tests.properties.simulation.store import Store
@@ -57,7 +60,11 @@ class History:
         self.ledger = Ledger(store.client, home, possible_nodes(plan), LOCK_MS)
         self.checker = Checker(plan, self.scheduler, self.ledger, self.users)
         self.workers: dict[int, SimulatedWorker] = {}
-        store.reset(choices.between(1, 2**30), self.ledger.observe)
+        store.reset(choices.between(1, 2**30), self._observe, self.checker.expiry.before)
+
+    def _observe(self, call: Call[Any], reply: Any) -> None:
+        self.ledger.observe(call, reply)
+        self.checker.expiry.after(call, reply)
 
     def begin(self) -> None:
         """Begin all processes of the plan."""
@@ -78,6 +85,7 @@ class History:
             self.ledger,
             self.plan.queues,
             heals=self.plan.heals,
+            late=(self.plan.late[0], START_MS + self.plan.late[1]),
             again=partial(self._begin_worker, number),
         )
 
@@ -90,6 +98,7 @@ class History:
             (self.users.is_submitted or self.users.is_gone)
             and not self.users.running
             and not self.scheduler.is_anything_due
+            and self.scheduler.now >= START_MS + self.plan.late[1]  # what has ended is still in its stream
             and all(worker.is_idle for worker in self.workers.values())
             and self.checker.has_ended()
         )
@@ -109,11 +118,10 @@ class History:
         try:
             scheduler.calm()
             if self.users.is_gone and not self.users.is_submitted:
-                scheduler.now += ABANDONED_MS
+                scheduler.jump(ABANDONED_MS)
             scheduler.go(self.is_at_rest, steps=20_000, ms=120_000)
-            if self.checker.has_staged():
-                scheduler.now += SWEPT_MS
-                scheduler.go(lambda: not self.checker.has_staged(), steps=20_000, ms=60_000)
+            self._sweep()
+            self._let_expire()
             for worker in self.workers.values():
                 worker.stop()
             scheduler.go(
@@ -122,9 +130,45 @@ class History:
         except Stuck as exc:
             state = scheduler.store.client.hgetall(self.checker.home.flow("f"))
             return [*self.ledger.problems, f"{exc}: {state}", *self.checker.problems()]
-        if found := [*self.ledger.problems, *scheduler.problems]:
+        if found := [*self.ledger.problems, *scheduler.problems, *self.checker.expiry.problems]:
             return found
         return list(self.checker.problems())
+
+    def _sweep(self) -> None:
+        """Wait until what attempts have staged in vain is removed, and the times of nodes that have ended."""
+        scheduler = self.scheduler
+        if self.checker.has_staged():
+            scheduler.now += SWEPT_MS
+            scheduler.go(lambda: not self.checker.has_staged(), steps=20_000, ms=60_000)
+        if self.checker.has_due():
+            self._let_pass()
+
+    def _let_expire(self) -> None:
+        """Wait for the end of the retention, if there is one; perhaps of the tombstone, and submit again."""
+        expiry, scheduler = self.checker.expiry, self.scheduler
+        if self.plan.spec.retention is None or not self.users.is_submitted:
+            return
+        scheduler.go(expiry.is_over, steps=20_000, ms=60_000)
+        self._let_pass()
+        expiry.problems += expiry.tombstone_problems()
+        scheduler.now += TOMBSTONE_MS
+        self._let_pass()
+        expiry.problems += expiry.nothing_problems()
+        if not self.plan.comes_back:
+            return
+        expiry.reset()
+        self.ledger.forget()
+        self.users.is_extended = self.users.is_told_expired = False
+        self.users.submit("submitter-again")
+        scheduler.go(self.is_at_rest, steps=20_000, ms=120_000)
+        scheduler.go(expiry.is_over, steps=20_000, ms=60_000)
+        self._sweep()
+        self._let_pass()
+
+    def _let_pass(self) -> None:
+        """Let everybody do what is due, and what they were about to do."""
+        until = self.scheduler.now + LATENESS_MS[self.plan.path]
+        self.scheduler.go(lambda: self.scheduler.now > until, steps=20_000, ms=60_000)
 
 
 def run_history(store: Store, seed: str, path: Path) -> Result:

@@ -52,6 +52,8 @@ class Ledger:
         lock_ms: How long a lease lasts without a heartbeat.
         problems: The promises that were broken.
         round: How often the flow has been run again; ``restarts``: which of these ran all of it.
+        started: When each round began, in ms.
+        first: When the first attempt of a node began, in ms, by round and node.
         was_cancelled: Somebody has cancelled it, or a failure has.
         begun: How many attempts began.
         latest: The latest time by which jobs were taken back from silent workers.
@@ -68,6 +70,8 @@ class Ledger:
     running: dict[str, Running] = field(default_factory=dict)
     round: int = 0
     restarts: list[int] = field(default_factory=list)
+    started: dict[int, int] = field(default_factory=dict)
+    first: dict[tuple[int, str], int] = field(default_factory=dict)
     was_cancelled: bool = False
     begun: int = 0
     latest: int = 0
@@ -88,7 +92,9 @@ class Ledger:
             elif name in ("gmo_reclaim", "gmo_put_back", "gmo_check_open"):
                 self.latest = max(self.latest, int(words[5 if name == "gmo_put_back" else 4]))
             elif name in ("gmo_retry_flow", "gmo_restart_flow"):
-                self._run_again()
+                self._run_again(int(words[4]))
+            elif name == "gmo_start_flow" and reply not in ("staging", "cancelled"):
+                self.started.setdefault(0, int(words[4]))
             elif name == "gmo_cancel_flow" and reply in ("running", "staging"):
                 self.was_cancelled = True
 
@@ -97,22 +103,27 @@ class Ledger:
         kind, _, number = name.partition(":")
         if kind == "cancel":
             self.was_cancelled = True
+        elif kind == "begin" and number == "0" and not value.startswith("drop"):
+            self.started[0] = int(value.split(maxsplit=1)[0])
         elif kind == "begin" and number not in ("", "0"):
-            generation = int(value.split()[1])
-            self._begin_round(is_restart=generation > len(self.restarts))
+            began, generation = map(int, value.split())
+            if generation < 0:  # removed: it does not begin
+                return
+            self._begin_round(began, is_restart=generation > len(self.restarts))
 
-    def _run_again(self) -> None:
+    def _run_again(self, now: int) -> None:
         """A staged flow may run again: its events show whether it does."""
         found = [fields["event"] for _, fields in self.client.xrange(self.home.key("events"))]
         seen = len(self.restarts)
         retries, restarts = found.count("flow.retried"), found.count("flow.restarted")
         if restarts > seen:
-            self._begin_round(is_restart=True)
+            self._begin_round(now, is_restart=True)
         elif retries > self.round - seen:
-            self._begin_round(is_restart=False)
+            self._begin_round(now, is_restart=False)
 
-    def _begin_round(self, *, is_restart: bool) -> None:
+    def _begin_round(self, now: int, *, is_restart: bool) -> None:
         self.round += 1
+        self.started[self.round] = now
         if is_restart:
             self.restarts.append(self.round)
 
@@ -145,6 +156,8 @@ class Ledger:
             self.problems.append(f"{name}: {kind} was accepted, but no attempt runs: it was ended before")
         elif running.proof != tuple(proof):
             self.problems.append(f"{name}: {kind} was accepted from an attempt that another has replaced")
+        if kind == "back":
+            self.first.pop((self.round, name), None)
         if verdict == "retrying" or kind not in ENDS:
             return
         if (before := self.accepted.get(name)) is not None and before.round == self.round:
@@ -154,6 +167,7 @@ class Ledger:
     def _began(self, queue: str, job_id: str, proof: tuple[str, str], now: int) -> None:
         name = self.name_of(job_id)
         self.begun += 1
+        self.first.setdefault((self.round, name), now)
         before = self.running.get(job_id)
         if before is not None and before.round == self.round and self.latest - before.heard < self.lock_ms:
             ago = self.latest - before.heard
@@ -181,6 +195,13 @@ class Ledger:
         policy_of = {name: str(one.on_failure) for name, one in self.nodes.items()}
         if not may_begin(node, ends, policy_of):
             self.problems.append(f"{node.name} ({node.rule}) begins after {ends} of {list(node.after)}")
+
+    def forget(self) -> None:
+        """Nothing of the flow is left: what follows is another one."""
+        for table in (self.accepted, self.running, self.started, self.first, self.restarts, self.expected):
+            table.clear()
+        self.round, self.was_cancelled = 0, False
+        self.client.unlink(self.home.key("events"))
 
     def check_inputs(self, name: str, token: str, inputs: Mapping[str, Any]) -> None:
         """A handler gets the results of its completed dependencies, none missing and no others."""

@@ -67,6 +67,21 @@ _FREED = """
   else
 """
 _COUNTED = "L.hashes.add(key, 'completed', removed)"
+
+
+def _keep_time(*_: Any) -> str:
+    """No flow has a deadline."""
+    return ""
+
+
+_DEADLINE = "local record = redis.call('HMGET', key, 'state', 'deadline')\n  if record[1] == 'running' then"
+_TIMED_OUT = (
+    "fail_and_notify(flow, ref, reason, now)\n  L.dead_letters.note(prefix, job_id, now)\n  L.advance"
+)
+_LOOKED_AT = "cost, is_suspect = L.blocked.check(c.flow, c.key, ref, c.now)"
+_REMOVED = "  remove_job(ref, flow_id)\n    L.due"
+_IS_ENDING = "if new ~= 'staging' and new ~= 'running' and record[2] then"
+_HAS_BEGUN = "or STARTED[job[1]] or has_begun then"
 _IS_ENDED = "if not job or not job.state or ENDED[job.state] or"
 
 MUTATIONS: Final = (
@@ -97,5 +112,24 @@ MUTATIONS: Final = (
         "portable",
         patched=((advance, "_release", _release_nothing),),
     ),
-    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=220),
+    Mutation(
+        "retention removes a flow that runs",
+        "staged",
+        ((_IS_ENDING, "if new ~= 'staging' and record[2] then"),),
+    ),
+    Mutation("the jobs of a removed flow stay", "staged", ((_REMOVED, "  L.due"),)),
+    Mutation("a deadline is ignored", "staged", ((_DEADLINE, _DEADLINE.replace("'running'", "'staging'")),)),
+    Mutation(
+        "a queue timeout leaves dependents waiting, and the supervisor looks at none",
+        "staged",
+        (
+            (_TIMED_OUT, _TIMED_OUT.replace("_and_notify", "_node")),
+            (_LOOKED_AT, "cost, is_suspect = 0, false"),
+        ),
+    ),
+    Mutation("a queue timeout ends what has begun", "staged", ((_HAS_BEGUN, "then"),)),
+    Mutation(
+        "the deadline of a portable flow is ignored", "portable", patched=((advance, "_stopped", _keep_time),)
+    ),
+    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=9190),
 )

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from glidemq_orchestrate import Dependency, FlowNode
 from tests.rule_oracle import counts_as, verdicts
 
 Ends = Mapping[str, str]
+# Rules that need not wait for all dependencies: any of these effects is enough, or nothing is needed.
+EARLY: Final[Mapping[str, frozenset[str]]] = {
+    "always": frozenset(),
+    "one_success": frozenset({"completed"}),
+    "one_failed": frozenset({"failed"}),
+    "one_done": frozenset({"completed", "failed"}),
+}
 
 
 def effects(node: FlowNode, ends: Ends, policy_of: Mapping[str, str]) -> list[str]:
@@ -30,13 +38,8 @@ def may_begin(node: FlowNode, ends: Ends, policy_of: Mapping[str, str]) -> bool:
     seen = effects(node, ends, policy_of)
     if len(seen) == len(node.after):
         return not node.after or "run" in verdicts(node.rule, seen)
-    early = {
-        "always": True,
-        "one_success": "completed" in seen,
-        "one_failed": "failed" in seen,
-        "one_done": "completed" in seen or "failed" in seen,
-    }
-    return early.get(node.rule, False)
+    early = EARLY.get(node.rule)
+    return early is not None and (not early or bool(early.intersection(seen)))
 
 
 def outcomes(nodes: Sequence[FlowNode], fates: Ends) -> list[dict[str, str]]:

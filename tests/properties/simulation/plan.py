@@ -16,7 +16,10 @@ JOB: Final = "work"
 _RULES: Final = ["all_success"] * 12 + list(Rule)
 _POLICIES: Final = [None] * 6 + list(OnFailure)
 _ENDS: Final = ["completed"] * 6 + ["failed", "failed", "skipped"]
-_STEPS: Final = ["cancel", "cancel", "retry_failed", "retry_failed", "restart", "extend"]
+_STEPS: Final = ["cancel", "cancel", "retry_failed", "retry_failed", "restart", "attach", "extend"]
+# How often a plan has a limit of each kind.
+_LIMITED: Final = 0.25
+_QUEUE_TIMEOUTS: Final = [50, 400, 1_500, 5_000]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Plan:
         heals: Handlers that fail do not after a retry.
         faults: What breaks.
         abandons: The submission is not repeated when its process dies.
+        late: A queue that no worker serves in the first ms.
+        comes_back: The flow is submitted again when nothing is left of it.
     """
 
     path: Path
@@ -59,6 +64,8 @@ class Plan:
     heals: bool = False
     faults: Faults = field(default_factory=Faults)
     abandons: bool = False
+    late: tuple[str, int] = ("", 0)
+    comes_back: bool = False
 
     @property
     def reach(self) -> Reach:
@@ -69,6 +76,20 @@ class Plan:
     def queues(self) -> tuple[str, ...]:
         """All queues, also those without a node."""
         return QUEUES[self.path]
+
+
+def lasting(ms: int | None) -> timedelta | None:
+    """So many ms."""
+    return None if ms is None else timedelta(milliseconds=ms)
+
+
+def fate(node: FlowNode) -> str:
+    """How a node ends that runs."""
+    assert isinstance(node.data, dict)
+    limit = node.options.timeout
+    if limit is not None and timedelta(milliseconds=int(str(node.data["ms"]))) > limit:
+        return "failed"
+    return str(node.data["end"])
 
 
 def node_data(
@@ -95,12 +116,20 @@ def draw_plan(choices: Choices, path: Path) -> Plan:
         pause=choices.pick([0.0, rates / 2]),
         jump=choices.pick([0.0, 0.002]),
     )
-    names = ["cancel", "retry_failed", "restart"] if path == "portable" else _STEPS
+    names = [name for name in _STEPS if name != "extend"] if path == "portable" else _STEPS
     count = choices.pick([0, 0, 1, 2, 3])
     steps = sorted((choices.between(0, 4_000), choices.pick(names)) for _ in range(count))
+    spec = FlowSpec(
+        "any",
+        _draw_nodes(choices, path),
+        fail_fast=choices.chance(0.15),
+        deadline=_draw_limit(choices, [30, 600, 2_000, 8_000]),
+        retention=_draw_limit(choices, [0, 100, 2_000, 6_000]),
+        queue_timeout=_draw_limit(choices, _QUEUE_TIMEOUTS),
+    )
     return Plan(
         path,
-        FlowSpec("any", _draw_nodes(choices, path), fail_fast=choices.chance(0.15)),
+        spec,
         workers=choices.between(1, 2),
         supervisors=choices.between(0, 1),
         submitters=choices.pick([1, 1, 1, 2]),
@@ -108,7 +137,13 @@ def draw_plan(choices: Choices, path: Path) -> Plan:
         heals=choices.chance(0.5),
         faults=faults,
         abandons=choices.chance(0.05),
+        late=(choices.pick(QUEUES[path]), choices.pick([2_000, 9_000])) if choices.chance(0.2) else ("", 0),
+        comes_back=spec.retention is not None and choices.chance(0.3),
     )
+
+
+def _draw_limit(choices: Choices, ms: list[int]) -> timedelta | None:
+    return lasting(choices.pick(ms)) if choices.chance(_LIMITED) else None
 
 
 def _draw_nodes(choices: Choices, path: Path) -> list[FlowNode]:
@@ -123,7 +158,7 @@ def _draw_nodes(choices: Choices, path: Path) -> list[FlowNode]:
             first=first,
             later=choices.chance(0.1),
             grows=path == "staged" and choices.chance(0.1),
-            ms=choices.pick([0, 0, 5, 50, 400, 3_000]),
+            ms=choices.pick([0, 0, 5, 50, 400, 3_000, 3_000, 9_000]),
         )
         nodes.append(
             FlowNode(
@@ -135,6 +170,7 @@ def _draw_nodes(choices: Choices, path: Path) -> list[FlowNode]:
                 options=_draw_options(choices, path, first),
                 rule=choices.pick(_RULES),
                 on_failure=choices.pick(_POLICIES) or "fail",
+                queue_timeout=lasting(choices.pick(_QUEUE_TIMEOUTS)) if choices.chance(0.1) else None,
             )
         )
     return nodes
@@ -150,4 +186,5 @@ def _draw_options(choices: Choices, path: Path, first: int) -> JobOptions:
     elif place == "ordering":
         more = {"ordering": Ordering("k", concurrency=choices.between(1, 2))}
     delay = timedelta(milliseconds=choices.pick([0, 0, 0, 0, 40, 900]))
-    return JobOptions(attempts=first + 1, delay=delay, **more)
+    timeout = lasting(choices.pick([40, 1_000, 5_000])) if choices.chance(0.1) else None
+    return JobOptions(attempts=first + 1, delay=delay, timeout=timeout, **more)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._io.repeats import PAUSES
 from glidemq_orchestrate._io.slots import target
+from glidemq_orchestrate._ops.worker.supervise import LOCK_TTL_MS
 from glidemq_orchestrate._protocol.call import Batch, Call, Op
 from glidemq_orchestrate.errors import ConnectionFailed, GlideMQError, OutcomeUnknown
 from tests.properties.simulation.choices import Choices
@@ -82,6 +83,7 @@ class Scheduler:
         processes: Those that live.
         problems: Errors that nobody expects.
         steps: How many calls were made.
+        disturbed_ms: For how long, at most, faults kept everybody from working.
     """
 
     store: Store
@@ -94,6 +96,7 @@ class Scheduler:
     processes: list[Process] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     steps: int = 0
+    disturbed_ms: int = 0
     _news: int = 0
     _due: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
     _late: list[tuple[str, Call[Any]]] = field(default_factory=list)
@@ -193,7 +196,7 @@ class Scheduler:
             self._deliver_late()
             return
         if self.faults.jump and self.choices.chance(self.faults.jump):
-            self.now += self.choices.pick([1, 30, self.lock_ms // 2, self.lock_ms + 1, 5 * self.lock_ms])
+            self.jump(self.choices.pick([1, 30, self.lock_ms // 2, self.lock_ms + 1, 5 * self.lock_ms]))
             self.choices.note(f"time jumps to +{self.now - START_MS} ms")
             return
         if self.choices.chance(0.03):
@@ -203,6 +206,11 @@ class Scheduler:
             self._resume(process, task, None)
         else:
             self._send(process, task)
+
+    def jump(self, ms: int) -> None:
+        """Let time pass at once, for everybody."""
+        self.now += ms
+        self.disturbed_ms += ms
 
     def _send(self, process: Process, task: Task) -> None:
         """Send one call of the task's request, or let something break."""
@@ -261,6 +269,7 @@ class Scheduler:
         elif faults.pause and chance(faults.pause):
             ms = self.choices.pick([self.lock_ms // 2, self.lock_ms + 100, 4 * self.lock_ms])
             process.still_until = self.now + ms
+            self.disturbed_ms += ms + LOCK_TTL_MS
             self.choices.note(f"{process.name} stands still for {ms} ms before {call.place}")
         else:
             return False
@@ -268,6 +277,7 @@ class Scheduler:
 
     def _lose(self, process: Process, task: Task) -> None:
         """The connection breaks: what is left of the request arrives, now or late, or does not."""
+        self.disturbed_ms += 2_000
         is_untouched = len(task.todo) == len(task.calls)
         how = self._break(task, f"{task.name} loses its connection")
         if task.tries < len(PAUSES) and all(one.repeatable for one in task.calls):
@@ -310,6 +320,7 @@ class Scheduler:
     def kill(self, process: Process) -> None:
         """End a process; its successor begins after a while."""
         process.die()
+        self.disturbed_ms += 2 * self.lock_ms + LOCK_TTL_MS
         if process.again is not None:
             self.after(self.choices.between(0, 2 * self.lock_ms), process.again)
 

@@ -95,11 +95,13 @@ class Store:
         self.client.function_load(simulated(mutate(library(ORCHESTRATE).source)), replace=True)
         self.reset(1)
 
-    def reset(self, seed: int, observer: Observer | None = None) -> None:
-        """Empty the server and seed its dice."""
+    def reset(
+        self, seed: int, observer: Observer | None = None, before: Callable[[Call[Any]], None] | None = None
+    ) -> None:
+        """Empty the server and seed its dice. Observers see each call: before it, and with its reply."""
         self.client.flushdb()
         self.client.fcall("gmo_sim_seed", 0, seed)
-        self.observer = observer
+        self.observer, self.before = observer, before
         self._until: dict[str, int] = {}
         self._since: dict[tuple[str, str], int] = {}
 
@@ -128,6 +130,8 @@ class Store:
             self._send(("UNLINK", key))
         name = str(call.words[1]) if call.words[0] == "FCALL" else ""
         aged = self._age(call.words, now) if name == "gmo_reclaim" else []
+        if self.before is not None:
+            self.before(call)
         reply = self._send(self._endless(call.words))
         if not isinstance(reply, Exception):
             self._note_life(call.words, reply, now)
@@ -136,6 +140,10 @@ class Store:
             if self.observer is not None:
                 self.observer(call, reply)
         return reply
+
+    def ends_by_itself(self, key: str) -> bool:
+        """Whether a key has a time to live."""
+        return key in self._until
 
     def _send(self, words: tuple[Word, ...]) -> Any:
         try:
@@ -164,6 +172,9 @@ class Store:
                 self._until.pop(str(key), None)
         elif words[0] == "FCALL" and words[1] == "glidemq_unlock" and reply:
             self._until.pop(str(words[3]), None)
+        elif words[0] == "FCALL" and words[1] == "gmo_sweep" and int(reply[2]):
+            record = f"{str(words[3]).removesuffix('s')}:{reply[1]}"
+            self._until[record] = now + int(reply[2])
         elif self._endless(words) is not words and reply:
             key = str(words[3] if words[0] == "FCALL" else words[1])
             ms = words[words.index("PX") + 1] if words[0] == "SET" else words[5 if words[0] == "FCALL" else 2]

@@ -8,7 +8,7 @@ from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op
-from glidemq_orchestrate.errors import FlowEnded, FlowIncomplete, FlowNotFound, TransportError
+from glidemq_orchestrate.errors import FlowEnded, FlowExpired, FlowIncomplete, FlowNotFound, TransportError
 from glidemq_orchestrate.flows.checked import check_flow
 from tests.properties.simulation.ledger import FLOW, PREFIX
 from tests.properties.simulation.plan import JOB, Plan, node_data
@@ -26,12 +26,13 @@ class Users:
         is_submitted: A submission has returned.
         is_extended: An extension has returned, or may have taken effect.
         is_gone: A submission was given up for good.
+        is_told_expired: Somebody was told that the jobs of the flow were removed.
     """
 
     def __init__(self, scheduler: Scheduler, plan: Plan) -> None:
         self.scheduler, self.plan = scheduler, plan
         self.running: set[str] = set()
-        self.is_submitted = self.is_extended = self.is_gone = False
+        self.is_submitted = self.is_extended = self.is_gone = self.is_told_expired = False
 
     def submit(self, name: str = "submitter") -> None:
         """Submit the flow, by a process that repeats until it is done."""
@@ -73,8 +74,14 @@ class Users:
     def _step(self, what: str) -> Program:
         for _ in range(20):
             try:
+                if what == "attach":
+                    yield from self._submission()
+                    return
                 ref = yield from backend.find(PREFIX, FLOW)
                 yield from self._act(ref, what)
+            except FlowExpired:
+                self.is_told_expired = True
+                return
             except (TransportError, FlowNotFound):
                 yield Sleep(self.scheduler.choices.between(50, 1_000))
             else:

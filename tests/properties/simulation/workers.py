@@ -21,6 +21,7 @@ from glidemq_orchestrate._protocol.flows.nodes import read_results
 from glidemq_orchestrate._protocol.worker.exchange import MOST_NODES, Answer, Kind, Outcome, Request
 from glidemq_orchestrate.errors import GlideMQError, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.core import judge_error, judge_result, refuse
 from glidemq_orchestrate.worker.feed import BLOCK_MS
@@ -45,6 +46,7 @@ class SimulatedWorker:
         ledger: Tells handlers in which round they run, and collects what they find wrong.
         queues: The names of its queues.
         heals: Handlers that fail do not after a retry.
+        late: A queue that it does not fetch from before a time.
         again: Begins its successor after a kill.
     """
 
@@ -55,11 +57,12 @@ class SimulatedWorker:
         queues: Sequence[str],
         *,
         heals: bool,
+        late: tuple[str, int] = ("", 0),
         again: Callable[[], None] | None,
     ) -> None:
         token = scheduler.choices.token()
         self.id = f"gmo-worker-{token}"
-        self.scheduler, self.ledger, self.heals = scheduler, ledger, heals
+        self.scheduler, self.ledger, self.heals, self.late = scheduler, ledger, heals, late
         self.queues = {name: QueueKeys(PREFIX, name) for name in queues}
         self.held: dict[tuple[str, str], Attempt] = {}
         self.outbox: dict[str, list[Outcome]] = {name: [] for name in queues}
@@ -163,6 +166,8 @@ class SimulatedWorker:
 
     def _feed(self, name: str, keys: QueueKeys) -> Program:
         is_dry = False
+        while name == self.late[0] and self.scheduler.now < self.late[1] and not self.closing:
+            yield Sleep(max(self.late[1] - self.scheduler.now, 0))
         while True:
             outcomes, self.outbox[name] = self.outbox[name][:MOST_NODES], self.outbox[name][MOST_NODES:]
             wanted = 0 if self.closing or (is_dry and not outcomes) else max(CONCURRENCY - len(self.held), 0)
@@ -223,9 +228,15 @@ class SimulatedWorker:
         """The handler of a node; its data say how it ends."""
         self._check_inputs(attempt)
         data = json.loads(attempt.data)
-        if data["ms"]:
-            yield Sleep(data["ms"])
-        outcome = yield from self._run_user_code(attempt, data)
+        limit = attempt.options.timeout
+        if limit is not None and data["ms"] > milliseconds(limit):
+            yield Sleep(milliseconds(limit))
+            error = TimeoutError(f"still running after {limit}")
+            outcome = judge_error(attempt, error, 0.0, now_ms=self.scheduler.now)
+        else:
+            if data["ms"]:
+                yield Sleep(data["ms"])
+            outcome = yield from self._run_user_code(attempt, data)
         key = attempt.queue, attempt.job_id
         del self._handlers[key], self.held[key]
         self._report(outcome)

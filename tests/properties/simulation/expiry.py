@@ -1,0 +1,139 @@
+"""What becomes of a flow after its retention: watched from beside the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.call import Call
+from glidemq_orchestrate.errors import FlowExpired, FlowNotFound
+from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.keys import flow_home
+from tests.properties.simulation.ledger import FLOW, PREFIX
+from tests.properties.simulation.limits import in_ms
+from tests.properties.simulation.plan import Plan
+from tests.properties.simulation.scheduler import Scheduler
+
+TOMBSTONE_MS: Final = 31 * 24 * 3_600_000
+
+
+class Expiry:
+    """The end of a flow with a retention.
+
+    Args:
+        plan: What was drawn.
+        scheduler: The world.
+        ref: Where the flow is.
+        check: Compares an ended flow with its plan, while its jobs are there.
+
+    Attributes:
+        ended: The flow as it was when it ended last.
+        problems: What is not as it must be.
+        is_gone: The tombstone has ended.
+    """
+
+    def __init__(
+        self, plan: Plan, scheduler: Scheduler, ref: FlowRef, check: Callable[[FlowRef], Iterator[str]]
+    ) -> None:
+        self.plan, self.scheduler, self.ref, self.check = plan, scheduler, ref, check
+        self.client = scheduler.store.client
+        self.record, self.claim = ref.home.flow(FLOW), flow_home(PREFIX, FLOW)
+        self.ended: FlowStatus | None = None
+        self.problems: list[str] = []
+        self.is_gone = self._is_looking = False
+
+    def reset(self) -> None:
+        """Forget a flow of which nothing is left."""
+        self.ended, self.is_gone = None, False
+
+    # --- while it happens ---
+
+    def before(self, call: Call[Any]) -> None:
+        """A staged flow may be removed by this call: only one that has ended, after its retention."""
+        if self._is_looking or self.plan.spec.retention is None or call.words[0] != "FCALL":
+            return
+        if call.words[1] == "gmo_sweep" and self.ref.path == "staged":
+            state, expired = self.client.hmget(self.record, "state", "expired_at")
+            if state is not None and FlowState(state).is_terminal and expired is None:
+                self._look()
+
+    def after(self, call: Call[Any], reply: Any) -> None:
+        """A portable flow may have ended by this call."""
+        if self._is_looking or self.plan.spec.retention is None or call.words[0] != "HSETNX" or not reply:
+            return
+        if str(call.words[2]).startswith("end:"):
+            self._look()
+
+    def _look(self) -> None:
+        self._is_looking = True
+        self.problems += self.check(self.ref)
+        self.ended = self._status()
+        self._is_looking = False
+
+    def _status(self) -> FlowStatus:
+        status: FlowStatus = self.scheduler.run(backend.backend_of(self.ref).status(self.ref))
+        return status
+
+    # --- afterwards ---
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether its jobs were removed, or are being removed."""
+        return self.client.hget(self.record, "expired_at") is not None
+
+    def is_over(self) -> bool:
+        """Whether only the tombstone is left, and that ends by itself."""
+        is_listed = self.client.zscore(self.ref.home.key("gmo:portable:expiring"), FLOW) is not None
+        return self.is_expired and self.scheduler.store.ends_by_itself(self.record) and not is_listed
+
+    def tombstone_problems(self) -> Iterator[str]:
+        """The outcome can be read, the rest is gone, and nothing else is left."""
+        limit, now = self.plan.spec.retention, self._status()
+        expired = int(self.client.hget(self.record, "expired_at"))
+        if limit is None or self.ended is None:
+            yield f"the flow was removed, and it had not ended or has no retention: {now}"
+            return
+        if expired < in_ms(self.ended.finished_at) + milliseconds(limit):
+            yield f"the flow was removed before its retention: at {expired}, {self.ended}"
+        if _outcome(now) != _outcome(self.ended):
+            yield f"the tombstone is {now}, the flow was {self.ended}"
+        on = backend.backend_of(self.ref)
+        for read in (on.nodes, on.results):
+            with suppress(FlowExpired):
+                yield f"of a removed flow can be read: {self.scheduler.run(read(self.ref))}"
+        yield from self._left({self.record, self.claim})
+
+    def nothing_problems(self) -> Iterator[str]:
+        """After the tombstone the id is free, and nothing is left."""
+        self.is_gone = True
+        try:
+            yield f"the flow is still there: {self.scheduler.run(backend.find(PREFIX, FLOW))}"
+        except FlowNotFound:
+            yield from self._left(set())
+
+    def _left(self, known: set[str]) -> Iterator[str]:
+        ids = [key for key in self.client.keys("*") if f":{FLOW}~" in key or key.endswith(f"flow:{FLOW}")]
+        if left := {*ids, *self.client.keys(f"*gmo:flow:{FLOW}:*"), *self.client.keys("*gmo:home:*")} - known:
+            yield f"the flow was removed, and there is {sorted(left)}"
+        for key in self.client.keys("*"):
+            kind = self.client.type(key)
+            members = self.client.zrange(key, 0, -1) if kind == "zset" else ()
+            members = self.client.smembers(key) if kind == "set" else members
+            if key.endswith("gmo:expiring") and self.record in known:
+                continue
+            if listed := [
+                one for one in members if one == FLOW or f"{FLOW}~" in one or one.endswith(f"\n{FLOW}")
+            ]:
+                yield f"the flow was removed, and {key} has {listed}"
+
+
+def _outcome(status: FlowStatus) -> tuple[object, ...]:
+    """What a tombstone keeps."""
+    return (
+        status.state, status.total, status.completed, status.failed, status.skipped, status.reason,
+        status.finished_at, status.generation
+    )  # fmt: skip
