@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
 from glidemq_orchestrate._io.confirming import followed, judged
-from glidemq_orchestrate._io.connect import async_pool
+from glidemq_orchestrate._io.connect import async_pool, opened_async
 from glidemq_orchestrate._io.packing import outcome, pack, put_back, sort_out
+from glidemq_orchestrate._io.pool import Pool
 from glidemq_orchestrate._io.repeats import PAUSES, Delivered
 from glidemq_orchestrate._io.topology import Parcel, Received, Replies, Single, Topology, topology_of
 from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
@@ -28,7 +29,7 @@ class AsyncDriver:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._topology = topology_of(settings)
-        self._pools: dict[tuple[Endpoint, bool], ConnectionPool] = {}
+        self._pools: dict[tuple[Endpoint, bool], Pool[AbstractConnection]] = {}
         self._has_replied, self._closings = False, 0
 
     async def run(self, op: Op[T]) -> T:
@@ -45,7 +46,8 @@ class AsyncDriver:
         """Close every connection; a later use opens new ones."""
         self._closings += 1
         for pool in list(self._pools.values()):
-            await pool.disconnect()
+            for connection in pool.every():
+                await connection.disconnect()
 
     async def _run(self, op: Op[T], topology: Topology) -> T:
         """Send the operation the reply to each of its requests, or raise the error in it."""
@@ -114,27 +116,36 @@ class AsyncDriver:
 
     async def _exchange(self, parcel: Parcel) -> Replies:
         """Send a parcel on one connection and read its replies; closes the connection if that fails."""
-        settings, pool = self._settings, self._pool(parcel)
+        pool = self._pool(parcel)
+        connection = pool.take()
+        is_sound = False
+        try:
+            await self._open(connection, parcel)
+            replies = await self._converse(connection, parcel)
+            is_sound = self._has_replied = True
+        finally:  # also when cancelled: half a reply may be on its way
+            for unwanted in pool.put(connection, is_sound=is_sound):
+                await unwanted.disconnect(nowait=True)
+        return replies
+
+    async def _open(self, connection: AbstractConnection, parcel: Parcel) -> None:
+        settings = self._settings
         try:
             async with asyncio.timeout(settings.connect_timeout + settings.socket_timeout):
-                connection = await pool.get_connection()  # type: ignore[no-untyped-call]
+                await opened_async(connection)
         except Exception as exc:
             raise not_connected(settings, parcel.place, exc) from exc
-        done = False
+
+    async def _converse(self, connection: AbstractConnection, parcel: Parcel) -> Replies:
+        settings = self._settings
         limit = settings.socket_timeout + sum(call.blocks_for or 0 for call in parcel.calls)
         try:
             async with asyncio.timeout(limit):
                 packed = [call.packed or pack(call.words) for call in parcel.calls]
                 await connection.send_packed_command(packed)
-                replies = [await self._reply(connection) for _ in parcel.calls]
-            done = self._has_replied = True
+                return [await self._reply(connection) for _ in parcel.calls]
         except Exception as exc:
             raise broken(settings, parcel.place, exc) from exc
-        finally:
-            if not done:  # also when cancelled: half a reply may be on its way
-                await connection.disconnect(nowait=True)
-            await pool.release(connection)
-        return replies
 
     async def _reply(self, connection: AbstractConnection) -> Any:
         try:
@@ -142,7 +153,7 @@ class AsyncDriver:
         except ResponseError as exc:
             return refused(exc)
 
-    def _pool(self, parcel: Parcel) -> ConnectionPool:
+    def _pool(self, parcel: Parcel) -> Pool[AbstractConnection]:
         key = (parcel.place, parcel.sentinel)
         if key not in self._pools:
             self._pools[key] = async_pool(self._settings, parcel.place, sentinel=parcel.sentinel)

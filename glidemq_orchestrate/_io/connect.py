@@ -1,4 +1,4 @@
-"""Pools of connections to one server, blocking and asyncio."""
+"""Connections to one server, blocking and asyncio."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import encodings.idna  # noqa: F401
 import importlib.readers
 import importlib.resources.readers  # noqa: F401
 import secrets  # noqa: F401
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,46 +16,79 @@ import redis.asyncio.connection as aio
 import redis.asyncio.retry
 from redis import connection as sync
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from glidemq_orchestrate._io.packing import ESCAPES
+from glidemq_orchestrate._io.pool import Pool
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
-MAX_CONNECTIONS: Final = 100_000  # as many as there are waiters: redis-py refuses the 101st by default
+UNASKED: Final = "the server sent something before any call, or closed the connection"
+
+
+def opened(connection: sync.AbstractConnection) -> None:
+    """Make a connection ready for a call: connected, and nothing has arrived that no call has asked for."""
+    for _ in range(2):
+        connection.connect()  # type: ignore[no-untyped-call]
+        try:
+            if not connection.can_read():
+                return
+        except (RedisError, OSError):
+            pass
+        connection.disconnect()  # type: ignore[no-untyped-call]
+    raise RedisConnectionError(UNASKED)
+
+
+async def opened_async(connection: aio.AbstractConnection) -> None:
+    """See ``opened``."""
+    for _ in range(2):
+        await connection.connect()  # type: ignore[no-untyped-call]
+        try:
+            if not await connection.can_read():
+                return
+        except (RedisError, OSError):
+            pass
+        await connection.disconnect()
+    raise RedisConnectionError(UNASKED)
 
 
 def sync_pool(
     settings: ConnectionSettings, place: Endpoint, *, sentinel: bool = False
-) -> sync.ConnectionPool:
-    """A pool of blocking connections."""
+) -> Pool[sync.AbstractConnection]:
+    """The blocking connections to a server."""
     options = _options(settings, place, sentinel=sentinel)
     if place.port:
         options["socket_keepalive"] = True
     if _waits_for_greeting(options, settings):
         options["redis_connect_func"] = _greet
-    return sync.ConnectionPool(
-        connection_class=_kind(sync, settings, place),
-        socket_timeout=settings.socket_timeout,
-        retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
-        **options,
+    return Pool(
+        partial(
+            _kind(sync, settings, place),
+            socket_timeout=settings.socket_timeout,
+            retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
+            **options,
+        )
     )
 
 
 def async_pool(
     settings: ConnectionSettings, place: Endpoint, *, sentinel: bool = False
-) -> aio.ConnectionPool:
-    """A pool of connections for one event loop."""
+) -> Pool[aio.AbstractConnection]:
+    """The connections of one event loop to a server."""
     options = _options(settings, place, sentinel=sentinel)
     if _waits_for_greeting(options, settings):
         options["redis_connect_func"] = _greet_async
-    return aio.ConnectionPool(
-        connection_class=_kind(aio, settings, place),
-        # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation, and the
-        # cancelled task would run for ever. Every exchange has our own time limit instead.
-        socket_timeout=None,
-        retry=redis.asyncio.retry.Retry(NoBackoff(), 0),
-        **options,
+    return Pool(
+        partial(
+            _kind(aio, settings, place),
+            # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation, and
+            # the cancelled task would run for ever. Every exchange has our own time limit instead.
+            socket_timeout=None,
+            retry=redis.asyncio.retry.Retry(NoBackoff(), 0),
+            **options,
+        )
     )
 
 
@@ -69,7 +103,6 @@ def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -
     if settings.tls:
         _check_files(settings)
     options: dict[str, Any] = {
-        "max_connections": MAX_CONNECTIONS,
         "decode_responses": True,
         "encoding_errors": ESCAPES,
         "protocol": 2,

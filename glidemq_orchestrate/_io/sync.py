@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from redis import ConnectionPool
 from redis.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
 from glidemq_orchestrate._io.confirming import followed, judged
-from glidemq_orchestrate._io.connect import sync_pool
+from glidemq_orchestrate._io.connect import opened, sync_pool
 from glidemq_orchestrate._io.packing import outcome, pack, put_back, sort_out
+from glidemq_orchestrate._io.pool import Pool
 from glidemq_orchestrate._io.repeats import PAUSES, Delivered
 from glidemq_orchestrate._io.topology import Parcel, Received, Replies, Single, Topology, topology_of
 from glidemq_orchestrate._io.translate import broken, not_connected, refused, unread
@@ -30,7 +30,7 @@ class SyncDriver:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._topology = topology_of(settings)
-        self._pools: dict[tuple[Endpoint, bool], ConnectionPool] = {}
+        self._pools: dict[tuple[Endpoint, bool], Pool[AbstractConnection]] = {}
         self._making = threading.Lock()
         self._has_replied, self._closings = False, 0
 
@@ -49,7 +49,8 @@ class SyncDriver:
         with self._making:
             pools = list(self._pools.values())
         for pool in pools:
-            pool.disconnect()
+            for connection in pool.every():
+                connection.disconnect()  # type: ignore[no-untyped-call]
 
     def _run(self, op: Op[T], topology: Topology) -> T:
         """Send the operation the reply to each of its requests, or raise the error in it."""
@@ -114,24 +115,31 @@ class SyncDriver:
 
     def _exchange(self, parcel: Parcel) -> Replies:
         """Send a parcel on one connection and read its replies; closes the connection if that fails."""
-        settings, pool = self._settings, self._pool(parcel)
+        pool = self._pool(parcel)
+        connection = pool.take()
+        is_sound = False
         try:
-            connection = pool.get_connection()
+            self._open(connection, parcel)
+            replies = self._converse(connection, parcel)
+            is_sound = self._has_replied = True
+        finally:
+            for unwanted in pool.put(connection, is_sound=is_sound):
+                unwanted.disconnect()  # type: ignore[no-untyped-call]
+        return replies
+
+    def _open(self, connection: AbstractConnection, parcel: Parcel) -> None:
+        try:
+            opened(connection)
         except Exception as exc:
-            raise not_connected(settings, parcel.place, exc) from exc
-        done = False
+            raise not_connected(self._settings, parcel.place, exc) from exc
+
+    def _converse(self, connection: AbstractConnection, parcel: Parcel) -> Replies:
         try:
             packed = [call.packed or pack(call.words) for call in parcel.calls]
             connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
-            replies = [self._reply(connection, call) for call in parcel.calls]
-            done = self._has_replied = True
+            return [self._reply(connection, call) for call in parcel.calls]
         except Exception as exc:
-            raise broken(settings, parcel.place, exc) from exc
-        finally:
-            if not done:
-                connection.disconnect()  # type: ignore[no-untyped-call]
-            pool.release(connection)
-        return replies
+            raise broken(self._settings, parcel.place, exc) from exc
 
     def _reply(self, connection: AbstractConnection, call: Call[Any]) -> Any:
         try:
@@ -141,7 +149,7 @@ class SyncDriver:
         except ResponseError as exc:
             return refused(exc)
 
-    def _pool(self, parcel: Parcel) -> ConnectionPool:
+    def _pool(self, parcel: Parcel) -> Pool[AbstractConnection]:
         key = (parcel.place, parcel.sentinel)
         pool = self._pools.get(key)
         if pool is None:

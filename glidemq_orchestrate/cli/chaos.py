@@ -17,7 +17,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from glidemq_orchestrate.cli.shell import AsJson, console, errors, reports_errors, say_json, seconds
+from glidemq_orchestrate.cli.shell import (
+    AllowImport,
+    AsJson,
+    console,
+    errors,
+    reports_errors,
+    say_json,
+    seconds,
+)
 from glidemq_orchestrate.testing.chaos.campaign import run_chaos
 from glidemq_orchestrate.testing.chaos.named import find
 from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding
@@ -70,6 +78,7 @@ def run(
     queue: Annotated[
         list[str] | None, typer.Option(help="A queue of nodes that handlers add. Repeatable.")
     ] = None,
+    allow_import: AllowImport = None,
     lease: Annotated[
         float,
         typer.Option(
@@ -101,8 +110,9 @@ def run(
             file, app=app, runs=runs, seed=seed, only=only_run or (), effects=effect or (),
             acts=strike or tuple(Act), check=find(check, "check").function if check else None,
             at_once=at_once, workers=workers, concurrency=concurrency, queues=queue or (),
-            lease=timedelta(seconds=lease), timeout=timedelta(seconds=timeout), keep=keep,
-            may_fail=may_fail, progress=status.update if errors.is_terminal else _slowly(),
+            allow_import=allow_import or (), lease=timedelta(seconds=lease),
+            timeout=timedelta(seconds=timeout), keep=keep, may_fail=may_fail,
+            progress=status.update if errors.is_terminal else _slowly(),
         )  # fmt: skip
     if as_json:
         say_json(asdict(report) | {"safe": report.is_safe})

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from glidemq_orchestrate.cli.shell import (
+    AllowImport,
     Level,
     LogLevel,
     Prefix,
@@ -90,13 +91,7 @@ def worker(
         float,
         typer.Option(parser=seconds(), metavar="SECONDS", help="Grace period for running jobs at shutdown."),
     ] = 10,
-    allow_import: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Package from which spark.python jobs may import functions. Repeatable; "
-            "the packages of --app by default."
-        ),
-    ] = None,
+    allow_import: AllowImport = None,
     prefix: Prefix = DEFAULT_PREFIX,
     log_level: Level = LogLevel.INFO,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,

@@ -51,6 +51,13 @@ Url = Annotated[
     ),
 ]
 Prefix = Annotated[str, typer.Option(help="Prefix of all keys, as in glide-mq.")]
+AllowImport = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Package from which spark.python jobs may import functions. Repeatable; "
+        "the packages of --app by default."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

@@ -14,7 +14,7 @@ _Read = Literal[
 _Payload = Literal["data", "returnvalue"]
 _Else = Literal[
     "parentIds", "parentQueues", "lastActive", "suspendReason", "suspendedAt", "suspendTimeout", "signals",
-    "gmo:token", "gmo:entry", "gmo:round", "gmo:skipped", "gmo:queue_timeout", "gmo:unhandled",
+    "gmo:token", "gmo:entry", "gmo:round", "gmo:skipped", "gmo:begun", "gmo:queue_timeout", "gmo:unhandled",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]
 """The fields by their names; those with ``gmo:`` are ours. Fields of one thing each (``usage:<category>``,

@@ -90,6 +90,8 @@ completed: active > completed
     glidemq_complete glidemq_completeAndFetchNext gmo_finish_and_fetch
 completed late: waiting failed > completed
     glidemq_complete
+failed again: completed > failed
+    gmo_settle_foreign
 failed: active > failed
     glidemq_fail glidemq_rateLimitGroup gmo_finish_and_fetch
 requeued: active > delayed
@@ -113,8 +115,8 @@ stalled: active > waiting
 stalled: active > failed
     glidemq_reclaimStalled glidemq_reclaimStalledListJobs gmo_reclaim
 expired: waiting delayed prioritized > failed
-    glidemq_moveToActive glidemq_completeAndFetchNext glidemq_promote glidemq_fail
-    gmo_finish_and_fetch
+    glidemq_moveToActive glidemq_completeAndFetchNext glidemq_promote glidemq_fail glidemq_reclaimStalled
+    gmo_finish_and_fetch gmo_reclaim
 cannot run: waiting-children > failed
     gmo_finish_and_fetch gmo_advance_flow gmo_settle_foreign gmo_settle_missing gmo_check_open
     gmo_expire_due gmo_end_node gmo_reclaim gmo_notify_again gmo_revoke_job

@@ -9,7 +9,7 @@ from typing import Final
 
 from glidemq_orchestrate._ops.worker import workers as ops
 from glidemq_orchestrate._protocol.call import Run
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -68,4 +68,4 @@ class Unhandled:
             attempt.name,
             extra=about("handed_back", attempt),
         )
-        return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + pause)
+        return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + pause, second=UNBEGUN)

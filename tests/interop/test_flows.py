@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Queue
-from tests.interop.conftest import Node
+from tests.node import Node
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker

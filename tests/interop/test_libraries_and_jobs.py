@@ -16,7 +16,7 @@ from glidemq_orchestrate.errors import InvalidJob, JobSkipped, PayloadTooLarge
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
-    from tests.interop.conftest import Node
+    from tests.node import Node
 
 
 def test_fact_1_a_node_client_finds_its_version_and_loads_nothing(node: Node) -> None:

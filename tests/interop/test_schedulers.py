@@ -17,7 +17,7 @@ from glidemq_orchestrate import JobTemplate, Schedule, Schedulers
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
-    from tests.interop.conftest import Node
+    from tests.node import Node
 
 HASH, LOCK = "glide:{q}:schedulers", "glide:{q}:schedulers:lock:__tick__"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.conftest import Eventually, RunWorker
-    from tests.interop.conftest import Node
+    from tests.node import Node
 
 KEYS = QueueKeys("glide", "q")
 HOUR = timedelta(hours=1)

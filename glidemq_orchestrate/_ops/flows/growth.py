@@ -15,8 +15,15 @@ from glidemq_orchestrate._ops.flows import staged as flow
 from glidemq_orchestrate._ops.flows.staged import CALLS_PER_TRIP, MAX_STAGINGS, FlowRef
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import growth as calls
+from glidemq_orchestrate._protocol.flows.nodes import flow_nodes
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import FlowIncomplete, GlideMQError, InvalidFlow, TransportError
+from glidemq_orchestrate.errors import (
+    FlowIncomplete,
+    GlideMQError,
+    InvalidFlow,
+    TransportError,
+    UnknownDependency,
+)
 from glidemq_orchestrate.flows.growth import CheckedGrowth, KnownNode, check_growth, check_place
 from glidemq_orchestrate.flows.spec import FlowNode, FlowState
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -69,7 +76,11 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
     growth = check_growth(nodes)
     status = yield from flow.status(ref)
     known = yield from _known(ref, sorted(growth.outside), calls.extension_id(growth))
-    check_place(growth, known, status, None)
+    try:
+        check_place(growth, known, status, None)
+    except UnknownDependency:
+        yield from ask(flow_nodes(ref.home, ref.flow_id, "0"))  # refused if its nodes were removed
+        raise
     placed = growth.placed(known, status.total)
     for stagings in range(1, MAX_STAGINGS + 1):
         staged = calls.extend(ref.home, ref.flow_id, placed, known, clock.now_ms())

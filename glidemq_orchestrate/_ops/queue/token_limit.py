@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from glidemq_orchestrate._ops.queue.usage import usage_of
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.queue import token_limit as calls
@@ -21,6 +23,10 @@ def used(queue: QueueKeys, job_id: str) -> Op[int]:
 
 
 def charge(queue: QueueKeys, window: int, tokens: int, length_ms: int) -> Op[None]:
-    """Count tokens in a window. Not repeatable; a kill in between leaves a counter that never expires."""
-    todo: list[Call[int]] = [calls.spend(queue, window, tokens), calls.forget_after(queue, window, length_ms)]
+    """Count tokens in a window. Not repeatable; a kill in between leaves a counter that expires."""
+    todo: list[Call[Any]] = [
+        calls.begin(queue, window, length_ms),
+        calls.spend(queue, window, tokens),
+        calls.forget_after(queue, window, length_ms),
+    ]
     yield from ask_all(todo)

@@ -37,8 +37,8 @@ def unclaim(prefix: str, flow_id: str) -> Call[None]:
 
 
 def unclaim_after(prefix: str, flow_id: str, ms: int) -> Call[None]:
-    """Free the id of a flow after ``ms``."""
-    return command("PEXPIRE", flow_home(prefix, flow_id), ms, decode=replies.anything)
+    """Free the id of a flow after ``ms``, unless it is about to be freed. Repeatable."""
+    return command("PEXPIRE", flow_home(prefix, flow_id), ms, "NX", decode=replies.anything)
 
 
 @dataclass(frozen=True, slots=True)

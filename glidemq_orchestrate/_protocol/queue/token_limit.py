@@ -13,13 +13,18 @@ def spent(queue: QueueKeys, window: int) -> Call[int]:
     return command("GET", queue.tokens(window), decode=number)
 
 
+def begin(queue: QueueKeys, window: int, length_ms: int) -> Call[bool]:
+    """Make the counter of a window, with its end, unless there is one. Repeatable."""
+    return command("SET", queue.tokens(window), 0, "PX", length_ms, "NX", decode=bool)
+
+
 def spend(queue: QueueKeys, window: int, tokens: int) -> Call[int]:
     """Count tokens; not repeatable."""
     return command("INCRBY", queue.tokens(window), tokens, decode=replies.integer)
 
 
 def forget_after(queue: QueueKeys, window: int, length_ms: int) -> Call[int]:
-    """Expire the counter when its window has passed. Repeatable."""
+    """Let the counter, which may be a Node worker's without an end, expire. Repeatable."""
     return command("PEXPIRE", queue.tokens(window), length_ms, decode=replies.integer)
 
 

@@ -32,6 +32,9 @@ class Kind(StrEnum):
     BACK = "back"
 
 
+UNBEGUN: Final = 1
+"""The second number of ``LATER``: no handler was called, so the queue timeout of a node goes on."""
+
 _WORDS: Final = {kind: kind.value for kind in Kind}  # plain texts, which are encoded faster
 
 

@@ -24,10 +24,11 @@ from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, s
 from glidemq_orchestrate.testing.chaos.ledger import Entry
 from glidemq_orchestrate.testing.chaos.named import check_named
 from glidemq_orchestrate.testing.chaos.notes import notes
-from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding, FindingKind
+from glidemq_orchestrate.testing.chaos.report import ChaosReport
 from glidemq_orchestrate.testing.chaos.setup import Setup
 from glidemq_orchestrate.testing.chaos.stage import Stage
 from glidemq_orchestrate.testing.chaos.strikes import Act, plan
+from glidemq_orchestrate.worker.allowed_imports import check_packages
 from glidemq_orchestrate.worker.app import check_app
 
 TICK_SECONDS: Final = 0.02
@@ -50,6 +51,7 @@ def run_chaos(  # noqa: PLR0913  options
     workers: int = 3,
     concurrency: int = 10,
     queues: Sequence[str] = (),
+    allow_import: Sequence[str] = (),
     lease: timedelta = timedelta(seconds=2),
     timeout: timedelta = timedelta(minutes=5),
     may_fail: bool = False,
@@ -77,6 +79,8 @@ def run_chaos(  # noqa: PLR0913  options
         workers: How many worker processes there are.
         concurrency: How many jobs each of them runs at the same time.
         queues: More queues to serve, for nodes that handlers add; those of the flow are served anyway.
+        allow_import: Packages from which ``spark.python`` jobs may import, as for ``Worker``; those of
+            ``app`` by default.
         lease: Shorter than in production, so that the jobs of a killed worker run again soon.
         timeout: How long a run may take, not counting the time that strikes take.
         may_fail: Nodes may fail in the run without strikes; otherwise that is an error, as little can be
@@ -104,17 +108,20 @@ def run_chaos(  # noqa: PLR0913  options
     served = tuple(
         dict.fromkeys(check_queue_name(name) for name in (*(n.queue for n in spec.nodes), *queues))
     )
+    allowed = check_packages(allow_import)
     begun = time.monotonic()
     with _folder(keep) as folder, Stage(folder, workers) as stage:
         salt, own = secrets.token_hex(16), secrets.token_hex(3)
-        setup = Setup(stage.url, served, apps, tuple(effects), concurrency, lease.total_seconds(), salt)
+        setup = Setup(
+            stage.url, served, apps, allowed, tuple(effects), concurrency, lease.total_seconds(), salt
+        )
         campaign = Campaign(spec, stage, check, timeout.total_seconds(), progress)
         calm = campaign.play_calm(setup, f"chaos-{seed}-calm-{own}", may_fail=may_fail)
         strikes = plan(seed, calm_of(Book(stage.entries), calm["flow"]), runs, acts)
         ids = {n: f"chaos-{seed}-{n}-{own}" for n in range(1, runs + 1) if not only or n in only}
         campaign.play(replace(setup, strikes={ids[n]: strikes[n - 1] for n in ids}), ids, at_once)
         book = Book(stage.entries)
-        found = [*findings(book, calm), *campaign.ended_workers()]
+        found = findings(book, calm)
         acted = Counter(str(strike["act"]) for strike in book.strikes)
         took = round(time.monotonic() - begun, 1)
         return ChaosReport(
@@ -170,13 +177,6 @@ class Campaign:
             self._stage.ledger.write("played", **entry)
         self._stage.stop_workers()
         self._stage.tend()
-
-    def ended_workers(self) -> list[Finding]:
-        """Workers that ended although nothing had killed them."""
-        return [
-            Finding(FindingKind.WORKER_ENDED, "", "", f"with exit code {code}", 0, count)
-            for code, count in self._stage.surprises.items()
-        ]
 
     def _play_all(
         self, ids: dict[int, str], at_once: int, watch: Callable[[], None] = lambda: None

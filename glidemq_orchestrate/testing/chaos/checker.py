@@ -27,7 +27,12 @@ class Run:
 
 
 class Book:
-    """The ledger by flow and node; ``played`` are the flows that have ended, by number."""
+    """The ledger by flow and node.
+
+    Attributes:
+        played: The flows that have ended, by number.
+        ended_workers: The exit code of each worker that nothing had killed, and what it was running.
+    """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.runs: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
@@ -36,6 +41,7 @@ class Book:
         self.unknown: Counter[str] = Counter()
         self.accepted: Counter[tuple[str, str]] = Counter()
         self.played: list[Entry] = []
+        self.ended_workers: list[tuple[int, list[Run]]] = []
         self._by_token: dict[str, Run] = {}
         self._newest: dict[tuple[int, str], Run] = {}
         for entry in sorted(entries, key=lambda entry: int(entry["at"])):
@@ -61,6 +67,26 @@ class Book:
             self.accepted[entry["flow"], entry["node"]] += 1
         elif kind == "played":
             self.played.append(entry)
+        elif kind == "ended worker":
+            open_runs = (run for (pid, _), run in self._newest.items() if pid == entry["worker"])
+            self.ended_workers.append((entry["code"], [run for run in open_runs if run.end is None]))
+
+    def suspects(self) -> list[tuple[int, Run | None]]:
+        """The exit code of each worker that nothing had killed, and what may have ended it.
+
+        Of several runs that is one of the step of which the largest share was under way when a worker ended.
+        """
+        amid = Counter(_step(run) for _, runs in self.ended_workers for run in runs)
+        all_runs = Counter(_step(run) for run in self._by_token.values())
+
+        def share(run: Run) -> float:
+            return amid[_step(run)] / all_runs[_step(run)]
+
+        return [(code, max(runs, key=share, default=None)) for code, runs in self.ended_workers]
+
+
+def _step(run: Run) -> str:
+    return str(run.begin["name"])
 
 
 def calm_of(book: Book, flow_id: str) -> dict[str, Calm]:
@@ -79,15 +105,21 @@ def findings(book: Book, calm: Entry) -> list[Finding]:
     """What must not be: the first of each kind and step, by what is the same, with how many runs had it."""
     counted: Counter[tuple[FindingKind, str, str]] = Counter()
     first: dict[tuple[FindingKind, str, str], Finding] = {}
+    suspects = book.suspects()
     for played in book.played:
         seen = set()
-        for finding in _of_run(book, played, calm):
+        for finding in _of_run(book, played, calm, suspects):
             is_effect = finding.kind in (FindingKind.EFFECT_REPEATED, FindingKind.STALE_EFFECT)
             same = finding.detail.partition(" ")[0] if is_effect else finding.detail
             key = (finding.kind, finding.step, same)
             first.setdefault(key, finding)
             seen.add(key)
         counted.update(seen)
+    for code, run in suspects:
+        if run is None:
+            key = (FindingKind.WORKER_ENDED, "", f"with exit code {code} while it ran nothing")
+            first.setdefault(key, Finding(*key[:2], "", key[2], 0))
+            counted[key] += 1
     return [
         Finding(one.kind, one.step, one.node, one.detail, one.run, counted[key]) for key, one in first.items()
     ]
@@ -101,7 +133,7 @@ def steps(book: Book, found: Sequence[Finding]) -> list[StepReport]:
     step_of: dict[str, str] = {}
     for flow in sorted(book.runs, key=lambda flow: flow in numbers):
         for node, of_node in book.runs[flow].items():
-            step = step_of[node] = str(of_node[0].begin["name"])
+            step = step_of[node] = _step(of_node[0])
             nodes[step].add(node)
             if flow in numbers:
                 runs[step] += len(of_node)
@@ -119,16 +151,22 @@ def steps(book: Book, found: Sequence[Finding]) -> list[StepReport]:
     ]  # fmt: skip
 
 
-def _of_run(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
+def _of_run(
+    book: Book, played: Entry, calm: Entry, suspects: Sequence[tuple[int, Run | None]]
+) -> Iterator[Finding]:
     flow, number = played["flow"], played["number"]
     for node, runs in book.runs[flow].items():
-        step = str(runs[0].begin["name"])
+        step = _step(runs[0])
         in_peace = book.runs.get(calm["flow"], {}).get(node, [])
         seen = (
             *_effects(runs), *_keys(runs, in_peace), *_results(runs), *_promises(book, flow, node, runs)
         )  # fmt: skip
         for kind, detail in seen:
             yield Finding(kind, step, node, detail, number)
+    for code, run in suspects:
+        if run is not None and run.begin["flow"] == flow:
+            detail = f"with exit code {code}"
+            yield Finding(FindingKind.WORKER_ENDED, _step(run), run.begin["node"], detail, number)
     yield from _missing(book, played, calm)
     yield from _ends(book, played, calm)
     if played["check"]:
@@ -192,7 +230,7 @@ def _missing(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
         wanted = book.calls.get((calm["flow"], name), Counter())
         if state == "completed" == calm["nodes"].get(name, ("",))[0]:
             for function in wanted.keys() - book.calls.get((played["flow"], name), Counter()).keys():
-                step = str(book.runs[played["flow"]][name][0].begin["name"])
+                step = _step(book.runs[played["flow"]][name][0])
                 yield Finding(FindingKind.EFFECT_MISSING, step, name, function, played["number"])
 
 
@@ -213,7 +251,7 @@ def _ends(book: Book, played: Entry, calm: Entry) -> Iterator[Finding]:
         if not differing.keys() & set(after):
             runs = book.runs[played["flow"]].get(name, [])
             known = runs or book.runs[calm["flow"]].get(name, [])
-            step = str(known[0].begin["name"]) if known else ""
+            step = _step(known[0]) if known else ""
             error = runs[-1].end["error"] if runs and runs[-1].end else ""
             detail = f"{state}{f' with {error}' if error else ''}, {calm['nodes'][name][0]} without strikes"
             yield Finding(FindingKind.ENDS_DIFFERENTLY, step, name, detail, played["number"])

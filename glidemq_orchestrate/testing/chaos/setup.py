@@ -18,12 +18,14 @@ VARIABLE: Final = "GLIDEMQ_CHAOS"
 class Setup:
     """What the workers serve, and the strikes of each flow by its id.
 
-    ``salt``: of the digests in the ledger, so that no value can be guessed from them.
+    ``allow_import``: the packages of ``apps`` if empty. ``salt``: of the digests in the ledger, so that no
+    value can be guessed from them.
     """
 
     url: str
     queues: Sequence[str]
     apps: Sequence[str]
+    allow_import: Sequence[str]
     effects: Sequence[str]
     concurrency: int
     lease_seconds: float

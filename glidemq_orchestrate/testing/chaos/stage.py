@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -51,7 +50,7 @@ class Stage:
         self._order = itertools.count()
         self._struck: set[int] = set()
         self.pause_seconds = self.calm_at = 0.0
-        self.surprises: Counter[int] = Counter()
+        self.surprises: list[int] = []
         self.ledger = Ledger(ledger_of(folder), "harness")
         self._reader = Reader(ledger_of(folder))
         self.entries: list[Entry] = []
@@ -109,7 +108,8 @@ class Stage:
                 continue
             lifeline.forget(process.pid)
             if process.pid not in self._struck and code != NOT_STARTED:
-                self.surprises[code] += 1
+                self.surprises.append(code)
+                self.ledger.write("ended worker", worker=process.pid, code=code)
             self._workers[at] = self._start()
 
     def refuse_broken_workers(self) -> None:
@@ -119,13 +119,14 @@ class Stage:
             ConfigurationError: With the last line of its log.
         """
         if self.surprises:
-            [(code, _), *_] = self.surprises.items()
             log = (self.folder / "workers.log").read_text(errors="replace").strip().splitlines()
             ended = {entry["run"] for entry in self.entries if entry["kind"] == "end"}
             begun = [one for one in self.entries if one["kind"] == "begin" and one["run"] not in ended]
             at = f" while it ran {begun[0]['name']} (node {begun[0]['node']})" if begun else ""
             last = f"; its last words: {log[-1]}" if log and not begun else ""
-            raise ConfigurationError(f"a worker ended with exit code {code} without any strike{at}{last}")
+            raise ConfigurationError(
+                f"a worker ended with exit code {self.surprises[0]} without any strike{at}{last}"
+            )
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment: dict[str, Any] = {**os.environ, **lifeline.mark, VARIABLE: str(self.folder)}

@@ -1,7 +1,7 @@
 -- gmo_end_node: end the job of a node of a portable flow.
 -- KEYS  1 job hash
--- ARGS  1 now_ms   2 job id   3 round   4 failed or skipped: for a job that waits for others; cancelled: for any job
---       that has not ended   5 reason
+-- ARGS  1 now_ms   2 job id   3 round   4 failed or skipped: for a job that waits for others; unstarted: for one that
+--       waits for a worker and never had one; cancelled: for any job that has not ended   5 reason
 -- REPLY 1, or 0 when the job is in another state or a later round; then nothing was changed
 -- EFFECTS the job has ended; a cancelled one is in no place from which it could start, and has lost its lease
 -- EVENT failed {failedReason} | completed {returnvalue, skipped} | revoked, then failed
@@ -36,7 +36,9 @@ local function end_node(keys, args)
   local job = L.jobs.read(prefix, job_id)
   if not job or not job.state or ENDED[job.state] or L.portable.is_later(keys[1], tonumber(args[3])) then
     return 0
-  elseif how == 'cancelled' then
+  elseif how == 'unstarted' and not L.portable.is_unstarted(keys[1], job) then
+    return 0
+  elseif how == 'cancelled' or how == 'unstarted' then
     cancel(prefix, job_id, job, reason, now)
   elseif job.state ~= 'waiting-children' then
     return 0

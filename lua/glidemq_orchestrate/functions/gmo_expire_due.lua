@@ -25,15 +25,16 @@ local STARTED = { active = true, suspended = true, completed = true, failed = tr
 -- Fails a node that no worker has started by its queue timeout.
 local function end_node(ref, now)
   local prefix, job_id = L.record.split(ref)
-  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'processedOn', 'gmo:queue_timeout',
-    'gmo:unhandled', 'attemptsMade')
+  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'attemptsMade', 'gmo:queue_timeout',
+    'gmo:unhandled')
   local flow = L.record.of_job(prefix, job_id)
   -- A worker without its handler holds it for a moment, and gives it back.
-  local is_passing = job[4] and job[1] == 'active' and L.numbers.int(job[5], 0) == 0
+  local is_passing = job[4] and job[1] == 'active' and L.numbers.int(job[2], 0) == 0
   if is_passing then
     L.due.node(flow and flow.home or prefix, ref, now + PASSING)
   end
-  if not flow or not job[3] or STARTED[job[1]] or (job[2] and job[2] ~= '') then
+  local has_begun = L.due.has_begun(prefix .. 'job:' .. job_id)
+  if not flow or not job[3] or STARTED[job[1]] or has_begun then
     return
   end
   local queue = prefix:match('{(.*)}:$')

@@ -5,7 +5,8 @@
 -- EFFECTS state, result, reason, attempts and marks of the last run are removed; it is in no set of ended jobs
 local FRESH = { 'state', 'waiting-children', 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '' }
 
-local STALE = { 'revoked', 'stalledCount', 'progress', 'processedOn', 'gmo:token', 'gmo:entry', 'gmo:skipped', 'returnvalue' }
+local STALE = { 'revoked', 'stalledCount', 'progress', 'processedOn', 'gmo:token', 'gmo:entry', 'gmo:skipped', 'gmo:begun',
+  'returnvalue' }
 
 local function run_again(keys, args)
   if redis.call('HEXISTS', keys[1], 'state') == 0 or L.portable.is_later(keys[1], tonumber(args[3]) - 1) then

@@ -1,5 +1,5 @@
--- gmo_sweep: remove a slice of what is due in a home queue: abandoned submissions, flows after their retention, nodes
---   that attempts staged without completing.
+-- gmo_sweep: remove a slice of what is due in a home queue: abandoned submissions, flows after their retention, what
+--   is left of their tombstones, nodes that attempts staged without completing.
 -- KEYS  1 <home>gmo:flows
 -- ARGS  1 now_ms   2 flows and nodes last staged before this time are abandoned   3 how many ms tombstones live
 -- REPLY {1 when something was removed and there may be more, 0 when nothing is due; the id of a flow of which nothing
@@ -7,18 +7,18 @@
 -- EFFECTS at most 50 jobs. Repeatable by any client at any time.
 
 -- Calls remove(flow id) for the first flow of a list that is due. One that cannot be removed, because a key of it is of
--- another type, does not block the others: it is due again much later. Returns the result of `remove`, or nil.
+-- another type, does not block the others: it is due again much later. Returns the results of `remove`, or nil.
 local function first_due(list, upto, now, remove)
   local flow_id = redis.call('ZRANGEBYSCORE', list, '-inf', upto, 'LIMIT', 0, 1)[1]
   if not flow_id then
     return nil
   end
-  local is_fine, why = pcall(remove, flow_id)
+  local is_fine, why, ms = pcall(remove, flow_id)
   if not is_fine then
     redis.call('ZADD', list, 'XX', now + L.retain.LATER, flow_id)
     error('flow ' .. flow_id .. ': ' .. (type(why) == 'table' and why.err or tostring(why)), 0)
   end
-  return why
+  return why, ms
 end
 
 -- Removes a slice of an abandoned submission. Returns the id of the flow if nothing is left, else ''.
@@ -31,20 +31,28 @@ local function discard_abandoned(home, flow_id)
   return ''
 end
 
--- Removes a slice of a flow after its retention. Returns its id if only the tombstone is left, else ''.
+-- Removes a slice of a flow after its retention. Returns its id and how long its tombstone lives if only that is left,
+-- the id and 0 if the tombstone has ended too, else ''. The flow is due again when its tombstone has ended: whoever was
+-- to free the id may have died, and a submission that found the tombstone has kept it.
 local function expire(home, flow_id, now, tombstone_ms)
   local key = L.record.key(home, flow_id)
-  -- From the first slice on, so that no client reads half a flow.
-  if redis.call('EXISTS', key) == 1 then
+  local has_record = redis.call('EXISTS', key) == 1
+  if has_record then -- from the first slice on, so that no client reads half a flow
     redis.call('HSETNX', key, 'expired_at', now)
   end
-  if L.retain.remove_nodes(key, flow_id) == 0 then
-    L.retain.unlink_tables(key)
-    L.index.removed(home, flow_id)
-    redis.call('PEXPIRE', key, tombstone_ms)
-    return flow_id
+  if L.retain.remove_nodes(key, flow_id) > 0 then
+    return ''
   end
-  return ''
+  L.retain.unlink_tables(key)
+  L.index.removed(home, flow_id)
+  if not has_record then
+    return flow_id, 0
+  elseif redis.call('PEXPIRE', key, tombstone_ms, 'NX') == 0 then -- it ends soon, by the clock of the server
+    redis.call('ZADD', home .. 'gmo:expiring', now + L.retain.LATER, flow_id)
+    return ''
+  end
+  redis.call('ZADD', home .. 'gmo:expiring', now + tombstone_ms, flow_id)
+  return flow_id, tombstone_ms
 end
 
 local function sweep(keys, args)
@@ -55,11 +63,12 @@ local function sweep(keys, args)
   if removed then
     return { 1, removed, 0 }
   end
-  removed = first_due(home .. 'gmo:expiring', now, now, function(flow_id)
-    return expire(home, flow_id, now, args[3])
+  local tombstone_ms
+  removed, tombstone_ms = first_due(home .. 'gmo:expiring', now, now, function(flow_id)
+    return expire(home, flow_id, now, tonumber(args[3]))
   end)
   if removed then
-    return { 1, removed, tonumber(args[3]) }
+    return { 1, removed, tombstone_ms or 0 }
   end
   return { L.grow.sweep(home, args[2]) and 1 or 0, '', 0 }
 end

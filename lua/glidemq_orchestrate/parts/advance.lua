@@ -2,6 +2,22 @@
 -- so another caller can continue after one that died.
 L.advance = {}
 local SLICE, EDGES = 50, 500
+local ENDED = { completed = true, failed = true }
+
+-- Counts an open node whose job a Node worker has ended: that end holds. False for any other.
+local function keep_end(ref, now)
+  local prefix, job_id = L.record.split(ref)
+  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'failedReason')
+  local owner = ENDED[job[1]] and L.record.of_job(prefix, job_id)
+  if not owner then
+    return false
+  elseif job[1] == 'completed' then
+    L.settle.job_completed(owner, prefix, job_id, now)
+  else
+    L.settle.ended(owner, ref, 'failed', job[2] or '', now)
+  end
+  return true
+end
 
 -- Cancels the flow: ends a slice of its open nodes; a running one loses its lease with its state. Returns how many are
 -- left.
@@ -9,8 +25,10 @@ local function abort_open(flow, key, now)
   local reason = 'cancelled: ' .. (redis.call('HGET', key, 'reason') or '')
   for _, ref in ipairs(redis.call('SRANDMEMBER', key .. ':open', SLICE)) do
     local prefix, job_id = L.record.split(ref)
-    redis.call('HSET', prefix .. 'job:' .. job_id, 'revoked', '1')
-    L.settle.fail_node(flow, ref, reason, now)
+    if not keep_end(ref, now) then
+      redis.call('HSET', prefix .. 'job:' .. job_id, 'revoked', '1')
+      L.settle.fail_node(flow, ref, reason, now)
+    end
   end
   L.settle.end_if_done(flow, key, now) -- also a flow that was about to run again, with no node open yet
   return redis.call('SCARD', key .. ':open')

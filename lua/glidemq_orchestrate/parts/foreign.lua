@@ -26,15 +26,28 @@ local function reroute(flow, ref, now)
   end
 end
 
+-- Fails the job of a node again that its flow has counted as failed: a Node worker has completed it since, because
+-- glide-mq does not refuse that. Returns the cost.
+local function fail_again(prefix, job_id, state, now)
+  if state ~= 'completed' then
+    return 0
+  end
+  redis.call('ZREM', prefix .. 'completed', job_id)
+  redis.call('ZADD', prefix .. 'failed', now, job_id)
+  redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'failed')
+  redis.call('HDEL', prefix .. 'job:' .. job_id, 'returnvalue')
+  return SETTLED
+end
+
 -- Settles the node of an ended job. Returns the cost (0 = nothing to settle), the flow, and its id or '' as job_failed.
 function L.foreign.settle(prefix, job_id, now)
-  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:flow', 'state', 'failedReason')
+  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:flow', 'state', 'failedReason', 'gmo:end')
   if not job[1] or (job[2] ~= 'completed' and job[2] ~= 'failed') then
     return 0
   end
   local flow, ref = L.record.of_job(prefix, job_id), prefix .. job_id
   if not flow or redis.call('SISMEMBER', L.record.key(flow.home, flow.id) .. ':open', ref) == 0 then
-    return 0
+    return job[4] and fail_again(prefix, job_id, job[2], now) or 0
   end
   local dependents = redis.call('SCARD', prefix .. 'parents:' .. job_id)
   local cost = SETTLED + EDGE * math.min(dependents, WIDEST)

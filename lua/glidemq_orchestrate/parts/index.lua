@@ -3,7 +3,7 @@
 --   <home>gmo:flows:state:<state>     the same for the flows in that state
 --   <home>gmo:flows:label:<key>=<value>   the same for the flows with that label, 16 labels a flow at most
 --   <home>gmo:staging                 zset: id of a staged flow -> when its submitter last sent a chunk
---   <home>gmo:expiring                zset: id of an ended flow -> when its jobs are to be removed
+--   <home>gmo:expiring                zset: id of an ended flow -> when its jobs are to be removed; then, when its tombstone ends
 -- The set of home queues, <prefix>:gmo:homes, is in another slot: clients write it.
 L.index = {}
 local MAX_LABELS, MAX_SCAN = 16, 1000

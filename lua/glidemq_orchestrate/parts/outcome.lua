@@ -4,7 +4,8 @@
 --   done      text = result JSON
 --   skip      text = reason: the job was not needed; it ends as completed, with the field gmo:skipped
 --   fail      text = reason, numbers = attempts allowed, backoff in ms
---   later     text = new data ('' = keep), number = ms since the epoch; the attempt does not count
+--   later     text = new data ('' = keep), numbers = ms since the epoch, 1 if no handler was called (its queue timeout
+--             goes on); the attempt does not count
 --   children  wait until the child jobs have completed; the attempt does not count
 --   suspend   text = reason, number = timeout in ms (0 = none)
 --   back      to the end of the queue; the attempt does not count
@@ -138,7 +139,11 @@ local function park(x, o, job)
   else
     L.finish.defer(p)
   end
-  redis.call('HDEL', x.prefix .. 'job:' .. o.job_id, 'gmo:token', 'gmo:entry', 'processedOn', 'lastActive')
+  local key = x.prefix .. 'job:' .. o.job_id
+  redis.call('HDEL', key, 'gmo:token', 'gmo:entry', 'processedOn', 'lastActive')
+  if o.kind ~= 'back' and not (o.kind == 'later' and o.second == 1) then -- its handler was called: no queue timeout
+    redis.call('HSET', key, 'gmo:begun', '1')
+  end
   return 'ok'
 end
 local ACT = { done = done, skip = done, fail = fail, later = park, children = park, suspend = park, back = park }

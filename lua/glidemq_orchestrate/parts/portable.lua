@@ -1,10 +1,17 @@
 -- Jobs of nodes of the portable path. Each call names the round of the flow in which it was decided, and does not change
 -- a job that a later round runs again (job field gmo:round): a slow caller does no harm.
 L.portable = {}
+local READY = { waiting = true, prioritized = true, ['group-waiting'] = true, delayed = true }
 
 -- Whether the job belongs to a later round than `round`.
 local function is_later(job_key, round)
   return (tonumber(redis.call('HGET', job_key, 'gmo:round') or 0) or 0) > round
 end
 
+-- Whether the job waits for a worker and none has started it in this round.
+local function is_unstarted(job_key, job)
+  return READY[job.state] and not L.due.has_begun(job_key)
+end
+
 L.portable.is_later = is_later
+L.portable.is_unstarted = is_unstarted

@@ -62,7 +62,7 @@ local function clear(prefix, job_id, job, now)
   redis.call('ZREM', prefix .. 'completed', job_id)
   L.retry.reset(prefix, job_id, job, now, 'waiting-children')
   redis.call('HDEL', key, 'progress', 'processedOn', 'lastActive', 'returnvalue', 'activeSource', 'gmo:token', 'gmo:entry',
-    'gmo:skipped')
+    'gmo:skipped', 'gmo:end', 'gmo:begun')
 end
 
 -- Whether any node of the flow is leaving.
@@ -101,7 +101,7 @@ end
 
 -- Takes the end of a node out of the counts of the flow.
 local function uncount(key, v)
-  if v[1] == 'failed' then
+  if v[1] == 'failed' or v[5] then
     redis.call('HINCRBY', key, 'failed', -1)
     if v[3] == 'ignore' then
       redis.call('HINCRBY', key, 'ignored', -1)
@@ -114,7 +114,8 @@ end
 -- Resets one node, or counts it out if it is leaving, and its dependents forget its end. Returns the cost.
 local function reset(key, ref, now, has_leaving)
   local prefix, job_id = L.record.split(ref)
-  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule')
+  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule',
+    'gmo:end')
   local job = L.jobs.read(prefix, job_id)
   uncount(key, v[1] and v or { 'failed' }) -- a missing job has counted as failed
   if has_leaving and is_leaving(prefix, job_id) then

@@ -31,12 +31,13 @@ end
 
 -- Removes a slice of the nodes: their jobs and their entries in the tables. Returns how many nodes are left.
 local function remove_nodes(key, flow_id)
-  local start = key:match('^(.*):{[^{}]*}:gmo:flow:')
+  local start, home = key:match('^(.*):{[^{}]*}:gmo:flow:'), L.record.home(key, flow_id)
   local page = redis.call('HRANDFIELD', key .. ':nodes', SLICE, 'WITHVALUES')
   for i = 1, #page, 2 do
     local queue, job_id = L.stage.place(page[i + 1])
     local ref = start .. ':{' .. queue .. '}:' .. job_id
     remove_job(ref, flow_id)
+    L.due.forget(home, ref)
     -- From the tables too: a submission before the last slice must stage the node again.
     redis.call('HDEL', key .. ':nodes', page[i])
     redis.call('SREM', key .. ':open', ref)

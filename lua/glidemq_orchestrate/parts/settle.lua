@@ -56,7 +56,8 @@ local function note_failure(flow, key, ref, reason)
 end
 
 -- Counts the end of one node once, however often it is reported. Failed nodes, and those that were skipped because of
--- others, run again when the flow is retried; one whose handler skipped it does not.
+-- others, run again when the flow is retried; one whose handler skipped it does not. The field gmo:end stays when a late
+-- Node worker completes the job.
 function L.settle.ended(flow, ref, outcome, reason, now)
   local key = L.record.key(flow.home, flow.id)
   if redis.call('SREM', key .. ':open', ref) == 0 then
@@ -64,7 +65,9 @@ function L.settle.ended(flow, ref, outcome, reason, now)
   end
   L.hashes.add(key, outcome, 1)
   if outcome == 'failed' then
+    local prefix, job_id = L.record.split(ref)
     redis.call('SADD', key .. ':failed', ref)
+    redis.call('HSET', prefix .. 'job:' .. job_id, 'gmo:end', 'failed')
     note_failure(flow, key, ref, reason)
   end
   L.settle.end_if_done(flow, key, now)

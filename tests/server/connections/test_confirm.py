@@ -22,12 +22,18 @@ from glidemq_orchestrate import (
     JobState,
     Queue,
 )
+from glidemq_orchestrate._ops.worker import attempt as ops
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome, Request
+from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import InvalidJob, JobNotFound, NotConfirmed, TransportError
+from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.handler import Handlers
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.test_sentinel import unless_down
 from tests.server.connections.topologies import Pair, cut_off, running_pair, stopped
 
+HOUR_MS = 3_600_000
 LIMIT = 0.3  # seconds; a replica that is cut off does not get it in any time
 NODES = [FlowNode(f"n{n}", "etl", "work", after=[f"n{n - 1}"] if n else []) for n in range(300)]
 SPEC = FlowSpec("n", NODES)
@@ -177,6 +183,36 @@ def test_a_result_that_a_failover_loses_is_reported_again_and_the_job_runs_once(
         primary.client.replicaof("127.0.0.1", replica.port)  # the sentinel takes ten seconds for it
         eventually(lambda: heard.ends == {"completed a": 1}, timeout=30)
         assert heard.runs == {"a": 1}
+
+
+def test_a_takeover_that_a_failover_undoes_leaves_the_job_to_the_attempt_before(
+    pair: Pair, eventually: Eventually
+) -> None:
+    """A lease is not waited for: the new primary never learned that another attempt had begun."""
+    primary, replica = pair.primary, pair.replica
+    eventually(lambda: pair.sentinel.client.sentinel_slaves("main"), timeout=20)
+    keys, clock = QueueKeys("glide", "etl"), SystemClock()
+    reclaim = ("gmo_reclaim", 1, keys.key("stream"), clock.now_ms() + HOUR_MS, "workers", "b", 0, 1_000, 3)
+    with Queue("etl", pair.url) as queue:
+        queue.add("work", options=named("a"))
+        before = queue._run(ops.exchange(keys, "a", Request([], 1, "before"), clock)).begun[0]
+        pair.replicated()
+        with cut_off(replica, primary):
+            primary.client.fcall(*reclaim)
+            after = queue._run(ops.exchange(keys, "b", Request([], 1, "after"), clock)).begun[0]
+            assert (before.job_id, after.job_id) == ("a", "a")
+            primary.kill()
+        eventually(lambda: replica.client.role()[0] == "master", timeout=30)
+
+        def report(attempt: Attempt, result: str) -> list[str] | None:
+            outcome = Request([Outcome(attempt, Kind.DONE, result)], 0, "end")
+            return unless_down(lambda: queue._run(ops.exchange(keys, "c", outcome, clock)).verdicts)
+
+        late = eventually(lambda: report(after, '"after"'), timeout=30)
+        assert late
+        assert late[0].startswith("stale ")
+        assert report(before, '"before"') == ["ok"]
+        assert queue.get_job("a").result == "before"
 
 
 def test_a_stop_does_not_wait_for_ever(pair: Pair, run_worker: RunWorker, eventually: Eventually) -> None:

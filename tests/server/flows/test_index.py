@@ -204,7 +204,7 @@ class TestRetention:
         assert (status.total, status.failed, status.labels) == (250, 250, {"dag": "x"})
         assert timed.list() == []
         left = {key for key in redis_client.keys("*") if not key.endswith((":events", ":stream"))}
-        assert left == {"glide:gmo:home:{f}", "glide:{etl}:gmo:flow:f"}
+        assert left == {"glide:gmo:home:{f}", "glide:{etl}:gmo:flow:f", "glide:{etl}:gmo:expiring"}
         assert 29 * 86400 < redis_client.ttl("glide:gmo:home:{f}") <= 30 * 86400
         assert 29 * 86400 < redis_client.ttl("glide:{etl}:gmo:flow:f") <= 30 * 86400
 
@@ -249,6 +249,32 @@ class TestRetention:
             timed.submit(spec("another"), flow_id="f")
         assert again.cancel() is FlowState.CANCELLED
         assert dump() == before
+
+    def test_the_id_is_free_after_the_tombstone_whoever_asked_for_it_meanwhile(
+        self, hand: Hand, timed: FlowProducer, clock: Hours, redis_client: Any
+    ) -> None:
+        timed.submit(spec(retention=DAY), flow_id="f").cancel()
+        clock.now += 86_400_000
+        sweep(hand, clock, tombstone=DAY)
+        timed.submit(spec(retention=DAY), flow_id="f")
+        clock.now += 86_400_000
+        sweep(hand, clock, tombstone=DAY)  # the clock of the server is behind: the tombstone is still there
+        assert redis_client.exists("glide:{etl}:gmo:flow:f")
+        redis_client.delete("glide:{etl}:gmo:flow:f")
+        clock.now += 86_400_001
+        sweep(hand, clock, tombstone=DAY)
+        assert not [key for key in redis_client.keys("*") if not key.endswith((":events", ":stream"))]
+
+    def test_nodes_that_are_added_to_a_tombstone_are_refused_as_such(
+        self, hand: Hand, timed: FlowProducer, clock: Hours
+    ) -> None:
+        flow = timed.submit(spec(retention=DAY), flow_id="f")
+        flow.cancel()
+        clock.now += 86_400_000
+        sweep(hand, clock)
+        known = spec().nodes[0]
+        with pytest.raises(FlowExpired, match="retention"):
+            flow.extend([FlowNode("more", "etl", "work", after=[known.name])])
 
     def test_a_tombstone_lives_as_long_as_it_is_set_to(
         self, hand: Hand, timed: FlowProducer, clock: Hours, eventually: Eventually

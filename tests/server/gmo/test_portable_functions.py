@@ -10,7 +10,7 @@ import pytest
 from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate._protocol.flows.portable import gates, node_jobs
 from glidemq_orchestrate._protocol.queue import jobs
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -70,6 +70,25 @@ class TestEnding:
         assert blocked.job("j")["state"] == "failed"
         verdict, _ = blocked.hand_in(Outcome(attempt, Kind.DONE, "1"))
         assert verdict.startswith("stale")
+
+    def test_only_one_that_no_worker_has_begun_is_ended_as_unstarted(self, blocked: Bench) -> None:
+        assert unchanged(blocked, "unstarted")
+        blocked.call(gates.open_gate(ETL, "j", 0))
+        attempt = blocked.begin()
+        assert unchanged(blocked, "unstarted")
+        blocked.exchange(Outcome(attempt, Kind.LATER, first=blocked.now + 1_000, second=UNBEGUN))
+        blocked.now += 1_000
+        blocked.exchange(Outcome(blocked.begin(), Kind.BACK))
+        assert end(blocked, "unstarted") == 1
+        assert blocked.job("j")["failedReason"] == "why"
+
+    def test_one_that_was_begun_stays_so_when_another_worker_gives_it_back(self, blocked: Bench) -> None:
+        blocked.call(gates.open_gate(ETL, "j", 0))
+        blocked.exchange(Outcome(blocked.begin(), Kind.LATER, first=blocked.now + 1_000))
+        assert unchanged(blocked, "unstarted")
+        blocked.now += 1_000
+        blocked.exchange(Outcome(blocked.begin(), Kind.BACK))
+        assert unchanged(blocked, "unstarted")
 
     def test_one_that_waits_for_its_time_is_cancelled(self, bench: Bench) -> None:
         later = JobOptions(job_id="j", delay=timedelta(seconds=60))

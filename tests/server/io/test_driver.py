@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate._io import packing
+from glidemq_orchestrate._io import packing, pool
 from glidemq_orchestrate._io.aio import AsyncDriver
+from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Op, Word, ask, ask_all, ask_each, command
 from glidemq_orchestrate._protocol.worker.exchange import Kind
@@ -54,6 +55,78 @@ async def test_a_reply_is_never_that_of_another_call(url: str) -> None:
     ended = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(one) for one in ended} <= {type(None), asyncio.CancelledError}
     await driver.aclose()
+
+
+def wait_at_the_gate() -> Op[Any]:
+    return ask(command("BLPOP", "gate", 30, decode=replies.anything, blocks_for=30))
+
+
+class Gate:
+    """Lets calls that wait for it go on when all of them wait: each has a connection of its own by then."""
+
+    def __init__(self, client: Any, eventually: Eventually) -> None:
+        self._client, self._eventually = client, eventually
+
+    def let_through(self, count: int) -> None:
+        self._eventually(lambda: self.waiting() == count)
+        self._client.rpush("gate", *range(count))
+
+    def waiting(self) -> int:
+        return sum("b" in client["flags"] for client in self._client.client_list())
+
+    def clients(self) -> int:
+        """How many clients the server has beside this one."""
+        return len(self._client.client_list()) - 1
+
+
+@pytest.fixture
+def gate(redis_client: Any, eventually: Eventually) -> Gate:
+    return Gate(redis_client, eventually)
+
+
+async def test_connections_of_a_burst_are_closed_when_nobody_needed_them_for_a_minute(
+    url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    driver, now = AsyncDriver(ConnectionSettings.resolve(url)), 1000.0
+    monkeypatch.setattr(pool, "monotonic", lambda: now)
+
+    async def burst(count: int) -> None:
+        calls = [asyncio.create_task(driver.run(wait_at_the_gate())) for _ in range(count)]
+        await asyncio.to_thread(gate.let_through, count)
+        await asyncio.gather(*calls)
+
+    before = gate.clients()
+    await burst(40)
+    assert gate.clients() == before + 40
+    now += 59
+    await burst(3)
+    assert gate.clients() == before + 40
+    now += 2
+    assert await driver.run(ask(PING)) == "PONG"
+    await asyncio.to_thread(eventually, lambda: gate.clients() == before + 3)
+    assert await driver.run(ask(PING)) == "PONG"
+    await driver.aclose()
+    await asyncio.to_thread(eventually, lambda: gate.clients() == before)
+
+
+def test_blocking_connections_of_a_burst_are_closed_too(
+    url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    driver, now = SyncDriver(ConnectionSettings.resolve(url)), 1000.0
+    monkeypatch.setattr(pool, "monotonic", lambda: now)
+    before = gate.clients()
+    threads = [threading.Thread(target=driver.run, args=[wait_at_the_gate()]) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    gate.let_through(20)
+    for thread in threads:
+        thread.join(30)
+    assert gate.clients() == before + 20
+    now += 61
+    assert driver.run(ask(PING)) == "PONG"
+    eventually(lambda: gate.clients() == before + 1)
+    driver.close()
+    eventually(lambda: gate.clients() == before)
 
 
 def test_a_refused_call_of_a_batch_stands_in_its_place(hand: Hand) -> None:

@@ -91,6 +91,13 @@ class Slots:
         except StopIteration as stop:
             return stop.value
 
+    def begun(self, op: Op[Any], place: int) -> tuple[Generator[None, None, Any], bool]:
+        """Do so many steps of an operation; the rest of it, and whether nothing is left."""
+        slow, is_over = self.steps(op), False
+        for _ in range(place):
+            is_over = is_over or next(slow, "over") == "over"
+        return slow, is_over
+
     def trips(self, op: Op[Any]) -> Generator[None, None, None]:
         """Send one request with each step; a small batch arrives as a whole."""
         try:

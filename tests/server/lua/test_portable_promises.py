@@ -48,10 +48,7 @@ def test_a_second_submitter_at_any_place_of_the_first_runs_every_node_once(
 ) -> None:
     for place in itertools.count():
         clear(slots)
-        slow = slots.steps(slots.submission(TWO))
-        is_over = False
-        for _ in range(place):
-            is_over = is_over or next(slow, "over") == "over"
+        slow, is_over = slots.begun(slots.submission(TWO), place)
         slots.submit(TWO)
         ran = Counter(slots.run_jobs()) if ends else Counter()
         for _ in slow:
@@ -83,10 +80,7 @@ def test_a_sweep_of_what_seems_abandoned_at_any_place_of_a_submission(slots: Slo
     """The submitter was only slow: it starts again, or finds that it was faster."""
     for place in itertools.count():
         clear(slots)
-        slow = slots.steps(slots.submission(TWO))
-        is_over = False
-        for _ in range(place):
-            is_over = is_over or next(slow, "over") == "over"
+        slow, is_over = slots.begun(slots.submission(TWO), place)
         slots.now += sweep.ABANDONED_MS + 1
         slots.run(sweep.sweep(QueueKeys("glide", check_flow(TWO).home), slots))
         for _ in slow:
@@ -104,10 +98,7 @@ def test_a_retry_at_any_place_of_the_end_stays_with_the_supervisors(slots: Slots
         slots.submit()
         for name in QUEUES:
             NodeWorker(slots.client(f"{{{name}}}"), name, slots.now).run_all("~a", "~side")
-        late = slots.steps(advance.advance(slots.ref(), slots))
-        is_over = False
-        for _ in range(place):
-            is_over = is_over or next(late, "over") == "over"
+        late, is_over = slots.begun(advance.advance(slots.ref(), slots), place)
         assert slots.advance() is FlowState.FAILED
         assert slots.run(rounds.retry_failed(slots.ref(), slots))[0] is FlowState.RUNNING
         for _ in late:
@@ -130,10 +121,7 @@ def test_retries_at_any_place_of_a_retry_run_every_node_once(slots: Slots) -> No
         slots.submit(TWO)
         slots.run_jobs("~a")
         assert slots.status() == ("failed", 0, 2)
-        slow = slots.steps(rounds.retry_failed(slots.ref(), slots))
-        is_over = False
-        for _ in range(place):
-            is_over = is_over or next(slow, "over") == "over"
+        slow, is_over = slots.begun(rounds.retry_failed(slots.ref(), slots), place)
         slots.run(rounds.retry_failed(slots.ref(), slots))
         for _ in slow:
             pass
@@ -254,10 +242,7 @@ def assert_unchanged(slots: Slots, again: Any) -> None:
 def test_a_cancel_at_any_place_of_a_submission_ends_the_flow(slots: Slots) -> None:
     for place in itertools.count(12):
         clear(slots)
-        slow = slots.steps(slots.submission(TWO))
-        is_over = False
-        for _ in range(place):
-            is_over = is_over or next(slow, "over") == "over"
+        slow, is_over = slots.begun(slots.submission(TWO), place)
         slots.run(portable.cancel(slots.ref(), "enough", slots))
         assert slots.status()[0] == "cancelled", place
         for _ in slow:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, submit, sweep
+from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, rounds, submit, sweep
 from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
+from glidemq_orchestrate.errors import FlowExpired
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 from tests.server.lua.portable_slots import Slots, node
@@ -35,10 +38,7 @@ def test_a_node_that_ends_at_any_place_of_a_cancel_is_counted_as_it_ended(slots:
         clear(slots)
         slots.submit(TWO)
         (attempt,) = exchange().begun
-        slow = slots.steps(portable.cancel(slots.ref(), "enough", slots))
-        is_over = False
-        for _ in range(place):
-            is_over = is_over or next(slow, "over") == "over"
+        slow, is_over = slots.begun(portable.cancel(slots.ref(), "enough", slots), place)
         exchange(Outcome(attempt, Kind.DONE, "1"))
         for _ in slow:
             pass
@@ -82,6 +82,99 @@ def test_a_flow_is_listed_under_its_end_whatever_a_slow_client_lists_and_where_i
         listed = [key for key in slots.stored() if key.startswith(index)]
         assert listed == [f"{index}cancelled"], (before, after)
         assert not slots.client(home.base).exists(home.key("gmo:portable"))
+
+
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_clients_that_list_a_flow_at_the_same_moment_leave_it_under_its_end(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(TWO).home)
+    index = f"{home.flows()}:state:"
+    for place, more in itertools.product((9, 11), range(30, 60, 3)):
+        clear(slots)
+        slots.submit(TWO)
+        slots.client(home.base).hdel(home.flow("f"), "listed")
+        slow = slots.steps(submit.relist(slots.ref()))
+        other = slots.steps(portable.cancel(slots.ref(), "enough", slots))
+        for _ in range(place):
+            next(slow, None)
+        for _ in range(more):
+            next(other, None)
+        for late in (slow, other):
+            for _ in late:
+                pass
+        slots.run(sweep.sweep(home, slots))
+        assert [key for key in slots.stored() if key.startswith(index)] == [f"{index}cancelled"], (
+            place,
+            more,
+        )
+
+
+KEPT = FlowSpec("n", TWO.nodes, retention=timedelta(0))
+
+
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_a_flow_is_removed_or_runs_again_wherever_the_two_meet(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(KEPT).home)
+    for place, more in itertools.product(range(1, 60), range(0, 3, 2)):
+        clear(slots)
+        slots.submit(KEPT)
+        slots.run_jobs()
+        slots.now += 1
+        slow, is_over = slots.begun(sweep.sweep(home, slots), place)
+        with suppress(FlowExpired):
+            slots.run(rounds.restart(slots.ref(), slots))
+        for _ in range(more):
+            next(slow, None)
+        slow.close()
+        slots.run_jobs()
+        slots.now += 1
+        for _ in range(2):
+            slots.run(sweep.sweep(home, slots))
+        assert slots.status() == ("completed", 2, 0), (place, more)
+        assert not [key for key in slots.stored() if ":job:" in key], (place, more)
+        if is_over:
+            break
+    assert is_over
+
+
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_a_removed_flow_is_not_listed_whatever_a_slow_client_lists(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(KEPT).home)
+    for place in itertools.count(1):
+        clear(slots)
+        slots.submit(KEPT)
+        slots.run_jobs()
+        slots.now += 1
+        slots.client(home.base).hdel(home.flow("f"), "listed")
+        slow, is_over = slots.begun(advance.close(slots.ref(), slots), place)
+        slots.run(sweep.sweep(home, slots))
+        for _ in slow:
+            pass
+        for _ in range(2):
+            slots.run(sweep.sweep(home, slots))
+        assert not [key for key in slots.stored() if ":gmo:flows" in key or ":gmo:portable" in key], place
+        if is_over:
+            break
+    assert place > 5
+
+
+@pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+def test_a_slow_submission_of_a_flow_that_was_removed_meanwhile_leaves_no_jobs(slots: Slots) -> None:
+    home = QueueKeys("glide", check_flow(KEPT).home)
+    for place in itertools.count(1):
+        clear(slots)
+        slow, is_over = slots.begun(slots.submission(KEPT), place)
+        slots.submit(KEPT)
+        slots.run(portable.cancel(slots.ref(), "enough", slots))
+        slots.now += 1
+        slots.run(sweep.sweep(home, slots))
+        for _ in slow:
+            pass
+        for _ in range(2):
+            slots.run(sweep.sweep(home, slots))
+        assert not [key for key in slots.stored() if ":job:" in key or ":deps:" in key], place
+        if is_over:
+            break
+    assert place > 10
 
 
 SPLIT = FlowSpec(

@@ -23,6 +23,13 @@ async def pure(ctx: Context) -> Any:
     return {"rows": [1, 2, 3], "of": ctx.data}
 
 
+@handlers.handler("allowed")
+async def allowed(ctx: Context) -> Any:
+    """Safe: from where it may import what its job names."""
+    await asyncio.sleep(0.02)
+    return list(ctx.allow_import)
+
+
 @handlers.handler("once")
 def once(ctx: Context) -> str:
     """Safe: the target refuses the second of two with the same key."""

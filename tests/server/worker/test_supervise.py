@@ -21,6 +21,7 @@ from tests.server.node_worker import NodeWorker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from glidemq_orchestrate import Flow
     from tests.server.conftest import Dump, Hand
 
 ETL = QueueKeys("glide", "etl")
@@ -410,3 +411,48 @@ def test_a_flow_in_staging_is_left_alone(scene: Scene) -> None:
     scene.lap()
     assert scene.flows.get("f").status().state is FlowState.STAGING
     assert scene.job("a")["state"] == "waiting-children"
+
+
+def cancelled_while_node_runs(scene: Scene) -> Flow:
+    """A flow that was cancelled, and of which a Node worker then reports a node as completed."""
+    found, worker = scene.flows.submit(flow(node("a"), node("b", "a")), flow_id="f"), scene.node_worker()
+    job_id, entry_id = worker.take() or ("", "")
+    found.cancel("enough")
+    assert scene.ended() == ("cancelled", 0, 2)
+    worker.complete(job_id, entry_id)
+    return found
+
+
+def test_what_a_node_worker_reports_of_a_node_that_was_cancelled_does_not_last(scene: Scene) -> None:
+    found = cancelled_while_node_runs(scene)
+    scene.tick()
+    assert {one.name: one.state for one in found.nodes()} == {"a": "failed", "b": "failed"}
+    assert found.results() == {}
+    assert scene.ended() == ("cancelled", 0, 2)
+    counts = [scene.client.zcard(ETL.key(name)) for name in ("completed", "failed")]
+    assert counts == [0, 2]
+
+
+@pytest.mark.parametrize("again", ["restart", "retry_failed"])
+def test_a_flow_runs_again_with_right_counts_after_a_late_report(scene: Scene, again: str) -> None:
+    found = cancelled_while_node_runs(scene)
+    getattr(found, again)()
+    scene.tick()
+    assert scene.ended() == ("running", 0, 0)
+    scene.node_worker().run_all()
+    scene.tick()
+    assert scene.ended() == ("completed", 2, 0)
+
+
+def test_a_cancel_keeps_what_a_node_worker_has_ended_before(scene: Scene) -> None:
+    found = scene.flows.submit(flow(node("a"), node("b"), node("c", "a", "b")), flow_id="f")
+    worker = scene.node_worker()
+    worker.complete(*(worker.take() or ("", "")), result='"kept"')
+    worker.fail(*(worker.take() or ("", "")), reason="broken")
+    found.cancel("enough")
+    assert scene.ended() == ("cancelled", 1, 2)
+    assert found.results() == {"a": "kept"}
+    assert {one.name: one.reason for one in found.nodes() if one.name != "a"} == {
+        "b": "broken",
+        "c": "cancelled: enough",
+    }

@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from glidemq_orchestrate import JobState, Queue, TokenLimit, Usage
+from glidemq_orchestrate._ops.queue import token_limit
+from glidemq_orchestrate._protocol.call import Batch, Call
+from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
 
 WINDOW_MS = 700
+HAS_NO_END = -1
 
 
 def windows(started: list[float]) -> list[int]:
     return [int(at * 1000) // WINDOW_MS for at in started]
+
+
+def calls_of_a_charge(keys: QueueKeys) -> tuple[Call[Any], ...]:
+    batch = next(token_limit.charge(keys, 7, 5, 60_000))
+    assert isinstance(batch, Batch)
+    return batch.calls
 
 
 @pytest.mark.parametrize("scope", ["queue", "worker", "both"])
@@ -42,8 +52,24 @@ def test_no_run_begins_in_a_window_whose_tokens_are_spent(
     counts = [windows(started).count(window) for window in sorted(set(windows(started)))]
     assert max(counts) <= 2, "two jobs of 6 tokens reach the limit of 10"
     keys = redis_client.keys("glide:{etl}:tpm:*")
-    assert all(redis_client.pttl(key) > 0 for key in keys)
+    assert all(redis_client.pttl(key) != HAS_NO_END for key in keys)
     assert keys, "a Node worker sees them"
+
+
+def test_a_kill_between_any_two_calls_leaves_no_counter_for_ever(redis_client: Any) -> None:
+    keys = QueueKeys("glide", "etl")
+    for call in calls_of_a_charge(keys):
+        redis_client.execute_command(*call.words)
+        assert redis_client.pttl(keys.tokens(7)) > 0
+    assert redis_client.get(keys.tokens(7)) == "5"
+
+
+def test_a_counter_that_a_node_worker_only_read_expires(redis_client: Any) -> None:
+    keys = QueueKeys("glide", "etl")
+    redis_client.incrby(keys.tokens(7), 0)
+    for call in calls_of_a_charge(keys):
+        redis_client.execute_command(*call.words)
+    assert redis_client.pttl(keys.tokens(7)) > 0
 
 
 def test_a_window_that_others_have_spent_is_waited_for(

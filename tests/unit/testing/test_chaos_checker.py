@@ -25,10 +25,10 @@ class Story:
     def add(self, kind: str, **fields: Any) -> None:
         self.entries.append({"kind": kind, "at": next(self._clock) * 1_000_000, "pid": 1, **fields})
 
-    def begin(self, flow: str = "f", pid: int = 1) -> str:
+    def begin(self, flow: str = "f", pid: int = 1, **fields: Any) -> str:
         run = f"r{next(self._runs)}"
         about = {"flow": flow, "node": "a", "queue": "q", "job": f"{flow}-a", "name": "step", "attempt": 1}
-        self.add("begin", **{**about, "run": run, "pid": pid})
+        self.add("begin", **{**about, **fields, "run": run, "pid": pid})
         return run
 
     def effect(self, name: str = "charge", key: str = "7", flow: str = "f", pid: int = 1) -> None:
@@ -39,10 +39,13 @@ class Story:
     def end(self, run: str, value: Any = 1, error: str = "") -> None:
         self.add("end", run=run, error=error, **({} if error else {"leaves": leaves(value, "salt")}))
 
-    def played(self, state: str = "completed", **fields: Any) -> list[tuple[str, str, str]]:
+    def play(self, state: str = "completed", **fields: Any) -> None:
         about = {"flow": "f", "number": 3, "ended": True, "state": state, "seconds": 9.0}
         about["nodes"] = {"a": (state, ())}
         self.add("played", **{**about, "check": "", **fields})
+
+    def played(self, state: str = "completed", **fields: Any) -> list[tuple[str, str, str]]:
+        self.play(state, **fields)
         book = Book(self.entries)
         found = findings(book, CALM)
         assert all(finding.run == 3 and finding.count == 1 for finding in found)
@@ -58,6 +61,28 @@ def test_an_interrupted_attempt_that_had_no_effect_is_harmless() -> None:
     assert story.played() == []
     [step] = steps(Book(story.entries), [])
     assert (step.step, step.runs, step.repeats, step.effects, step.verdict) == ("step", 2, 1, 1, "safe")
+
+
+def test_a_worker_that_ended_names_the_step_that_such_workers_were_running() -> None:
+    story = Story()
+    run = story.begin()
+    story.begin(pid=2, name="crash", job="c")
+    story.end(run)
+    for _ in range(3):
+        story.end(story.begin(pid=2))
+    story.begin(pid=2, job="another")
+    story.add("ended worker", worker=1, code=9)
+    story.begin(pid=3, name="crash", flow="g")
+    story.begin(pid=3, job="other")
+    story.add("ended worker", worker=3, code=-11)
+    story.add("ended worker", worker=2, code=-11)
+    story.play(flow="f", number=3)
+    story.play(flow="g", number=4)
+    found = findings(Book(story.entries), CALM)
+    assert [(one.step, one.detail, one.run, one.count) for one in found] == [
+        ("crash", "with exit code -11", 3, 2),
+        ("", "with exit code 9 while it ran nothing", 0, 1),
+    ]
 
 
 def test_an_effect_of_two_attempts_is_repeated_and_of_one_is_not() -> None:

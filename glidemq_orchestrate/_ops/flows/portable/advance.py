@@ -41,7 +41,11 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
         if decided is None:
             return (yield from ask(records.record(ref.home, ref.flow_id))).state
         nodes = decided
-        yield from _expire_waiting(ref, nodes, record.number, clock)
+        if (yield from _expire_waiting(ref, nodes, record.number, clock)):
+            nodes = yield from read_nodes(ref)  # a worker may have begun one of them at this moment
+            now = yield from ask(records.record(ref.home, ref.flow_id))
+            if not _is_running(now) or now.number != record.number:
+                return now.state
         if reason := _stopped(record, nodes, clock.now_ms()):
             how = FlowState.FAILED
             yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
@@ -135,9 +139,9 @@ def _wake(released: Sequence[Node], clock: Clock) -> Op[None]:
         yield from ask(gates.open_gate(node.queue, node.job_id, number))
 
 
-def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], number: int, clock: Clock) -> Op[None]:
-    """Fail nodes that no worker has begun within their ``queue_timeout``."""
-    now_ms = clock.now_ms()
+def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], number: int, clock: Clock) -> Op[bool]:
+    """Fail nodes that no worker has begun within their ``queue_timeout``; returns whether there are any."""
+    now_ms, found = clock.now_ms(), False
     waiting = [n for n in nodes if n.policy.queue_timeout_ms and n.state in NOT_BEGUN and not n.has_begun]
     for part in parts(waiting):
         seen = yield from ask_all(
@@ -151,17 +155,21 @@ def _expire_waiting(ref: FlowRef, nodes: Sequence[Node], number: int, clock: Clo
         for node in late:
             limit = (node.policy.queue_timeout_ms or 0) / 1000
             reason = f"queue timeout: no worker of queue {node.queue.queue} began it within {limit:g} s"
-            yield from _cancel([node], number, reason, now_ms)
+            yield from _cancel([node], number, reason, now_ms, how="unstarted")
+            found = True
+    return found
 
 
-def _cancel(nodes: Sequence[Node], number: int, reason: str, now_ms: int) -> Op[None]:
+def _cancel(
+    nodes: Sequence[Node], number: int, reason: str, now_ms: int, *, how: str = "cancelled"
+) -> Op[None]:
     """End nodes wherever they are, running ones too."""
     todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
     for node in nodes:
         place = (node.queue, node.job_id)
         plain: list[Call[Any]] = [node_jobs.revoke(*place, now_ms), node_jobs.fail(*place, reason, now_ms)]
         plain.append(node_jobs.explain(*place, reason))
-        todo.append((node_jobs.end_node(*place, number, "cancelled", reason, now_ms), plain))
+        todo.append((node_jobs.end_node(*place, number, how, reason, now_ms), plain))
     yield from send_fenced(todo)
     for node in nodes:
         node.state, node.reason, node.ended_ms = "failed", reason, now_ms
@@ -196,6 +204,9 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
         due_ms = int(record.end["finished_at"]) + int(retention)
         yield from ask(lists.expire_at(ref.home, ref.flow_id, due_ms))
     yield from submit.relist(ref)
+    if (yield from ask(records.record(ref.home, ref.flow_id))).is_expired:
+        # It may have been listed after it was removed: the sweep delists it again.
+        yield from ask(lists.expire_at(ref.home, ref.flow_id, clock.now_ms()))
     yield from ask(lists.delist(ref.home, ref.flow_id))
     # A client that ran it again at this moment may have listed it just before it was delisted.
     now = yield from ask(records.record(ref.home, ref.flow_id))

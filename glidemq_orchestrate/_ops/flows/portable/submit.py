@@ -86,17 +86,39 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[bool]:
     yield from ask(records.write_once(home, flow_id, "created_at", now_ms))
     yield from ask(records.write(home, flow_id, _header(flow_id, flow)))
     yield from _write_tables(ref, flow)
-    for part in parts(flow.nodes[::-1]):  # dependents first: no dependency is ever seen without them
+    part: Sequence[CheckedNode] = ()
+    for more in parts(flow.nodes[::-1]):  # dependents first: no dependency is ever seen without them
         if word := (yield from _heartbeat(ref, clock)):
+            yield from _take_back(ref, part)
             return word == records.RUN
+        part = more
         yield from _add_nodes(ref, flow, part, now_ms)
     # Everything above was accepted: only now may the flow begin.
     yield from claim.confirm(home, flow_id)
-    yield from ask(records.begin(home, flow_id, 0, clock.now_ms(), 0))
+    is_first = yield from ask(records.begin(home, flow_id, 0, clock.now_ms(), 0))
     word = yield from ask(records.began(home, flow_id))
     if word == records.GONE:
         yield from ask(records.drop_record(home, flow_id))
+    if not is_first:
+        yield from _take_back(ref, part)
     return word == records.RUN
+
+
+def _take_back(ref: FlowRef, nodes: Sequence[CheckedNode]) -> Op[None]:
+    """Drop the jobs of these nodes if the flow was removed after its retention.
+
+    Another client submitted it meanwhile, and it ran and ended: what was added since belongs to nothing.
+    """
+    if (yield from ask(records.record(ref.home, ref.flow_id))).is_expired:
+        names = ((QueueKeys(ref.home.prefix, node.queue), node.name) for node in nodes)
+        yield from drop_own(ref, [(queue, node_job_id(ref.flow_id, name)) for queue, name in names])
+
+
+def drop_own(ref: FlowRef, places: Sequence[tuple[QueueKeys, str]]) -> Op[None]:
+    """Drop those of these jobs that were made for the flow. Repeatable."""
+    owners = yield from ask_all([node_jobs.owner(*place) for place in places])
+    ours = [place for place, owner in zip(places, owners, strict=True) if owner == ref.flow_id]
+    yield from send_all(call for place in ours for call in node_jobs.drop_job(*place))
 
 
 def _heartbeat(ref: FlowRef, clock: Clock) -> Op[str]:
@@ -193,10 +215,7 @@ def remove(ref: FlowRef) -> Op[bool]:
         # Another client may have removed all of it, and a third submitted it again.
         if (yield from ask(records.began(ref.home, ref.flow_id))) != token:
             return False
-        owners = yield from ask_all([node_jobs.owner(node.queue, node.job_id) for node in part if node.state])
-        there = [node for node in part if node.state]
-        ours = [node for node, owner in zip(there, owners, strict=True) if owner == ref.flow_id]
-        yield from send_all(call for node in ours for call in node_jobs.drop_job(node.queue, node.job_id))
+        yield from drop_own(ref, [(node.queue, node.job_id) for node in part if node.state])
     if (yield from ask(records.began(ref.home, ref.flow_id))) != token:
         return False
     yield from forget(ref, found)
@@ -216,17 +235,22 @@ def relist(ref: FlowRef) -> Op[None]:
     """List a flow under its state, again if that changes meanwhile. Repeatable.
 
     A client that is killed meanwhile may have listed it under an older state than others have. So it also
-    lists the flow for the sweep, which does all of this again once the flow has ended.
+    lists the flow for the sweep, which does all of this again once the flow has ended: before, and after, as
+    the sweep may come in between.
     """
+    own = None
     for _ in range(MAX_RELISTINGS):
         record = yield from ask(records.record(ref.home, ref.flow_id))
         if record.number < 0 or record.is_expired:
             return
         listed, at = f"{record.state} {record.number}", str(record.fields.get("created_at", 0))
-        if record.fields.get("listed") == listed:
+        # Whoever has listed an older state removes that, also if another client has listed this one since.
+        if listed == (own or record.fields.get("listed")):
             return
+        own = listed
         listing = lists.index(ref.home, ref.flow_id, _labels(record.fields), record.state, at)
-        yield from ask_all([lists.enlist(ref.home, ref.flow_id, int(at)), *listing])
+        enlisting = lists.enlist(ref.home, ref.flow_id, int(at))
+        yield from ask_all([enlisting, *listing, enlisting])
         yield from ask(records.write(ref.home, ref.flow_id, {"listed": listed, "state": record.state}))
 
 

@@ -9,11 +9,11 @@ from glidemq_orchestrate._ops.flows.index import TOMBSTONE
 from glidemq_orchestrate._ops.flows.portable import submit
 from glidemq_orchestrate._ops.flows.portable.advance import _is_running, advance, close
 from glidemq_orchestrate._ops.flows.portable.table import read_nodes
-from glidemq_orchestrate._ops.flows.portable.trips import parts, send_all
+from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim
-from glidemq_orchestrate._protocol.flows.portable import lists, node_jobs
+from glidemq_orchestrate._protocol.flows.portable import lists
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.clock import Clock
@@ -58,7 +58,10 @@ def _check(ref: FlowRef, clock: Clock) -> Op[None]:
     record = yield from ask(records.record(ref.home, ref.flow_id))
     if _is_running(record):
         yield from advance(ref, clock)
-    elif record.end or record.is_expired:
+    elif record.is_expired:  # another client, which found the tombstone, may have listed it late
+        yield from ask(lists.expire_at(ref.home, ref.flow_id, clock.now_ms()))
+        yield from ask(lists.delist(ref.home, ref.flow_id))
+    elif record.end:
         yield from ask(
             records.erase(ref.home, ref.flow_id, "listed")
         )  # another client may have listed it late
@@ -82,16 +85,16 @@ def _expire(ref: FlowRef, clock: Clock, tombstone: timedelta) -> Op[None]:
         if not record.end:
             yield from ask(lists.expire_never(ref.home, ref.flow_id))
             return
-        yield from ask(records.write_once(ref.home, ref.flow_id, "expired_at", clock.now_ms()))
-        now = yield from ask(records.record(ref.home, ref.flow_id))
-        if now.number != record.number:  # it was run again: that wins
-            yield from ask(records.erase(ref.home, ref.flow_id, "expired_at"))
+        yield from ask(records.remove(ref.home, ref.flow_id, record.number + 1, clock.now_ms()))
+        record = yield from ask(records.record(ref.home, ref.flow_id))
+        if not record.is_expired:  # it was run again: that was first
             return
+    if record.fields:
+        yield from ask(records.write_once(ref.home, ref.flow_id, "expired_at", clock.now_ms()))
     for part in parts((yield from read_nodes(ref))):
-        owners = yield from ask_all([node_jobs.owner(node.queue, node.job_id) for node in part])
-        ours = [node for node, owner in zip(part, owners, strict=True) if owner == ref.flow_id]
-        yield from send_all(call for node in ours for call in node_jobs.drop_job(node.queue, node.job_id))
-    ms = milliseconds(tombstone)
-    yield from ask(records.keep_for(ref.home, ref.flow_id, ms))
-    yield from ask(claim.unclaim_after(ref.home.prefix, ref.flow_id, ms))
+        yield from submit.drop_own(ref, [(node.queue, node.job_id) for node in part])
+    if record.fields:
+        ms = milliseconds(tombstone)
+        yield from ask(records.keep_for(ref.home, ref.flow_id, ms))
+        yield from ask(claim.unclaim_after(ref.home.prefix, ref.flow_id, ms))
     yield from submit.forget(ref, record)  # last: until then it is listed as due

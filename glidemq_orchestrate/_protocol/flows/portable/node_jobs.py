@@ -73,7 +73,8 @@ def owner(queue: QueueKeys, job_id: str) -> Call[str]:
 
 JobNow = tuple[str, str, str, int, bool]
 _NOW: Final[tuple[JobField, ...]] = (
-    "state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped"
+    "state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped", "stalledCount",
+    "gmo:begun", "attemptsMade",
 )  # fmt: skip
 
 
@@ -81,10 +82,16 @@ def job(queue: QueueKeys, job_id: str) -> Call[JobNow]:
     """State ('' = removed), reason of its end, stored result, when it ended (ms), whether it was begun."""
 
     def decode(reply: Any) -> JobNow:
-        state, reason, result, ended, begun, skipped = (field or "" for field in reply)
+        state, reason, result, ended, on, skipped, stalled, begun, attempts = (field or "" for field in reply)
         if skipped:
             state, reason = "skipped", skipped
-        return state, reason, result or "null", number(ended), bool(begun)
+        return (
+            state,
+            reason,
+            result or "null",
+            number(ended),
+            bool(on or stalled or begun or number(attempts)),
+        )
 
     return job_hash.get_some(queue, job_id, _NOW, decode)
 
@@ -115,7 +122,8 @@ def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with
 ) -> Call[int]:
     """End a job, unless a later round has begun it again. Repeatable; a job that has ended stays as it is.
 
-    ``how``: ``failed`` or ``skipped`` ends one that waits for others, ``cancelled`` any that has not ended.
+    ``how``: ``failed`` or ``skipped`` ends one that waits for others, ``unstarted`` one that no worker has
+    begun, ``cancelled`` any that has not ended.
     """
     args = (now_ms, job_id, number, how, reason)
     return function("gmo_end_node", [queue.job(job_id)], args, replies.integer)
@@ -147,7 +155,7 @@ def reset(queue: QueueKeys, job_id: str, number: int) -> list[Call[None]]:
     }  # fmt: skip
     stale: tuple[JobField, ...] = (
         "revoked", "stalledCount", "progress", "processedOn", "gmo:token", "gmo:entry", "gmo:skipped",
-        "returnvalue",
+        "gmo:begun", "returnvalue",
     )  # fmt: skip
     return [
         add_deps(queue, job_id, [gate(queue, number)]),

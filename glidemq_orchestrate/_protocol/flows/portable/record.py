@@ -3,14 +3,15 @@
 Each run of a flow is a round: 0 is the submission, every retry and restart begins the next. For round *n* the
 record holds ``begin:n`` (time and generation; for round 0 possibly ``drop``: it was aborted before it began),
 ``cancel:n`` (all open nodes are to end), ``counts:n`` (progress) and ``end:n``. Concurrent writers agree, as
-only the first write counts; fields of an older round do not concern the current one.
+only the first write counts; fields of an older round do not concern the current one. After the retention the
+next round is begun with the generation -1, so that it can never run; ``expired_at`` says when.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
@@ -22,6 +23,7 @@ PATH: Final = "portable"
 RUN: Final = "run"
 GONE: Final = "gone"
 _DROP: Final = "drop"
+_NEVER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Record:
         end: How it has ended: state, finished_at, counts and reason; empty while it runs.
         cancel: Why all open nodes are to end: how (the state) and reason; empty when they are not.
         is_dropped: The submission was aborted; its jobs are being removed.
+        is_removed: No round will follow, as its jobs are being removed after its retention.
     """
 
     fields: Mapping[str, str]
@@ -45,20 +48,23 @@ class Record:
     end: Mapping[str, Any] = field(default_factory=dict)
     cancel: Mapping[str, Any] = field(default_factory=dict)
     is_dropped: bool = False
+    is_removed: bool = False
 
     @classmethod
     def read(cls, fields: Mapping[str, str]) -> Record:
         """From the fields of the record."""
-        rounds = [int(name[6:]) for name in fields if name.startswith("begin:") and name[6:].isdigit()]
+        found = [int(name[6:]) for name in fields if name.startswith("begin:") and name[6:].isdigit()]
+        rounds = [number for number in found if not fields[f"begin:{number}"].endswith(f" {_NEVER}")]
+        is_removed = len(rounds) < len(found)
         if not rounds:
-            return cls._of_old(fields)
+            return replace(cls._of_old(fields), is_removed=is_removed)
         number = max(rounds)
         began = fields[f"begin:{number}"]
         if began.startswith(_DROP):
             return cls(fields, is_dropped=True)
         started, _, generation = began.partition(" ")
         end, cancel = (json.loads(fields.get(f"{kind}:{number}", "{}")) for kind in ("end", "cancel"))
-        return cls(fields, number, int(started), int(generation or 0), end, cancel)
+        return cls(fields, number, int(started), int(generation or 0), end, cancel, is_removed=is_removed)
 
     @classmethod
     def _of_old(cls, fields: Mapping[str, str]) -> Record:
@@ -81,7 +87,7 @@ class Record:
     @property
     def is_expired(self) -> bool:
         """Whether its jobs were removed after its retention, or are being removed."""
-        return "expired_at" in self.fields
+        return self.is_removed or "expired_at" in self.fields
 
     @property
     def state(self) -> FlowState:
@@ -145,6 +151,11 @@ def begin(home: QueueKeys, flow_id: str, number: int, now_ms: int, generation: i
     return write_once(home, flow_id, f"begin:{number}", f"{now_ms} {generation}")
 
 
+def remove(home: QueueKeys, flow_id: str, number: int, now_ms: int) -> Call[bool]:
+    """Take the place of a round that has not begun: nobody can begin it. Repeatable."""
+    return begin(home, flow_id, number, now_ms, _NEVER)
+
+
 def drop(home: QueueKeys, flow_id: str, token: str) -> Call[bool]:
     """Abort a flow that has not begun. Repeatable; the first token counts."""
     return write_once(home, flow_id, "begin:0", f"{_DROP} {token}")
@@ -186,8 +197,8 @@ def drop_record(home: QueueKeys, flow_id: str) -> Call[None]:
 
 
 def keep_for(home: QueueKeys, flow_id: str, tombstone_ms: int) -> Call[None]:
-    """Let the record expire after so long."""
-    return command("PEXPIRE", home.flow(flow_id), tombstone_ms, decode=replies.anything)
+    """Let the record expire after so long, unless it is about to. Repeatable."""
+    return command("PEXPIRE", home.flow(flow_id), tombstone_ms, "NX", decode=replies.anything)
 
 
 def announce_end(home: QueueKeys, flow_id: str, state: str) -> Call[None]:
