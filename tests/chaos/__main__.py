@@ -31,6 +31,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     per_round: Annotated[int, typer.Option(help="Most kills of a round.")] = 150,
     pause: Annotated[float, typer.Option(help="Mean seconds between two faults.")] = 0.15,
     around: Annotated[float, typer.Option(help="Mean seconds between two faults of servers.")] = 3.0,
+    giant: Annotated[int, typer.Option(help="Nodes of the fan-out of one more flow.")] = 2_000,
     ground: Annotated[str, typer.Option(help=f"The servers: {', '.join(GROUNDS)}.")] = "one",
     only: Annotated[str, typer.Option(help="Only these faults, comma-separated.")] = "",
     keep: Annotated[Path | None, typer.Option(help="Keep the files of the rounds in this folder.")] = None,
@@ -40,7 +41,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     mark()
     console, begun, total = Console(stderr=True, highlight=False), time.monotonic(), Counter[str]()
     outcomes: list[dict[str, Any]] = []
-    size = Size(flows=flows, kills=per_round, seconds=seconds, pause=pause, around=around)
+    size = Size(flows=flows, kills=per_round, seconds=seconds, pause=pause, around=around, giant=giant)
     with tempfile.TemporaryDirectory() as scratch:
         while total["kills"] < kills:
             folder = (keep or Path(scratch)) / f"seed-{seed}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from glidemq_orchestrate.testing.chaos.ledger import Entry
+from tests.chaos.unfenced import Unfenced
 
 CLOCKS_MS: Final = 500
 """By how much the server's time may differ between two workers."""
@@ -38,15 +39,31 @@ class Book:
         self.emptied = [entry["at"] for entry in by_kind["emptied"]]
         self.forgotten = {entry["flow"] for entry in by_kind["submitted"] if self._is_forgotten(entry)}
         self.forgotten |= {entry["job"] for entry in by_kind["added"] if self._is_forgotten(entry)}
+        self.unfenced = Unfenced(by_kind["begin"], [*by_kind["reporting"], *by_kind["reported"]])
+        self._well: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for run, entry in self.ends.items():
+            if not entry["error"]:
+                self._well[entry["queue"], entry["job"]].add(run)
         self.slots: dict[str, set[str]] = defaultdict(set)
-        for entry in by_kind["completed"]:  # what was not accepted may be lost by a failover, and fired again
+        reported = [entry for entry in by_kind["reported"] if not entry["error"]]
+        for entry in (*by_kind["completed"], *reported):
+            # What was not accepted may be lost by a failover, and fired again.
             if slot := self.begins.get(entry["run"], {}).get("slot"):
-                self.slots[slot].add(entry["run"])
+                is_job = (entry["queue"], entry["job"]) in self.unfenced
+                self.slots[slot].add(entry["job"] if is_job else entry["run"])
 
     def is_struck(self, queue: str, job_id: str, attempts: int) -> bool:
         """Whether a job may have used up its attempts because processes of its handler were killed."""
         errors = self._errors[queue, job_id]
         return "ProcessExpired" in errors and len(errors) >= attempts
+
+    def results_of(self, queue: str, job_id: str, accepted: str | None) -> set[str | None]:
+        """The runs of a job of which a dependent may have the result: the accepted one.
+
+        Of an unfenced job, of any that has ended well.
+        """
+        any_run = self._well[queue, job_id] if (queue, job_id) in self.unfenced else ()
+        return {accepted, *any_run}
 
     def successors(self, queue: str, job_id: str, run: str) -> list[str]:
         """The runs of a job that had taken it over from this one: then its result must not be accepted.

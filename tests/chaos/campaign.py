@@ -14,9 +14,9 @@ from glidemq_orchestrate import FlowProducer, FlowState, JobOptions, JobState, Q
 from glidemq_orchestrate.errors import FlowNotFound, TransportError
 from tests.chaos.checker import Checker
 from tests.chaos.faults import BY_NAME
-from tests.chaos.leftovers import leftovers
+from tests.chaos.leftovers import late_ends, leftovers
 from tests.chaos.roles import CONCURRENCY, again
-from tests.chaos.round import Round
+from tests.chaos.round import WORKERS, Round
 from tests.chaos.size import Size
 
 PROBE_SECONDS: Final = 30.0
@@ -74,7 +74,7 @@ def outcome_of(
         return {
             "seed": seed, "ground": ground, "kills": {**played.kills, "child": played.children.killed},
             "faults": dict(played.done),
-            "flows": size.flows,
+            "flows": len(played.world.plan.flows),
             "nodes": checker.nodes, "runs": kinds["begin"], "accepted": kinds["completed"],
             "settled_seconds": round(took, 2), "acknowledged": _acknowledged(played),
             "losses": dict(checker.losses), "violations": violations,
@@ -90,8 +90,9 @@ def has_settled(played: Round) -> bool:
         counts = [_counts(name, played.world.url) for name in played.world.queues]
     except (FlowNotFound, TransportError):
         return False
-    is_over = all(process.is_over for process in played.processes if process.role != "worker")
-    return is_over and all(state.is_terminal for state in states) and not any(counts)
+    is_over = all(process.is_over for process in played.processes if process.role not in WORKERS)
+    has_ended = is_over and all(state.is_terminal for state in states) and not any(counts)
+    return has_ended and not any(late_ends(server.client) for server in played.primaries())
 
 
 def _states(played: Round) -> list[FlowState]:

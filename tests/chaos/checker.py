@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from glidemq_orchestrate import FlowProducer, JobState, NodeStatus, Queue, Rule
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
@@ -13,6 +13,14 @@ from tests.chaos.book import Book
 from tests.chaos.in_process import value_of
 from tests.chaos.model import Allowed, ends, fails
 from tests.chaos.plan import FlowPlan, Plan, Step
+
+
+class Excuses(TypedDict):
+    """Why nodes may end otherwise than planned, as the model takes it."""
+
+    struck: Collection[str]
+    unfenced: Mapping[str, frozenset[str]]
+
 
 EARLY: Final = {Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS}
 """Rules that do not wait for every dependency."""
@@ -94,12 +102,7 @@ class Checker:
             counts["completed"], counts["failed"], counts["skipped"], len(nodes)
         ):  # fmt: skip
             yield f"counts do not add up: {status} for {counts}"
-        struck = {
-            name
-            for name, step in planned.all_steps.items()
-            if name in found and self._book.is_struck(found[name].queue, found[name].job_id, step.attempts)
-        }
-        yield from self._states(planned, str(status.state), states, struck)
+        yield from self._states(planned, str(status.state), states, self._excuses(planned, found))
         waited = self._book.waited.get(planned.flow_id)
         if planned.action == "none" and waited not in (None, str(status.state)):
             yield from self._lost("ends of flows", f"ended as {waited}, and is {status.state} now")
@@ -108,8 +111,21 @@ class Checker:
             if planned.action != "restart" and (result := results.get(name)):
                 yield from self._superseded(node.queue, node.job_id, result["run"])
 
+    def _excuses(self, planned: FlowPlan, found: Mapping[str, NodeStatus]) -> Excuses:
+        """The nodes that may end otherwise than planned."""
+        places = {name: (node.queue, node.job_id) for name, node in found.items()}
+        steps = planned.all_steps
+        return {
+            "struck": {
+                name
+                for name, place in places.items()
+                if name in steps and self._book.is_struck(*place, steps[name].attempts)
+            },
+            "unfenced": {name: self._book.unfenced.ends(place) for name, place in places.items()},
+        }
+
     def _states(
-        self, planned: FlowPlan, state: str, states: Mapping[str, str], struck: Collection[str]
+        self, planned: FlowPlan, state: str, states: Mapping[str, str], excuses: Excuses
     ) -> Iterator[str]:
         expected, present = self._present(planned, states), set(states)
         if missing := expected - present:
@@ -122,10 +138,10 @@ class Checker:
         steps = {name: step for name, step in planned.all_steps.items() if name in present}
         bad = {
             name: f"{name} is {states[name]}, allowed: {sorted(allowed)}"
-            for name, allowed in self._allowed(planned, steps, state, struck).items()
+            for name, allowed in self._allowed(planned, steps, state, excuses).items()
             if states[name] not in allowed
         }
-        before = ends(steps.values(), struck=struck)
+        before = ends(steps.values(), **excuses)
         if planned.action == "retry" and all(states[name] in before[name] for name in bad):
             yield from self._lost("retries", "; ".join(bad.values())) if bad else ()
         else:
@@ -147,16 +163,14 @@ class Checker:
             names |= {step.name for step in planned.added}
         return names
 
-    def _allowed(
-        self, planned: FlowPlan, steps: Mapping[str, Step], state: str, struck: Collection[str]
-    ) -> Allowed:
-        allowed = ends(steps.values(), struck=struck)
+    def _allowed(self, planned: FlowPlan, steps: Mapping[str, Step], state: str, excuses: Excuses) -> Allowed:
+        allowed = ends(steps.values(), **excuses)
         if planned.action == "retry" and planned.flow_id in self._book.steered:
             may_fail = any("failed" in allowed[name] and steps[name].on_failure != "ignore" for name in steps)
             must_fail = any(
                 allowed[name] == {"failed"} and steps[name].on_failure != "ignore" for name in steps
             )
-            again = ends(steps.values(), before=allowed, struck=struck)
+            again = ends(steps.values(), before=allowed, **excuses)
             if must_fail:
                 allowed = again
             elif may_fail:
@@ -169,18 +183,37 @@ class Checker:
         self, planned: FlowPlan, node: NodeStatus, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
     ) -> Iterator[str]:
         again = (planned.action == "restart") + len(self._book.emptied)
-        if (times := self._book.accepted[node.queue, node.job_id]) > 1 + again:
+        place, unfenced = (node.queue, node.job_id), self._book.unfenced
+        if (times := self._book.accepted[place]) > 1 + again and place not in unfenced:
             yield from self._lost("results", f"accepted {times} times", times - 1 - again)
         if node.state is not JobState.COMPLETED:
             return
-        result, step = results.get(node.name), planned.all_steps[node.name]
+        result = results.get(node.name)
         begin = self._book.begins.get(result["run"]) if result else None
         if result is None or begin is None:
             yield f"completed with {result!r}, which no run has written"
             return
         given = begin["inputs"]
+        value = value_of(node.name, {name: self._book.ends.get(run) for name, run in given.items()})
+        if result["value"] != value:
+            yield "has a wrong result"
+        if planned.action != "restart" or result["run"] not in unfenced.runs:
+            yield from self._given(planned, node, found, results, begin)
+
+    def _given(
+        self,
+        planned: FlowPlan,
+        node: NodeStatus,
+        found: Mapping[str, NodeStatus],
+        results: Mapping[str, Any],
+        begin: Mapping[str, Any],
+    ) -> Iterator[str]:
+        """Whether a run got the accepted results, and began after them."""
+        given, step = begin["inputs"], planned.all_steps[node.name]
         for name, run in given.items():
-            if (results.get(name) or {}).get("run") != run:
+            other = found[name]
+            accepted = (results.get(name) or {}).get("run")
+            if run not in self._book.results_of(other.queue, other.job_id, accepted):
                 yield f"got the result {run} of {name}, which is not the accepted one"
             elif self._book.ends[run]["at"] > begin["at"]:
                 yield f"began before {name} had ended"
@@ -190,11 +223,9 @@ class Checker:
                 planned.action == "retry" and ended > begin["at"]
             ):  # it was cured after this node had run
                 yield f"got results of {sorted(given)}, and {name} has completed"
-        if result["value"] != value_of(node.name, {name: results.get(name) for name in given}):
-            yield "has a wrong result"
 
     def _superseded(self, queue: str, job_id: str, run: str) -> Iterator[str]:
-        if self._keeps_leases and not self._book.emptied:
+        if self._keeps_leases and not self._book.emptied and (queue, job_id) not in self._book.unfenced:
             for other in self._book.successors(queue, job_id, run):
                 yield f"the result of {run} was accepted, and {other} had taken the job over"
 
@@ -202,7 +233,12 @@ class Checker:
         """The dependencies whose results a node must have had."""
         if step.rule in EARLY:
             return set()
-        return {name for name in step.after if found[name].state is JobState.COMPLETED}
+        return {
+            name
+            for name in step.after
+            if found[name].state is JobState.COMPLETED
+            and (found[name].queue, found[name].job_id) not in self._book.unfenced
+        }
 
     # --- plain jobs ---
 
@@ -223,7 +259,8 @@ class Checker:
             if job.state is not JobState.COMPLETED:
                 yield f"job {job_id} is {job.state}: {job.failed_reason}"
                 continue
-            if (times := self._book.accepted[name, job_id]) > 1 + len(self._book.emptied):
+            times, is_unfenced = self._book.accepted[name, job_id], (name, job_id) in self._book.unfenced
+            if times > 1 + len(self._book.emptied) and not is_unfenced:
                 more = times - 1 - len(self._book.emptied)
                 yield from self._lost("results", f"job {job_id} was accepted {times} times", more)
             run = str(job.result["run"]) if isinstance(job.result, dict) else None
@@ -233,7 +270,20 @@ class Checker:
             yield from (f"job {job_id}: {text}" for text in self._superseded(name, job_id, run))
             if key := planned[job_id].key:
                 ordered.append((key, self._book.begins[run]["at"], self._book.ends[run]["at"], job_id))
-        yield from _overlaps(ordered)
+        since = self._unordered(name)
+        yield from _overlaps(run for run in ordered if run[1] < since.get(run[0], run[1] + 1))
+
+    def _unordered(self, queue: str) -> dict[str, int]:
+        """The ordering keys of a queue that do not hold any more, and since when: see ``unfenced.py``."""
+        keys = {one.job_id: one.key for one in self._plan.plain}
+        since: dict[str, int] = {}
+        for (where, job_id), at in self._book.unfenced.items():
+            flow_id, _, node = job_id.partition("~")
+            flow = self._plan.by_id.get(flow_id)
+            key = flow.all_steps[node].ordering if flow else keys.get(job_id)
+            if where == queue and key:
+                since[key] = min(at, since.get(key, at))
+        return since
 
     def _counted(self, queue: Queue, name: str) -> Iterator[str]:
         """Whether the metrics count more ends than there were: an end was accepted twice."""

@@ -33,6 +33,18 @@ def kill_workers(at: Round, chance: random.Random) -> None:
         at.kill(process)
 
 
+def kill_node_worker(at: Round, chance: random.Random) -> None:
+    """SIGKILL one Node worker."""
+    if processes := at.alive("node_worker"):
+        at.kill(chance.choice(processes))
+
+
+def pause_node_worker(at: Round, chance: random.Random) -> None:
+    """Stop a Node worker for a while, often beyond its lease; then it reports what glide-mq accepts."""
+    if at.alive("node_worker"):
+        _pause(at, chance, "node_worker")
+
+
 def kill_supervising(at: Round, chance: random.Random) -> None:
     """SIGKILL the worker that leads the supervision of a queue."""
     if (process := at.leader(chance.choice(at.world.queues))) is not None:
@@ -187,6 +199,7 @@ def replace_library(at: Round, chance: random.Random) -> None:
 PROCESSES: Final[Mapping[Fault, int]] = {
     kill_worker: 40, kill_workers: 4, kill_supervising: 10, kill_child: 12, kill_submitter: 12,
     kill_waiter: 6, kill_steerer: 10, stop_worker: 3, pause_worker: 12, pause_client: 3,
+    kill_node_worker: 12, pause_node_worker: 8,
 }  # fmt: skip
 """What happens to processes all the time, with weights."""
 

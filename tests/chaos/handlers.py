@@ -42,8 +42,8 @@ class Recorder(Middleware):
         except BaseException as exc:
             self._ledger.write("end", **about, error=type(exc).__name__)
             raise
-        self._ledger.write("end", **about, error="")
-        return {"run": run, "value": value}
+        self._ledger.write("end", **about, error="", value=value)
+        return {"run": run, "value": value, "node": context.node}
 
     def on_event(self, event: JobEvent) -> None:
         """Write what the server has accepted or refused."""

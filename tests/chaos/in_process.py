@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from glidemq_orchestrate import Context, Skip, Unrecoverable
 from glidemq_orchestrate.lifeline.guard import processes
@@ -43,7 +43,27 @@ def cures_of(folder: Path) -> Path:
     return folder / "cures"
 
 
-def decide(ctx: Context, cures: Path) -> int:
+class Given(Protocol):
+    """What a handler knows of its job, whoever runs it."""
+
+    @property
+    def data(self) -> Any:
+        """Of the job."""
+
+    @property
+    def attempt(self) -> int:
+        """From 1."""
+
+    @property
+    def node(self) -> str | None:
+        """The name of the node."""
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The results of the dependencies."""
+
+
+def decide(ctx: Given, cures: Path) -> int:
     """End as the data of the job says."""
     data: Any = ctx.data
     if ctx.attempt <= data["fails"]:

@@ -28,6 +28,15 @@ ALONE: Final = {
 HOME: Final = re.compile(r"glide:gmo:(homes|home:\{.+\})\Z", re.DOTALL)
 
 
+def late_ends(client: Any) -> int:
+    """How many nodes that their flow has failed a Node worker has completed since; a supervisor undoes it."""
+    keys = list(client.scan_iter(match="*:job:*", count=1_000, _type="hash"))
+    pipeline = client.pipeline(transaction=False)
+    for key in keys:
+        pipeline.hmget(key, "state", "gmo:end")
+    return sum(found == ["completed", "failed"] for found in pipeline.execute())
+
+
 def leftovers(client: Any, queues: Sequence[str]) -> Iterator[str]:
     """What is left in queues that have nothing to do, and keys that are not documented, in sentences."""
     keys = {key for key in client.scan_iter(match="*", count=1_000) if not HOME.match(key)}

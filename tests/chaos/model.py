@@ -21,6 +21,7 @@ def ends(
     *,
     before: Mapping[str, frozenset[str]] | None = None,
     struck: Collection[str] = (),
+    unfenced: Mapping[str, frozenset[str]] | None = None,
 ) -> Allowed:
     """The ends that each node may have; several where the order of events decides.
 
@@ -28,6 +29,7 @@ def ends(
         steps: Dependencies before dependents.
         before: The ends before a retry: what has completed keeps its result, the rest runs again, cured.
         struck: Nodes that may have used up their attempts because their processes were killed.
+        unfenced: Further ends of nodes that Node workers have ended when they were not theirs.
     """
     known = {step.name: step for step in steps}
     allowed: Allowed = {}
@@ -36,6 +38,7 @@ def ends(
         found = frozenset().union(*(_end(step, verdict, is_cured=before is not None) for verdict in again))
         if step.name in struck and "run" in again:
             found |= {"failed"}
+        found |= (unfenced or {}).get(step.name, frozenset())
         if before is not None and "completed" in before[step.name]:
             found = frozenset({"completed"}) if before[step.name] == {"completed"} else found | {"completed"}
         allowed[step.name] = found

@@ -59,7 +59,9 @@ class Step:
             name if policy is None else Dependency(name, on_failure=policy)
             for name, policy in zip(self.after, self.policies or (None,) * len(self.after), strict=True)
         ]
-        data: dict[str, Any] = {"flow": flow_id, "ends": self.ends, "fails": self.fails, "ms": self.ms}
+        data: dict[str, Any] = {
+            "flow": flow_id, "node": self.name, "ends": self.ends, "fails": self.fails, "ms": self.ms,
+        }  # fmt: skip
         return FlowNode(
             self.name, self.queue, self.handler, data, after, rule=self.rule, on_failure=self.on_failure,
             options=JobOptions(
@@ -140,6 +142,7 @@ def plan(
     widest: int = 200,
     may_grow: bool = True,
     longs: float = 0.0,
+    giant: int = 0,
 ) -> Plan:
     """The plan of a seed.
 
@@ -150,12 +153,15 @@ def plan(
         widest: Nodes of the largest fan-out.
         may_grow: Whether flows may grow; otherwise half of the flows have all their nodes in one queue.
         longs: The share of jobs without a flow that run for longer than a lease.
+        giant: Nodes between the two ends of one more flow; 0: there is none.
     """
     chance = random.Random(f"plan {seed}")
     made = tuple(
         _flow(chance, f"s{seed}-f{number}", tuple(queues), widest, may_grow=may_grow)
         for number in range(flows)
     )
+    if giant:
+        made = (_giant(random.Random(f"giant {seed}"), f"s{seed}-giant", tuple(queues), giant), *made)
     plain = tuple(_plain(chance, f"s{seed}-p{number}", queues, longs) for number in range(flows * 3))
     return Plan(seed, tuple(queues), made, plain)
 
@@ -192,6 +198,21 @@ def _flow(
         steps = [replace(step, ordering=None) for step in steps]
     fail_fast = shape == "layers" and chance.random() < 0.2
     return FlowPlan(flow_id, tuple(steps), action, chance.choice((0, 5, 50, 300, 1_000)), added, fail_fast)
+
+
+def _giant(chance: random.Random, flow_id: str, queues: tuple[str, ...], width: int) -> FlowPlan:
+    """A fan-out of thousands that comes together again; its nodes are quick."""
+    quick = (0, 0, 0, 1, 5, 20)
+    names = tuple(f"leaf{n}" for n in range(width))
+    leaves = [
+        _step(
+            chance, queues, name, ("root",), handler=chance.choice(("async", "thread")), spare=0,
+            ms=chance.choice(quick), ordering=None,
+        )
+        for name in names
+    ]  # fmt: skip
+    join = _step(chance, queues, "join", names, rule=Rule.ALL_DONE, ends="complete")
+    return FlowPlan(flow_id, (_step(chance, queues, "root", ends="complete"), *leaves, join))
 
 
 def _ms(chance: random.Random) -> int:

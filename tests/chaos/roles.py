@@ -43,6 +43,7 @@ from tests.chaos.forgotten import Forgotten
 from tests.chaos.handlers import Recorder, Steps
 from tests.chaos.in_process import FOLDER, cures_of, ledger_of
 from tests.chaos.mutations import BY_NAME as DEFECTS
+from tests.chaos.node_worker import node_worker
 from tests.chaos.plan import FlowPlan, Plan, plan
 from tests.chaos.versions import NEWER, OLDER, playing
 
@@ -68,6 +69,7 @@ class World:
         parts: How many processes share each of the roles but the workers.
         defect: The name of a defect that all have; none by default.
         longs: The share of jobs without a flow that run for longer than a lease.
+        giant: Nodes of one fan-out that is much wider than the others; 0: there is none.
     """
 
     url: str
@@ -82,13 +84,15 @@ class World:
     parts: int = 2
     defect: str = ""
     longs: float = 0.0
+    giant: int = 0
 
     @cached_property
     def plan(self) -> Plan:
         """What they do."""
         return plan(
-            self.seed, self.flows, self.queues, widest=self.widest, may_grow=self.may_grow, longs=self.longs
-        )
+            self.seed, self.flows, self.queues, widest=self.widest, may_grow=self.may_grow, longs=self.longs,
+            giant=self.giant,
+        )  # fmt: skip
 
     @property
     def ledger(self) -> Path:
@@ -194,6 +198,7 @@ def steerer(world: World, ledger: Ledger, number: int) -> None:
 
 ROLES: Final[dict[str, Callable[[World, Ledger, int], None]]] = {
     "worker": worker, "submitter": submitter, "waiter": waiter, "steerer": steerer,
+    "node_worker": node_worker,
     "older_worker": playing(OLDER, worker), "newer_worker": playing(NEWER, worker),
 }  # fmt: skip
 

@@ -36,6 +36,8 @@ FORGETS_EACH: Final = 10
 REST_SECONDS: Final = 0.05
 UNDO_SECONDS: Final = 60.0
 SLACK_SECONDS: Final = 5.0
+WORKERS: Final = frozenset({"worker", "node_worker"})
+"""Roles that are never over."""
 
 
 @dataclass(eq=False)
@@ -117,7 +119,7 @@ class Round:
         self.world = World(
             self.ground.url, self.ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
             size.widest, self.ground.is_one_slot, defect=defect,
-            longs=size.longs,
+            longs=size.longs, giant=size.giant,
         )  # fmt: skip
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
@@ -128,6 +130,7 @@ class Round:
         self.nursery = Nursery(self.world)
         self._stack.callback(self.nursery.close)
         roles = [("worker", n) for n in range(size.workers)]
+        roles += [("node_worker", n) for n in range(size.node_workers if self.ground.keeps_leases else 0)]
         roles += [(role, n) for role in ("submitter", "waiter", "steerer") for n in range(self.world.parts)]
         self.processes = [Process(role, number) for role, number in roles]
 
@@ -260,7 +263,7 @@ class Round:
                     self.surprises.append(
                         f"{process.role}{process.number} ended by itself with {code}: {said}"
                     )
-                is_done = not was_ending and not code and process.role != "worker"
+                is_done = not was_ending and not code and process.role not in WORKERS
                 process.is_over = is_done or process.once
             if not process.pid and not process.is_over:
                 process.pid = self.nursery.start(process.role, process.number)

@@ -16,7 +16,9 @@ class Size:
         pause: Mean seconds between two faults of processes.
         around: Mean seconds between two faults around them.
         workers: Processes that run jobs.
+        node_workers: Processes that run jobs as glide-mq's workers in Node do.
         widest: Nodes of the largest fan-out.
+        giant: Nodes of one fan-out that is much wider; 0: there is none.
         longs: The share of jobs without a flow that run for longer than a lease.
         settle: After so many seconds without faults everything must have ended.
     """
@@ -27,6 +29,8 @@ class Size:
     pause: float = 0.15
     around: float = 3.0
     workers: int = 3
+    node_workers: int = 2
     widest: int = 150
+    giant: int = 0
     longs: float = 0.02
     settle: float = 300.0

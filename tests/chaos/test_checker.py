@@ -17,9 +17,11 @@ from tests.chaos.campaign import has_settled
 from tests.chaos.checker import Checker
 from tests.chaos.children import Children
 from tests.chaos.leftovers import leftovers
-from tests.chaos.plan import Plain, Plan
+from tests.chaos.model import ends
+from tests.chaos.plan import Plain, Plan, Step
 from tests.chaos.round import Round
 from tests.chaos.size import Size
+from tests.chaos.unfenced import RETURNED, Unfenced
 from tests.processes import spawned
 
 Entries = list[Entry]
@@ -101,6 +103,40 @@ def taken_over(entries: Entries) -> None:
     done = next(entry for entry in of_kind(entries, "completed") if "-p" in entry["job"])
     begin = next(entry for entry in of_kind(entries, "begin") if entry["run"] == done["run"])
     entries.append(begin | {"run": "another", "activated": begin["activated"] + 10_000})
+
+
+def test_only_of_an_unfenced_job_a_dependent_may_have_another_result(played: Round) -> None:
+    entries = [dict(entry) for entry in played.entries]
+    node, begin = accepted_with_inputs(entries)
+    node["inputs"] = {name: "another" if run == begin["run"] else run for name, run in node["inputs"].items()}
+    end = next(entry for entry in of_kind(entries, "end") if entry["run"] == begin["run"])
+    entries.append(end | {"run": "another"})
+    assert any("is not the accepted one" in problem for problem in problems(played, entries))
+    report = end | {"run": "another", "kind": "reporting"}
+    assert problems(played, [*entries, report]) == []
+    assert problems(played, [*entries, report, report | {"kind": "reported", "late": True}]) == []
+    in_time = [*entries, report, report | {"kind": "reported", "late": False}]
+    assert any("is not the accepted one" in problem for problem in problems(played, in_time))
+    assert problems(played, [*in_time, begin | {"run": "stray", "was": "completed"}]) == []
+
+
+def test_what_a_node_worker_has_reported_too_late_may_be_the_end_of_a_job() -> None:
+    entry = {"queue": "etl", "job": "j", "at": 5}
+    begins = [entry | {"run": "1", "at": 3, "was": "waiting"}]
+    late = [
+        entry | {"run": "1", "kind": "reporting", "error": "RuntimeError"},
+        entry | {"run": "1", "kind": "reported", "error": "RuntimeError", "late": True},
+        entry | {"run": "2", "kind": "reporting", "error": RETURNED, "at": 4},
+    ]
+    unfenced = Unfenced(begins, late)
+    assert unfenced.ends(("etl", "j")) == {"failed"}
+    assert list(unfenced.items()) == [(("etl", "j"), 4)]
+    assert unfenced.runs == {"1", "2"}
+    step = Step("n", "etl")
+    assert ends([step]) == {"n": {"completed"}}
+    assert ends([step], unfenced={"n": unfenced.ends(("etl", "j"))}) == {"n": {"completed", "failed"}}
+    assert ("etl", "other") not in unfenced
+    assert unfenced.ends(("etl", "other")) == frozenset()
 
 
 def ended_otherwise(entries: Entries) -> None:
