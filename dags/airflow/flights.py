@@ -2,7 +2,8 @@
 
 ``flights`` runs 20 Spark steps as one flow: it needs workers for the job ``spark.python`` on the queue, and
 the connection ``glidemq_default``. The parameter ``location`` is where the data goes; its default is the
-environment variable ``GLIDEMQ_FLIGHTS_DATA``.
+environment variable ``GLIDEMQ_FLIGHTS_DATA``. ``GLIDEMQ_FLIGHTS_MONTHS`` may name the months of 2013 to take,
+such as ``1,2``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 from airflow.sdk import DAG, Param, task
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
+
+from glidemq_orchestrate.spark.flights.flow import chosen_months
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ with DAG(
             # One directory per run, without characters that Spark paths must not contain.
             "location": "{{ params.location }}/{{ run_id | replace(':', '') | replace('+', '_') }}",
             "queue": "{{ params.queue }}",
+            "months": chosen_months(),
         },
         retries=1,
         retry_delay=timedelta(seconds=30),

@@ -26,7 +26,6 @@ from glidemq_orchestrate.cli.shell import (
     say_json,
     seconds,
 )
-from glidemq_orchestrate.testing.chaos.campaign import run_chaos
 from glidemq_orchestrate.testing.chaos.named import find
 from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding
 from glidemq_orchestrate.testing.chaos.strikes import Act
@@ -105,6 +104,8 @@ def run(
     Mark an effect with `effect("charge", order_id)` from glidemq_orchestrate.testing.chaos where it has just
     happened, or name a function with --effect.
     """
+    from glidemq_orchestrate.testing.chaos.campaign import run_chaos  # noqa: PLC0415  no other command needs it
+
     with _ending_at_sigterm(), errors.status("starting") as status:
         report = run_chaos(
             file, app=app, runs=runs, seed=seed, only=only_run or (), effects=effect or (),

@@ -124,8 +124,9 @@ def demo(
     orchestrator: Annotated[str, typer.Option(help="airflow or dagster.")] = "airflow",
     home: Annotated[Path, typer.Option(help="Directory for the data of the demo.")] = Path(".demo"),
     project: Annotated[Path, typer.Option(help="The checkout with the example DAGs.")] = Path(),
+    months: Annotated[str, typer.Option(help="Months of 2013, such as 1,2; without it the whole year.")] = "",
 ) -> None:
     """Run the flights pipeline: a real orchestrator, a real Valkey, a worker with a warm Spark session."""
     # By name: the demo is a layer above the command line, and needs its extra.
     run_demo = importlib.import_module("glidemq_orchestrate.demo.run").run_demo
-    run_demo(orchestrator, home=home.resolve(), project=project.resolve(), console=console)
+    run_demo(orchestrator, home=home.resolve(), project=project.resolve(), months=months, console=console)

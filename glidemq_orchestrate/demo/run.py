@@ -26,6 +26,7 @@ from glidemq_orchestrate.demo.preflight import ensure_disk, ensure_java, ensure_
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, GlideMQError, WaitTimeout
 from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.spark.flights.flow import MONTHS_VARIABLE, months_in
 
 QUEUE: Final = "spark"
 WORKER_SECONDS: Final = 120
@@ -37,13 +38,16 @@ PACKAGES: Final = {
 }
 
 
-def run_demo(orchestrator: str, *, home: Path, project: Path, console: Console) -> None:
+def run_demo(orchestrator: str, *, home: Path, project: Path, months: str = "", console: Console) -> None:
     """Run the flights pipeline through an orchestrator and print the results.
+
+    ``months`` are those of 2013 that are taken, such as ``1,2``; without any the whole year.
 
     Everything that was started is stopped at the end, also after an error or Ctrl-C, and when this process is
     killed. Logs stay in ``home``.
 
     Raises:
+        InvalidFlow: There are no such months.
         ConfigurationError: Something is missing; the message names it and how to install it.
         GlideMQError: The flow failed; the message gives the reason.
     """
@@ -53,13 +57,15 @@ def run_demo(orchestrator: str, *, home: Path, project: Path, console: Console) 
         raise ConfigurationError(
             f"{project} has no dags/{orchestrator}: run the demo in a checkout, or pass one with --project"
         )
+    if months:
+        months_in(months)
     console.rule(f"glidemq-orchestrate: the flights of 2013, through {orchestrator.capitalize()}")
     with _step(console, "Checking requirements: packages, Java, disk space"):
         ensure_packages(PACKAGES[orchestrator])
         ensure_java(lambda text: console.print(f"  {text}"))
         ensure_disk(home)
     with ExitStack() as running:
-        demo = _Demo(home, project, console, running)
+        demo = _Demo(home, project, months, console, running)
         flow = demo.through_airflow() if orchestrator == "airflow" else demo.through_dagster()
         demo.report(flow)
 
@@ -67,7 +73,7 @@ def run_demo(orchestrator: str, *, home: Path, project: Path, console: Console) 
 class _Demo:
     """One run of the demo: the server and the worker are started on creation."""
 
-    def __init__(self, home: Path, project: Path, console: Console, running: ExitStack) -> None:
+    def __init__(self, home: Path, project: Path, months: str, console: Console, running: ExitStack) -> None:
         self._home, self._project, self._console, self._running = home, project, console, running
         self._data = home / "flights"
         with _step(console, "Starting Valkey, append-only"):
@@ -77,6 +83,7 @@ class _Demo:
             **os.environ,
             "GLIDEMQ_URL": self._server.url,
             "GLIDEMQ_FLIGHTS_DATA": str(self._data),
+            MONTHS_VARIABLE: months,
             "AIRFLOW_CONN_GLIDEMQ_DEFAULT": json.dumps(_connection(self._server.url)),
         }
         command = [

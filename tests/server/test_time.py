@@ -11,8 +11,9 @@ import pytest
 
 from glidemq_orchestrate import AsyncQueue, JobOptions, JobState, Queue
 from glidemq_orchestrate._ops.server.time import learn_time
+from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.clock import ServerClock
-from glidemq_orchestrate.errors import OutcomeUnknown
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.worker.context import Context
@@ -135,12 +136,25 @@ class TestServerClock:
         made.forget_sync()
         assert made.begin_sync()
 
-    def test_a_server_that_does_not_send_it_changes_nothing(self) -> None:
+    @pytest.mark.parametrize("error", [OutcomeUnknown("gone"), ConfigurationError("refused the password")])
+    def test_where_nothing_was_replied_nothing_changes(
+        self, error: GlideMQError, caplog: pytest.LogCaptureFixture
+    ) -> None:
         made = ServerClock()
         before = made.now_ms()
         op = learn_time(made)
         next(op)
         with pytest.raises(StopIteration):
-            op.throw(OutcomeUnknown("gone"))
+            op.throw(error)
         assert abs(made.now_ms() - before) < 1_000
         assert made.begin_sync(), "the next call asks again"
+        assert "TIME" not in caplog.text
+
+    def test_a_server_that_refuses_it_is_reported(self, caplog: pytest.LogCaptureFixture) -> None:
+        made = ServerClock()
+        op = learn_time(made)
+        next(op)
+        with pytest.raises(StopIteration):
+            op.throw(error_from("NOPERM this user has no permissions to run the 'time' command"))
+        assert "let the user run TIME" in caplog.text
+        assert not made.begin_sync()

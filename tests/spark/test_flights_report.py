@@ -19,6 +19,7 @@ import pytest
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.spark.flights import build
+from glidemq_orchestrate.spark.flights.flow import MONTHS_VARIABLE, chosen_months
 from glidemq_orchestrate.spark.flights.report import check_totals
 from glidemq_orchestrate.spark.flights.storage import source_directory
 from glidemq_orchestrate.spark.session import warm_session
@@ -151,6 +152,21 @@ def test_the_flow_has_twenty_nodes_in_the_order_of_the_pipeline() -> None:
 def test_months_must_be_months(months: list[int]) -> None:
     with pytest.raises(InvalidFlow, match="months must be"):
         build("/data", months=months)
+
+
+@pytest.mark.parametrize("text", ["0", "1,13", "2,2", "1,", "January", "1;2"])
+def test_months_of_the_environment_must_be_months(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MONTHS_VARIABLE, text)
+    with pytest.raises(InvalidFlow, match="months must be"):
+        chosen_months()
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", list(range(1, 13))), ("7", [7]), ("3, 1", [3, 1])])
+def test_the_environment_chooses_the_months(
+    text: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MONTHS_VARIABLE, text)
+    assert chosen_months() == expected
 
 
 def test_every_flight_of_the_year_is_in_the_report(results: Results) -> None:

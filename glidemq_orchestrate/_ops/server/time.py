@@ -31,9 +31,10 @@ def learn_time(clock: Clock, *, every_ms: int = SYNC_EVERY_MS) -> Op[None]:
     asked_us = clock.monotonic_us()
     try:
         server_us = yield from ask(server_time_us())
-    except TransportError:
-        clock.forget_sync()  # the next call reports that the server cannot be reached
     except GlideMQError as exc:
+        if isinstance(exc, TransportError) or exc.code is None:  # that is no reply to TIME
+            clock.forget_sync()  # the next call reports what is wrong
+            return
         logger.warning(
             "the server refuses TIME, so leases and delays depend on this machine's clock; "
             "let the user run TIME: %s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
@@ -10,14 +11,39 @@ from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.jobs.options import JobOptions
+from glidemq_orchestrate.names import described
 from glidemq_orchestrate.spark.steps import JOB_NAME
 
 MODULE: Final = "glidemq_orchestrate.spark.flights.steps"
 SECTIONS: Final = ("carrier", "route", "hour", "weather")
 OPTIONS: Final = JobOptions(attempts=3, timeout=timedelta(minutes=10))
+MONTHS: Final = range(1, 13)
+MONTHS_VARIABLE: Final = "GLIDEMQ_FLIGHTS_MONTHS"
 
 
-def build(location: str, *, queue: str = "spark", months: Sequence[int] = range(1, 13)) -> FlowSpec:
+def chosen_months() -> list[int]:
+    """The months that the environment variable ``GLIDEMQ_FLIGHTS_MONTHS`` names, such as ``1,2``, or all.
+
+    Raises:
+        InvalidFlow: It holds something else.
+    """
+    text = os.environ.get(MONTHS_VARIABLE, "")
+    return months_in(text) if text else list(MONTHS)
+
+
+def months_in(text: str) -> list[int]:
+    """The months in a text such as ``1,2``.
+
+    Raises:
+        InvalidFlow: They are not distinct numbers from 1 to 12, with commas between them.
+    """
+    months = [int(part) if part.isdecimal() else 0 for part in map(str.strip, text.split(","))]
+    if len(set(months)) != len(months) or not set(months) <= set(MONTHS):
+        raise InvalidFlow(f"months must be distinct numbers from 1 to 12 such as 1,2, got {described(text)}")
+    return months
+
+
+def build(location: str, *, queue: str = "spark", months: Sequence[int] = MONTHS) -> FlowSpec:
     """The pipeline for some months of 2013: 20 nodes for the whole year.
 
     ``extract``, then ``clean-01`` to ``clean-12`` side by side, ``join``, ``quality``, the four
@@ -31,7 +57,7 @@ def build(location: str, *, queue: str = "spark", months: Sequence[int] = range(
     Raises:
         InvalidFlow: The months are not as above.
     """
-    if not months or len(set(months)) != len(months) or not set(months) <= set(range(1, 13)):
+    if not months or len(set(months)) != len(months) or not set(months) <= set(MONTHS):
         raise InvalidFlow(f"months must be distinct numbers from 1 to 12, got {list(months)}")
 
     def node(
