@@ -19,6 +19,7 @@ from glidemq_orchestrate.testing.plugin import (
     own_database,
     start_workers,
 )
+from tests.command_line import build_commands_once
 from tests.guard import _nothing_is_left, pytest_fixture_setup, pytest_sessionstart, refuse_connected
 from tests.parallel import (
     pytest_collection_modifyitems,
@@ -37,6 +38,8 @@ __all__ = [
     "pytest_sessionstart",
     "pytest_xdist_make_scheduler",
 ]
+
+build_commands_once()
 
 # An example that is slow on a busy machine is not a defect; the test as a whole has its time limit.
 settings.register_profile("no deadline", deadline=None)

@@ -19,12 +19,13 @@ from typer.testing import CliRunner
 from glidemq_orchestrate import ConnectionSettings
 from glidemq_orchestrate.cli import app
 from glidemq_orchestrate.errors import ConfigurationError
+from tests.command_line import build_commands_once
 from tests.fuzz import addresses, flow_files, odd
 from tests.fuzz.entry import Entry, Target
 from tests.fuzz.secret import ALL, NEVER, refuse
 from tests.fuzz.violation import Violation, undocumented
 from tests.fuzz.world import World, world
-from tests.server.cli.test_odd_values import BREAKING, COMMANDS, DOCUMENTED, FLAGS, Directory
+from tests.server.cli.test_odd_values import BREAKING, COMMANDS, DOCUMENTED, FLAGS, Directory, no_stage
 from tests.server.lua.keyspace import changes
 
 GOOD: Final = {
@@ -216,6 +217,7 @@ def _as_process(here: World, words: list[str], shown: list[str]) -> int:
 @contextmanager
 def opened() -> Iterator[Target]:
     """Needs a server and a directory; nothing that a command starts runs on."""
+    build_commands_once()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory()))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -230,6 +232,7 @@ def opened() -> Iterator[Target]:
         patch.setattr("glidemq_orchestrate.worker.supervisor.Supervisor.run", lambda _: None)
         patch.setattr("glidemq_orchestrate.demo.run.run_demo", lambda *_, **__: None)
         patch.setattr("glidemq_orchestrate.cli.process.EmbeddedServer", Directory)
+        patch.setattr("glidemq_orchestrate.testing.chaos.campaign.Stage", no_stage)
         patch.setattr("glidemq_orchestrate.cli.process.signal.signal", lambda *_: None)
         patch.setattr("glidemq_orchestrate.cli.process.threading", SimpleNamespace(Event=lambda: ended))
         yield Target(commands(), lambda command: run(here, directory, command))

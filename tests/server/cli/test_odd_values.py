@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import pytest
 import typer.main
@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from glidemq_orchestrate import EmbeddedServer, FlowNode, FlowProducer, FlowSpec, Queue, Schedule, Schedulers
 from glidemq_orchestrate.cli import app
+from glidemq_orchestrate.errors import ConfigurationError
 
 HUGE = "9" * 5000
 NUMBERS = ["", "-1", "0", "1.5", "1e999", "nan", "-inf", "1e300", "1_0", " 1", "²", "٣", HUGE, "x"]
@@ -113,6 +114,11 @@ class Directory(EmbeddedServer):
         return self
 
 
+def no_stage(*_: object) -> NoReturn:
+    """All that the command was given has been read by then."""
+    raise ConfigurationError("no chaos here")
+
+
 @pytest.fixture
 def world(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A server with a flow that has ended; and nothing runs for ever."""
@@ -123,6 +129,7 @@ def world(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("glidemq_orchestrate.worker.supervisor.Supervisor.run", lambda _: None)
     monkeypatch.setattr("glidemq_orchestrate.demo.run.run_demo", lambda *_, **__: None)
     monkeypatch.setattr("glidemq_orchestrate.cli.process.EmbeddedServer", Directory)
+    monkeypatch.setattr("glidemq_orchestrate.testing.chaos.campaign.Stage", no_stage)
     monkeypatch.setattr("glidemq_orchestrate.cli.process.signal.signal", lambda *_: None)
     ended = SimpleNamespace(wait=lambda: None, set=lambda: None)
     monkeypatch.setattr("glidemq_orchestrate.cli.process.threading", SimpleNamespace(Event=lambda: ended))
