@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import typer.testing
 
@@ -11,6 +12,6 @@ __all__ = ["build_commands_once"]
 
 def build_commands_once() -> None:
     """Let ``CliRunner`` keep what it has built; repeatable."""
-    known = typer.testing._get_command
-    if not hasattr(known, "cache_info"):
-        typer.testing._get_command = cache(known)
+    module: Any = typer.testing
+    if not hasattr(module._get_command, "cache_info"):
+        module._get_command = cache(module._get_command)

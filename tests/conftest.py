@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -40,6 +41,9 @@ __all__ = [
 ]
 
 build_commands_once()
+
+# The JVMs of tests live for seconds: what the second compiler of Java costs, they never get back.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # An example that is slow on a busy machine is not a defect; the test as a whole has its time limit.
 settings.register_profile("no deadline", deadline=None)
