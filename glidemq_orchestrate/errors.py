@@ -56,6 +56,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 E = TypeVar("E", bound=BaseException)
@@ -248,7 +249,17 @@ class FlowNotFound(StateError):
 
 
 class FlowConflict(StateError):
-    """Another flow has this id. Nothing was changed."""
+    """Another flow has this id. Nothing was changed.
+
+    Attributes:
+        differences: What differs by the name of the node, of at most 20 nodes: ``("new",)``, ``("gone",)``,
+            or some of ``queue``, ``job``, ``after``, ``data``, ``options`` and ``policies``. Empty where the
+            flows were not compared.
+    """
+
+    def __init__(self, text: str, differences: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> None:
+        self.differences = dict(differences)
+        super().__init__(text)
 
 
 class FlowExpired(StateError):

@@ -70,7 +70,7 @@ class CheckedNode:
             self.name,
             self.queue,
             self.job,
-            _canonical(self.data),
+            canonical(self.data),
             self.options,
             sorted(self.after),
         ]
@@ -308,6 +308,7 @@ def _ms(name: str, value: timedelta | None) -> int | None:
     return milliseconds(value)
 
 
-def _canonical(data: str) -> str:
-    # Flows that differ only in the order of keys have one fingerprint. A single key has no order.
+def canonical(data: str) -> str:
+    """JSON text with its keys in order: flows that differ only in that have one fingerprint."""
+    # A single key has no order.
     return json.dumps(json.loads(data), sort_keys=True) if data.count('":') > 1 else data

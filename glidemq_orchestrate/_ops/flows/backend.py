@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from glidemq_orchestrate._ops.flows import claim, growth, staged
+from glidemq_orchestrate._ops.flows.compare import differences
 from glidemq_orchestrate._ops.flows.portable import portable, reading, rounds
 from glidemq_orchestrate._ops.flows.staged import (
     FlowRef,
@@ -25,6 +26,7 @@ from glidemq_orchestrate._protocol.flows import claim as calls
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConnectionFailed,
+    FlowConflict,
     FlowNotFound,
     GlideMQError,
     OutcomeUnknown,
@@ -139,9 +141,12 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
     """
     check_on_existing(on_existing)
     home = QueueKeys(prefix, flow.home)
-    found = yield from claim.take(home, flow_id)
+    try:
+        found = yield from claim.take(home, flow_id)
+    except FlowConflict:
+        raise (yield from _conflict(prefix, flow_id, flow)) from None
     if found and found.digest != flow.digest:
-        raise claim.conflict(flow_id)
+        raise (yield from _conflict(prefix, flow_id, flow))
     ref = FlowRef(home, flow_id, _path(found) if found else reach.path(prefix, flow.queues))
     try:
         yield from backend_of(ref).submit(ref, flow, on_existing, clock)
@@ -155,6 +160,17 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
             raise exc from broken
         raise
     return ref
+
+
+def _conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowConflict]:
+    """The error that says in what the flow with this id differs from another specification."""
+    try:
+        ref = yield from find(prefix, flow_id)
+        if (yield from backend_of(ref).status(ref)).state is FlowState.STAGING:
+            return claim.conflict(flow_id)
+        return claim.conflict(flow_id, (yield from differences(ref, flow)))
+    except GlideMQError:  # it was removed meanwhile, for example
+        return claim.conflict(flow_id)
 
 
 def find(prefix: str, flow_id: str) -> Op[FlowRef]:

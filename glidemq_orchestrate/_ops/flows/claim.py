@@ -8,7 +8,10 @@ confirms its claim before it starts its flow.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, Final
 
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim as calls
@@ -16,6 +19,8 @@ from glidemq_orchestrate._protocol.flows.claim import Found
 from glidemq_orchestrate._protocol.flows.index import forget_home
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.keys import QueueKeys
+
+MOST_NAMED: Final = 5
 
 
 def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
@@ -88,5 +93,11 @@ def leave(home: QueueKeys) -> Op[None]:
         yield from ask(calls.note_home(home))
 
 
-def conflict(flow_id: str) -> FlowConflict:
-    return FlowConflict(f"flow id {flow_id} belongs to another flow")
+def conflict(flow_id: str, differences: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> FlowConflict:
+    """The error for a flow whose id another flow has, and what is known of how they differ."""
+    text = f"flow id {flow_id} belongs to another flow"
+    if differences:
+        named = [f"{name} ({', '.join(what)})" for name, what in islice(differences.items(), MOST_NAMED)]
+        more = ["..."] if len(differences) > MOST_NAMED else []
+        text += f"; nodes that differ: {', '.join([*named, *more])}"
+    return FlowConflict(text, differences)

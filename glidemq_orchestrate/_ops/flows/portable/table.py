@@ -114,7 +114,7 @@ class Node:
 def read_nodes(ref: FlowRef) -> Op[list[Node]]:
     """Every node with the state of its job, dependencies before dependents."""
     found: dict[str, tuple[float, Node]] = {}
-    policies = yield from _policies(ref)
+    policies = yield from read_policies(ref)
     cursor = "0"
     while True:
         cursor, page = yield from ask(node_table(ref.home, ref.flow_id, cursor))
@@ -133,7 +133,7 @@ def read_nodes(ref: FlowRef) -> Op[list[Node]]:
     return nodes
 
 
-def _policies(ref: FlowRef) -> Op[dict[str, str]]:
+def read_policies(ref: FlowRef) -> Op[dict[str, str]]:
     """The stored policies by node name."""
     found: dict[str, str] = {}
     cursor = "0"

@@ -20,7 +20,7 @@ from glidemq_orchestrate.stored import number
 NO_ENTRY: Final = "0-1"
 # Up to so many dependents are notified by the call that ends a job; of more, ``advance`` notifies each.
 MOST_NOTIFIED: Final = 50
-_KEEPING: Final = ("removeOnComplete", "removeOnFail")  # nodes are kept as long as their flow
+KEEPING: Final = ("removeOnComplete", "removeOnFail")  # nodes are kept as long as their flow
 
 
 def result(queue: QueueKeys, job_id: str) -> Call[tuple[str, str] | None]:
@@ -47,7 +47,7 @@ def add_node(  # noqa: PLR0913  what a node is made of
     """Create the job of a node, held back by all its deps; False when a job has the id."""
     members = list(deps)
     stored = json.loads(traced(node.options, trace))
-    options = {name: value for name, value in stored.items() if name not in _KEEPING}
+    options = {name: value for name, value in stored.items() if name not in KEEPING}
     options["gmo"] = {"flow": flow_id, "node": node.name}
     if len(node.dependents) > MOST_NOTIFIED:
         options["gmo"]["wide"] = 1

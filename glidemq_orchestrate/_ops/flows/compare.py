@@ -1,0 +1,123 @@
+"""In what a flow that exists differs from a specification: what a conflict tells its user.
+
+Nothing is stored for it: the table of the flow and the jobs of its nodes say what each node does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from glidemq_orchestrate._ops.flows.portable.table import policy_text, read_policies
+from glidemq_orchestrate._ops.flows.portable.trips import parts
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows.definitions import (
+    POLICIES,
+    Definition,
+    definition,
+    settled_options,
+)
+from glidemq_orchestrate._protocol.flows.staging import JobNames, more_fields
+from glidemq_orchestrate._protocol.flows.stalled import node_table
+from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, canonical
+from glidemq_orchestrate.keys import QueueKeys
+
+MOST: Final = 20
+PER_TRIP: Final = 50  # each with up to 1 MiB of data
+
+Row = list[Any]
+Differences = dict[str, tuple[str, ...]]
+"""As ``FlowConflict.differences``."""
+
+
+def differences(ref: FlowRef, flow: CheckedFlow) -> Op[Differences]:
+    """The nodes in which a flow differs from a specification, the first 20 of them; changes nothing.
+
+    Nodes that handlers have added are not compared, nor are data, options and policies of nodes whose jobs
+    were removed.
+    """
+    rows = yield from _rows(ref)
+    known = {node.name for node in flow.nodes}
+    gone = [name for name, row in rows.items() if name not in known and isinstance(row[0], int)]
+    found: Differences = {node.name: ("new",) for node in flow.nodes if node.name not in rows}
+    found |= dict.fromkeys(gone, ("gone",))
+    # On the portable path, policies are in a table of their own.
+    policies = (yield from read_policies(ref)) if ref.path == "portable" else None
+    for part in parts([node for node in flow.nodes if node.name in rows], PER_TRIP):
+        if len(found) >= MOST:
+            break
+        stored = yield from _stored(ref, flow, part, rows, policies)
+        for node in part:
+            if what := tuple(_of_node(ref, node, rows[node.name], stored[node.name])):
+                found[node.name] = what
+    return dict(list(found.items())[:MOST])
+
+
+def _rows(ref: FlowRef) -> Op[dict[str, Row]]:
+    """The row of every node in the table, dependencies before dependents."""
+    found: dict[str, Row] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(node_table(ref.home, ref.flow_id, cursor))
+        found |= page
+        if cursor == "0":
+            return dict(sorted(found.items(), key=lambda item: item[1][0]))
+
+
+Both = tuple[Definition, Mapping[str, str]] | None
+"""What the job of a node has, and the policies that it should have; None if the job was removed."""
+
+
+def _stored(
+    ref: FlowRef,
+    flow: CheckedFlow,
+    nodes: Sequence[CheckedNode],
+    rows: Mapping[str, Row],
+    table: Mapping[str, str] | None,
+) -> Op[dict[str, Both]]:
+    """Ask for the definitions of these nodes."""
+    wanted: dict[str, dict[str, str]] = {}
+    names = JobNames(ref.home.prefix, ref.flow_id, flow.queue_of)
+    calls: list[Call[Definition | None]] = []
+    for node in nodes:
+        _rank, queue, job_id, *_ = rows[node.name]
+        wants = _policies(node, names) if table is None else _in_table(policy_text(node))
+        wanted[node.name] = wants
+        edges = sorted(wants.keys() - {*POLICIES}) if table is None else []
+        calls.append(definition(QueueKeys(ref.home.prefix, queue), job_id, edges))
+    found: dict[str, Both] = {}
+    for node, has in zip(nodes, (yield from ask_all(calls)), strict=True):
+        policies = has.policies if has and table is None else _in_table((table or {}).get(node.name, ""))
+        found[node.name] = has and (has._replace(policies=policies), wanted[node.name])
+    return found
+
+
+def _in_table(text: str) -> dict[str, str]:
+    return {"table": text} if text else {}
+
+
+def _policies(node: CheckedNode, names: JobNames) -> dict[str, str]:
+    fields: dict[str, str] = json.loads(more_fields(node, names) or "{}")
+    return {name: text for name, text in fields.items() if name in POLICIES or name.startswith("gmo:edge:")}
+
+
+def _of_node(ref: FlowRef, node: CheckedNode, row: Row, stored: Both) -> Iterator[str]:
+    """In what a node differs: ``queue``, ``job``, ``after``, ``data``, ``options``, ``policies``."""
+    _rank, queue, _job_id, job, *after = row
+    if queue != node.queue:
+        yield "queue"
+    if job != node.job:
+        yield "job"
+    if sorted(after) != sorted(node.after):
+        yield "after"
+    if stored is None:
+        return
+    has, policies = stored
+    if canonical(has.data) != canonical(node.data):
+        yield "data"
+    if settled_options(has.options, ref.path) != settled_options(node.options, ref.path):
+        yield "options"
+    if has.policies != policies:
+        yield "policies"
