@@ -19,6 +19,7 @@ from typing import Any, Final
 from glidemq_orchestrate.clients.producer import Flow, FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError, TransportError, WaitTimeout
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowSpec
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import check_queue_name
 from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
 from glidemq_orchestrate.testing.chaos.ledger import Entry
@@ -159,7 +160,7 @@ class Campaign:
         if not calm["ended"]:
             raise ConfigurationError(
                 f"the flow did not end within {self._timeout:g} s without any strike; it is {calm['state']}"
-                f"{_at_work(Book(self._stage.entries), flow_id)}"
+                f"{_at_work(Book(self._stage.entries), flow_id)}{_suspended(calm['suspended'])}"
             )
         if not may_fail and (failed := _failed(Book(self._stage.entries), calm)):
             raise ConfigurationError(
@@ -212,8 +213,11 @@ class Campaign:
             if outcome is None:
                 state = self._again(lambda: flow.status().state, late)
                 if not state.is_terminal:
+                    nodes = self._again(flow.nodes, late)
+                    suspended = [node.name for node in nodes if node.state is JobState.SUSPENDED]
                     self._again(lambda: flow.cancel("not ended in time"), late)
-                    return _entry(number, flow_id, state, time.monotonic() - begun)
+                    unended = _entry(number, flow_id, state, time.monotonic() - begun)
+                    return unended | {"suspended": suspended}
                 outcome = self._again(flow.outcome, late)
             nodes = self._again(flow.nodes, late)
             ends = {node.name: (str(node.state), node.after) for node in nodes}
@@ -267,6 +271,11 @@ def _at_work(book: Book, flow_id: str) -> str:
         if runs[-1].end is None
     ]
     return "".join(lines[:3])
+
+
+def _suspended(nodes: Sequence[str]) -> str:
+    named = ", ".join(nodes[:3])
+    return f"; suspended: {named}, and nobody sends a signal here" if nodes else ""
 
 
 def _failed(book: Book, calm: Entry) -> str:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from typing import Any
 
-from glidemq_orchestrate import Context, FlowNode, Handlers
+from glidemq_orchestrate import Context, FlowNode, Handlers, Suspend
 from glidemq_orchestrate.testing.chaos import effect
 from tests.server.testing.outside import bank, claim, folder, post
 
@@ -133,6 +133,12 @@ async def batch(contexts: list[Context]) -> list[Any]:
     bank.pay(8)  # of which job, nobody knows
     await asyncio.sleep(0.02)
     return [context.node for context in contexts]
+
+
+@handlers.handler("suspended")
+def suspended(_: Context) -> None:
+    """Waits for somebody's signal."""
+    raise Suspend
 
 
 @handlers.handler("stuck")

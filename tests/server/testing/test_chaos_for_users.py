@@ -203,9 +203,11 @@ class TestTheCommand:
 
 
 def test_a_flow_that_does_not_end_by_itself_is_refused() -> None:
-    both = [FlowNode(name, queue="etl", job="stuck") for name in ("a", "b")]
-    with pytest.raises(ConfigurationError, match="did not end within 3 s without any strike"):
-        run_chaos(FlowSpec("n", both), app=APP, runs=1, lease=LEASE, timeout=timedelta(seconds=3))
+    nodes = [FlowNode(name, queue="etl", job=name[:-1]) for name in ("stuck1", "stuck2", "suspended1")]
+    with pytest.raises(
+        ConfigurationError, match=r"did not end within 3 s without any strike.*; suspended: suspended1, and"
+    ):
+        run_chaos(FlowSpec("n", nodes), app=APP, runs=1, lease=LEASE, timeout=timedelta(seconds=3))
 
 
 CAMPAIGN: Final = f"""
