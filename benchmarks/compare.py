@@ -116,8 +116,8 @@ def flow_rows(scale: float) -> Iterator[Row]:
 
         return measure
 
-    for shape, size in FLOWS:
-        nodes = size if scale >= 1 else max(int(size * scale), min(size, 101))
+    sizes = ((shape, size if scale >= 1 else max(int(size * scale), min(size, 101))) for shape, size in FLOWS)
+    for shape, nodes in dict.fromkeys(sizes):
         yield Row(f"{shape} {nodes}", flowing(shape, nodes))
 
 

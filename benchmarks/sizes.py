@@ -23,8 +23,7 @@ def measure(stage: Stage, scale: float, progress: Console) -> list[dict[str, Any
     stage.client.config_set("slowlog-max-len", MOST_LOGGED)
     rows = []
     for shape in SHAPES:
-        for size in SIZES:
-            nodes = max(int(size * scale), 100)
+        for nodes in dict.fromkeys(max(int(size * scale), 100) for size in SIZES):
             progress.print(f"{shape} of {nodes:,} nodes", style="dim")
             rows.append(grown(stage, shape, nodes))
     return rows
