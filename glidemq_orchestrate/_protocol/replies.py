@@ -24,6 +24,8 @@ from glidemq_orchestrate.errors import (
 
 T = TypeVar("T")
 
+YEAR_10000_MS: Final = 253_402_300_800_000
+
 # Codes of our own functions: the first word of the error reply.
 _CODES: Final[dict[str, type[GlideMQError]]] = {
     "GMO_FLOW_NOT_FOUND": FlowNotFound,
@@ -102,6 +104,13 @@ def texts_of(count: int) -> Callable[[Any], list[str]]:
     return decode
 
 
+def time_ms(reply: Any) -> int:
+    """A time in ms since the epoch, before the year 10000."""
+    if not 0 <= integer(reply) < YEAR_10000_MS:
+        raise ProtocolError("expected a time in ms since the epoch")
+    return int(reply)
+
+
 def integers(reply: Any) -> list[int]:
     """A list of integers."""
     return [integer(part) for part in _listed(reply)]
@@ -141,12 +150,13 @@ def page(reply: Any) -> tuple[str, dict[str, str]]:
 
 
 def rows(width: int) -> Callable[[Any], list[tuple[str, ...]]]:
-    """A decoder for a flat array of rows with ``width`` columns."""
+    """A decoder for a flat array of rows with ``width`` columns, all bulk strings."""
 
     def decode(reply: Any) -> list[tuple[str, ...]]:
-        if not isinstance(reply, list) or len(reply) % width:
+        cells = texts(reply)
+        if len(cells) % width:
             raise ProtocolError(f"expected a flat array of {width} columns")
-        return [tuple(reply[at : at + width]) for at in range(0, len(reply), width)]
+        return [tuple(cells[at : at + width]) for at in range(0, len(cells), width)]
 
     return decode
 

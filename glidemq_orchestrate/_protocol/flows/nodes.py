@@ -33,7 +33,7 @@ def flow_nodes(
 
     def decode(reply: Any) -> tuple[str, list[tuple[float, NodeStatus]]]:
         rows = replies.rows(2 + len(STATUS_FIELDS))(reply[1:])
-        return reply[0], [_read_node(name, row, fields) for name, row, *fields in rows]
+        return replies.text(reply[0]), [_read_node(name, row, fields) for name, row, *fields in rows]
 
     args = (0, flow_id, cursor, PAGE, *STATUS_FIELDS)
     return function("gmo_flow_nodes", [queue.flow(flow_id)], args, decode)

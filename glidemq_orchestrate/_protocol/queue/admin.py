@@ -50,7 +50,7 @@ def rate_limit_group(queue: QueueKeys, key: str, duration_ms: int, now_ms: int, 
     """Hold back the jobs of an ordering key; returns until when."""
     keys = [queue.key("ratelimited"), queue.key("events")]
     args = (key, duration_ms, now_ms, "max" if extend else "replace")
-    return function("glidemq_rateLimitGroupExternal", keys, args, replies.integer)
+    return function("glidemq_rateLimitGroupExternal", keys, args, replies.time_ms)
 
 
 def set_meta(queue: QueueKeys, *pairs: Word) -> Call[None]:

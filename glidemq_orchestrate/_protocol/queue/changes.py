@@ -22,7 +22,8 @@ def remove_jobs(queue: QueueKeys, jobs: Iterable[tuple[str, str]], event: str, n
 
     def decode(reply: Any) -> Removal:
         words, elsewhere = reply
-        return replies.texts(words), list(zip(elsewhere[::2], elsewhere[1::2], strict=True))
+        pairs = [(member, parent) for member, parent in replies.rows(2)(elsewhere)]
+        return replies.texts_of(len(args) // 2 - 1)(words), pairs
 
     args: list[Word] = [now_ms, event]
     args += chain.from_iterable(jobs)

@@ -48,12 +48,17 @@ def server_settings(*names: str) -> Call[dict[str, str]]:
 
 def server_time() -> Call[int]:
     """The server's clock, ms since the epoch."""
-    return command("TIME", decode=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
+    return command("TIME", decode=lambda reply: _time_us(reply) // 1000)
 
 
 def server_time_us() -> Call[int]:
     """The server's clock, microseconds since the epoch."""
-    return command("TIME", decode=lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
+    return command("TIME", decode=_time_us)
+
+
+def _time_us(reply: Any) -> int:
+    seconds, micros = map(int, reply)
+    return replies.time_ms(seconds * 1000) * 1000 + micros
 
 
 def slots_served() -> Call[int]:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, function
 from glidemq_orchestrate.codec import readable
+from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
@@ -97,6 +98,8 @@ def finish_and_fetch(queue: QueueKeys, consumer: str, request: Request, now_ms: 
     def decode(reply: Any) -> Answer:
         verdicts, flows, rows, stream, events, due, held, troubles = reply
         name, token = queue.queue, request.token
+        if len(verdicts) != len(request.outcomes):
+            raise ProtocolError(f"expected {len(request.outcomes)} verdicts, got {len(verdicts)}")
         return Answer(
             [readable(verdict) for verdict in verdicts],
             replies.texts(flows),

@@ -9,8 +9,12 @@ import pytest
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import command
 from glidemq_orchestrate._protocol.flows.flow import expire_due
-from glidemq_orchestrate._protocol.queue.changes import retry_jobs, revoke_job
+from glidemq_orchestrate._protocol.flows.nodes import flow_nodes
+from glidemq_orchestrate._protocol.queue.admin import rate_limit_group
+from glidemq_orchestrate._protocol.queue.changes import remove_jobs, retry_jobs, revoke_job
+from glidemq_orchestrate._protocol.server.server import server_time_us
 from glidemq_orchestrate._protocol.worker.consumers import consumers
+from glidemq_orchestrate._protocol.worker.exchange import Request, finish_and_fetch
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -54,6 +58,15 @@ def test_the_form_of_a_reply(words: tuple[Any, ...], good: list[Any], bad: list[
         (revoke_job(KEYS, "1", 0), ["revoked", None]),
         (expire_due(KEYS, 0), [[], []]),
         (consumers(KEYS), [["pending", 1, "idle", 1]]),
+        (remove_jobs(KEYS, [("1", ""), ("2", "")], "removed", 0), [["removed"], []]),
+        (remove_jobs(KEYS, [("1", "")], "removed", 0), [["removed"], ["m", ["ref"]]]),
+        (remove_jobs(KEYS, [("1", "")], "removed", 0), [["removed"], ["m"]]),
+        (flow_nodes(KEYS, "f", "0"), ["0", ["a"], *[""] * 8]),
+        (flow_nodes(KEYS, "f", "0"), [["0"]]),
+        (rate_limit_group(KEYS, "k", 1, 0, extend=True), 10**17),
+        (rate_limit_group(KEYS, "k", 1, 0, extend=True), -1),
+        (server_time_us(), [str(10**17), "0"]),
+        (finish_and_fetch(KEYS, "w", Request([], 1, "t"), 0), [["ok"], [], [], "", "", 0, [], []]),
     ],
 )
 def test_the_form_of_the_reply_of_a_function(call: Any, reply: Any) -> None:
