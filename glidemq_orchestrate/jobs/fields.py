@@ -14,7 +14,8 @@ _Read = Literal[
 _Payload = Literal["data", "returnvalue"]
 _Else = Literal[
     "parentIds", "parentQueues", "lastActive", "suspendReason", "suspendedAt", "suspendTimeout", "signals",
-    "gmo:token", "gmo:entry", "gmo:round", "gmo:skipped", "gmo:begun", "gmo:queue_timeout", "gmo:unhandled",
+    "gmo:token", "gmo:entry", "gmo:round", "gmo:skipped", "gmo:begun", "gmo:end", "gmo:queue_timeout",
+    "gmo:unhandled", "activeSource",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]
 """The fields by their names; those with ``gmo:`` are ours. Fields of one thing each (``usage:<category>``,
@@ -25,3 +26,9 @@ FIELD_HOME: Final = "gmo:home"
 FIELD_NODE: Final = "gmo:node"
 JOB_FIELDS_WITHOUT_PAYLOAD: Final[tuple[JobField, ...]] = get_args(_Read)
 JOB_FIELDS: Final[tuple[JobField, ...]] = (*JOB_FIELDS_WITHOUT_PAYLOAD, *get_args(_Payload))
+OF_ONE_RUN: Final[tuple[JobField, ...]] = (
+    "activeSource", "fallbackIndex", "gmo:begun", "gmo:end", "gmo:entry", "gmo:skipped", "gmo:token",
+    "gmo:unhandled", "lastActive", "processedOn", "progress", "returnvalue", "revoked", "signals",
+    "stalledCount", "suspendReason", "suspendTimeout", "suspendedAt", "tpmTokens",
+)  # fmt: skip
+"""What a node that runs again forgets; ``lua/glidemq_orchestrate/parts/fresh.lua`` has the same list."""

@@ -55,16 +55,6 @@ function L.rerun.note_all(key, left)
   return redis.call('SCARD', key .. ':failed') + 1
 end
 
--- Resets the job of a node to waiting-children, without the results of its last run.
-local function clear(prefix, job_id, job, now)
-  local key = prefix .. 'job:' .. job_id
-  redis.call('ZREM', prefix .. 'failed', job_id)
-  redis.call('ZREM', prefix .. 'completed', job_id)
-  L.retry.reset(prefix, job_id, job, now, 'waiting-children')
-  redis.call('HDEL', key, 'progress', 'processedOn', 'lastActive', 'returnvalue', 'activeSource', 'gmo:token', 'gmo:entry',
-    'gmo:skipped', 'gmo:end', 'gmo:begun')
-end
-
 -- Whether any node of the flow is leaving.
 function L.rerun.has_leaving(key)
   return redis.call('HEXISTS', key, 'leaving') == 1
@@ -126,7 +116,7 @@ local function reset(key, ref, now, has_leaving)
     redis.call('SADD', key .. ':open', ref)
     redis.call('SADD', key .. ':ready', ref)
     if job then
-      clear(prefix, job_id, job, now)
+      L.fresh.reset(prefix, job_id, job, now)
     end
     if v[4] then
       L.rules.guard(prefix, job_id)

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from glidemq_orchestrate import (
+    Context,
     Dependency,
     FlowNode,
     FlowProducer,
     FlowSpec,
+    JobOptions,
+    JobState,
+    Queue,
+    RetryLater,
     Rule,
+    Suspend,
+    Unrecoverable,
 )
+from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows import staged as ops
+from glidemq_orchestrate._ops.flows.backend import Reach
+from glidemq_orchestrate._protocol.call import ask, ask_all
+from glidemq_orchestrate._protocol.flows.portable import node_jobs
 from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.jobs.fields import OF_ONE_RUN
 from glidemq_orchestrate.keys import QueueKeys
 from tests.server.policy_work import LONG, Work, node, states
 
@@ -170,3 +186,89 @@ class TestRestarts:
         status = flow.wait(timeout=LONG).status
         assert (status.completed, status.generation) == (241, min(calls, 1))
         assert len(work.ran) == 241 * (1 + min(calls, 1))
+
+
+REACHES = {"staged": Reach(), "portable": Reach(has_functions=False)}
+
+
+@pytest.mark.parametrize("reach", REACHES.values(), ids=list(REACHES))
+@pytest.mark.parametrize("how", ["restart", "retry_failed"])
+def test_an_approval_of_the_last_run_does_not_count(  # noqa: PLR0917  fixtures
+    reach: Reach, how: str, flows: FlowProducer, queue: Queue, hand: Hand, run_worker: RunWorker,
+    eventually: Eventually, redis_client: Any,
+) -> None:  # fmt: skip
+    seen: list[int] = []
+
+    def approve(ctx: Context) -> None:
+        seen.append(len(ctx.signals))
+        if not ctx.signals:
+            raise Suspend("an approval")
+        if how == "retry_failed" and len(seen) == 2:
+            raise Unrecoverable("later")
+
+    run_worker(["etl"], {"approve": approve})
+    spec = check_flow(FlowSpec("n", [FlowNode("a", "etl", "approve")]))
+    hand.run(backend.submit("glide", spec, "f", "attach", SystemClock(), reach=reach))
+    flow = flows.get("f")
+    for _ in range(2):
+        (job,) = eventually(lambda: queue.get_jobs(JobState.SUSPENDED))
+        assert queue.signal(job.id, "go")
+        flow.wait(timeout=LONG)
+        getattr(flow, how)()
+    assert seen[:4] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("reach", REACHES.values(), ids=list(REACHES))
+@pytest.mark.parametrize("delay_ms", [0, 30])
+def test_a_wait_that_the_last_run_asked_for_does_not_delay_the_next(  # noqa: PLR0917  fixtures
+    reach: Reach, delay_ms: int, flows: FlowProducer, hand: Hand, run_worker: RunWorker, redis_client: Any
+) -> None:
+    def fail(_: Context) -> None:
+        runs.append("")
+        if len(runs) % 2:
+            raise RetryLater(timedelta(milliseconds=70), counts=False)
+        raise ValueError("no")
+
+    runs: list[str] = []
+    options = JobOptions(delay=timedelta(milliseconds=delay_ms))
+    spec = check_flow(FlowSpec("n", [FlowNode("a", "etl", "fail", options=options)]))
+    hand.run(backend.submit("glide", spec, "f", "attach", SystemClock(), reach=reach))
+    flow = flows.get("f")
+    for _ in range(2):
+        running = run_worker(["etl"], {"fail": fail})
+        assert flow.wait(timeout=LONG).status.failed == 1
+        running.stop()
+        assert int(redis_client.hget("glide:{etl}:job:f~a", "delay")) in range(50, 71)
+        flow.retry_failed()
+        assert redis_client.hget("glide:{etl}:job:f~a", "delay") == str(delay_ms)
+
+
+def test_with_and_without_functions_a_node_forgets_the_same(hand: Hand, redis_client: Any) -> None:
+    queue = QueueKeys("glide", "etl")
+    for job_id in ("1", "2"):
+        fields = dict.fromkeys(OF_ONE_RUN, "7") | {
+            "state": "failed",
+            "name": "work",
+            "opts": "{}",
+            "delay": "0",
+        }
+        redis_client.hset(queue.job(job_id), mapping=fields)
+        redis_client.rpush(queue.signals(job_id), "{}")
+        redis_client.zadd(queue.key("failed"), {job_id: 1})
+    hand.run(ask(node_jobs.run_again(queue, "1", 3, 5)))
+    hand.run(ask_all(node_jobs.reset(queue, "2", 3)))
+    first, second = (redis_client.hgetall(queue.job(job_id)) for job_id in ("1", "2"))
+    assert first == second == {
+        "state": "waiting-children", "name": "work", "opts": "{}", "delay": "0", "gmo:round": "3",
+        "attemptsMade": "0", "failedReason": "", "finishedOn": "",
+    }  # fmt: skip
+    assert redis_client.smembers(queue.deps("1")) == redis_client.smembers(queue.deps("2"))
+    assert not redis_client.keys("glide:{etl}:signals:*")
+    assert not redis_client.exists(queue.key("failed"))
+
+
+def test_both_lists_of_what_is_forgotten_are_one() -> None:
+    part = Path(__file__).parents[3] / "lua" / "glidemq_orchestrate" / "parts" / "fresh.lua"
+    listed = re.search(r"OF_ONE_RUN = \{(.*?)\}", part.read_text(), re.DOTALL)
+    assert listed
+    assert tuple(re.findall(r"'([^']+)'", listed[1])) == OF_ONE_RUN

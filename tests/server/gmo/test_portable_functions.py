@@ -104,24 +104,24 @@ class TestRunningAgain:
     def test_it_waits_behind_the_gate_of_the_round(self, blocked: Bench) -> None:
         blocked.call(gates.open_gate(ETL, "j", 0))
         blocked.finish(blocked.begin())
-        assert blocked.call(node_jobs.run_again(ETL, "j", 1)) == 1
+        assert blocked.call(node_jobs.run_again(ETL, "j", 1, 5)) == 1
         assert (blocked.job("j")["state"], blocked.job("j")["gmo:round"]) == ("waiting-children", "1")
         assert "returnvalue" not in blocked.job("j")
         assert blocked.client.exists("glide:{etl}:completed") == 0
-        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1)) == 0
+        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5)) == 0
         blocked.call(gates.open_gate(ETL, "j", 1))
         assert blocked.job("j")["state"] == "waiting"
 
     @pytest.mark.parametrize("how", ["failed", "skipped", "cancelled"])
     def test_a_decision_of_an_earlier_round_comes_too_late(self, blocked: Bench, how: str) -> None:
         end(blocked, "failed")
-        assert blocked.call(node_jobs.run_again(ETL, "j", 2)) == 1
+        assert blocked.call(node_jobs.run_again(ETL, "j", 2, 5)) == 1
         assert unchanged(blocked, how, 1)
-        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1)) == 0
+        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5)) == 0
         assert end(blocked, how, 2) == 1
 
     def test_a_missing_one_is_not_made(self, bench: Bench) -> None:
-        assert bench.unchanged(node_jobs.run_again(ETL, "j", 1)) == 0
+        assert bench.unchanged(node_jobs.run_again(ETL, "j", 1, 5)) == 0
 
 
 def test_a_client_that_still_names_the_claim_is_refused(bench: Bench, node: Any) -> None:

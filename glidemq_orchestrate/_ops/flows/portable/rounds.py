@@ -61,7 +61,10 @@ def _begin_again(
         if (yield from record_of(ref)).number >= number:
             return
         places = [(node.queue, node.job_id, number) for node in part]
-        yield from send_fenced((node_jobs.run_again(*place), node_jobs.reset(*place)) for place in places)
+        now_ms = clock.now_ms()
+        yield from send_fenced(
+            (node_jobs.run_again(*place, now_ms), node_jobs.reset(*place)) for place in places
+        )
     yield from ask(tables.forget_waiting(ref.home, ref.flow_id))
     yield from ask(lists.expire_never(ref.home, ref.flow_id))
     yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))

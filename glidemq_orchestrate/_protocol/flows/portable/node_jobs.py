@@ -12,7 +12,7 @@ from glidemq_orchestrate._protocol.flows.portable.gates import add_deps, gate
 from glidemq_orchestrate._protocol.flows.staging import traced
 from glidemq_orchestrate.errors import ProtocolError
 from glidemq_orchestrate.flows.checked import CheckedNode
-from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.fields import OF_ONE_RUN, JobField
 from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 from glidemq_orchestrate.stored import number
@@ -129,10 +129,10 @@ def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with
     return function("gmo_end_node", [queue.job(job_id)], args, replies.integer)
 
 
-def run_again(queue: QueueKeys, job_id: str, number: int) -> Call[int]:
+def run_again(queue: QueueKeys, job_id: str, number: int, now_ms: int) -> Call[int]:
     """Put a job that has ended behind the gate of a round, unless that was done already. Repeatable."""
     keys = [queue.job(job_id), queue.deps(job_id), queue.key("completed"), queue.key("failed")]
-    args = (0, job_id, number, gate(queue, number))
+    args = (now_ms, job_id, number, gate(queue, number))
     return function("gmo_run_again", keys, args, replies.integer)
 
 
@@ -153,15 +153,12 @@ def reset(queue: QueueKeys, job_id: str, number: int) -> list[Call[None]]:
         "gmo:round": number, "state": "waiting-children", "attemptsMade": "0", "failedReason": "",
         "finishedOn": "",
     }  # fmt: skip
-    stale: tuple[JobField, ...] = (
-        "revoked", "stalledCount", "progress", "processedOn", "gmo:token", "gmo:entry", "gmo:skipped",
-        "gmo:begun", "returnvalue",
-    )  # fmt: skip
     return [
         add_deps(queue, job_id, [gate(queue, number)]),
         command("ZREM", queue.key("failed"), job_id, decode=replies.anything),
         command("ZREM", queue.key("completed"), job_id, decode=replies.anything),
-        job_hash.delete(queue, job_id, stale),
+        job_hash.delete(queue, job_id, OF_ONE_RUN),
+        command("UNLINK", queue.signals(job_id), decode=replies.anything),
         # Last: a client cut off before this finds a job that has ended, and repeats all of it.
         job_hash.put(queue, job_id, fresh),
     ]

@@ -1,0 +1,28 @@
+-- fresh: a node that runs again begins like a new one; nothing that its last run left in its job decides anything.
+L.fresh = {}
+
+-- jobs/fields.py has the same list (OF_ONE_RUN), for servers without these functions.
+local OF_ONE_RUN = { 'activeSource', 'fallbackIndex', 'gmo:begun', 'gmo:end', 'gmo:entry', 'gmo:skipped', 'gmo:token',
+  'gmo:unhandled', 'lastActive', 'processedOn', 'progress', 'returnvalue', 'revoked', 'signals', 'stalledCount',
+  'suspendReason', 'suspendTimeout', 'suspendedAt', 'tpmTokens' }
+
+-- The delay of the last run may be a backoff, or what its handler asked for: the node has that of its options again.
+local function restore_delay(key)
+  local v = redis.call('HMGET', key, 'delay', 'opts')
+  if v[1] and v[1] ~= '0' then
+    local is_json, options = pcall(cjson.decode, v[2] or '')
+    local own = is_json and type(options) == 'table' and options.delay or 0
+    redis.call('HSET', key, 'delay', L.numbers.text(math.max(L.numbers.int(own, 0), 0)))
+  end
+end
+
+-- Lets the job of an ended node wait again, without results and marks of its last run. Its log and outputs stay.
+function L.fresh.reset(prefix, job_id, job, now)
+  local key = prefix .. 'job:' .. job_id
+  redis.call('ZREM', prefix .. 'failed', job_id)
+  redis.call('ZREM', prefix .. 'completed', job_id)
+  L.retry.reset(prefix, job_id, job, now, 'waiting-children')
+  redis.call('HDEL', key, unpack(OF_ONE_RUN))
+  redis.call('UNLINK', prefix .. 'signals:' .. job_id)
+  restore_delay(key)
+end
