@@ -86,7 +86,7 @@ def _stored(
         wants = _policies(node, names) if table is None else _in_table(policy_text(node))
         wanted[node.name] = wants
         edges = sorted(wants.keys() - {*POLICIES}) if table is None else []
-        calls.append(definition(QueueKeys(ref.home.prefix, queue), job_id, edges))
+        calls.append(definition(QueueKeys(ref.home.prefix, queue), job_id, ref.path, edges))
     found: dict[str, Both] = {}
     for node, has in zip(nodes, (yield from ask_all(calls)), strict=True):
         policies = has.policies if has and table is None else _in_table((table or {}).get(node.name, ""))
@@ -115,9 +115,9 @@ def _of_node(ref: FlowRef, node: CheckedNode, row: Row, stored: Both) -> Iterato
     if stored is None:
         return
     has, policies = stored
-    if canonical(has.data) != canonical(node.data):
+    if has.data != canonical(node.data):
         yield "data"
-    if settled_options(has.options, ref.path) != settled_options(node.options, ref.path):
+    if has.options != settled_options(node.options, ref.path):
         yield "options"
     if has.policies != policies:
         yield "policies"

@@ -8,20 +8,23 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate._protocol.flows.portable.node_jobs import KEEPING
+from glidemq_orchestrate.flows.checked import canonical
 from glidemq_orchestrate.keys import QueueKeys
 
 POLICIES: Final = ("gmo:rule", "gmo:on_failure", "gmo:queue_timeout", "gmo:edge")
 
 
 class Definition(NamedTuple):
-    """Data and options as JSON text, and the policies that ``gmo_stage_flow`` stores with the job."""
+    """Data as JSON text with its keys in order, options, and the policies that are stored with the job."""
 
     data: str
-    options: str
+    options: dict[str, Any]
     policies: Mapping[str, str]
 
 
-def definition(queue: QueueKeys, job_id: str, edges: Sequence[str] = ()) -> Call[Definition | None]:
+def definition(
+    queue: QueueKeys, job_id: str, path: str, edges: Sequence[str] = ()
+) -> Call[Definition | None]:
     """The definition of a node, None if its job was removed; of single edges only the fields in ``edges``."""
     fields = (*POLICIES, *edges)
 
@@ -29,9 +32,8 @@ def definition(queue: QueueKeys, job_id: str, edges: Sequence[str] = ()) -> Call
         data, options, *policies = reply
         if data is None or options is None:
             return None
-        return Definition(
-            data, options, {name: text for name, text in zip(fields, policies, strict=True) if text}
-        )
+        own = {name: text for name, text in zip(fields, policies, strict=True) if text}
+        return Definition(canonical(data), settled_options(options, path), own)
 
     return command("HMGET", queue.job(job_id), "data", "opts", *fields, decode=decode)
 

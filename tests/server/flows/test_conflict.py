@@ -144,6 +144,25 @@ def test_a_job_that_is_gone_is_not_compared(submit: Callable[..., None], redis_c
     assert caught.value.differences == {"b": ("data",)}
 
 
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("data", "{"),
+        ("opts", "no"),
+        ("opts", "[1]"),
+        ("data", '{"a":1,"b":'),
+        ("data", "[" * 99_999 + '"a":"b":'),
+    ],
+)
+def test_a_job_that_cannot_be_read_is_a_conflict_too(
+    submit: Callable[..., None], redis_client: Any, field: str, text: str
+) -> None:
+    submit([FlowNode("a", "etl", "work")])
+    redis_client.hset("glide:{etl}:job:f~a", field, text)
+    with pytest.raises(FlowConflict, match="flow id f belongs to another flow"):
+        submit([FlowNode("a", "etl", "work", data={"a": 1, "b": 2})])
+
+
 def test_the_error_crosses_processes_whole() -> None:
     error = pickle.loads(pickle.dumps(FlowConflict("text", {"a": ("new",)})))
     assert (str(error), error.differences) == ("text", {"a": ("new",)})
