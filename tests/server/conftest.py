@@ -22,6 +22,7 @@ from glidemq_orchestrate import (
     Queues,
 )
 from glidemq_orchestrate._io.sync import SyncDriver
+from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.server.library import ensure_libraries
 from glidemq_orchestrate._protocol.call import Batch, Op, Request
 from glidemq_orchestrate.errors import GlideMQError
@@ -32,6 +33,7 @@ from tests.server.policy_work import Work
 T = TypeVar("T")
 
 LONG = timedelta(seconds=30)
+REACHES = {"staged": Reach(), "portable": Reach(has_functions=False)}
 
 
 class Stopped(Exception):

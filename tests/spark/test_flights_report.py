@@ -32,18 +32,12 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.flows.spec import FlowSpec
     from tests.spark.conftest import MakeRun
 
-IS_LONG = os.environ.get("GLIDEMQ_TEST_PROFILE") == "long"
-MONTHS = range(1, 13) if IS_LONG else (3, 11)  # of the short months, those in which the clocks change
 FLIGHTS_OF_THE_YEAR = 336_776
-FLIGHTS, CANCELLED = (FLIGHTS_OF_THE_YEAR, 8_255) if IS_LONG else (28_834 + 27_268, 861 + 233)
-MATCHED = dict(
-    zip(
-        ("weather", "plane", "destination"),
-        (335_220, 284_170, 329_174) if IS_LONG else (56_007, 47_544, 54_819),
-        strict=True,
-    )
-)
-LATE, MEDIAN, P90 = (21.5, -2.0, 49.0) if IS_LONG else (18.5, -2.0, 39.0)
+# Months, flights, cancelled; with weather, plane, destination; late departures in percent, median, p90.
+YEAR = (range(1, 13), FLIGHTS_OF_THE_YEAR, 8_255, (335_220, 284_170, 329_174), (21.5, -2.0, 49.0))
+CHANGES_OF_CLOCKS = ((3, 11), 28_834 + 27_268, 861 + 233, (56_007, 47_544, 54_819), (18.5, -2.0, 39.0))
+IS_LONG = os.environ.get("GLIDEMQ_TEST_PROFILE") == "long"
+MONTHS, FLIGHTS, CANCELLED, MATCHED, (LATE, MEDIAN, P90) = YEAR if IS_LONG else CHANGES_OF_CLOCKS
 Results = dict[str, Any]
 Measures = dict[tuple[str, str], Mapping[str, float]]
 
@@ -190,7 +184,7 @@ def test_every_flight_of_the_months_is_in_the_report(results: Results) -> None:
     assert sum(month["rows_out"] for month in months) == FLIGHTS
     assert sum(month["cancelled"] for month in months) == CANCELLED
     assert results["join"]["rows"] == FLIGHTS
-    assert results["join"]["matched"] == MATCHED
+    assert results["join"]["matched"] == dict(zip(("weather", "plane", "destination"), MATCHED, strict=True))
     assert results["quality"]["rows"] == FLIGHTS
     assert [check["passed"] for check in results["quality"]["checks"]] == [True] * 5
     assert (results["report"]["flights"], results["report"]["cancelled"]) == (FLIGHTS, CANCELLED)

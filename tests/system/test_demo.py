@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.system, pytest.mark.spark]
 
 
 def run_demo(orchestrator: str, home: Path) -> str:
-    """Of two months; tests/spark has the whole year."""
+    """Of two months; tests/spark has the whole year in the long profile."""
     command = [sys.executable, "-m", "glidemq_orchestrate", "demo", "--orchestrator", orchestrator]
     command += ["--months", MONTHS]
     done = run([*command, "--home", home, "--project", ROOT], timeout=560)

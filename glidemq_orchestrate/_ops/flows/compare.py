@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from glidemq_orchestrate._ops.flows.portable.table import policy_text, read_policies
+from glidemq_orchestrate._ops.flows.portable.table import Row, policy_text, read_policies, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Call, Op, ask_all
 from glidemq_orchestrate._protocol.flows.definitions import (
     POLICIES,
     Definition,
@@ -20,14 +20,12 @@ from glidemq_orchestrate._protocol.flows.definitions import (
     settled_options,
 )
 from glidemq_orchestrate._protocol.flows.staging import JobNames, more_fields
-from glidemq_orchestrate._protocol.flows.stalled import node_table
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, canonical
 from glidemq_orchestrate.keys import QueueKeys
 
 MOST: Final = 20
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
 
-Row = list[Any]
 Differences = dict[str, tuple[str, ...]]
 """As ``FlowConflict.differences``."""
 
@@ -38,7 +36,7 @@ def differences(ref: FlowRef, flow: CheckedFlow) -> Op[Differences]:
     Nodes that handlers have added are not compared, nor are data, options and policies of nodes whose jobs
     were removed.
     """
-    rows = yield from _rows(ref)
+    rows = yield from read_rows(ref)
     known = {node.name for node in flow.nodes}
     gone = [name for name, row in rows.items() if name not in known and isinstance(row[0], int)]
     found: Differences = {node.name: ("new",) for node in flow.nodes if node.name not in rows}
@@ -53,17 +51,6 @@ def differences(ref: FlowRef, flow: CheckedFlow) -> Op[Differences]:
             if what := tuple(_of_node(ref, node, rows[node.name], stored[node.name])):
                 found[node.name] = what
     return dict(list(found.items())[:MOST])
-
-
-def _rows(ref: FlowRef) -> Op[dict[str, Row]]:
-    """The row of every node in the table, dependencies before dependents."""
-    found: dict[str, Row] = {}
-    cursor = "0"
-    while True:
-        cursor, page = yield from ask(node_table(ref.home, ref.flow_id, cursor))
-        found |= page
-        if cursor == "0":
-            return dict(sorted(found.items(), key=lambda item: item[1][0]))
 
 
 Both = tuple[Definition, Mapping[str, str]] | None

@@ -19,14 +19,14 @@ def remove_jobs(queue: QueueKeys, jobs: Iterable[tuple[str, str]], event: str, n
 
     Returns a word for each job, and pairs of a removed job and one of another queue that waits for it.
     """
+    removed = list(jobs)
 
     def decode(reply: Any) -> Removal:
         words, elsewhere = reply
         pairs = [(member, parent) for member, parent in replies.rows(2)(elsewhere)]
-        return replies.texts_of(len(args) // 2 - 1)(words), pairs
+        return replies.texts_of(len(removed))(words), pairs
 
-    args: list[Word] = [now_ms, event]
-    args += chain.from_iterable(jobs)
+    args: list[Word] = [now_ms, event, *chain.from_iterable(removed)]
     return function("gmo_remove_jobs", [queue.key("id")], args, decode)
 
 

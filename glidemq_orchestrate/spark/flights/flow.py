@@ -37,10 +37,13 @@ def months_in(text: str) -> list[int]:
     Raises:
         InvalidFlow: They are not distinct numbers from 1 to 12, with commas between them.
     """
-    months = [int(part) if part.isdecimal() else 0 for part in map(str.strip, text.split(","))]
-    if len(set(months)) != len(months) or not set(months) <= set(MONTHS):
-        raise InvalidFlow(f"months must be distinct numbers from 1 to 12 such as 1,2, got {described(text)}")
-    return months
+    return _checked([int(part) if part.isdecimal() else 0 for part in map(str.strip, text.split(","))], text)
+
+
+def _checked(months: Sequence[int], given: object) -> list[int]:
+    if not months or len(set(months)) != len(months) or not set(months) <= set(MONTHS):
+        raise InvalidFlow(f"months must be distinct numbers from 1 to 12, got {described(given)}")
+    return list(months)
 
 
 def build(location: str, *, queue: str = "spark", months: Sequence[int] = MONTHS) -> FlowSpec:
@@ -57,8 +60,7 @@ def build(location: str, *, queue: str = "spark", months: Sequence[int] = MONTHS
     Raises:
         InvalidFlow: The months are not as above.
     """
-    if not months or len(set(months)) != len(months) or not set(months) <= set(MONTHS):
-        raise InvalidFlow(f"months must be distinct numbers from 1 to 12, got {list(months)}")
+    _checked(months, list(months))
 
     def node(
         name: str, function: str, after: Sequence[str], arguments: dict[str, Json] | None = None

@@ -9,7 +9,7 @@ local function run_again(keys, args)
   end
   redis.call('SADD', keys[2], args[4])
   local prefix = keys[1]:sub(1, -#('job:' .. args[2]) - 1)
-  L.fresh.reset(prefix, args[2], L.jobs.read(prefix, args[2]), args[1])
+  L.fresh.reset(prefix, args[2], L.jobs.read(prefix, args[2]), tonumber(args[1]))
   redis.call('HSET', keys[1], 'gmo:round', args[3])
   return 1
 end

@@ -33,6 +33,7 @@ from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.jobs.fields import OF_ONE_RUN
 from glidemq_orchestrate.keys import QueueKeys
+from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, states
 
 if TYPE_CHECKING:
@@ -186,9 +187,6 @@ class TestRestarts:
         status = flow.wait(timeout=LONG).status
         assert (status.completed, status.generation) == (241, min(calls, 1))
         assert len(work.ran) == 241 * (1 + min(calls, 1))
-
-
-REACHES = {"staged": Reach(), "portable": Reach(has_functions=False)}
 
 
 @pytest.mark.parametrize("reach", REACHES.values(), ids=list(REACHES))

@@ -20,11 +20,10 @@ from glidemq_orchestrate import (
     Rule,
 )
 from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.flows.checked import check_flow
-from tests.server.conftest import LONG
+from tests.server.conftest import LONG, REACHES
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker
@@ -66,9 +65,6 @@ CHANGES: list[tuple[Change, dict[str, tuple[str, ...]]]] = [
         {"more": ("new",), "send": ("gone",), "load": ("job", "data")},
     ),
 ]
-
-
-REACHES = {"staged": Reach(), "portable": Reach(has_functions=False)}
 
 
 @pytest.fixture(params=list(REACHES.values()), ids=list(REACHES))

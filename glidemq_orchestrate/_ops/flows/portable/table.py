@@ -16,6 +16,9 @@ from glidemq_orchestrate.flows.checked import CheckedNode
 from glidemq_orchestrate.flows.rules import OnFailure, Rule
 from glidemq_orchestrate.keys import QueueKeys
 
+Row = list[Any]
+"""Rank, queue, job id, job and dependencies of a node."""
+
 GONE: Final = "its job was removed"
 UPSTREAM: Final = "upstream "
 _ENDED: Final = ("completed", "failed", "skipped")
@@ -113,24 +116,29 @@ class Node:
 
 def read_nodes(ref: FlowRef) -> Op[list[Node]]:
     """Every node with the state of its job, dependencies before dependents."""
-    found: dict[str, tuple[float, Node]] = {}
     policies = yield from read_policies(ref)
-    cursor = "0"
-    while True:
-        cursor, page = yield from ask(node_table(ref.home, ref.flow_id, cursor))
-        for name, row in page.items():
-            rank, queue, job_id, _job, *after = row
-            place = QueueKeys(ref.home.prefix, queue)
-            policy = Policy.read(policies[name]) if name in policies else ORDINARY
-            found[name] = (rank, Node(name, place, job_id, tuple(after), json.dumps(row), policy))
-        if cursor == "0":
-            break
-    nodes = [node for _, node in sorted(found.values(), key=lambda pair: pair[0])]
+    nodes = []
+    for name, row in (yield from read_rows(ref)).items():
+        _rank, queue, job_id, _job, *after = row
+        place = QueueKeys(ref.home.prefix, queue)
+        policy = Policy.read(policies[name]) if name in policies else ORDINARY
+        nodes.append(Node(name, place, job_id, tuple(after), json.dumps(row), policy))
     for part in parts(nodes):
         jobs = yield from ask_all([node_jobs.job(node.queue, node.job_id) for node in part])
         for node, job in zip(part, jobs, strict=True):
             node.state, node.reason, node.result, node.ended_ms, node.has_begun = job
     return nodes
+
+
+def read_rows(ref: FlowRef) -> Op[dict[str, Row]]:
+    """The row of every node by name, dependencies before dependents; also of a flow of the other path."""
+    found: dict[str, Row] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(node_table(ref.home, ref.flow_id, cursor))
+        found |= page
+        if cursor == "0":
+            return dict(sorted(found.items(), key=lambda item: item[1][0]))
 
 
 def read_policies(ref: FlowRef) -> Op[dict[str, str]]:
