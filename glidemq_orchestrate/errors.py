@@ -36,6 +36,8 @@ succeed later unchanged; ``code`` is the server's error code, where one exists.
         FlowNotFound
         FlowConflict
         FlowExpired
+        Superseded
+        GenerationTaken
         FlowEnded
         FlowIncomplete
         NodeExists
@@ -264,6 +266,19 @@ class FlowConflict(StateError):
 
 class FlowExpired(StateError):
     """The jobs and results of the flow were removed after its retention; its status can still be read."""
+
+
+class Superseded(StateError):
+    """Another generation of the flow has begun: this one is refused every change, and its results are gone.
+
+    Ask for the flow again to go on with the current generation.
+    """
+
+
+class GenerationTaken(StateError):
+    """Another caller was first to begin the next generation of the flow. Nothing was changed; repeat."""
+
+    retryable = True
 
 
 class FlowEnded(StateError):

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
-from glidemq_orchestrate.names import FLOW_ID, JOB_ID, QUEUE, shown
+from glidemq_orchestrate.names import FLOW_ID, JOB_ID, MAX_NAME, QUEUE, shown
 
 DEFAULT_PREFIX = "glide"
 GROUP = "workers"
 SLOTS = 16384
 
 _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
-_NO_FLOW_ID = re.compile(r":(nodes|order|open|ready|failed|blocked|notifying|growing)\Z")
+_GENERATION = re.compile(r"(.+)\{([1-9][0-9]{0,8})\.([0-9a-f]{8})\}\Z", re.DOTALL)
+_NO_FLOW_ID = re.compile(r":(nodes|order|open|ready|failed|blocked|notifying|growing|carried)\Z")
 
 
 KeyName = Literal[
@@ -113,6 +114,10 @@ class QueueKeys:
         """The record of one flow whose home is this queue; the keys of its tables start with it."""
         return f"{self.base}:gmo:flow:{flow_id}"
 
+    def generations(self, flow_id: str) -> str:
+        """The stream of the generations of a flow; without it the flow has one only."""
+        return f"{self.base}:gmo:generations:{read_generation(flow_id)[0]}"
+
     def flows(self) -> str:
         """The index of the flows whose home is this queue; those by state and by label start with it."""
         return f"{self.base}:gmo:flows"
@@ -146,8 +151,26 @@ def slot_of(key: str) -> int:
 
 
 def flow_home(prefix: str, flow_id: str) -> str:
-    """The key that holds which queue is the home of a flow; it outlives the flow."""
-    return f"{prefix}:gmo:home:{{{flow_id}}}"
+    """The key that holds which queue is the home of a flow, of all its generations; it outlives the flow."""
+    return f"{prefix}:gmo:home:{{{read_generation(flow_id)[0]}}}"
+
+
+def generation_id(flow_id: str, number: int, origin: str) -> str:
+    """The id under which a generation of a flow is stored: the id of the flow itself for number 0.
+
+    ``origin`` is what began it, such as a request and a digest: whoever repeats that finds the same id, and
+    two callers who begin a generation of the same number for different reasons stage it apart. No id of a
+    user has a brace.
+    """
+    if not number:
+        return flow_id
+    return f"{flow_id}{{{number}.{hashlib.sha256(origin.encode()).hexdigest()[:8]}}}"
+
+
+def read_generation(stored: str) -> tuple[str, int]:
+    """The id of the flow and the number of the generation that is stored under an id."""
+    found = _GENERATION.match(stored) if stored.endswith("}") else None
+    return (found[1], int(found[2])) if found else (stored, 0)
 
 
 def queues_with_usage(prefix: str) -> str:
@@ -214,7 +237,7 @@ def check_flow_id(flow_id: str) -> str:
     if _NO_FLOW_ID.search(FLOW_ID.check(flow_id)):
         raise ConfigurationError(
             f"flow id {shown(flow_id)} is not valid: it may not end in "
-            ":nodes :order :open :ready :failed :blocked :notifying :growing"
+            ":nodes :order :open :ready :failed :blocked :notifying :growing :carried"
         )
     return flow_id
 
@@ -222,9 +245,13 @@ def check_flow_id(flow_id: str) -> str:
 def node_job_id(flow_id: str, node: str) -> str:
     """The id of the job of a node: always the same for the same flow and node.
 
-    Readable (``nightly-2026-01-01~clean``) where both names are made of letters, digits and ``_ . -``;
-    otherwise a hash, since Airflow's run ids have characters that job ids may not have.
+    Readable (``nightly-2026-01-01~clean``, in generation 3 ``nightly-2026-01-01@3.0a1b2c3d~clean``) where
+    both names are made of letters, digits and ``_ . -``; otherwise a hash, since Airflow's run ids have
+    characters that job ids may not have.
     """
-    if _READABLE.match(flow_id) and _READABLE.match(node):
-        return f"{flow_id}~{node}"
+    generation = _GENERATION.match(flow_id) if flow_id.endswith("}") else None
+    public = generation[1] if generation else flow_id
+    name = f"{public}@{generation[2]}.{generation[3]}~{node}" if generation else f"{flow_id}~{node}"
+    if _READABLE.match(public) and _READABLE.match(node) and len(name) <= MAX_NAME:
+        return name
     return "gmo-" + hashlib.sha256(f"{flow_id}\x1f{node}".encode()).hexdigest()[:32]

@@ -12,6 +12,7 @@ from glidemq_orchestrate.errors import (
     FlowExpired,
     FlowIncomplete,
     FlowNotFound,
+    GenerationTaken,
     GlideMQError,
     JobNotFound,
     LeaseLost,
@@ -20,6 +21,7 @@ from glidemq_orchestrate.errors import (
     ProtocolError,
     ServerBusy,
     ServerTooOld,
+    Superseded,
 )
 
 T = TypeVar("T")
@@ -31,6 +33,8 @@ _CODES: Final[dict[str, type[GlideMQError]]] = {
     "GMO_FLOW_NOT_FOUND": FlowNotFound,
     "GMO_FLOW_CONFLICT": FlowConflict,
     "GMO_FLOW_EXPIRED": FlowExpired,
+    "GMO_SUPERSEDED": Superseded,
+    "GMO_GENERATION_TAKEN": GenerationTaken,
     "GMO_FLOW_ENDED": FlowEnded,
     "GMO_FLOW_INCOMPLETE": FlowIncomplete,
     "GMO_NODE_EXISTS": NodeExists,
@@ -167,6 +171,11 @@ def stream_entries(reply: Any) -> dict[str, list[tuple[str, dict[str, str]]]]:
         return {}
     streams: Iterable[tuple[str, Any]] = reply.items() if isinstance(reply, dict) else reply
     return {key: [(entry[0], pairs(entry[1] or [])) for entry in entries] for key, entries in streams}
+
+
+def entries(reply: Any) -> list[dict[str, str]]:
+    """The fields of the entries of one stream, in the order of the reply."""
+    return [pairs(fields or []) for _, fields in reply]
 
 
 def mapping(reply: Any) -> dict[str, Any]:

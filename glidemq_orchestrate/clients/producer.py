@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from uuid import uuid4
 
 from glidemq_orchestrate import telemetry
-from glidemq_orchestrate._ops.flows import backend, index
+from glidemq_orchestrate._ops.flows import backend, generations, index
 from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows import watch as watching
 from glidemq_orchestrate._ops.flows.backend import Reach, backend_of
@@ -21,10 +21,11 @@ from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
+from glidemq_orchestrate.flows.plan import FlowPlan
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowSpec, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import check_flow_id
-from glidemq_orchestrate.names import short_reason
+from glidemq_orchestrate.names import REQUEST, short_reason
 
 __all__ = ["AsyncFlow", "AsyncFlowProducer", "Flow", "FlowProducer"]
 
@@ -44,6 +45,7 @@ class FlowProducer(SyncFacade):
         *,
         flow_id: str | None = None,
         on_existing: OnExisting = "attach",
+        request: str = "",
         require_workers: bool = False,
     ) -> Flow:
         """Submit a flow, all or nothing: every job is created, and those without dependencies may run.
@@ -52,8 +54,15 @@ class FlowProducer(SyncFacade):
             spec: 1 to 100,000 nodes.
             flow_id: The identity of the flow. The same id and an equal flow attach to the existing one, even
                 while another submission is under way; so a repeat is always safe. Left out: a new id.
-            on_existing: What to do with an equal flow that has ended: ``attach`` to it as it is;
-                ``retry_failed``: run again what did not complete; ``restart``: run all of it again.
+            on_existing: What to do when there is a flow of this id. ``attach``: join it as it is; another
+                specification is refused. ``retry_failed``: run again what did not complete. With another
+                specification this begins a new generation of the flow that keeps the results of the nodes
+                that have completed, and that have not changed in queue, job, data, dependencies, rule or
+                fallbacks, nor follow one that has; see ``plan``. ``restart``: a new generation that keeps
+                nothing, with the same or another specification. A new generation cancels the one before.
+            request: Whoever asks, such as the id of a click or of a run, at most 256 characters. A restart
+                with the request of an earlier one finds the generation that that one began, so it is safe to
+                repeat; without a request each restart begins another.
             require_workers: Refuse unless live workers serve every queue and have a handler for every job.
 
         Raises:
@@ -61,19 +70,33 @@ class FlowProducer(SyncFacade):
             EncodeError, PayloadTooLarge: The flow cannot run as written; nothing was sent.
             QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
             FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
+                Also where a new generation was asked for and the queues of the old or the new one are in
+                several slots of a cluster, or the server lacks our functions.
+            GenerationTaken: Other callers kept beginning generations; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
         """
         flow, name = check_flow(spec), check_flow_id(flow_id or uuid4().hex)
         if require_workers:
             self._run(workers.require(self._prefix, _jobs(flow), self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
-            flow = replace(flow, trace=trace)
+            flow = replace(flow, trace=trace, request=_request(request))
             reach = Reach(self._settings.kind == "cluster")
             made = backend.submit(self._prefix, flow, name, on_existing, self._clock, reach=reach)
             return Flow(self, self._run(made))
 
+    def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
+        """What ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep, and why.
+
+        Changes nothing.
+
+        Raises:
+            FlowNotFound: There is no flow with this id.
+            InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
+        """
+        return self._run(generations.plan(self._prefix, check_flow_id(flow_id), check_flow(spec)))
+
     def get(self, flow_id: str) -> Flow:
-        """Find a flow by its id.
+        """Find a flow by its id: its current generation.
 
         Raises:
             FlowNotFound: There is none with this id.
@@ -118,7 +141,12 @@ class Flow:
     @property
     def id(self) -> str:
         """The id under which it can be found again."""
-        return self._ref.flow_id
+        return self._ref.public_id
+
+    @property
+    def generation(self) -> int:
+        """Which run of the flow id this is: 0 for the first."""
+        return self._ref.generation
 
     @property
     def home(self) -> str:
@@ -217,9 +245,29 @@ class Flow:
         backend.raise_unless_completed(outcome)
         return outcome.results
 
-    def cancel(self, reason: str = "") -> FlowState:
-        """End every node that has not ended; running handlers are asked to stop. Returns the state before."""
+    def cancel(self, reason: str = "", *, generation: int | None = None) -> FlowState:
+        """End every node that has not ended; running handlers are asked to stop. Returns the state before.
+
+        Args:
+            reason: What status and errors say.
+            generation: Cancel only if this is the current generation.
+
+        Raises:
+            Superseded: Another generation has begun; nothing was changed.
+            FlowNotFound: The flow no longer exists, or never had this generation.
+        """
+        self._run(generations.fenced(self._ref, generation))
         return self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
+
+    def history(self) -> Sequence[FlowStatus]:
+        """The status of each generation, oldest first: the current one and at most 100 before it.
+
+        ``superseded_by`` is set in all but the last.
+
+        Raises:
+            FlowNotFound: The flow no longer exists.
+        """
+        return self._run(generations.history(self._ref))
 
     def retry_failed(self) -> FlowState:
         """Run again every node that did not complete; the others keep their results. Returns the new state.
@@ -228,16 +276,21 @@ class Flow:
         """
         return self._run(self._backend.retry_failed(self._ref, self._clock))
 
-    def restart(self) -> FlowState:
-        """Run every node of a flow that has ended again, from the beginning. Returns the new state.
+    def restart(self, *, request: str = "") -> FlowState:
+        """Run all of it again, from the beginning, as a new generation. Returns the state of that one.
 
-        Its results are deleted, and nodes that running nodes had added are removed: they add them again.
-        ``status().generation`` counts the restarts. Does nothing to a running flow, so a repeat is safe then.
+        A running flow is cancelled first. Afterwards this object stands for the new generation; no result of
+        the one before is seen again. Nodes that running nodes had added are left out: they are added again.
+
+        Args:
+            request: As in ``FlowProducer.submit``: with the same one a repeat is safe.
 
         Raises:
+            Superseded: Another generation has begun; nothing was changed.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
-        return self._run(self._backend.restart(self._ref, self._clock))
+        self._ref = self._run(generations.restart(self._ref, _request(request), self._clock))
+        return self.status().state
 
     def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.
@@ -266,6 +319,7 @@ class AsyncFlowProducer(AsyncFacade):
         *,
         flow_id: str | None = None,
         on_existing: OnExisting = "attach",
+        request: str = "",
         require_workers: bool = False,
     ) -> AsyncFlow:
         """See ``FlowProducer.submit``."""
@@ -273,10 +327,14 @@ class AsyncFlowProducer(AsyncFacade):
         if require_workers:
             await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
-            flow = replace(flow, trace=trace)
+            flow = replace(flow, trace=trace, request=_request(request))
             reach = Reach(self._settings.kind == "cluster")
             made = backend.submit(self._prefix, flow, name, on_existing, self._clock, reach=reach)
             return AsyncFlow(self, await self._run(made))
+
+    async def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
+        """See ``FlowProducer.plan``."""
+        return await self._run(generations.plan(self._prefix, check_flow_id(flow_id), check_flow(spec)))
 
     async def get(self, flow_id: str) -> AsyncFlow:
         """See ``FlowProducer.get``."""
@@ -309,7 +367,12 @@ class AsyncFlow:
     @property
     def id(self) -> str:
         """See ``Flow.id``."""
-        return self._ref.flow_id
+        return self._ref.public_id
+
+    @property
+    def generation(self) -> int:
+        """See ``Flow.generation``."""
+        return self._ref.generation
 
     @property
     def home(self) -> str:
@@ -363,21 +426,31 @@ class AsyncFlow:
         backend.raise_unless_completed(outcome)
         return outcome.results
 
-    async def cancel(self, reason: str = "") -> FlowState:
+    async def cancel(self, reason: str = "", *, generation: int | None = None) -> FlowState:
         """See ``Flow.cancel``."""
+        await self._run(generations.fenced(self._ref, generation))
         return await self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
+
+    async def history(self) -> Sequence[FlowStatus]:
+        """See ``Flow.history``."""
+        return await self._run(generations.history(self._ref))
 
     async def retry_failed(self) -> FlowState:
         """See ``Flow.retry_failed``."""
         return await self._run(self._backend.retry_failed(self._ref, self._clock))
 
-    async def restart(self) -> FlowState:
+    async def restart(self, *, request: str = "") -> FlowState:
         """See ``Flow.restart``."""
-        return await self._run(self._backend.restart(self._ref, self._clock))
+        self._ref = await self._run(generations.restart(self._ref, _request(request), self._clock))
+        return (await self.status()).state
 
     async def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """See ``Flow.extend``."""
         return await self._run(self._backend.extend(self._ref, nodes, self._clock))
+
+
+def _request(request: str) -> str:
+    return REQUEST.check(request) if request else ""
 
 
 def _jobs(flow: CheckedFlow) -> dict[str, set[str]]:

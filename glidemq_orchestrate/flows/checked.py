@@ -40,6 +40,7 @@ class CheckedNode:
         rule: None for a node that runs when all have completed.
         on_failure: What its failure means to its dependents; None: it counts as a failure.
         policies: What the failure of a dependency means to it, where the node itself sets that.
+        extension: The id of the addition from outside that brought it to the generation before, or ''.
     """
 
     rank: float
@@ -58,6 +59,7 @@ class CheckedNode:
     on_failure: OnFailure | None = None
     policies: Mapping[str, OnFailure] = field(default_factory=dict)
     queue_timeout_ms: int | None = None
+    extension: str = ""
 
     @property
     def has_policies(self) -> bool:
@@ -92,6 +94,8 @@ class CheckedFlow:
         deadline_ms: How long it may run, or None.
         fail_fast: Whether the first failure ends it.
         trace: The W3C trace context that its jobs carry; not part of the fingerprint.
+        request: The token of whoever asks for this run; not part of the fingerprint.
+        carried: The ids of the jobs of those nodes that have completed in the generation before.
     """
 
     name: str
@@ -104,6 +108,8 @@ class CheckedFlow:
     deadline_ms: int | None = None
     fail_fast: bool = False
     trace: str = ""
+    request: str = ""
+    carried: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def queues(self) -> tuple[str, ...]:

@@ -152,7 +152,9 @@ class FlowStatus:
 
     ``total`` nodes, of which ``completed``, ``failed`` and ``skipped`` have ended (``failed`` includes the
     nodes that could not run because a dependency failed, and the cancelled ones). ``reason`` is the first
-    failure that is not ignored, or why it was cancelled. ``generation``: how often it was restarted.
+    failure that is not ignored, or why it was cancelled. ``generation``: which run of the flow id this is,
+    0 for the first; ``superseded_by``: the generation that took its place; ``request``: the token of whoever
+    asked for it, as in ``submit``.
     ``broken``: parts of the stored record cannot be read; they are empty here, 0 or ``UNKNOWN``.
     """
 
@@ -170,6 +172,9 @@ class FlowStatus:
     skipped: int = 0
     generation: int = 0
     broken: bool = False
+    superseded_by: int | None = None
+    request: str = ""
+    stored_as: str = field(default="", repr=False)
 
     @property
     def open(self) -> int:

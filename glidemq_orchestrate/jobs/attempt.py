@@ -9,6 +9,7 @@ from typing import Any
 from glidemq_orchestrate.codec import is_utf8
 from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
 from glidemq_orchestrate.jobs.run_options import RunOptions
+from glidemq_orchestrate.keys import read_generation
 from glidemq_orchestrate.stored import exact
 
 
@@ -17,6 +18,7 @@ class Attempt:
     """An active job held by a worker, with the token that proves the worker owns the attempt.
 
     ``inputs``: the stored results of the dependencies by node name; None when they have to be read in pages.
+    ``flow_id``, ``generation``: its flow as users know it; ``stored_flow``: the id under which it is stored.
     ``unreadable``: why no handler can run it; it fails for good with that reason.
     ``is_mute``: messages that its handler still sends are dropped.
     """
@@ -38,11 +40,15 @@ class Attempt:
     inputs: Mapping[str, str] | None = field(default_factory=dict)
     unreadable: str = ""
     is_mute: bool = False
+    generation: int = 0
+    stored_flow: str = ""
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
         """Build from the fields of an active job hash, whatever they hold."""
         name, opts, made = fields.get("name", ""), fields.get("opts", ""), fields.get("attemptsMade")
+        stored = fields.get(FIELD_FLOW)
+        flow_id, generation = read_generation(stored) if stored else (stored, 0)
         return cls(
             queue=queue,
             job_id=fields.get("id", ""),
@@ -53,9 +59,11 @@ class Attempt:
             data=fields.get("data", ""),
             options=RunOptions.from_wire(opts),
             attempts_made=exact(made) or 0,
-            flow_id=fields.get(FIELD_FLOW),
+            flow_id=flow_id,
             node=fields.get(FIELD_NODE),
             unreadable=_flaw(("name", name), ("opts", opts)) or _odd(("attemptsMade", made)),
+            generation=generation,
+            stored_flow=stored or "",
         )
 
     @classmethod
@@ -66,6 +74,9 @@ class Attempt:
         options = RunOptions.from_wire(opts or "")
         if not flow_id and options.portable:
             flow_id, node = options.portable
+        stored, generation = flow_id or "", 0
+        if stored:
+            flow_id, generation = read_generation(stored)
         results: dict[str, str] | None = None if flow_id else {}
         if inputs is not None:
             results = dict(zip(inputs[::2], inputs[1::2], strict=False))
@@ -93,6 +104,8 @@ class Attempt:
             budget or "",
             results,
             unreadable,
+            generation=generation,
+            stored_flow=stored,
         )
 
 

@@ -13,6 +13,7 @@ from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
 from glidemq_orchestrate.jobs.options import Fallback, JobRef
 from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.keys import read_generation
 from glidemq_orchestrate.stored import moment, number, read_progress, span
 
 JobId = NewType("JobId", str)
@@ -110,7 +111,7 @@ class Job:
             created_at=moment(fields.get("timestamp")),
             started_at=moment(fields.get("processedOn")),
             finished_at=moment(fields.get("finishedOn")),
-            flow_id=fields.get(FIELD_FLOW),
+            flow_id=read_generation(flow)[0] if (flow := fields.get(FIELD_FLOW)) else flow,
             node=fields.get(FIELD_NODE),
             options=RunOptions.from_wire(fields.get("opts", "")),
             delay=span(fields.get("delay")),

@@ -39,7 +39,7 @@ class JobState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job has ended; only a retry or restart runs it again."""
+        """Whether the job has ended; only a retry runs it again."""
         return self in (JobState.COMPLETED, JobState.FAILED, JobState.SKIPPED)
 
 
@@ -62,7 +62,7 @@ added: absent > waiting-children
     glidemq_addFlow gmo_stage_flow gmo_extend gmo_grow
 released: waiting-children > waiting delayed prioritized
     gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_missing
-    gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_restart_flow
+    gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_begin_generation
     gmo_expire_due gmo_revoke_job glidemq_complete glidemq_completeAndFetchNext
     glidemq_completeChild glidemq_registerParent
 postponed: waiting > delayed
@@ -124,7 +124,7 @@ skipped: waiting-children > completed
     gmo_finish_and_fetch gmo_advance_flow gmo_settle_foreign gmo_settle_missing gmo_check_open
     gmo_notify_again gmo_end_node gmo_reclaim
 cancelled: waiting delayed prioritized group-waiting suspended waiting-children active > failed
-    gmo_cancel_flow gmo_advance_flow gmo_end_node gmo_expire_due
+    gmo_cancel_flow gmo_advance_flow gmo_begin_generation gmo_end_node gmo_expire_due
 revoked: waiting delayed prioritized group-waiting suspended waiting-children > failed
     glidemq_revoke gmo_revoke_job gmo_finish_and_fetch
 retried: failed > delayed
@@ -132,11 +132,11 @@ retried: failed > delayed
 retried: failed > waiting
     gmo_retry_jobs
 reset: completed failed > waiting-children
-    gmo_advance_flow gmo_retry_flow gmo_restart_flow gmo_run_again
+    gmo_advance_flow gmo_retry_flow gmo_run_again
 removed: any > absent
     glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
     glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow
-    gmo_drop_growth gmo_sweep gmo_advance_flow gmo_retry_flow gmo_restart_flow gmo_grow
+    gmo_drop_growth gmo_sweep gmo_advance_flow gmo_grow
 recorded after removal: absent > completed failed
     gmo_settle_missing
 """

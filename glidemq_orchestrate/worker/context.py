@@ -135,6 +135,7 @@ class Context:
         fallback: The entry of the job's ``fallbacks`` that this attempt should use; None for the first
             attempt.
         allow_import: The packages from which this worker may import what a job names (``Worker``).
+        generation: Which run of the flow id this is: 0 for the first, and outside a flow.
     """
 
     queue: str
@@ -151,6 +152,7 @@ class Context:
     fallback: Fallback | None = None
     flow: FlowOfNode | None = None
     allow_import: Sequence[str] = ()
+    generation: int = 0
 
     def progress(self, value: JsonLike) -> None:
         """Report how far the run is, as any JSON value; readers see the newest.

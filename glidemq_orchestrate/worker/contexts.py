@@ -59,6 +59,7 @@ class Contexts:
             flow=self._flow_of(attempt),
             fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
             allow_import=self.allow_import,
+            generation=attempt.generation,
         )
 
     def _flow_of(self, attempt: Attempt) -> RunningFlow | None:
@@ -82,7 +83,7 @@ def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
 def portable(context: Context) -> dict[str, Any]:
     """The fields of a context that travel to another process."""
     names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
-    return {name: getattr(context, name) for name in (*names, "allow_import")}
+    return {name: getattr(context, name) for name in (*names, "allow_import", "generation")}
 
 
 def _read_signals(stored: Any) -> Sequence[Any]:

@@ -57,6 +57,8 @@ GOOD: Final[dict[str, Any]] = {
     "priority": 3,
     "progress": {"percent": 1},
     "queues": ["etl"],
+    "generation": None,
+    "request": "r",
     "reason": "why",
     "require_workers": False,
     "root_id": "done",

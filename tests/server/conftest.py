@@ -68,6 +68,12 @@ class Hand:
         except StopIteration:
             return
 
+    def answers(self, request: Request) -> Any:
+        """What the server answers to one request of an operation."""
+        if isinstance(request, Batch):
+            return [self.answer(part) for part in request.calls]
+        return self.answer(request)
+
     def run_until(self, op: Op[Any], calls: int) -> int:
         """Send only so many single calls, as if the process then died; returns how many there were in all."""
         sent = 0

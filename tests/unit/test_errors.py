@@ -102,6 +102,7 @@ def test_what_may_succeed_later_is_marked_retryable() -> None:
         "NotConfirmed",
         "ServerBusy",
         "FlowIncomplete",
+        "GenerationTaken",
         "LibraryMissing",
         "WorkersMissing",
         "QueueNotServed",

@@ -15,7 +15,9 @@ from glidemq_orchestrate.keys import (
     check_job_id,
     check_queue_name,
     flow_home,
+    generation_id,
     node_job_id,
+    read_generation,
 )
 
 KEYS = QueueKeys("glide", "etl")
@@ -101,3 +103,23 @@ def test_the_job_ids_of_different_nodes_differ() -> None:
 
 def test_a_hashed_job_id_shows_that_it_is_one() -> None:
     assert re.fullmatch(r"gmo-[0-9a-f]{32}", node_job_id("manual__2026-01-01T00:00:00+00:00", "clean"))
+
+
+@pytest.mark.parametrize("flow_id", ["f", "a:b", "é" * 256, "a.1", "x@3.0a1b2c3d"])
+@pytest.mark.parametrize("number", [0, 1, 17, 99_999])
+def test_the_id_of_a_generation_is_read_back(flow_id: str, number: int) -> None:
+    stored = generation_id(flow_id, number, "restart")
+    assert read_generation(stored) == (flow_id, number)
+    assert (stored == flow_id) is (number == 0)
+    assert QueueKeys("p", "q").generations(stored) == f"p:{{q}}:gmo:generations:{flow_id}"
+    assert flow_home("p", stored) == flow_home("p", flow_id)
+    check_job_id(node_job_id(stored, "n" * 120))
+
+
+def test_jobs_of_generations_have_ids_of_their_own() -> None:
+    first, second = (generation_id("f", 1, origin) for origin in ("a", "b"))
+    found = {node_job_id(flow_id, "n") for flow_id in ("f", first, second, generation_id("f", 2, "a"))}
+    assert len(found) == 4
+    assert node_job_id(first, "n").startswith("f@1.")
+    taken = node_job_id(first, "n").removesuffix("~n")
+    assert node_job_id(taken, "n") not in found  # a flow that a user named like it

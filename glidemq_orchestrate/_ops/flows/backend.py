@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from glidemq_orchestrate._ops.flows import claim, growth, staged
+from glidemq_orchestrate._ops.flows import claim, generations, growth, staged
 from glidemq_orchestrate._ops.flows.compare import differences
+from glidemq_orchestrate._ops.flows.generations import Place, find_place, ref_of
 from glidemq_orchestrate._ops.flows.portable import portable, reading, rounds
 from glidemq_orchestrate._ops.flows.staged import (
     FlowRef,
@@ -21,13 +22,11 @@ from glidemq_orchestrate._ops.flows.staged import (
     check_on_existing,
     raise_unless_completed,
 )
-from glidemq_orchestrate._protocol.call import Op, ask
-from glidemq_orchestrate._protocol.flows import claim as calls
+from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConnectionFailed,
     FlowConflict,
-    FlowNotFound,
     GlideMQError,
     OutcomeUnknown,
     TransportError,
@@ -62,9 +61,6 @@ class FlowBackend(Protocol):
 
     def cancel(self, ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
         """End every node that has not ended. Returns the state before."""
-
-    def restart(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
-        """Run every node of an ended flow again. Returns the state afterwards."""
 
     def retry_failed(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
         """Run again every node that did not complete. Returns the state afterwards."""
@@ -104,7 +100,6 @@ class _Staged:
     outcome = staticmethod(staged.outcome)
     wait = staticmethod(staged.wait)
     cancel = staticmethod(staged.cancel)
-    restart = staticmethod(staged.restart)
     retry_failed = staticmethod(staged.retry_failed)
     extend = staticmethod(growth.extend)
 
@@ -117,7 +112,6 @@ class _Portable:
     outcome = staticmethod(reading.outcome)
     wait = staticmethod(portable.wait)
     cancel = staticmethod(portable.cancel)
-    restart = staticmethod(rounds.restart)
     retry_failed = staticmethod(rounds.retry_failed)
     extend = staticmethod(portable.extend)
 
@@ -143,11 +137,18 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
     home = QueueKeys(prefix, flow.home)
     try:
         found = yield from claim.take(home, flow_id)
+        place = Place(ref_of(home, found), found) if found else None
     except FlowConflict:
-        raise (yield from _conflict(prefix, flow_id, flow)) from None
-    if found and found.digest != flow.digest:
-        raise (yield from _conflict(prefix, flow_id, flow))
-    ref = FlowRef(home, flow_id, _path(found) if found else reach.path(prefix, flow.queues))
+        if on_existing == "attach":
+            raise (yield from _conflict(prefix, flow_id, flow)) from None
+        place = yield from find_place(prefix, flow_id)
+    if place and (on_existing == "restart" or place.found.digest != flow.digest):
+        if on_existing == "attach" or not _may_begin(place.ref, flow, reach):
+            if place.found.digest != flow.digest:
+                raise (yield from _conflict(prefix, flow_id, flow))
+        else:
+            return (yield from generations.submit(place, flow, on_existing, clock))
+    ref = place.ref if place else FlowRef(home, flow_id, reach.path(prefix, flow.queues))
     try:
         yield from backend_of(ref).submit(ref, flow, on_existing, clock)
     except (ConnectionFailed, OutcomeUnknown):
@@ -179,16 +180,13 @@ def find(prefix: str, flow_id: str) -> Op[FlowRef]:
     Raises:
         FlowNotFound: There is none with this id.
     """
-    queue = yield from ask(calls.claimed(prefix, flow_id))
-    if queue is not None:
-        home = QueueKeys(prefix, queue)
-        if found := (yield from ask(calls.found(home, flow_id))):
-            return FlowRef(home, flow_id, _path(found))
-    raise FlowNotFound(f"no flow {flow_id} on this server")
+    return (yield from find_place(prefix, flow_id)).ref
 
 
-def _path(found: calls.Found) -> Path:
-    return "portable" if found.path == "portable" else "staged"
+def _may_begin(ref: FlowRef, flow: CheckedFlow, reach: Reach) -> bool:
+    """Whether the next generation of a flow can be begun in one call: both are of the staged path."""
+    queues = (ref.home.queue, *flow.queues)
+    return ref.path == "staged" and reach.path(ref.home.prefix, queues) == "staged"
 
 
 def backend_of(ref: FlowRef) -> FlowBackend:

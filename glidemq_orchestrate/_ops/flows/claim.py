@@ -15,12 +15,21 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim as calls
-from glidemq_orchestrate._protocol.flows.claim import Found
+from glidemq_orchestrate._protocol.flows import generations
+from glidemq_orchestrate._protocol.flows.generations import Found
 from glidemq_orchestrate._protocol.flows.index import forget_home
 from glidemq_orchestrate.errors import FlowConflict
 from glidemq_orchestrate.keys import QueueKeys
 
 MOST_NAMED: Final = 5
+
+
+def found(home: QueueKeys, flow_id: str) -> Op[Found | None]:
+    """The current generation of a flow of this home; None if there is none."""
+    first, current = yield from ask_all(
+        [generations.first(home, flow_id), generations.current(home, flow_id)]
+    )
+    return current or first
 
 
 def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
@@ -29,21 +38,21 @@ def take(home: QueueKeys, flow_id: str) -> Op[Found | None]:
     Raises:
         FlowConflict: A flow with another home has the id.
     """
-    owner, found = yield from _claim(home, flow_id)
+    owner, existing = yield from _claim(home, flow_id)
     if owner is not None and owner != home.queue:
         other = QueueKeys(home.prefix, owner)
-        if (yield from ask(calls.found(other, flow_id))):
+        if (yield from found(other, flow_id)):
             raise conflict(flow_id)
         # The claim has no record: its submission ended half-way.
         yield from ask(calls.unclaim(home.prefix, flow_id))
-        now, found = yield from _claim(home, flow_id)
-        if (yield from ask(calls.found(other, flow_id))):  # it was only slow
+        now, existing = yield from _claim(home, flow_id)
+        if (yield from found(other, flow_id)):  # it was only slow
             yield from ask(calls.unclaim(home.prefix, flow_id))
             yield from ask(calls.claim(other, flow_id))
             raise conflict(flow_id)
         if now != home.queue:
             raise conflict(flow_id)
-    return found
+    return existing
 
 
 def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Found | None]]:
@@ -51,10 +60,11 @@ def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Found | None]]
     asking: list[Call[Any]] = [
         calls.claim(home, flow_id),
         calls.claimed(home.prefix, flow_id),
-        calls.found(home, flow_id),
+        generations.first(home, flow_id),
+        generations.current(home, flow_id),
     ]
-    _, owner, found = yield from ask_all(asking)
-    return owner, found
+    _, owner, first, current = yield from ask_all(asking)
+    return owner, current or first
 
 
 def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
@@ -75,11 +85,11 @@ def release(home: QueueKeys, flow_id: str) -> Op[None]:
     """Free the id of a flow that has no record. Repeatable; does nothing if it has one."""
     if (yield from ask(calls.claimed(home.prefix, flow_id))) != home.queue:
         return
-    if (yield from ask(calls.found(home, flow_id))) is not None:
+    if (yield from found(home, flow_id)) is not None:
         return
     yield from ask(calls.unclaim(home.prefix, flow_id))
     # A submission since the check has found the claim and relied on it.
-    if (yield from ask(calls.found(home, flow_id))) is not None:
+    if (yield from found(home, flow_id)) is not None:
         again: list[Call[Any]] = [calls.claim(home, flow_id), calls.keep(home.prefix, flow_id)]
         yield from ask_all(again)
 

@@ -20,11 +20,13 @@ from glidemq_orchestrate._protocol.flows.definitions import (
     settled_options,
 )
 from glidemq_orchestrate._protocol.flows.staging import JobNames, more_fields
-from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode, canonical
+from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
 from glidemq_orchestrate.keys import QueueKeys
 
 MOST: Final = 20
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
+SHAPING: Final = "fallbacks"
+OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout")
 
 Differences = dict[str, tuple[str, ...]]
 """As ``FlowConflict.differences``."""
@@ -38,19 +40,43 @@ def differences(ref: FlowRef, flow: CheckedFlow) -> Op[Differences]:
     """
     rows = yield from read_rows(ref)
     known = {node.name for node in flow.nodes}
-    gone = [name for name, row in rows.items() if name not in known and isinstance(row[0], int)]
+    gone = [name for name, row in rows.items() if name not in known and is_of_spec(row)]
     found: Differences = {node.name: ("new",) for node in flow.nodes if node.name not in rows}
     found |= dict.fromkeys(gone, ("gone",))
+    found |= yield from changes(ref, flow, rows, most=MOST - len(found))
+    return dict(list(found.items())[:MOST])
+
+
+def is_of_spec(row: Row) -> bool:
+    """Whether a node was submitted with its flow, and not added to it later."""
+    return isinstance(row[0], int)
+
+
+def changes(
+    ref: FlowRef,
+    flow: CheckedFlow,
+    rows: Mapping[str, Row],
+    *,
+    most: int = MAX_NODES,
+    shaping: bool = False,
+) -> Op[Differences]:
+    """In what the nodes that a flow and a specification both have differ: about the first ``most`` of them.
+
+    ``shaping``: only what shapes a result counts; of the options these are the fallbacks, and a job that was
+    removed has no result.
+    """
+    found: Differences = {}
     # On the portable path, policies are in a table of their own.
     policies = (yield from read_policies(ref)) if ref.path == "portable" else None
     for part in parts([node for node in flow.nodes if node.name in rows], PER_TRIP):
-        if len(found) >= MOST:
+        if len(found) >= most:
             break
         stored = yield from _stored(ref, flow, part, rows, policies)
         for node in part:
-            if what := tuple(_of_node(ref, node, rows[node.name], stored[node.name])):
+            what = tuple(_of_row(node, rows)) + tuple(_of_job(ref, node, stored[node.name], shaping=shaping))
+            if what:
                 found[node.name] = what
-    return dict(list(found.items())[:MOST])
+    return found
 
 
 Both = tuple[Definition, Mapping[str, str]] | None
@@ -66,7 +92,8 @@ def _stored(
 ) -> Op[dict[str, Both]]:
     """Ask for the definitions of these nodes."""
     wanted: dict[str, dict[str, str]] = {}
-    names = JobNames(ref.home.prefix, ref.flow_id, flow.queue_of)
+    ids = {name: row[2] for name, row in rows.items()}  # some may be jobs of earlier generations
+    names = JobNames(ref.home.prefix, ref.flow_id, flow.queue_of, carried=ids)
     calls: list[Call[Definition | None]] = []
     for node in nodes:
         _rank, queue, job_id, *_ = rows[node.name]
@@ -90,21 +117,33 @@ def _policies(node: CheckedNode, names: JobNames) -> dict[str, str]:
     return {name: text for name, text in fields.items() if name in POLICIES or name.startswith("gmo:edge:")}
 
 
-def _of_node(ref: FlowRef, node: CheckedNode, row: Row, stored: Both) -> Iterator[str]:
-    """In what a node differs: ``queue``, ``job``, ``after``, ``data``, ``options``, ``policies``."""
-    _rank, queue, _job_id, job, *after = row
+def _of_row(node: CheckedNode, rows: Mapping[str, Row]) -> Iterator[str]:
+    """In what the place of a node in the flow differs: ``queue``, ``job``, ``after``."""
+    _rank, queue, _job_id, job, *after = rows[node.name]
     if queue != node.queue:
         yield "queue"
     if job != node.job:
         yield "job"
-    if sorted(after) != sorted(node.after):
+    # Names that are of no node of the specification were appended by nodes that were added later.
+    if sorted(name for name in after if name not in rows or is_of_spec(rows[name])) != sorted(node.after):
         yield "after"
+
+
+def _of_job(ref: FlowRef, node: CheckedNode, stored: Both, *, shaping: bool) -> Iterator[str]:
+    """In what a job differs: ``data``, ``options``, ``policies``; ``removed``: only if ``shaping``."""
     if stored is None:
+        yield from ("removed",) if shaping else ()
         return
-    has, policies = stored
+    has, wanted = stored
+    options = settled_options(node.options, ref.path)
     if has.data != canonical(node.data):
         yield "data"
-    if has.options != settled_options(node.options, ref.path):
+    if has.options.get(SHAPING) != options.get(SHAPING) or (not shaping and has.options != options):
         yield "options"
-    if has.policies != policies:
+    if _shaping(has.policies) != _shaping(wanted) or (not shaping and has.policies != wanted):
         yield "policies"
+
+
+def _shaping(policies: Mapping[str, str]) -> dict[str, str]:
+    """Those that decide whether the node itself runs."""
+    return {name: text for name, text in policies.items() if name not in OF_OTHERS}

@@ -51,11 +51,11 @@ def add_nodes(
     if attempt.flow_id is None or attempt.node is None:
         raise InvalidFlow(f"job {attempt.job_id} is not a node of a flow, so it cannot add nodes to one")
     growth = check_growth(nodes, before=before, grower=attempt.node)
-    ref = yield from flow.find(prefix, attempt.flow_id)
+    ref = yield from flow.find(prefix, attempt.stored_flow)
     names = {attempt.node, *growth.outside, *growth.before}
     known = yield from _known(ref, sorted(names), attempt.job_id)
     if attempt.node not in known:
-        raise InvalidFlow(f"flow {ref.flow_id} no longer has a node {attempt.node}")
+        raise InvalidFlow(f"flow {ref.public_id} no longer has a node {attempt.node}")
     check_place(growth, known, (yield from flow.status(ref)), attempt.node)
     placed = growth.placed(known, known[attempt.node].rank)
     stagings = 0

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from glidemq_orchestrate._ops.flows.claim import leave, release
+from glidemq_orchestrate._ops.flows.claim import found, leave, release
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
-from glidemq_orchestrate._protocol.flows import claim, index
+from glidemq_orchestrate._protocol.flows import claim, generations, index
 from glidemq_orchestrate._protocol.flows.index import Filter, Position, Swept
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError
@@ -38,7 +38,9 @@ def list_flows(  # noqa: PLR0913  one filter each
     wanted = _filter(state, label, since)
     if not 1 <= limit <= MOST_LISTED:
         raise ConfigurationError(f"limit must be 1 to {MOST_LISTED:,}, got {described(limit)}")
-    start = Position() if before is None else Position(str(_ms(before.created_at)), before.id)
+    start = Position()
+    if before is not None:
+        start = Position(str(_ms(before.created_at)), before.stored_as or before.id)
     found: list[FlowStatus] = []
     for home in (yield from ask(index.homes(prefix))):
         found += yield from _of_home(QueueKeys(prefix, home), wanted, start, limit)
@@ -74,6 +76,10 @@ def _free(home: QueueKeys, swept: Swept) -> Op[None]:
     """Free the id of a flow that was removed; its claim is in another slot."""
     if swept.tombstone_ms:
         yield from ask(claim.unclaim_after(home.prefix, swept.removed, swept.tombstone_ms))
+        # A generation that began since has relied on the claim.
+        current = yield from found(home, swept.removed)
+        if current and not (yield from ask(generations.is_expired(home, current.stored_as))):
+            yield from ask(claim.keep(home.prefix, swept.removed))
     else:
         yield from release(home, swept.removed)
     yield from leave(home)

@@ -7,18 +7,18 @@ queue does from time to time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flows.claim import take
 from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
-from glidemq_orchestrate._protocol.flows import claim, staging
+from glidemq_orchestrate._protocol.flows import claim, generations, staging
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
+from glidemq_orchestrate._protocol.flows.generations import Before
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConfigurationError,
@@ -27,22 +27,19 @@ from glidemq_orchestrate.errors import (
     FlowIncomplete,
     FlowNotFound,
     GlideMQError,
+    Superseded,
     TransportError,
     WaitTimeout,
 )
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.keys import QueueKeys, read_generation
 from glidemq_orchestrate.names import described
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 Path = Literal["staged", "portable"]
 _BROKEN: Final = (FlowState.FAILED, FlowState.CANCELLED)
-_AGAIN: Final[Mapping[str, tuple[FlowState, ...]]] = {
-    "attach": (),
-    "retry_failed": _BROKEN,
-    "restart": (*_BROKEN, FlowState.COMPLETED),
-}
+_ON_EXISTING: Final[tuple[str, ...]] = get_args(OnExisting)
 
 REREAD_MS: Final = 5_000
 SLICE: Final = 50
@@ -53,11 +50,21 @@ MAX_STAGINGS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FlowRef:
-    """Where a flow is: its home queue, its id and its path."""
+    """Where a generation of a flow is: its home queue, the id under which it is stored, and its path."""
 
     home: QueueKeys
     flow_id: str
     path: Path = "staged"
+
+    @property
+    def public_id(self) -> str:
+        """The id of the flow, as its users know it."""
+        return read_generation(self.flow_id)[0]
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation."""
+        return read_generation(self.flow_id)[1]
 
 
 def check_on_existing(on_existing: str) -> None:
@@ -66,17 +73,17 @@ def check_on_existing(on_existing: str) -> None:
     Raises:
         ConfigurationError: There is no such choice.
     """
-    if on_existing not in _AGAIN:
+    if on_existing not in _ON_EXISTING:
         raise ConfigurationError(
-            f"on_existing must be one of {', '.join(_AGAIN)}, got {described(on_existing)}"
+            f"on_existing must be one of {', '.join(_ON_EXISTING)}, got {described(on_existing)}"
         )
 
 
 def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
     """Write a flow whose id is claimed and let it run; or attach to the equal flow that exists already."""
     state, left = yield from _stage(ref, flow, clock)
-    if state in _AGAIN[on_existing]:
-        state = yield from (retry_failed if on_existing == "retry_failed" else restart)(ref, clock)
+    if state in _BROKEN and on_existing == "retry_failed":
+        state = yield from retry_failed(ref, clock)
         if state is FlowState.CANCELLED:
             # It was cancelled while it was being staged: no node ever ran, so it is staged again.
             yield from _discard(ref, flow.digest)
@@ -85,14 +92,25 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
         yield from advance(ref, clock)
 
 
+def begin(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[None]:
+    """Write a generation and start it in the place of the current one. Repeatable.
+
+    Raises:
+        GenerationTaken: Another generation has begun meanwhile. What was staged is removed.
+    """
+    _, left = yield from _stage(ref, flow, clock, before)
+    if left:
+        yield from advance(ref, clock)
+
+
 Staged = tuple[FlowState, int]
 """The state of a flow, and how many nodes are left to be released; -1: unknown."""
 
 
-def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged]:
+def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None = None) -> Op[Staged]:
     """Write all nodes and start the flow. Starts again if a sweep removed staged nodes as abandoned."""
     for stagings in count(1):
-        reply = yield from _stage_once(ref, flow, clock)
+        reply = yield from _stage_once(ref, flow, clock, before)
         if not isinstance(reply, GlideMQError):
             return reply
         if isinstance(reply, FlowIncomplete) and stagings < MAX_STAGINGS:
@@ -106,7 +124,9 @@ def _stage(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged]:
     raise AssertionError
 
 
-def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged | GlideMQError]:
+def _stage_once(
+    ref: FlowRef, flow: CheckedFlow, clock: Clock, before: Before | None
+) -> Op[Staged | GlideMQError]:
     """Returns the state; or the first refusal, while everything else that was sent remains."""
     now_ms = clock.now_ms()
     chunks = staging.chunks(flow.nodes)
@@ -115,7 +135,7 @@ def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged | Gl
     # A single call is accepted or refused as a whole, so the start may follow in the same trip. Otherwise it
     # waits until every call was accepted: a node whose edges came in several calls must not start when some
     # of them were refused.
-    starting = _starting(ref, flow, now_ms)
+    starting = _starting(ref, flow, before, now_ms)
     if len(trip) == 1:
         trip += starting
         starting = []
@@ -136,11 +156,13 @@ def _stage_once(ref: FlowRef, flow: CheckedFlow, clock: Clock) -> Op[Staged | Gl
     return staged
 
 
-def _starting(ref: FlowRef, flow: CheckedFlow, now_ms: int) -> list[Call[Any]]:
+def _starting(ref: FlowRef, flow: CheckedFlow, before: Before | None, now_ms: int) -> list[Call[Any]]:
     """The calls that start a flow and release its nodes without dependencies, slice by slice."""
     roots = sum(1 for node in flow.nodes if not node.after)
     slices = min(max(roots - 1, 0) // SLICE + 1, MAX_SLICES)
     start = flow_calls.start_flow(ref.home, ref.flow_id, flow.digest, now_ms)
+    if before is not None:
+        start = generations.begin(ref.home, before, ref.flow_id, flow.digest, now_ms)
     return [start, *[flow_calls.advance_flow(ref.home, ref.flow_id, now_ms)] * slices]
 
 
@@ -151,7 +173,7 @@ def _discard(ref: FlowRef, digest: str) -> Op[None]:
 
 
 def find(prefix: str, flow_id: str) -> Op[FlowRef]:
-    """Find a flow by its id."""
+    """Where the generation is that is stored under this id."""
     home = yield from ask(flow_calls.flow_home_queue(prefix, flow_id))
     if home is None:
         raise FlowNotFound(f"no flow {flow_id} on this server")
@@ -202,6 +224,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
     deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
     while True:
         current = yield from status(ref)
+        raise_if_superseded(current)
         if current.state.is_terminal:
             return (yield from outcome(ref, current))
         # The flow's deadlines hold even if no worker or supervisor serves the home queue.
@@ -223,9 +246,22 @@ def _until_event(ref: FlowRef, position: str, until_ms: int, clock: Clock) -> Op
     while (left := until_ms - clock.monotonic_ms()) > 0:
         for event in (yield from events.read(ref.home, position, left)):
             position = event.id
-            if event.flow_id == ref.flow_id:
+            if event.flow_id == ref.public_id:
                 return position
     return position
+
+
+def raise_if_superseded(state: FlowStatus) -> None:
+    """Refuse to go on with a generation in whose place another one has begun.
+
+    Raises:
+        Superseded: That is so.
+    """
+    if state.superseded_by is not None:
+        raise Superseded(
+            f"generation {state.generation} of flow {state.id} was superseded "
+            f"by generation {state.superseded_by}"
+        )
 
 
 def raise_unless_completed(ended: FlowOutcome) -> None:
@@ -248,13 +284,6 @@ def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
 def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     """Run again every node that did not complete. Returns the state afterwards."""
     state = yield from ask(flow_calls.retry_flow(ref.home, ref.flow_id, clock.now_ms()))
-    yield from advance(ref, clock)
-    return state
-
-
-def restart(ref: FlowRef, clock: Clock) -> Op[FlowState]:
-    """Run every node of an ended flow again. Returns the state afterwards."""
-    state = yield from ask(flow_calls.restart_flow(ref.home, ref.flow_id, clock.now_ms()))
     yield from advance(ref, clock)
     return state
 

@@ -16,7 +16,7 @@ from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate._ops.flows.portable.table import GONE
-from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.flows.staged import FlowRef, raise_if_superseded
 from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._protocol import events as event_calls
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
@@ -111,7 +111,9 @@ def _read_all(watch: Watch) -> Op[list[Change]]:
 def _status(watch: Watch) -> Op[FlowStatus]:
     if watch.is_portable:  # the watcher of a portable flow also advances it
         yield from unconfirmed(advance(watch.ref, watch.clock))
-    return (yield from backend_of(watch.ref).status(watch.ref))
+    status = yield from backend_of(watch.ref).status(watch.ref)
+    raise_if_superseded(status)
+    return status
 
 
 def _everything(ref: FlowRef) -> Op[Found]:
@@ -239,7 +241,7 @@ def _end_change(watch: Watch, ended: FlowStatus) -> list[Change]:
         return []
     at = ended.finished_at or _now(watch)
     position = watch.seen.record_end(ended.state)
-    return [FlowChange(watch.ref.flow_id, ended.state, at, ended.reason, position)]
+    return [FlowChange(watch.ref.public_id, ended.state, at, ended.reason, position)]
 
 
 def _now(watch: Watch) -> datetime:

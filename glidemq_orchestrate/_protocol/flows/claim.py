@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
@@ -39,24 +38,6 @@ def unclaim(prefix: str, flow_id: str) -> Call[None]:
 def unclaim_after(prefix: str, flow_id: str, ms: int) -> Call[None]:
     """Free the id of a flow after ``ms``, unless it is about to be freed. Repeatable."""
     return command("PEXPIRE", flow_home(prefix, flow_id), ms, "NX", decode=replies.anything)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An existing flow: its path, ``staged`` or ``portable``, and its digest."""
-
-    path: str
-    digest: str
-
-
-def found(home: QueueKeys, flow_id: str) -> Call[Found | None]:
-    """Path and digest from the record of a flow; None without a record."""
-
-    def decode(reply: Any) -> Found | None:
-        digest, path = reply
-        return Found("portable" if path == "portable" else "staged", digest) if digest else None
-
-    return command("HMGET", home.flow(flow_id), "digest", "path", decode=decode)
 
 
 def is_home(home: QueueKeys) -> Call[bool]:

@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command
 from glidemq_orchestrate._protocol.flows.portable.node_jobs import KEEPING
 from glidemq_orchestrate.flows.checked import canonical
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import number
 
 POLICIES: Final = ("gmo:rule", "gmo:on_failure", "gmo:queue_timeout", "gmo:edge")
 
@@ -42,3 +44,64 @@ def settled_options(options: str, path: str) -> dict[str, Any]:
     """The options of a node without what its flow adds or leaves out, such as the trace context."""
     added = {"traceparent", "tracestate", "gmo", *(KEEPING if path == "portable" else ())}
     return {name: value for name, value in json.loads(options).items() if name not in added}
+
+
+class Work(NamedTuple):
+    """All that the job of a node says of it; policies of single dependencies are read with ``edges``.
+
+    Attributes:
+        rule, on_failure, edge: '' where the node has none.
+        extension: The id of the addition from outside that brought it; '' for any other node.
+    """
+
+    data: str
+    options: str
+    attempts: int
+    delay_ms: int
+    priority: int
+    is_placed: bool
+    rule: str
+    on_failure: str
+    edge: str
+    queue_timeout_ms: int | None
+    extension: str
+
+
+def work(queue: QueueKeys, job_id: str) -> Call[Work | None]:
+    """What the job of a node of the staged path says; None if it was removed."""
+
+    def decode(reply: Any) -> Work | None:
+        data, options, attempts, priority, placed, grown, rule, on_failure, timeout, edge = reply
+        if data is None or options is None:
+            return None
+        own = settled_options(options, "staged")
+        return Work(
+            data=data,
+            options=json.dumps(own, separators=(",", ":"), ensure_ascii=False),
+            attempts=max(number(attempts), 1),
+            delay_ms=number(own.get("delay")),
+            priority=number(priority),
+            is_placed=placed == "1",
+            rule=rule or "",
+            on_failure=on_failure or "",
+            edge=edge or "",
+            queue_timeout_ms=number(timeout) if timeout else None,
+            extension=str(grown or "") if str(grown or "").startswith("x-") else "",
+        )
+
+    fields = ("data", "opts", "maxAttempts", "priority", "gmo:placed", "gmo:grown", *POLICIES)
+    return command("HMGET", queue.job(job_id), *fields, decode=decode)
+
+
+def edges(queue: QueueKeys, job_id: str, refs: Sequence[str]) -> Call[list[str]]:
+    """What the failures of these dependencies mean to a node; '' where it does not say."""
+
+    def decode(reply: Any) -> list[str]:
+        return [text or "" for text in reply]
+
+    return command("HMGET", queue.job(job_id), *(f"gmo:edge:{ref}" for ref in refs), decode=decode)
+
+
+def record(home: QueueKeys, flow_id: str) -> Call[dict[str, str]]:
+    """The fields of the record of a flow; empty when there is none."""
+    return command("HGETALL", home.flow(flow_id), decode=replies.pairs)

@@ -13,7 +13,7 @@ from glidemq_orchestrate._protocol.flows.staging import JobNames, Piece, staged
 from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.spec import FlowId, FlowState, FlowStatus
-from glidemq_orchestrate.keys import QueueKeys, flow_home
+from glidemq_orchestrate.keys import QueueKeys, flow_home, read_generation
 from glidemq_orchestrate.stored import exact, moment, parsed_object
 
 
@@ -35,7 +35,11 @@ def stage_flow(
         header["deadline"] = flow.deadline_ms
     if flow.fail_fast:
         header["fail_fast"] = 1
-    head, names = json.dumps(header), JobNames(prefix, flow_id, flow.queue_of, flow.trace)
+    if flow.request:
+        header["request"] = flow.request
+    if flow.carried:
+        header["completed"] = len(flow.carried)
+    head, names = json.dumps(header), JobNames(prefix, flow_id, flow.queue_of, flow.trace, flow.carried)
     places = [QueueKeys(prefix, queue) for queue in flow.queues]
     numbers = {place.queue: number for number, place in enumerate(places, start=1)}
     home = QueueKeys(prefix, flow.home)
@@ -82,11 +86,6 @@ def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
     return function("gmo_retry_flow", [queue.flow(flow_id)], (now_ms, flow_id), FlowState)
 
 
-def restart_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
-    """Mark an ended flow so that ``advance_flow`` runs all nodes again. Repeatable until it ends."""
-    return function("gmo_restart_flow", [queue.flow(flow_id)], (now_ms, flow_id), FlowState)
-
-
 def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:
     """End expired jobs, nodes and flows of a home queue: how many were due, and when the next are, or -1."""
 
@@ -115,11 +114,12 @@ def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> Fl
     """Return a status from the fields of the record, also where they are not valid."""
     fields = plain(fields)
     state = _flow_state(fields.get("state"))
+    public, number = read_generation(flow_id)
     counts = {
         name: exact(fields.get(name)) for name in ("total", "completed", "failed", "skipped", "generation")
     }
     return FlowStatus(
-        id=FlowId(flow_id),
+        id=FlowId(public),
         name=fields.get("name", ""),
         state=state,
         home=queue.queue,
@@ -131,8 +131,11 @@ def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> Fl
         created_at=moment(fields.get("created_at")),
         finished_at=moment(fields.get("finished_at")),
         skipped=counts["skipped"] or 0,
-        generation=counts["generation"] or 0,
+        generation=number + (counts["generation"] or 0),
         broken=state is FlowState.UNKNOWN or "name" not in fields or None in counts.values(),
+        superseded_by=exact(fields["superseded"]) if "superseded" in fields else None,
+        request=fields.get("request", ""),
+        stored_as=flow_id,
     )
 
 

@@ -35,10 +35,10 @@ def grow(
     proof = (now_ms, attempt.job_id, attempt.entry_id, GROUP, attempt.token, attempt.processed_on)
 
     def send(places: Sequence[str], header: str, words: Sequence[Word]) -> Call[int]:
-        keys = [queue.job(attempt.job_id), home.flow(str(attempt.flow_id)), *places]
+        keys = [queue.job(attempt.job_id), home.flow(attempt.stored_flow), *places]
         return function("gmo_grow", keys, (*proof, header, *words), replies.integer, repeatable=True)
 
-    return _chunks(home, str(attempt.flow_id), attempt.job_id, growth, known, send)
+    return _chunks(home, attempt.stored_flow, attempt.job_id, growth, known, send)
 
 
 def extend(
@@ -132,3 +132,8 @@ def _all_known(rows: Iterable[tuple[str, str | None]]) -> dict[str, KnownNode]:
 def job_state(queue: QueueKeys, job_id: str) -> Call[str]:
     """The state of a job; '' for a missing job."""
     return job_hash.get(queue, job_id, "state", lambda reply: reply or "")
+
+
+def grown_by(queue: QueueKeys, job_id: str) -> Call[str]:
+    """The id of the job that added a node to its flow; of one from outside an id of no job."""
+    return command("HGET", queue.job(job_id), "gmo:grown", decode=lambda reply: str(reply or ""))

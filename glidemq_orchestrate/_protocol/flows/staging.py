@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from glidemq_orchestrate._protocol.call import Word
@@ -17,6 +18,7 @@ CHUNK_EDGES: Final = 1_000
 CHUNK_BYTES: Final = 1_048_576
 # Nodes with more dependents have them in the set of parents only, not in the two fields for people to read.
 MOST_LISTED: Final = 1_000
+CARRIED: Final = "="
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,27 @@ class Piece:
 
 
 class JobNames:
-    """Job ids and refs of the nodes of a flow, each made once; and the trace context of its jobs."""
+    """Job ids and refs of the nodes of a flow, each made once; and the trace context of its jobs.
 
-    def __init__(self, prefix: str, flow_id: str, queue_of: Mapping[str, str], trace: str = "") -> None:
-        self.queue_of, self.trace = queue_of, trace
+    ``carried``: the ids of the jobs of nodes that the generation before has completed.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        flow_id: str,
+        queue_of: Mapping[str, str],
+        trace: str = "",
+        carried: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.queue_of, self.trace, self.carried = queue_of, trace, carried
         self._flow_id = flow_id
         self._bases = {queue: QueueKeys(prefix, queue).base for queue in set(queue_of.values())}
-        self._ids: dict[str, str] = {}
+        self._ids: dict[str, str] = dict(carried)
+
+    def own_id(self, name: str) -> str:
+        """The id of the job that a node has unless it is carried over."""
+        return node_job_id(self._flow_id, name)
 
     def job_id(self, name: str) -> str:
         """The id of a node's job."""
@@ -87,6 +103,8 @@ def more_fields(node: CheckedNode, names: JobNames) -> str:
         fields["gmo:on_failure"] = node.on_failure
     if node.queue_timeout_ms is not None:
         fields["gmo:queue_timeout"] = str(node.queue_timeout_ms)
+    if node.extension:
+        fields["gmo:grown"] = node.extension
     policies = node.policies
     if len(policies) == len(node.after) and len(set(policies.values())) == 1:
         fields["gmo:edge"] = next(iter(policies.values()))
@@ -105,12 +123,14 @@ def traced(options: str, trace: str) -> str:
 def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
     """The arguments for a piece, after the number of its queue; see ``gmo_stage_flow``."""
     node = piece.node
+    if node.name in names.carried:
+        yield from _carried(piece, names)
+        return
     job_id = names.job_id(node.name)
     if piece.is_last:
         options = traced(node.options, names.trace)
         yield from (job_id, node.name, node.job, node.data, options, node.attempts, node.delay_ms)
-        table = [node.rank, node.queue, job_id, node.job, *node.after]
-        yield json.dumps(table, separators=(",", ":"), ensure_ascii=False)
+        yield _row(node, job_id)
         is_listed = 0 < len(node.dependents) <= MOST_LISTED
         yield json.dumps([names.job_id(name) for name in node.dependents]) if is_listed else ""
         yield json.dumps([names.queue_of[name] for name in node.dependents]) if is_listed else ""
@@ -121,3 +141,17 @@ def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
     yield from map(names.ref, piece.after)
     yield len(piece.dependents)
     yield from map(names.ref, piece.dependents)
+
+
+def _carried(piece: Piece, names: JobNames) -> Iterator[Word]:
+    """The same for a node that has completed in the generation before: only its dependents are new."""
+    node, job_id = piece.node, names.job_id(piece.node.name)
+    row = _row(node, job_id) if piece.is_last else ""
+    yield from (names.own_id(node.name), node.name, "", job_id, "", "", "", row, "", "", CARRIED, 0)
+    yield len(piece.dependents)
+    yield from map(names.ref, piece.dependents)
+
+
+def _row(node: CheckedNode, job_id: str) -> str:
+    table = [node.rank, node.queue, job_id, node.job, *node.after]
+    return json.dumps(table, separators=(",", ":"), ensure_ascii=False)

@@ -6,6 +6,7 @@ import typer
 
 from glidemq_orchestrate.cli.flow.cancel import cancel
 from glidemq_orchestrate.cli.flow.graph import graph
+from glidemq_orchestrate.cli.flow.history import history
 from glidemq_orchestrate.cli.flow.list import list_
 from glidemq_orchestrate.cli.flow.node import node
 from glidemq_orchestrate.cli.flow.options import EXIT_CODES
@@ -27,6 +28,7 @@ flow_app.command("list")(list_)
 flow_app.command()(cancel)
 flow_app.command(epilog=EXIT_CODES)(retry)
 flow_app.command(epilog=EXIT_CODES)(restart)
+flow_app.command()(history)
 flow_app.command()(graph)
 flow_app.command()(node)
 flow_app.command()(schema)

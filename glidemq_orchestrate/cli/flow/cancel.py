@@ -18,11 +18,14 @@ def cancel(
     flow_id: FlowIdArgument,
     url: Url = None,
     reason: Annotated[str, typer.Option(help="Reason, shown with the flow.")] = "by command line",
+    generation: Annotated[
+        int | None, typer.Option(help="Only if this is the current generation of the flow.")
+    ] = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
     """End every node that has not ended and stop running handlers. An ended flow is not changed."""
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
-        flow.cancel(reason)
+        flow.cancel(reason, generation=generation)
         print_flow(flow, as_json=as_json)

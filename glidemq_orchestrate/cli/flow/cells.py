@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from glidemq_orchestrate.cli.shell import as_json_value
+from glidemq_orchestrate.flows.spec import FlowStatus
+
+
+def status_json(status: FlowStatus) -> dict[str, Any]:
+    """The status of a flow for ``--json``."""
+    return {name: value for name, value in asdict(status).items() if name != "stored_as"}
 
 
 def short(value: Any, most: int | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -11,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from glidemq_orchestrate.cli.flow.cells import short
+from glidemq_orchestrate.cli.flow.cells import short, status_json
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.errors import ConfigurationError
@@ -43,7 +42,7 @@ def list_(
     with FlowProducer(url, prefix=prefix) as flows:
         found = list(flows.list(**filters))
     if as_json:
-        say_json([asdict(flow) for flow in found])
+        say_json([status_json(flow) for flow in found])
     elif not found:
         console.print("No flows" + (" match all filters." if state or label or since else " yet."))
     else:
@@ -53,8 +52,8 @@ def list_(
 def flow_table(flows: list[FlowStatus]) -> Table:
     """One row per flow."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("flow", "name", "state", "nodes", "submitted", "took", "labels", "reason"):
-        right = title in ("nodes", "took")
+    for title in ("flow", "gen", "name", "state", "nodes", "submitted", "took", "labels", "reason"):
+        right = title in ("gen", "nodes", "took")
         table.add_column(title, justify="right" if right else "left", overflow="fold")
     now = datetime.now(UTC)
     for flow in flows:
@@ -63,8 +62,8 @@ def flow_table(flows: list[FlowStatus]) -> Table:
         labels = ", ".join(f"{key}={value}" for key, value in flow.labels.items())
         nodes = f"{flow.completed:,}/{flow.total:,}"
         submitted = "" if began is None else began.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        cells = (flow.id, flow.name, str(flow.state), nodes, submitted, took, labels, short(flow.reason, 80))
-        table.add_row(*map(Text, cells))
+        cells = (flow.id, str(flow.generation), flow.name, str(flow.state), nodes, submitted, took, labels)
+        table.add_row(*map(Text, (*cells, short(flow.reason, 80))))
     return table
 
 

@@ -25,6 +25,10 @@ Exit codes:
 FlowIdArgument = Annotated[
     str, typer.Argument(metavar="FLOW_ID", help="The id of the flow; see `glidemq flow list`.")
 ]
+Request = Annotated[
+    str,
+    typer.Option(metavar="TEXT", help="Who asks: restarts with the same text begin one generation only."),
+]
 Wait = Annotated[bool, typer.Option(help="Wait until the flow has ended; the exit code says how it ended.")]
 Watch = Annotated[bool, typer.Option(help="In a terminal, show the flow live while waiting.")]
 Timeout = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from glidemq_orchestrate.cli.flow.cells import status_json
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
@@ -33,4 +34,4 @@ def print_flow(flow: Flow, *, as_json: bool) -> None:
         console.print(flow_view(status, nodes, now=datetime.now(UTC)))
         return
     shown = [{**asdict(node), "seconds": node.seconds} for node in nodes]
-    say_json({"flow": asdict(status), "nodes": shown, "results": dict(flow.results())})
+    say_json({"flow": status_json(status), "nodes": shown, "results": dict(flow.results())})

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from glidemq_orchestrate.cli.flow.follow import show_or_follow
-from glidemq_orchestrate.cli.flow.options import Timeout, Wait, Watch
+from glidemq_orchestrate.cli.flow.options import Request, Timeout, Wait, Watch
+from glidemq_orchestrate.cli.flow.plan import print_plan
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.flows.spec import FlowSpec
@@ -32,9 +33,18 @@ def submit(
     watch: Watch = True,
     timeout: Timeout = None,
     retry_failed: Annotated[
-        bool, typer.Option(help="If the flow has failed, run again what did not complete.")
+        bool,
+        typer.Option(
+            help="If there is a flow of this id, run again what did not complete or was changed in the file."
+        ),
     ] = False,
-    restart: Annotated[bool, typer.Option(help="If the flow has ended, run all of it again.")] = False,
+    restart: Annotated[
+        bool, typer.Option(help="If there is a flow of this id, cancel it and run all of the file anew.")
+    ] = False,
+    request: Request = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what --retry-failed would run and keep, and why.")
+    ] = False,
     require_workers: Annotated[bool, typer.Option(help="Refuse a flow that no live worker can run.")] = True,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
@@ -46,10 +56,16 @@ def submit(
     """
     spec = FlowSpec.from_file(file)
     with FlowProducer(url, prefix=prefix) as flows:
+        if dry_run:
+            if flow_id is None:
+                raise typer.BadParameter("is needed with --dry-run", param_hint="--id")
+            print_plan(flows.plan(spec, flow_id=flow_id), as_json=as_json)
+            return
         flow = flows.submit(
             spec,
             flow_id=flow_id,
             on_existing="restart" if restart else "retry_failed" if retry_failed else "attach",
+            request=request,
             require_workers=require_workers,
         )
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)

@@ -51,7 +51,7 @@ def flow_view(
     skipped = Text(f", {status.skipped:,} skipped", style="dim") if status.skipped else Text()
     parts = [
         Text(status.name, style="bold"),
-        Text(status.id, style="dim"),
+        Text(status.id + (f" generation {status.generation}" if status.generation else ""), style="dim"),
         Text(status.state, style=_colour(status)),
         Text(f"{status.completed:,}/{status.total:,} completed") + failed + skipped,
     ]

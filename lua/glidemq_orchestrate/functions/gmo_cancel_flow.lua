@@ -2,22 +2,22 @@
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms   2 flow id   3 reason
 -- REPLY the previous state of the flow
--- ERROR GMO_FLOW_NOT_FOUND
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED
 -- EFFECTS on a staged or running flow: mark, reason, a first slice of the work. An ended flow stays as it is.
 local function cancel_flow(keys, args)
   local state = redis.call('HGET', keys[1], 'state')
   if not state then
     return L.record.not_found(args[2])
   end
-  if state ~= 'running' and state ~= 'staging' then
-    return state
+  local refused = L.generations.refusal(keys[1], args[2])
+  if refused then
+    return refused
   end
-  local home = L.record.home(keys[1], args[2])
-  if L.settle.stop(home, args[2], 'cancelled', args[3]) then
-    redis.call('HSET', keys[1], 'state', 'running')
-    L.index.moved(home, args[2], state, 'running', tonumber(args[1]))
+  if state == 'running' or state == 'staging' then
+    local home, now = L.record.home(keys[1], args[2]), tonumber(args[1])
+    L.settle.cancel(home, args[2], args[3], now)
+    L.advance.slice(home, args[2], now)
   end
-  L.advance.slice(home, args[2], tonumber(args[1]))
   return state
 end
 

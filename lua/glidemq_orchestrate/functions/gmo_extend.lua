@@ -2,7 +2,7 @@
 -- KEYS  1 flow hash   2.. id key of each queue
 -- ARGS  1 now_ms   2 header JSON, then nodes
 -- REPLY state of the flow
--- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED, GMO_FLOW_ENDED (it is neither running nor completed), GMO_NODE_EXISTS,
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED, GMO_SUPERSEDED, GMO_FLOW_ENDED (not running or completed), GMO_NODE_EXISTS,
 --   GMO_FLOW_INCOMPLETE (chunks are missing before the last)
 -- EFFECTS jobs and growth tables; with the last chunk the nodes join the flow, which runs (again). Repeatable.
 -- EVENT added {name} for each new node; flow.extended {flowId} on the events stream of the home queue
@@ -35,13 +35,14 @@ local function extend(keys, args)
     return state
   end
   L.grow.begin({ home = s.home, id = header.id }, header.growth, count)
+  redis.call('HINCRBY', s.key, 'extensions', 1)
   if state == 'completed' then
     redis.call('HDEL', s.key, 'finished_at')
     redis.call('HSET', s.key, 'state', 'running')
     L.due.flow(s.home, header.id, now)
     L.index.moved(s.home, header.id, state, 'running', now)
   end
-  L.events.emit(s.home .. 'events', 'flow.extended', '', 'flowId', header.id)
+  L.generations.emit(s.home, 'flow.extended', header.id)
   L.advance.slice(s.home, header.id, now)
   return redis.call('HGET', s.key, 'state')
 end

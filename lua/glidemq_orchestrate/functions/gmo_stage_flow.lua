@@ -1,11 +1,14 @@
 -- gmo_stage_flow: write a chunk of the nodes of a flow. Nothing runs before gmo_start_flow.
 -- KEYS  1 flow hash   2.. id key of each queue of the flow. The id of the flow was claimed before, in its own slot.
--- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention, deadline, fail_fast}; for each node:
+-- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention, deadline, fail_fast, request,
+--       completed: how many nodes are carried over}; for each node:
 --       queue number, job id, node name, job name, data, opts, max attempts, delay_ms, table JSON,
 --       dependents' ids JSON, dependents' queues JSON, more job fields JSON ('' = none; see rules.lua),
 --       n, n dependency refs, m, m dependent refs
 --       A node with more edges than a call should carry comes in pieces: all but the last have an empty table JSON
 --       and only edges. The last writes the node, so that none starts without all its edges.
+--       A node that is carried over from the generation before has '=' for more job fields, its job there in place of
+--       data, no dependencies, and as job id one that only keeps its dependents until then (generations.lua).
 -- REPLY state of the flow: staging; in any other state nothing was changed
 -- ERROR GMO_FLOW_CONFLICT: another flow has the id, or a job of a node exists outside this flow. Nothing was changed.
 -- EFFECTS first chunk: record, index. Each node once: job hash (waiting-children), deps and parents sets,
@@ -31,19 +34,29 @@ end
 
 -- Writes new nodes, with few commands for the tables.
 local function write_nodes(nodes, key, home, flow_id, now)
-  local refs, rows, ready = {}, {}, {}
-  for i, node in ipairs(nodes) do
-    refs[i] = node.ref
-    if node.row == '' then
+  local refs, rows, ready, carried = {}, {}, {}, {}
+  for _, node in ipairs(nodes) do
+    if L.stage.is_carried(node) then
+      L.stage.write_edges(node)
+      carried[#carried + 1] = node.row ~= '' and node.ref .. '\n' .. node.id or nil
+    elseif node.row == '' then
       L.stage.write_edges(node)
       if #node.after > 0 then redis.call('SREM', key .. ':ready', node.ref) end -- an earlier piece may have added it
     else
       L.stage.write_job(node, home, flow_id, now)
-      rows[#rows + 1], rows[#rows + 2] = node.name, node.row
       if L.stage.is_root(node.prefix, node.id, node.rule, #node.after > 0) then
         ready[#ready + 1] = node.ref
       end
     end
+    if not L.stage.is_carried(node) then
+      refs[#refs + 1] = node.ref
+    end
+    if node.row ~= '' then
+      rows[#rows + 1], rows[#rows + 2] = node.name, node.row
+    end
+  end
+  if #carried > 0 then
+    redis.call('RPUSH', key .. ':carried', unpack(carried))
   end
   L.stage.add_all(key .. ':open', refs)
   L.stage.add_all(key .. ':ready', ready)
@@ -57,10 +70,13 @@ end
 local function write_record(keys, header, home, now)
   redis.call('HSET', keys[1], 'id', header.id, 'name', header.name, 'digest', header.digest, 'total', header.total,
     'home', header.home, 'labels', header.labels, 'state', 'staging', 'created_at', now)
-  for _, field in ipairs { 'retention', 'deadline', 'fail_fast' } do
+  for _, field in ipairs { 'retention', 'deadline', 'fail_fast', 'completed' } do
     if header[field] then
       redis.call('HSET', keys[1], field, L.numbers.text(header[field]))
     end
+  end
+  if header.request then
+    redis.call('HSET', keys[1], 'request', header.request)
   end
   L.index.added(home, header.id, header.labels, now)
 end
@@ -73,7 +89,7 @@ local function missing_nodes(table_key, nodes)
   end
   local known = #names > 0 and redis.call('HMGET', table_key, unpack(names)) or {}
   for i, node in ipairs(nodes) do
-    if not known[i] and redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
+    if not known[i] and not L.stage.is_carried(node) and redis.call('EXISTS', node.prefix .. 'job:' .. node.id) == 1 then
       return nil, node
     end
     if not known[i] or node.row == '' then

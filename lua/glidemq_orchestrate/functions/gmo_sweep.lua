@@ -45,14 +45,18 @@ local function expire(home, flow_id, now, tombstone_ms)
   end
   L.retain.unlink_tables(key)
   L.index.removed(home, flow_id)
+  local public = L.generations.split(flow_id)
   if not has_record then
-    return flow_id, 0
+    return public, 0
+  elseif redis.call('HEXISTS', key, 'superseded') == 1 then -- its record stays as long as that of the current one
+    return ''
   elseif redis.call('PEXPIRE', key, tombstone_ms, 'NX') == 0 then -- it ends soon, by the clock of the server
     redis.call('ZADD', home .. 'gmo:expiring', now + L.retain.LATER, flow_id)
     return ''
   end
+  L.generations.expire(home, flow_id, tombstone_ms)
   redis.call('ZADD', home .. 'gmo:expiring', now + tombstone_ms, flow_id)
-  return flow_id, tombstone_ms
+  return public, tombstone_ms
 end
 
 local function sweep(keys, args)

@@ -68,19 +68,18 @@ local function release_ready(flow, key, now)
   return redis.call('SCARD', key .. ':ready')
 end
 
--- Does the first slice that is due: additions, a cancel, a restart, a retry, then everything else. Returns how much is
--- left.
+-- Does the first slice that is due: additions, the generation before, a cancel, a retry, then everything else. Returns how much is left.
 local function work(flow, key, now)
   local growing = L.grow.continue(flow, key, now)
   if growing > 0 then
     return growing
   end
-  local marks = redis.call('HMGET', key, 'cancel', 'retry', 'restart')
+  local marks = redis.call('HMGET', key, 'after', 'cancel', 'retry')
   if marks[1] then
+    return L.generations.follow(flow, key, marks[1], now)
+  elseif marks[2] then
     return abort_open(flow, key, now)
   elseif marks[3] then
-    return L.rerun.note_all(key, marks[3])
-  elseif marks[2] then
     return L.rerun.slice(flow, key, now)
   end
   local unnotified, unready = L.dependents.continue(flow, key, now), release_ready(flow, key, now)

@@ -7,8 +7,9 @@ local function refusal(keys, args, allowed)
   if not state then
     return L.record.not_found(args[2])
   end
-  if not allowed[state] then
-    return state
+  local superseded = L.generations.refusal(keys[1], args[2])
+  if superseded or not allowed[state] then
+    return superseded or state
   end
   local expired = L.retain.refusal(keys[1], args[2])
   if expired then
@@ -30,7 +31,7 @@ local function start(keys, args, mark, value, event)
   L.index.moved(home, args[2], state, 'running', now)
   redis.call('SADD', home .. 'gmo:todo', args[2])
   L.due.flow(home, args[2], now)
-  L.events.emit(home .. 'events', event, '', 'flowId', args[2])
+  L.generations.emit(home, event, args[2])
   L.advance.slice(home, args[2], now)
   return redis.call('HGET', keys[1], 'state')
 end

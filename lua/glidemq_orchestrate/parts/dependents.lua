@@ -70,14 +70,13 @@ end
 local function notify_some(flow, key, ref, notice, now)
   local prefix, job_id = L.record.split(ref)
   local parents, notified = prefix .. 'parents:' .. job_id, {}
-  local has_leaving = notice.outcome == 'again' and L.rerun.has_leaving(key)
   for _, dependent in ipairs(redis.call('SPOP', parents, SLICE)) do
-    if notice.outcome ~= 'again' then
+    if notice.outcome == 'again' then
+      L.rules.forget(ref, dependent)
+    else
       L.release.notify(flow, key, ref, dependent, notice, now)
-      notified[#notified + 1] = dependent
-    elseif L.rerun.take_back(ref, dependent, has_leaving) then
-      notified[#notified + 1] = dependent
     end
+    notified[#notified + 1] = dependent
   end
   if #notified > 0 then
     redis.call('SADD', notified_key(prefix, job_id), unpack(notified))
@@ -105,9 +104,6 @@ function L.dependents.continue(flow, key, now)
       redis.call('HSET', notifying, ref, 'notify' .. row:sub(#pass + 1))
     else
       redis.call('HDEL', notifying, ref)
-      if outcome == 'again' then
-        L.rerun.forgotten(key, ref, L.rerun.has_leaving(key))
-      end
     end
   end
   return redis.call('HLEN', notifying)

@@ -45,7 +45,6 @@ local function hold_back(key, old, edges)
     redis.call('SADD', prefix .. 'deps:' .. job_id, unpack(news))
     local row = redis.call('HGET', key .. ':nodes', job[2])
     if #row < MAX_ROW then
-      redis.call('HSETNX', prefix .. 'job:' .. job_id, 'gmo:row', #row) -- a restart removes these names
       redis.call('HSET', key .. ':nodes', job[2], row:sub(1, -2) .. ',' .. table.concat(names, ',') .. ']')
     end
     return

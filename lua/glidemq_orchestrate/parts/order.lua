@@ -1,6 +1,6 @@
 -- order: the nodes of a flow in an order that a restart of the server and a failover keep, <flow>:order. Functions that
 -- go through all nodes in slices use positions in it; a SCAN cursor is not valid in another server process.
--- Entries of nodes that were removed from the table may remain; a restart of the flow removes them.
+-- Entries of nodes that were removed from the table may remain.
 L.order = {}
 
 -- The entry of a node.

@@ -25,12 +25,9 @@ end
 
 -- A function that returns whether a node still holds the results of the previous run: it is yet to be reset.
 local function leftovers(key)
-  local marks = redis.call('HMGET', key, 'restart', 'retry')
+  local is_retried = redis.call('HGET', key, 'retry')
   return function(ref)
-    if marks[1] then
-      return redis.call('SISMEMBER', key .. ':open', ref) == 0
-    end
-    return marks[2] and redis.call('SISMEMBER', key .. ':failed', ref) == 1
+    return is_retried and redis.call('SISMEMBER', key .. ':failed', ref) == 1
   end
 end
 

@@ -1,10 +1,9 @@
 -- The record of a flow and the names of its keys. Everything lives in the slot of the home queue:
 --   <home>gmo:flow:<id>           hash: id name digest total home labels state completed failed reason
 --                                 skipped ignored (failures that do not count) created_at started_at
---                                 finished_at generation (how often it was restarted) retention and deadline (ms)
---                                 fail_fast expired_at listed (the state in the index), and the marks cancel
---                                 (the state it ends in), retry and restart (how much of the order is left): see
---                                 begin_again.lua; leaving: rerun.lua
+--                                 finished_at retention and deadline (ms) fail_fast expired_at listed (the state in
+--                                 the index) extensions (how many) request (the token of whoever asked for it), and the
+--                                 marks cancel (the state it ends in), retry (begin_again.lua), superseded and after (generations.lua)
 --   <home>gmo:flow:<id>:nodes     hash: node name -> JSON [rank, queue, job id, job, dependency...]
 --   <home>gmo:flow:<id>:open      set of refs: nodes that have not ended
 --   <home>gmo:flow:<id>:ready     set of refs: nodes to be released
@@ -15,6 +14,7 @@
 --   <home>gmo:flow:<id>:notifying hash: ref of a node with many dependents -> how far they are notified, see
 --                                 dependents.lua; the outcome `again` makes them forget the node's end
 --   <home>gmo:flow:<id>:growing   set: see grow.lua
+--   <home>gmo:flow:<id>:carried   list: see generations.lua
 --   <home>gmo:todo                set of flow ids that need gmo_advance_flow
 -- A ref is "<queue prefix><job id>", the form of glide-mq's dependency members.
 L.record = {}
@@ -41,6 +41,33 @@ function L.record.of_job(prefix, job_id)
     return nil
   end
   return { id = fields[1], home = fields[2], node = fields[3] or job_id, on_failure = fields[4] or nil }
+end
+
+-- Returns an error when the flow with this digest cannot start, its state when it has started, else nil.
+function L.record.start_refusal(key, flow_id, digest)
+  local record = redis.call('HMGET', key, 'digest', 'state', 'total', 'path')
+  if not record[1] then
+    return L.record.not_found(flow_id)
+  end
+  if record[1] ~= digest or record[4] then
+    return redis.error_reply('GMO_FLOW_CONFLICT flow id ' .. flow_id .. ' belongs to another flow')
+  end
+  if record[2] ~= 'staging' then
+    return record[2]
+  end
+  local staged = redis.call('HLEN', key .. ':nodes')
+  if staged ~= tonumber(record[3]) then
+    return redis.error_reply('GMO_FLOW_INCOMPLETE flow ' .. flow_id .. ' has ' .. staged .. ' of ' .. record[3] .. ' nodes')
+  end
+end
+
+-- Starts a completely staged flow and does the first slice of its work.
+function L.record.start(home, flow_id, now)
+  redis.call('HSET', L.record.key(home, flow_id), 'state', 'running', 'started_at', now)
+  L.index.moved(home, flow_id, 'staging', 'running', now)
+  redis.call('SADD', home .. 'gmo:todo', flow_id)
+  L.due.flow(home, flow_id, now)
+  L.advance.slice(home, flow_id, now)
 end
 
 -- The error reply for a flow without a record.

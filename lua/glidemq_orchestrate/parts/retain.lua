@@ -3,20 +3,24 @@
 -- started are removed completely, and so are nodes that were staged by attempts that did not complete.
 L.retain = {}
 local SLICE, LATER = 50, 3600 * 1000
-local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'blocked', 'notifying', 'growing' }
+local TABLES = { 'nodes', 'order', 'open', 'ready', 'failed', 'blocked', 'notifying', 'growing', 'carried' }
 
--- An error reply when there is no flow or only its tombstone, else nil.
+-- An error reply when there is no flow, only its tombstone, or another generation has begun since; else nil.
 function L.retain.refusal(key, flow_id)
   local found = redis.call('HMGET', key, 'id', 'expired_at')
   if not found[1] then
     return L.record.not_found(flow_id)
+  end
+  local superseded = L.generations.refusal(key, flow_id)
+  if superseded then
+    return superseded
   end
   if found[2] then
     return redis.error_reply('GMO_FLOW_EXPIRED the jobs of flow ' .. flow_id .. ' were removed after its retention')
   end
 end
 
--- Removes the job of a node, unless it belongs to another flow.
+-- Removes the job of a node, unless it belongs to another flow, or to another generation of this one.
 local function remove_job(ref, flow_id)
   local prefix, job_id = L.record.split(ref)
   local owner = redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:flow')
@@ -47,8 +51,9 @@ local function remove_nodes(key, flow_id)
     for _, ref in ipairs(redis.call('SPOP', key .. ':open', SLICE)) do
       remove_job(ref, flow_id)
     end
+    L.generations.forget_carried(key)
   end
-  return math.max(redis.call('HLEN', key .. ':nodes'), redis.call('SCARD', key .. ':open'))
+  return math.max(redis.call('HLEN', key .. ':nodes'), redis.call('SCARD', key .. ':open'), redis.call('LLEN', key .. ':carried'))
 end
 local function unlink_tables(key)
   for _, name in ipairs(TABLES) do

@@ -1,5 +1,6 @@
 -- The end of nodes and of flows: counts, reasons, and the event that wakes waiting clients.
--- EVENT flow.completed | flow.failed | flow.cancelled  {flowId}  on the events stream of the home queue
+-- EVENT flow.completed | flow.failed | flow.cancelled  {flowId, generation after the first}  on the events stream of the
+-- home queue
 L.settle = {}
 
 -- Ends a running flow in the state that its marks and counts give.
@@ -19,7 +20,7 @@ local function close(home, flow, key, now)
   redis.call('SREM', home .. 'gmo:todo', flow)
   L.due.ended(home, flow)
   L.index.moved(home, flow, 'running', state, now)
-  L.events.emit(home .. 'events', 'flow.' .. state, '', 'flowId', flow)
+  L.generations.emit(home, 'flow.' .. state, flow)
 end
 
 -- Ends the flow when all its nodes have ended and none is about to join it.
@@ -36,9 +37,22 @@ function L.settle.stop(home, flow_id, state, reason)
     return false
   end
   redis.call('HSET', key, 'reason', reason)
-  redis.call('HDEL', key, 'retry', 'restart')
+  redis.call('HDEL', key, 'retry')
   redis.call('SADD', home .. 'gmo:todo', flow_id)
   return true
+end
+
+-- Cancels a staged or running flow: gmo_advance_flow ends its nodes. An ended one stays as it is.
+function L.settle.cancel(home, flow_id, reason, now)
+  local key = L.record.key(home, flow_id)
+  local state = redis.call('HGET', key, 'state')
+  if state ~= 'running' and state ~= 'staging' then
+    return
+  end
+  if L.settle.stop(home, flow_id, 'cancelled', reason) then
+    redis.call('HSET', key, 'state', 'running')
+    L.index.moved(home, flow_id, state, 'running', now)
+  end
 end
 
 -- Records the failure of a node. An ignored one does not count; the first other one is the flow's reason, and may stop it.

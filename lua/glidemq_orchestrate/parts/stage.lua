@@ -21,8 +21,8 @@ function L.stage.read_nodes(keys, first_queue, args, at)
     local prefix = keys[first_queue - 1 + tonumber(args[at])]:sub(1, -3)
     local node = { prefix = prefix, id = args[at + 1], name = args[at + 2], job = args[at + 3], data = args[at + 4],
       opts = args[at + 5], attempts = args[at + 6], delay = args[at + 7], row = args[at + 8],
-      parent_ids = args[at + 9], parent_queues = args[at + 10], more = args[at + 11], after = {}, dependents = {},
-      ref = prefix .. args[at + 1] }
+      parent_ids = args[at + 9], parent_queues = args[at + 10], more = args[at + 11], after = {}, dependents = {} }
+    node.ref = prefix .. (L.stage.is_carried(node) and node.data or node.id)
     L.rules.check(node)
     at = at + NODE_FIELDS
     for _, list in ipairs({ node.after, node.dependents }) do
@@ -35,6 +35,11 @@ function L.stage.read_nodes(keys, first_queue, args, at)
     nodes[#nodes + 1] = node
   end
   return nodes
+end
+
+-- Whether the node has its job from the generation before; see generations.lua.
+function L.stage.is_carried(node)
+  return node.more == '='
 end
 
 -- Adds members to a set, a thousand in a command.

@@ -35,8 +35,10 @@ _KEYS: Final = re.compile(
             _QUEUE
             + r"(id|meta|stream|scheduled|events|completed|failed|ordering|lifo|priority|list-active|rate)",
             _QUEUE + r"(metrics:(completed|failed)|group:k|groupq:k|w:gmo-worker-t\d+)",
-            _QUEUE + r"(job|deps|parents|gmo:notified):f~[\w-]+",
-            _QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
+            _QUEUE + r"(job|deps|parents|gmo:notified):f(@\d+\.\w+)?~[\w-]+",
+            _QUEUE
+            + r"gmo:flow:f(\{\d+\.\w+\})?(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
+            _QUEUE + r"gmo:generations:f",
             _QUEUE + r"gmo:flows(:state:\w+)?",
             _QUEUE + r"gmo:(portable(:((policies|waiting):f|expiring))?|expiring)",
             _QUEUE + r"gmo:(todo|staging|due|letters|workers|supervisor|supervised|list-held|growing)",
@@ -69,13 +71,16 @@ class Checker:
         self.home = QueueKeys(PREFIX, checked.home)
         self.path = plan.reach.path(PREFIX, checked.queues)
         self.client = scheduler.store.client
-        ref = FlowRef(self.home, FLOW, self.path)
-        self.expiry = Expiry(plan, scheduler, ref, self._flow_problems)
+        self.expiry = Expiry(plan, scheduler, self._ref, self._flow_problems)
+
+    def _ref(self) -> FlowRef:
+        """Where the current generation is."""
+        return FlowRef(self.home, self.ledger.stored, self.path)
 
     def has_ended(self) -> bool:
         """Whether the flow has ended, or there is none."""
         if self.path == "staged":
-            state = self.client.hget(self.home.flow(FLOW), "state")
+            state = self.client.hget(self.home.flow(self.ledger.stored), "state")
             return self.users.is_gone if state is None else FlowState(state).is_terminal
         record = self.scheduler.run(ask(records.record(self.home, FLOW)))
         is_listed = self.client.zscore(self.home.key("gmo:portable"), FLOW) is not None
@@ -210,10 +215,12 @@ class Checker:
 
     def _listing(self, state: str) -> Iterator[str]:
         """The flow is listed under its state, and nowhere else."""
-        index = self.home.flows()
-        listed = [one for one in FlowState if self.client.zscore(f"{index}:state:{one}", FLOW) is not None]
-        if listed != [state] or self.client.zscore(index, FLOW) is None:
+        index, stored = self.home.flows(), self.ledger.stored
+        listed = [one for one in FlowState if self.client.zscore(f"{index}:state:{one}", stored) is not None]
+        if listed != [state] or self.client.zscore(index, stored) is None:
             yield f"the flow is {state}, and listed as {listed}"
+        if others := set(self.client.zrange(index, 0, -1)) - {stored}:
+            yield f"generations that were superseded are listed: {others}"
 
     # --- what must not be left ---
 
@@ -230,7 +237,7 @@ class Checker:
                 )
             )
         for table in _LEFT:
-            if left := found.get(f"{self.home.flow(FLOW)}:{table}"):
+            if left := found.get(f"{self.home.flow(self.ledger.stored)}:{table}"):
                 yield f"the flow has ended, and its {table} are {left}"
 
     @staticmethod

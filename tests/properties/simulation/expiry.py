@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
@@ -27,7 +28,7 @@ class Expiry:
     Args:
         plan: What was drawn.
         scheduler: The world.
-        ref: Where the flow is.
+        current: Returns where the current generation of the flow is.
         check: Compares an ended flow with its plan, while its jobs are there.
 
     Attributes:
@@ -37,14 +38,25 @@ class Expiry:
     """
 
     def __init__(
-        self, plan: Plan, scheduler: Scheduler, ref: FlowRef, check: Callable[[FlowRef], Iterator[str]]
-    ) -> None:
-        self.plan, self.scheduler, self.ref, self.check = plan, scheduler, ref, check
+        self, plan: Plan, scheduler: Scheduler, current: Callable[[], FlowRef],
+        check: Callable[[FlowRef], Iterator[str]],
+    ) -> None:  # fmt: skip
+        self.plan, self.scheduler, self._current, self.check = plan, scheduler, current, check
         self.client = scheduler.store.client
-        self.record, self.claim = ref.home.flow(FLOW), flow_home(PREFIX, FLOW)
+        self.claim = flow_home(PREFIX, FLOW)
         self.ended: FlowStatus | None = None
         self.problems: list[str] = []
         self.is_gone = self._is_looking = False
+
+    @property
+    def ref(self) -> FlowRef:
+        """Where the current generation is."""
+        return self._current()
+
+    @property
+    def record(self) -> str:
+        """The key of its record."""
+        return self.ref.home.flow(self.ref.flow_id)
 
     def reset(self) -> None:
         """Forget a flow of which nothing is left."""
@@ -105,7 +117,9 @@ class Expiry:
         for read in (on.nodes, on.results):
             with suppress(FlowExpired):
                 yield f"of a removed flow can be read: {self.scheduler.run(read(self.ref))}"
-        yield from self._left({self.record, self.claim})
+        records = self.client.keys(f"{self.ref.home.flow(FLOW)}{{*}}")
+        home = self.ref.home
+        yield from self._left({*records, home.flow(FLOW), home.generations(FLOW), self.claim})
 
     def nothing_problems(self) -> Iterator[str]:
         """After the tombstone the id is free, and nothing is left."""
@@ -116,8 +130,9 @@ class Expiry:
             yield from self._left(set())
 
     def _left(self, known: set[str]) -> Iterator[str]:
-        ids = [key for key in self.client.keys("*") if f":{FLOW}~" in key or key.endswith(f"flow:{FLOW}")]
-        if left := {*ids, *self.client.keys(f"*gmo:flow:{FLOW}:*"), *self.client.keys("*gmo:home:*")} - known:
+        of_jobs = (f":{FLOW}~", f":{FLOW}@", ":gmo:flow:", ":gmo:generations:", ":gmo:home:")
+        ids = {key for key in self.client.keys("*") if any(part in key for part in of_jobs)}
+        if left := ids - known:
             yield f"the flow was removed, and there is {sorted(left)}"
         for key in self.client.keys("*"):
             kind = self.client.type(key)
@@ -125,10 +140,9 @@ class Expiry:
             members = self.client.smembers(key) if kind == "set" else members
             if key.endswith("gmo:expiring") and self.record in known:
                 continue
-            if listed := [
-                one for one in members if one == FLOW or f"{FLOW}~" in one or one.endswith(f"\n{FLOW}")
-            ]:
-                yield f"the flow was removed, and {key} has {listed}"
+            of_flow = [one for one in members if re.search(rf"(^|[:\n]){FLOW}([~@{{]|$)", one)]
+            if of_flow:
+                yield f"the flow was removed, and {key} has {of_flow}"
 
 
 def _outcome(status: FlowStatus) -> tuple[object, ...]:

@@ -128,7 +128,7 @@ class History:
                 lambda: not any(w.process.is_alive for w in self.workers.values()), steps=20_000, ms=60_000
             )
         except Stuck as exc:
-            state = scheduler.store.client.hgetall(self.checker.home.flow("f"))
+            state = scheduler.store.client.hgetall(self.checker.home.flow(self.ledger.stored))
             return [*self.ledger.problems, f"{exc}: {state}", *self.checker.problems()]
         if found := [*self.ledger.problems, *scheduler.problems, *self.checker.expiry.problems]:
             return found

@@ -59,6 +59,7 @@ class Ledger:
         latest: The latest time by which jobs were taken back from silent workers.
         postponed: The jobs whose handlers have asked to run later.
         expected: By node and token, the dependencies that had completed when the attempt began.
+        stored: The id under which the current generation is stored.
     """
 
     client: Any
@@ -77,6 +78,7 @@ class Ledger:
     latest: int = 0
     postponed: set[tuple[str, str]] = field(default_factory=set)
     expected: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    stored: str = FLOW
 
     def observe(self, call: Call[Any], reply: Any) -> None:
         """Read a call and its reply."""
@@ -91,8 +93,11 @@ class Ledger:
                 self._heard(words, reply)
             elif name in ("gmo_reclaim", "gmo_put_back", "gmo_check_open"):
                 self.latest = max(self.latest, int(words[5 if name == "gmo_put_back" else 4]))
-            elif name in ("gmo_retry_flow", "gmo_restart_flow"):
+            elif name == "gmo_retry_flow":
                 self._run_again(int(words[4]))
+            elif name == "gmo_begin_generation" and isinstance(reply, str) and words[8] != self.stored:
+                self.stored = str(words[8])
+                self._begin_round(int(words[6]), is_restart=True)
             elif name == "gmo_start_flow" and reply not in ("staging", "cancelled"):
                 self.started.setdefault(0, int(words[4]))
             elif name == "gmo_cancel_flow" and reply in ("running", "staging"):
@@ -114,11 +119,7 @@ class Ledger:
     def _run_again(self, now: int) -> None:
         """A staged flow may run again: its events show whether it does."""
         found = [fields["event"] for _, fields in self.client.xrange(self.home.key("events"))]
-        seen = len(self.restarts)
-        retries, restarts = found.count("flow.retried"), found.count("flow.restarted")
-        if restarts > seen:
-            self._begin_round(now, is_restart=True)
-        elif retries > self.round - seen:
+        if found.count("flow.retried") > self.round - len(self.restarts):
             self._begin_round(now, is_restart=False)
 
     def _begin_round(self, now: int, *, is_restart: bool) -> None:
@@ -156,6 +157,8 @@ class Ledger:
             self.problems.append(f"{name}: {kind} was accepted, but no attempt runs: it was ended before")
         elif running.proof != tuple(proof):
             self.problems.append(f"{name}: {kind} was accepted from an attempt that another has replaced")
+        if not self.is_current(job_id):
+            return
         if kind == "back":
             self.first.pop((self.round, name), None)
         if verdict == "retrying" or kind not in ENDS:
@@ -167,6 +170,9 @@ class Ledger:
     def _began(self, queue: str, job_id: str, proof: tuple[str, str], now: int) -> None:
         name = self.name_of(job_id)
         self.begun += 1
+        if not self.is_current(job_id):
+            self.running[job_id] = Running(proof, now, self.round)
+            return
         self.first.setdefault((self.round, name), now)
         before = self.running.get(job_id)
         if before is not None and before.round == self.round and self.latest - before.heard < self.lock_ms:
@@ -200,13 +206,15 @@ class Ledger:
         """Nothing of the flow is left: what follows is another one."""
         for table in (self.accepted, self.running, self.started, self.first, self.restarts, self.expected):
             table.clear()
-        self.round, self.was_cancelled = 0, False
+        self.round, self.was_cancelled, self.stored = 0, False, FLOW
         self.client.unlink(self.home.key("events"))
 
     def check_inputs(self, name: str, token: str, inputs: Mapping[str, Any]) -> None:
         """A handler gets the results of its completed dependencies, none missing and no others."""
         strange = set(inputs) - set(map(str, self.nodes[name].after))
-        completed = self.expected[name, token]
+        completed = self.expected.get((name, token))
+        if completed is None:  # of a generation that was superseded when it began
+            return
         missing = completed - set(inputs) if not self.restarts else set()
         wrong = {one for one, value in inputs.items() if value != one}
         if strange or missing or wrong:
@@ -214,7 +222,7 @@ class Ledger:
 
     def end_of(self, name: str) -> str | None:
         """How a node has ended, as its job shows; None while it has not."""
-        job = QueueKeys(PREFIX, self.nodes[name].queue).job(node_job_id(FLOW, name))
+        job = QueueKeys(PREFIX, self.nodes[name].queue).job(node_job_id(self.stored, name))
         state, skipped = self.client.hmget(job, "state", "gmo:skipped")
         if skipped and state == "completed":
             return "skipped"
@@ -222,4 +230,8 @@ class Ledger:
 
     def name_of(self, job_id: str) -> str:
         """The node of a job."""
-        return job_id.removeprefix(f"{FLOW}~")
+        return job_id.partition("~")[2]
+
+    def is_current(self, job_id: str) -> bool:
+        """Whether the job is of the current generation."""
+        return job_id.startswith(node_job_id(self.stored, "x")[:-1])

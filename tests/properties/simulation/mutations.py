@@ -131,5 +131,5 @@ MUTATIONS: Final = (
     Mutation(
         "the deadline of a portable flow is ignored", "portable", patched=((advance, "_stopped", _keep_time),)
     ),
-    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=9190),
+    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=60),
 )

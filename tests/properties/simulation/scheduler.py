@@ -28,7 +28,7 @@ _NEWS: Final = frozenset(
         "gmo_reclaim",
         "gmo_cancel_flow",
         "gmo_retry_flow",
-        "gmo_restart_flow",
+        "gmo_begin_generation",
         "gmo_put_back",
         "gmo_check_open",
         "gmo_notify_again",

@@ -167,14 +167,19 @@ class Store:
 
     def _note_life(self, words: tuple[Word, ...], reply: Any, now: int) -> None:
         """Note until when a key lives."""
-        if words[0] in ("UNLINK", "PERSIST"):
+        if words[0] == "FCALL" and words[1] == "gmo_begin_generation":
+            for one in [key for key in self._until if ":gmo:flow:" in key or ":gmo:generations:" in key]:
+                del self._until[one]
+        elif words[0] in ("UNLINK", "PERSIST"):
             for key in words[1:]:
                 self._until.pop(str(key), None)
         elif words[0] == "FCALL" and words[1] == "glidemq_unlock" and reply:
             self._until.pop(str(words[3]), None)
         elif words[0] == "FCALL" and words[1] == "gmo_sweep" and int(reply[2]):
-            record = f"{str(words[3]).removesuffix('s')}:{reply[1]}"
-            self._until[record] = now + int(reply[2])
+            home = str(words[3]).removesuffix("flows")
+            records = [*self.client.keys(f"{home}flow:{reply[1]}{{*}}"), f"{home}flow:{reply[1]}"]
+            for one in (*records, f"{home}generations:{reply[1]}"):  # of all generations
+                self._until[one] = now + int(reply[2])
         elif self._endless(words) is not words and reply:
             key = str(words[3] if words[0] == "FCALL" else words[1])
             ms = words[words.index("PX") + 1] if words[0] == "SET" else words[5 if words[0] == "FCALL" else 2]

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from glidemq_orchestrate import FlowNode
-from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows import backend, generations
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op
-from glidemq_orchestrate.errors import FlowEnded, FlowExpired, FlowIncomplete, FlowNotFound, TransportError
+from glidemq_orchestrate.errors import (
+    FlowEnded,
+    FlowExpired,
+    FlowIncomplete,
+    FlowNotFound,
+    Superseded,
+    TransportError,
+)
 from glidemq_orchestrate.flows.checked import check_flow
 from tests.properties.simulation.ledger import FLOW, PREFIX
 from tests.properties.simulation.plan import JOB, Plan, node_data
@@ -82,7 +89,9 @@ class Users:
             except FlowExpired:
                 self.is_told_expired = True
                 return
-            except (TransportError, FlowNotFound):
+            except Superseded:  # of two who act at once, one was first
+                return
+            except (TransportError, FlowNotFound, FlowIncomplete):
                 yield Sleep(self.scheduler.choices.between(50, 1_000))
             else:
                 return
@@ -94,7 +103,7 @@ class Users:
         elif what == "retry_failed":
             yield from on.retry_failed(ref, clock)
         elif what == "restart":
-            yield from on.restart(ref, clock)
+            yield from generations.restart(ref, "", clock)
         else:
             first = self.plan.spec.nodes[0]
             added = FlowNode(ADDED, first.queue, JOB, node_data(), after=[first.name], rule="all_done")

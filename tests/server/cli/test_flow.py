@@ -66,6 +66,39 @@ def worker(run_worker: RunWorker) -> None:
 
 @pytest.mark.usefixtures("worker")
 class TestEnded:
+    def test_a_mended_file_runs_what_it_changed(self, glidemq: Glidemq, tmp_path: Path) -> None:
+        path = tmp_path / "flow.json"
+
+        def write(**data: Any) -> str:
+            nodes = [node("clean[2]"), node("clean[3]", **data), node("end", "clean[3]")]
+            path.write_text(json.dumps(FlowSpec("n", nodes).to_dict()))
+            return str(path)
+
+        assert glidemq("flow", "submit", write(), "--id", "bad-1", "--request", "first").exit_code == 1
+        refused = glidemq("flow", "submit", write(data=1), "--id", "bad-1")
+        assert "nodes that differ: clean[3] (data)" in refused.stderr
+        plan = glidemq("flow", "submit", str(path), "--id", "bad-1", "--dry-run")
+        assert plan.stdout.splitlines() == [
+            "run   clean[3]  (changed: data)",
+            "run   end  (was failed)",
+            "2 to run in generation 1, 1 kept",
+        ]
+        found = json.loads(
+            glidemq("flow", "submit", str(path), "--id", "bad-1", "--dry-run", "--json").stdout
+        )
+        assert (found["keeps"], found["generation"]) == (["clean[2]"], 1)
+        assert glidemq("flow", "submit", str(path), "--dry-run").exit_code == 2
+        assert glidemq("flow", "submit", str(path), "--id", "bad-1", "--retry-failed").exit_code == 1
+        assert glidemq("flow", "restart", "bad-1", "--request", "again").exit_code == 1
+        assert "generation 2" in glidemq("flow", "restart", "bad-1", "--request", "again").stdout
+        history = json.loads(glidemq("flow", "history", "bad-1", "--json").stdout)
+        shown = [(one["generation"], one["state"], one["request"]) for one in history]
+        assert shown == [(0, "failed", "first"), (1, "failed", ""), (2, "failed", "again")]
+        assert "stored_as" not in history[0]
+        assert "failed" in glidemq("flow", "history", "bad-1").stdout
+        stale = glidemq("flow", "cancel", "bad-1", "--generation", "1")
+        assert (stale.exit_code, "generation 1 of flow bad-1 was superseded" in stale.stderr) == (1, True)
+
     def test_a_submitted_flow_is_shown_as_a_tree(self, glidemq: Glidemq, file: str) -> None:
         done = glidemq("flow", "submit", file, "--id", "n1")
         assert done.exit_code == 0, done.stderr

@@ -25,7 +25,6 @@ from glidemq_orchestrate import (
     Unrecoverable,
 )
 from glidemq_orchestrate._ops.flows import backend
-from glidemq_orchestrate._ops.flows import staged as ops
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._protocol.call import ask, ask_all
 from glidemq_orchestrate._protocol.flows.portable import node_jobs
@@ -117,16 +116,18 @@ class TestRestarts:
         assert outcome.status.completed == 4
         assert work.inputs["d"] == {"b": "b!", "c": "c!"}
 
-    def test_a_flow_that_runs_is_left_alone(
+    def test_a_flow_that_runs_is_cancelled_first(
         self, flows: FlowProducer, work: Work, eventually: Eventually
     ) -> None:
         work.held["a"] = threading.Event()
-        flow = flows.submit(FlowSpec("n", [node("a")]))
+        flow = flows.submit(FlowSpec("n", [node("a"), node("b", "a")]))
         eventually(lambda: work.ran == ["a"])
         assert flow.restart() == "running"
-        assert flow.status().generation == 0
-        work.held["a"].set()
-        assert flow.wait(timeout=LONG).status.completed == 1
+        assert flow.generation == flow.status().generation == 1
+        work.held.pop("a").set()
+        assert flow.wait(timeout=LONG).status.completed == 2
+        first, _ = flow.history()
+        assert (first.state, first.reason, first.failed) == ("cancelled", "generation 1 began", 2)
 
     @pytest.mark.parametrize("end", ["completed", "failed"])
     def test_a_submission_may_ask_for_it(self, end: str, flows: FlowProducer, work: Work) -> None:
@@ -174,19 +175,6 @@ class TestRestarts:
         assert flow.wait(timeout=LONG).status.completed == 801
         assert work.ran.index("end", 801) > 801 + 399
         assert len(work.ran) == 1602
-
-    @pytest.mark.parametrize("calls", [0, 1, 2, 4, 7, 11])
-    def test_a_restart_that_was_cut_off_is_continued(
-        self, calls: int, flows: FlowProducer, work: Work, hand: Hand
-    ) -> None:
-        names = [f"n{n}" for n in range(120)]
-        nodes = [*map(node, names), node("end", *names), *(node(f"o{n}", "end") for n in range(120))]
-        flow = flows.submit(FlowSpec("n", nodes), flow_id="f")
-        flow.wait(timeout=LONG)
-        hand.run_until(ops.restart(ops.FlowRef(QueueKeys("glide", "etl"), "f"), SystemClock()), calls)
-        status = flow.wait(timeout=LONG).status
-        assert (status.completed, status.generation) == (241, min(calls, 1))
-        assert len(work.ran) == 241 * (1 + min(calls, 1))
 
 
 @pytest.mark.parametrize("reach", REACHES.values(), ids=list(REACHES))

@@ -104,7 +104,7 @@ def test_nothing_can_be_taken_before_the_flow_starts(hand: Hand, redis_client: A
     }
 
 
-CLAIMED = 5  # claim, its owner, the record; the list of homes, the claim kept
+CLAIMED = 6  # claim, its owner, the record, the generations; the list of homes, the claim kept
 STAGED = CLAIMED + 3  # chunks
 STEPS = STAGED + 2  # start with release of the first slice, and one more that finds nothing
 

@@ -226,7 +226,7 @@ class TestCancellingAndRetrying:
         assert bench.unchanged(flow.cancel_flow(ETL, "f", "x", bench.now)) == "completed"
 
     def test_a_retry_that_finds_nothing_to_run_ends_the_flow(self, bench: Bench, node: Any) -> None:
-        """As where all that a restart had noted, before a cancel cut it off, were nodes that go."""
+        """As where a cancel cut off a retry that had reset nothing yet."""
         bench.submit(node("a"))
         bench.finish(bench.begin())
         bench.client.hset("glide:{etl}:gmo:flow:f", mapping={"state": "cancelled", "cancel": "cancelled"})

@@ -281,33 +281,6 @@ class TestMany:
         assert leftovers(bench) == []
         assert bench.client.xlen(ETL.key("stream")) == 0
 
-    @pytest.mark.parametrize("slices", [1, 2, 3, 4, 5])
-    def test_a_restart_that_is_cut_off_leaves_nothing_marked_for_removal(
-        self, bench: Bench, node: Any, slices: int
-    ) -> None:
-        bench.submit(node("split"), node("join", "split"))
-        attempt = bench.begin()
-        grow(bench, attempt, *(node(f"a{n}") for n in range(130)), before=("join",))
-        finish(bench, attempt)
-        run_all(bench)
-        bench.call(flow.restart_flow(ETL, "f", bench.now))
-        for _ in range(slices - 1):
-            bench.call(flow.advance_flow(ETL, "f", bench.now))
-        assert bench.record()["leaving"] == "1"
-        bench.hand.run(flow_ops.cancel(REF, "why", bench))
-        assert "leaving" in bench.record()
-
-        bench.call(flow.retry_flow(ETL, "f", bench.now))
-        bench.hand.run(flow_ops.advance(REF, bench))
-        assert "leaving" not in bench.record()
-        jobs = bench.client.keys("*:job:*")
-        assert not [key for key in jobs if bench.client.hexists(key, "gmo:leaving")]
-        assert len(jobs) == len(bench.hand.run(flow_ops.nodes(REF))) == status(bench)[1]
-        run_all(bench)
-        assert status(bench) == ("completed", len(jobs), len(jobs), 0)
-        known = {f"glide:{{etl}}:{key.rpartition(':')[2]}" for key in jobs}
-        assert bench.client.smembers("glide:{etl}:deps:f~join") <= known
-
     def test_a_retry_of_a_flow_that_grew_keeps_what_was_added(self, bench: Bench, node: Any) -> None:
         bench.submit(node("split"), node("join", "split"))
         attempt = bench.begin()

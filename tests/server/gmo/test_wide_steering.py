@@ -1,4 +1,4 @@
-"""Wide nodes that are cancelled, retried and restarted in the middle of notifying lose no dependent."""
+"""Wide nodes that are cancelled and retried in the middle of notifying lose no dependent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def work(bench: Bench, kind: Kind) -> None:
 
 def steer(bench: Bench, chance: random.Random) -> None:
     """One thing happens to the flow, perhaps in the middle of another."""
-    step = chance.choice(["advance"] * 4 + ["work", "work", "fail", "cancel", "retry", "restart"])
+    step = chance.choice(["advance"] * 4 + ["work", "work", "fail", "cancel", "retry"])
     bench.now += 1
     if step == "advance":
         bench.call(flow.advance_flow(ETL, "f", bench.now))
@@ -37,8 +37,6 @@ def steer(bench: Bench, chance: random.Random) -> None:
         bench.call(flow.cancel_flow(ETL, "f", "why", bench.now))
     elif step == "retry":
         bench.call(flow.retry_flow(ETL, "f", bench.now))
-    elif step == "restart":
-        bench.call(flow.restart_flow(ETL, "f", bench.now))
     else:
         kind = Kind.DONE if step == "work" else Kind.FAIL
         work(bench, kind)

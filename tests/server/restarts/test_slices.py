@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate._ops.flows import generations
 from glidemq_orchestrate._ops.flows import staged as flow_ops
+from glidemq_orchestrate._protocol.call import Batch
 from glidemq_orchestrate._protocol.flows import flow, nodes
 from glidemq_orchestrate._protocol.worker.exchange import Kind
+from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from glidemq_orchestrate._protocol.call import Call
+    from glidemq_orchestrate._protocol.call import Call, Op
     from tests.server.restarts.conftest import Keeper
 
 ETL = QueueKeys("glide", "etl")
@@ -41,13 +44,15 @@ def advance(keeper: Keeper, *, kill: bool, every: int = 12) -> None:
     assert slices > every
 
 
-def run_all(keeper: Keeper, result: str) -> int:
-    ran = 0
+def run_all(keeper: Keeper, result: str, flow_id: str = "f", *, kill: bool = False) -> int:
+    ran = slices = 0
     while begun := keeper.begin():
         assert set(keeper.hand_in(Kind.DONE, result, begun)) <= {"ok"}
         ran += len(begun)
-        while keeper.call(flow.advance_flow(ETL, "f", keeper.now)):
-            pass
+        while keeper.call(flow.advance_flow(ETL, flow_id, keeper.now)):
+            slices += 1
+            if kill and slices % 12 == 0:
+                keeper.again(kill=True)
     return ran
 
 
@@ -69,17 +74,54 @@ def test_every_dependent_of_a_wide_failure_ends(keeper: Keeper) -> None:
     assert (record["state"], record["failed"]) == ("failed", str(WIDE + 1))
 
 
-def test_a_restart_of_the_flow_runs_every_node_again(keeper: Keeper) -> None:
+def test_a_generation_begins_once_whatever_servers_die(keeper: Keeper) -> None:
     keeper.submit(*fan_out())
     assert run_all(keeper, '"old"') == WIDE + 1
-    assert keeper.record()["state"] == "completed"
-    keeper.call(flow.restart_flow(ETL, "f", keeper.now))
-    advance(keeper, kill=True)
-    assert run_all(keeper, '"new"') == WIDE + 1
-    record = keeper.record()
-    assert (record["state"], record["completed"], record["generation"]) == ("completed", str(WIDE + 1), "1")
-    results = {keeper.client.hget(f"glide:{{etl}}:job:f~n{n}", "returnvalue") for n in range(WIDE)}
-    assert results == {'"new"'}
+    new = keeper.run(generations.restart(flow_ops.FlowRef(ETL, "f"), "again", keeper))
+    keeper.again(kill=True)
+    assert keeper.run(generations.restart(new, "again", keeper)) == new
+    assert run_all(keeper, '"new"', new.flow_id, kill=True) == WIDE + 1
+    status = keeper.run(flow_ops.status(new))
+    assert (status.state, status.completed, status.generation) == ("completed", WIDE + 1, 1)
+    assert set(keeper.run(flow_ops.results(new)).values()) == {"new"}
+
+
+def test_what_is_carried_over_is_adopted_whatever_servers_die(keeper: Keeper) -> None:
+    first = [
+        node("a"),
+        *(node(f"n{n}", "a") for n in range(WIDE)),
+        node("end", *(f"n{n}" for n in range(WIDE))),
+    ]
+    keeper.submit(*first)
+    assert run_all(keeper, '"old"') == WIDE + 2
+    spec = check_flow(FlowSpec("n", [*first[:-1], replace(first[-1], data="new")]))
+    place = keeper.run(generations.find_place("glide", "f"))
+    beginning = generations.submit(place, spec, "retry_failed", keeper)
+    slices = 0
+    for call in in_turn(keeper, beginning):
+        slices += call == "gmo_advance_flow"
+        if call == "gmo_advance_flow" and slices % 10 == 1:
+            keeper.again(kill=True)
+    assert slices > WIDE / 50
+    (left,) = keeper.begin()
+    assert (left.node, left.generation) == ("end", 1)
+    keeper.hand_in(Kind.DONE, '"new"', [left])
+    new = keeper.run(generations.find_place("glide", "f")).ref
+    assert keeper.run(flow_ops.status(new)).completed == WIDE + 2
+    assert keeper.run(flow_ops.results(new)) == {one.name: "old" for one in first[:-1]} | {"end": "new"}
+
+
+def in_turn(keeper: Keeper, op: Op[Any]) -> Iterator[str]:
+    """Run an operation; yields the name of each call after its reply, between two trips."""
+    try:
+        request = next(op)
+        while True:
+            calls = request.calls if isinstance(request, Batch) else (request,)
+            answers = [keeper.driver._reply_to(call) for call in calls]
+            yield from (str(call.words[1]) for call in calls)
+            request = op.send(answers if isinstance(request, Batch) else answers[0])
+    except StopIteration:
+        return
 
 
 def wide_join() -> list[FlowNode]:
@@ -107,17 +149,3 @@ def test_reading_in_pages_misses_nothing(keeper: Keeper) -> None:
     assert run_all(keeper, '"1"') == WIDE + 1
     assert len(every_page(keeper, lambda at: nodes.flow_results(ETL, "f", at))) == WIDE + 1
     assert len(every_page(keeper, lambda at: nodes.node_inputs(ETL, "f~end", at))) == WIDE
-
-
-def test_results_of_the_generation_before_are_shown_at_no_moment(keeper: Keeper) -> None:
-    keeper.submit(*fan_out())
-    run_all(keeper, '"old"')
-    keeper.call(flow.restart_flow(ETL, "f", keeper.now))
-    ref = flow_ops.FlowRef(ETL, "f")
-    for slices in itertools.count():
-        if slices % 9 == 0:
-            assert keeper.run(flow_ops.results(ref)) == {}
-        if not keeper.call(flow.advance_flow(ETL, "f", keeper.now)):
-            break
-    states = {node.state for node in keeper.run(flow_ops.nodes(ref))}
-    assert states == {"waiting", "waiting-children"}

@@ -47,7 +47,7 @@ def spec(count: int, size: int = 1) -> FlowSpec:
 
 
 HEAD = ["SADD", "PERSIST"]
-CLAIMED = [True, "etl", [None, None]]
+CLAIMED = [True, "etl", [None, None, None], []]
 
 
 class TestSubmitting:
@@ -93,7 +93,7 @@ class TestSubmitting:
         script = [swept, CLAIMED, [1, 1, "staging", "running", 0]]
         transcript = scripted(self.submit(clock), script)
         staged = [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
-        assert transcript.names == [*staged, "SET", "GET", "HMGET", *staged]
+        assert transcript.names == [*staged, "SET", "GET", "HMGET", "XREVRANGE", *staged]
 
     def test_what_stays_incomplete_is_reported(self, scripted: Scripted, clock: ManualClock) -> None:
         swept = [1, 1, "staging", FlowIncomplete("x"), 0]

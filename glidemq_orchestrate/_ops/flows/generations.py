@@ -1,0 +1,222 @@
+"""Generations of a flow: beginning the next one, and what is known of all of them.
+
+A generation is staged as a flow of its own, under an id that names it, and then takes the place of the
+current one in a single call. A kill before that call leaves staged nodes that cannot start: a repeat
+continues with them, else the sweep removes them. A kill after it leaves a flow that every supervisor of the
+home queue advances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from glidemq_orchestrate._ops.flows import claim, compare, staged
+from glidemq_orchestrate._ops.flows.portable import rounds
+from glidemq_orchestrate._ops.flows.portable.table import Row, read_rows
+from glidemq_orchestrate._ops.flows.portable.trips import parts
+from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
+from glidemq_orchestrate._ops.flows.stored import read_flow
+from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows import claim as claims
+from glidemq_orchestrate._protocol.flows import flow as flow_calls
+from glidemq_orchestrate._protocol.flows import generations as calls
+from glidemq_orchestrate._protocol.flows import growth
+from glidemq_orchestrate._protocol.flows.generations import Found
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GenerationTaken, Superseded
+from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.plan import Done, FlowPlan, reasons
+from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
+from glidemq_orchestrate.keys import QueueKeys, generation_id
+
+MAX_TRIES: Final = 5
+PER_TRIP: Final = 500
+
+
+class Place(NamedTuple):
+    """Where the current generation of a flow is, and what is known of it."""
+
+    ref: FlowRef
+    found: Found
+
+
+def find_place(prefix: str, flow_id: str) -> Op[Place]:
+    """Find the current generation of a flow.
+
+    Raises:
+        FlowNotFound: There is no flow with this id.
+    """
+    queue = yield from ask(claims.claimed(prefix, flow_id))
+    if queue is not None:
+        home = QueueKeys(prefix, queue)
+        if found := (yield from claim.found(home, flow_id)):
+            return Place(ref_of(home, found), found)
+    raise FlowNotFound(f"no flow {flow_id} on this server")
+
+
+def ref_of(home: QueueKeys, found: Found) -> FlowRef:
+    """Where a generation is."""
+    return FlowRef(home, found.stored_as, "portable" if found.path == "portable" else "staged")
+
+
+def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[FlowRef]:
+    """Begin the next generation of a flow of the staged path, unless that was done already.
+
+    It was done if a restart was asked for with the same request before, or, for ``retry_failed``, if the
+    current generation has the same specification.
+
+    Raises:
+        GenerationTaken: Other callers kept beginning generations.
+    """
+    for _ in range(MAX_TRIES):
+        ref, found = place
+        if on_existing == "restart":
+            if flow.request and (known := (yield from _of_request(ref, flow.request))):
+                return known
+            if (yield from _is_staging(ref)) and found.digest == flow.digest:
+                yield from staged.submit(ref, flow, "attach", clock)
+                return ref
+        elif found.digest == flow.digest:
+            yield from staged.submit(ref, flow, on_existing, clock)
+            return ref
+        with suppress(Superseded):  # while it was compared
+            carried = (yield from _compared(ref, flow)).carried if on_existing == "retry_failed" else {}
+            before = calls.Before(ref.flow_id, on_existing)
+            new = yield from _begin(ref, replace(flow, carried=carried), before, clock)
+            if new is not None:
+                return new
+        place = yield from find_place(ref.home.prefix, ref.public_id)
+    raise _taken(place.ref)
+
+
+def restart(ref: FlowRef, request: str, clock: Clock) -> Op[FlowRef]:
+    """Begin the next generation with the nodes of the current one; returns where it is.
+
+    Raises:
+        Superseded: Another generation has begun.
+        FlowNotFound, FlowExpired: The flow no longer exists, or not all of its jobs do.
+        GenerationTaken: Other callers kept extending it.
+    """
+    if ref.path == "portable":
+        yield from rounds.restart(ref, clock)
+        return ref
+    for _ in range(MAX_TRIES):
+        if request and (known := (yield from _of_request(ref, request))):
+            return known
+        status = yield from staged.status(ref)
+        staged.raise_if_superseded(status)
+        if status.state is FlowState.STAGING:  # nothing of it has run
+            return ref
+        stored = yield from read_flow(ref, clock)
+        before = calls.Before(ref.flow_id, "restart", stored.extensions)
+        new = yield from _begin(ref, replace(stored.flow, request=request), before, clock)
+        if new is not None:
+            return new
+    raise _taken(ref)
+
+
+def _begin(ref: FlowRef, flow: CheckedFlow, before: calls.Before, clock: Clock) -> Op[FlowRef | None]:
+    """Stage the next generation and begin it; None if the current one is another one now."""
+    new = _next(ref, flow, before.how)
+    try:
+        yield from staged.begin(new, replace(flow, home=ref.home.queue), before, clock)
+    except GenerationTaken:
+        return None
+    return new
+
+
+def _taken(ref: FlowRef) -> GenerationTaken:
+    return GenerationTaken(f"other callers kept changing flow {ref.public_id}")
+
+
+def _next(ref: FlowRef, flow: CheckedFlow, how: str) -> FlowRef:
+    """The next generation: the same for a repeat, and while it is staged another one for everybody else."""
+    origin = f"{how}\n{flow.request}\n{flow.digest}"
+    return replace(ref, flow_id=generation_id(ref.public_id, ref.generation + 1, origin))
+
+
+def _of_request(ref: FlowRef, request: str) -> Op[FlowRef | None]:
+    """The newest generation that was asked for with this request."""
+    every = yield from ask(calls.every(ref.home, ref.public_id))
+    if not every and (first := (yield from ask(calls.first(ref.home, ref.public_id)))):
+        every = [first]
+    for found in reversed(every):
+        if found.request == request:
+            return ref_of(ref.home, found)
+    return None
+
+
+def _is_staging(ref: FlowRef) -> Op[bool]:
+    return (yield from staged.status(ref)).state is FlowState.STAGING
+
+
+class _Compared(NamedTuple):
+    rows: Mapping[str, Row]
+    runs: Mapping[str, str]
+    carried: Mapping[str, str]
+
+
+def _compared(ref: FlowRef, flow: CheckedFlow) -> Op[_Compared]:
+    """Why the nodes of a specification have to run, and the ids of the jobs of the others."""
+    try:
+        done = {node.name: Done(node.state) for node in (yield from staged.nodes(ref))}
+    except FlowExpired:  # nothing is left to carry over
+        done = {}
+    rows = yield from read_rows(ref)
+    for name in (yield from _growers(ref, rows)):
+        done[name] = Done(done[name].state, has_grown=True)
+    changed = yield from compare.changes(ref, flow, rows, shaping=True)
+    runs = reasons(flow.nodes, done, changed)
+    kept = (node.name for node in flow.nodes if node.name not in runs)
+    return _Compared(rows, runs, {name: rows[name][2] for name in kept})
+
+
+def _growers(ref: FlowRef, rows: Mapping[str, Row]) -> Op[set[str]]:
+    """The nodes that have added nodes to the flow."""
+    added = [row for row in rows.values() if not compare.is_of_spec(row)]
+    ids: set[str] = set()
+    for part in parts(added, PER_TRIP):
+        asking = [growth.grown_by(QueueKeys(ref.home.prefix, row[1]), row[2]) for row in part]
+        ids |= set((yield from ask_all(asking)))
+    return {name for name, row in rows.items() if row[2] in ids}
+
+
+def plan(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowPlan]:
+    """What ``retry_failed`` would do with a specification; changes nothing."""
+    ref, found = yield from find_place(prefix, flow_id)
+    compared = yield from _compared(ref, flow)
+    known = {node.name for node in flow.nodes}
+    return FlowPlan(
+        flow_id,
+        ref.generation + (found.digest != flow.digest),
+        keeps=list(compared.carried),
+        runs=compared.runs,
+        drops=[name for name, row in compared.rows.items() if name not in known and compare.is_of_spec(row)],
+    )
+
+
+def history(ref: FlowRef) -> Op[list[FlowStatus]]:
+    """The status of every generation that is kept, oldest first."""
+    every = yield from ask(calls.every(ref.home, ref.public_id))
+    stored = [found.stored_as for found in every] or [ref.flow_id]
+    return (yield from ask_all([flow_calls.flow_status(ref.home, one) for one in stored]))
+
+
+def fenced(ref: FlowRef, generation: int | None) -> Op[None]:
+    """Refuse to change the current generation for somebody who means another one.
+
+    Raises:
+        Superseded: It is an older one.
+        FlowNotFound: There was never one of this number.
+    """
+    if generation is None or generation == ref.generation:
+        return
+    flow_id = ref.public_id
+    current = (yield from find_place(ref.home.prefix, flow_id)).ref.generation
+    if not 0 <= generation <= current:
+        raise FlowNotFound(f"flow {flow_id} has no generation {generation}: the current one is {current}")
+    old = min(generation, ref.generation)
+    raise Superseded(f"generation {old} of flow {flow_id} was superseded: {current} is the current one")

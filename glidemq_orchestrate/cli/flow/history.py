@@ -1,0 +1,36 @@
+"""``glidemq flow history``."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from glidemq_orchestrate.cli.flow.cells import short, status_json
+from glidemq_orchestrate.cli.flow.options import FlowIdArgument
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
+from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+
+
+@reports_errors
+def history(
+    flow_id: FlowIdArgument, url: Url = None, prefix: Prefix = DEFAULT_PREFIX, as_json: AsJson = False
+) -> None:
+    """List the generations of a flow, oldest first: how each ended, and who asked for it.
+
+    Results are those of the current one, the last.
+    """
+    with FlowProducer(url, prefix=prefix) as flows:
+        found = flows.get(flow_id).history()
+    if as_json:
+        say_json([status_json(one) for one in found])
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("generation", "state", "nodes", "failed", "submitted", "request", "reason"):
+        table.add_column(title, justify="right" if title in ("nodes", "failed") else "left", overflow="fold")
+    for one in found:
+        began = "" if one.created_at is None else one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        nodes, failed = f"{one.completed:,}/{one.total:,}", f"{one.failed:,}"
+        cells = (str(one.generation), str(one.state), nodes, failed, began, one.request)
+        table.add_row(*map(Text, (*cells, short(one.reason, 80))))
+    console.print(table)

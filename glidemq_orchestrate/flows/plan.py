@@ -1,0 +1,63 @@
+"""What a submission under an existing id would run again, and what it would keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from glidemq_orchestrate.flows.checked import CheckedNode
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPlan:
+    """What ``submit(..., on_existing="retry_failed")`` would do with the nodes of a specification.
+
+    Attributes:
+        flow_id: The flow.
+        generation: The generation in which the nodes would run: the current one where the specification is
+            equal, else the next.
+        keeps: The nodes that keep their results.
+        runs: The nodes that would run, each with the reason: ``new``, ``changed: data, after``,
+            ``was failed``, ``adds nodes``, or ``follows NODE``.
+        drops: The nodes that the specification no longer has.
+    """
+
+    flow_id: str
+    generation: int
+    keeps: Sequence[str]
+    runs: Mapping[str, str]
+    drops: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a node has run so far: its state, and whether it added nodes to the flow."""
+
+    state: str
+    has_grown: bool = False
+
+
+def reasons(
+    nodes: Sequence[CheckedNode], done: Mapping[str, Done], changed: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Why nodes have to run; those without a reason have completed as they are now specified.
+
+    Args:
+        nodes: In topological order.
+        done: What the flow has of them.
+        changed: In what they differ from what the flow has.
+    """
+    found: dict[str, str] = {}
+    for node in nodes:
+        was = done.get(node.name)
+        if was is None:
+            found[node.name] = "new"
+        elif node.name in changed:
+            found[node.name] = f"changed: {', '.join(changed[node.name])}"
+        elif was.state != "completed":
+            found[node.name] = f"was {was.state}"
+        elif was.has_grown:  # what it added is not in the specification: it adds it again
+            found[node.name] = "adds nodes"
+        elif before := next((name for name in node.after if name in found), None):
+            found[node.name] = f"follows {before}"
+    return found

@@ -1,0 +1,189 @@
+-- generations: a flow id has generations 0, 1, 2, ... Each is a flow with a record, tables and jobs of its own, stored
+-- under the flow id (generation 0) or under "<flow id>{<number>.<digits>}"; the ids of users hold no brace.
+--   <home>gmo:generations:<flow id>   stream, made with generation 1: an entry "<number>-1" for each generation that
+--                                     began, with its fields id (under which it is stored), digest, path, request, how;
+--                                     the last one is current. MOST of them are kept, with their records.
+-- A record has the field `superseded`, the number of its successor, from the moment in which that began, and the field
+-- `after`, the id of its predecessor, from the same moment until the predecessor has ended and what this generation
+-- carries over is its own. Before that none of its nodes is released.
+--   <flow>:carried   list of "<ref>\n<job id>": completed nodes of the predecessor that are nodes of this generation too,
+--                    each with the id under which its dependents were staged, and a + while these are being moved
+L.generations = {}
+local SLICE, BUDGET, MOVED, MOST = 50, 100, 500, 100
+
+-- The flow id and the number in the id under which a generation is stored.
+local function split(stored)
+  local id, number = stored:match('^(.+){(%d+)%.%x+}$')
+  return id or stored, tonumber(number) or 0
+end
+
+-- The key of the stream of the generations of a flow.
+function L.generations.key(home, stored)
+  return home .. 'gmo:generations:' .. split(stored)
+end
+
+-- The fields of the entries of a stream of generations, by name, and the ids of the entries; oldest first, at most `count`.
+local function entries(key, count)
+  local found, ids = {}, {}
+  for i, entry in ipairs(redis.call('XRANGE', key, '-', '+', 'COUNT', count)) do
+    ids[i], found[i] = entry[1], {}
+    for at = 1, #entry[2], 2 do
+      found[i][entry[2][at]] = entry[2][at + 1]
+    end
+  end
+  return found, ids
+end
+
+-- The id under which the current generation of a flow is stored.
+function L.generations.current(key, stored)
+  local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
+  for at = 1, last and #last[2] or 0, 2 do
+    if last[2][at] == 'id' then
+      return last[2][at + 1]
+    end
+  end
+  return (split(stored))
+end
+
+-- An error reply when another generation has begun since, else nil.
+function L.generations.refusal(key, stored)
+  local by = redis.call('HGET', key, 'superseded')
+  if by then
+    local id, number = split(stored)
+    return redis.error_reply('GMO_SUPERSEDED generation ' .. number .. ' of flow ' .. id .. ' was superseded by generation ' .. by)
+  end
+end
+
+-- Emits an event of a flow: with the id that its users know, and the number of a later generation.
+function L.generations.emit(home, kind, stored)
+  local id, number = split(stored)
+  if number > 0 then
+    L.events.emit(home .. 'events', kind, '', 'flowId', id, 'generation', number)
+  else
+    L.events.emit(home .. 'events', kind, '', 'flowId', id)
+  end
+end
+
+-- Notes in the stream that a generation began. The first one also notes generation 0.
+local function note(key, home, new, how)
+  local number = select(2, split(new))
+  if redis.call('EXISTS', key) == 0 then
+    local first = split(new)
+    local v = redis.call('HMGET', L.record.key(home, first), 'digest', 'path', 'request')
+    redis.call('XADD', key, '0-1', 'id', first, 'digest', v[1] or '', 'path', v[2] or '', 'request', v[3] or '', 'how', '')
+  end
+  local v = redis.call('HMGET', L.record.key(home, new), 'digest', 'path', 'request')
+  redis.call('XADD', key, number .. '-1', 'id', new, 'digest', v[1], 'path', v[2] or '', 'request', v[3] or '', 'how', how)
+end
+
+-- Removes the oldest generations beyond MOST, as far as their jobs are gone.
+local function trim(key, home)
+  local surplus = redis.call('XLEN', key) - MOST
+  if surplus <= 0 then
+    return
+  end
+  local found, ids = entries(key, surplus)
+  for i, generation in ipairs(found) do
+    local record = L.record.key(home, generation.id)
+    if redis.call('EXISTS', record .. ':nodes') == 0 then
+      redis.call('UNLINK', record)
+      redis.call('XDEL', key, ids[i])
+    end
+  end
+end
+
+-- Lets the records of all generations end after `ms`, or keeps them if that is nil: a flow that had expired runs again.
+function L.generations.expire(home, stored, ms)
+  local key = L.generations.key(home, stored)
+  for _, generation in ipairs((entries(key, 2 * MOST))) do
+    local record = L.record.key(home, generation.id)
+    if ms then
+      redis.call('PEXPIRE', record, ms, 'NX')
+    else
+      redis.call('PERSIST', record)
+    end
+  end
+  if ms then
+    redis.call('PEXPIRE', key, ms, 'NX')
+  else
+    redis.call('PERSIST', key)
+  end
+end
+
+-- Begins a staged generation in the place of the one before, which is cancelled if it runs.
+function L.generations.begin(home, before, new, how, now)
+  local key, old, number = L.generations.key(home, new), L.record.key(home, before), select(2, split(new))
+  note(key, home, new, how)
+  L.generations.expire(home, new, nil)
+  trim(key, home)
+  redis.call('ZREM', home .. 'gmo:expiring', before)
+  redis.call('HSET', old, 'superseded', number)
+  L.settle.cancel(home, before, 'generation ' .. number .. ' began', now)
+  redis.call('HSET', L.record.key(home, new), 'after', before)
+  L.record.start(home, new, now)
+end
+
+-- Makes a completed node of the generation before one of this generation: its dependents are those that were staged here,
+-- and hear of its end. Its own dependencies are carried over too. Returns whether it is done, and the cost.
+local function adopt(flow, ref, staged_id, is_begun, now)
+  local prefix, job_id = L.record.split(ref)
+  local job_key, staged, parents = prefix .. 'job:' .. job_id, prefix .. 'parents:' .. staged_id, prefix .. 'parents:' .. job_id
+  if not is_begun then
+    if redis.call('EXISTS', job_key) == 1 then
+      redis.call('HSET', job_key, 'gmo:flow', flow.id)
+      redis.call('HDEL', job_key, 'parentIds', 'parentQueues')
+    end
+    L.dependents.forget(prefix, job_id)
+    redis.call('UNLINK', parents)
+  end
+  local members = redis.call('SPOP', staged, MOVED)
+  if #members > 0 then
+    redis.call('SADD', parents, unpack(members))
+  end
+  if #members == MOVED then
+    return false, BUDGET
+  elseif is_begun or #members > 0 then
+    local node = redis.call('HGET', job_key, 'gmo:node') or job_id
+    L.dependents.notify(flow, prefix, job_id, now, { outcome = 'completed', cause = node })
+  end
+  return true, 1 + #members
+end
+
+-- Removes a slice of what was staged to be carried over by a generation that never began.
+function L.generations.forget_carried(key)
+  for _, entry in ipairs(redis.call('LPOP', key .. ':carried', SLICE) or {}) do
+    local ref, staged_id = entry:match('^(.*)\n([^\n]*)$')
+    redis.call('UNLINK', L.record.split(ref) .. 'parents:' .. staged_id)
+  end
+end
+
+-- Does a slice of what comes before the first release: the generation before ends, what is carried over is adopted, and
+-- the jobs that are left of the generation before are due to be removed. Returns how much is left, at least 1.
+function L.generations.follow(flow, key, before, now)
+  if redis.call('HGET', L.record.key(flow.home, before), 'state') == 'running' then
+    return L.advance.slice(flow.home, before, now) + 1
+  end
+  local spent = 0
+  while spent < BUDGET do
+    local entry = redis.call('LPOP', key .. ':carried')
+    if not entry then
+      break
+    end
+    local ref, staged_id, mark = entry:match('^(.*)\n([^\n+]*)(%+?)$')
+    local is_done, cost = adopt(flow, ref, staged_id, mark == '+', now)
+    if not is_done then
+      redis.call('LPUSH', key .. ':carried', ref .. '\n' .. staged_id .. '+')
+    end
+    spent = spent + cost
+  end
+  local left = redis.call('LLEN', key .. ':carried')
+  if left == 0 then
+    redis.call('HDEL', key, 'after')
+    L.index.removed(flow.home, before)
+    redis.call('HSETNX', L.record.key(flow.home, before), 'expired_at', now)
+    redis.call('ZADD', flow.home .. 'gmo:expiring', now, before)
+  end
+  return left + 1
+end
+
+L.generations.split = split

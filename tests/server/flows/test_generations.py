@@ -1,0 +1,446 @@
+"""Generations: a flow id runs anew, with the same or another specification, and keeps what still holds."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    Context,
+    Dependency,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    JobOptions,
+    Ordering,
+    Rule,
+)
+from glidemq_orchestrate._ops.flows import backend, generations, index
+from glidemq_orchestrate._ops.flows.backend import Reach
+from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    FlowConflict,
+    FlowExpired,
+    FlowNotFound,
+    Superseded,
+)
+from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.keys import QueueKeys
+from tests.server.policy_work import LONG, Work, node, states
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Dump, Hand
+
+ETL = QueueKeys("glide", "etl")
+
+
+def diamond(**changed: Any) -> FlowSpec:
+    """a -> b, c -> d; and e alone. Changes by node name."""
+    nodes = [node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"), node("e")]
+    return FlowSpec("n", [replace(one, **changed.get(one.name, {})) for one in nodes])
+
+
+@pytest.fixture
+def broken(flows: FlowProducer, work: Work) -> FlowProducer:
+    """The diamond under the id f, in which b has failed; it would not fail again."""
+    work.ends["b"] = "failed"
+    flows.submit(diamond(), flow_id="f").wait(timeout=LONG)
+    work.ends.clear()
+    work.ran.clear()
+    return flows
+
+
+class TestCarryingOver:
+    def test_what_was_mended_runs_with_what_follows(self, broken: FlowProducer, work: Work) -> None:
+        plan = broken.plan(diamond(b={"data": "mended"}), flow_id="f")
+        assert (plan.generation, sorted(plan.keeps), plan.drops) == (1, ["a", "c", "e"], [])
+        assert plan.runs == {"b": "changed: data", "d": "was failed"}
+        flow = broken.submit(diamond(b={"data": "mended"}), flow_id="f", on_existing="retry_failed")
+        outcome = flow.wait(timeout=LONG)
+        assert work.ran == ["b", "d"]
+        assert outcome.status.completed == outcome.status.total == 5
+        assert outcome.results == {name: f"{name}!" for name in "abcde"}
+        assert work.inputs["d"] == {"b": "b!", "c": "c!"}
+        assert (flow.generation, flow.id, flow.status().state) == (1, "f", "completed")
+
+    @pytest.mark.parametrize(
+        ("change", "ran"),
+        [
+            ({}, "bd"),
+            ({"c": {"options": JobOptions(attempts=3, timeout=timedelta(hours=1), priority=7)}}, "bd"),
+            ({"a": {"queue_timeout": timedelta(hours=1), "on_failure": "ignore"}}, "bd"),
+            ({"e": {"data": 1}}, "bde"),
+            ({"c": {"rule": Rule.ALL_DONE}}, "bcd"),
+            ({"c": {"after": [Dependency("a", "ignore")]}}, "bcd"),
+            ({"c": {"after": []}}, "bcd"),
+            ({"a": {"data": 1}}, "abcd"),
+        ],
+    )
+    def test_what_does_not_shape_a_result_is_no_change(
+        self, broken: FlowProducer, work: Work, change: dict[str, Any], ran: str
+    ) -> None:
+        flow = broken.submit(diamond(**change), flow_id="f", on_existing="retry_failed")
+        assert flow.wait(timeout=LONG).status.completed == 5
+        assert sorted(work.ran) == list(ran)
+        assert flow.generation == (1 if change else 0)
+
+    def test_new_nodes_run_and_others_go(
+        self, broken: FlowProducer, work: Work, redis_client: Any, eventually: Eventually
+    ) -> None:
+        last = node("last", "c", "new", rule=Rule.ALL_DONE)
+        spec = FlowSpec("n", [*diamond().nodes[:3], node("new", "a"), last])
+        plan = broken.plan(spec, flow_id="f")
+        assert (sorted(plan.keeps), sorted(plan.drops)) == (["a", "c"], ["d", "e"])
+        assert plan.runs == {"b": "was failed", "new": "new", "last": "new"}
+        flow = broken.submit(spec, flow_id="f", on_existing="retry_failed")
+        outcome = flow.wait(timeout=LONG)
+        assert sorted(work.ran) == ["b", "last", "new"]
+        assert set(outcome.results) == set(states(flow)) == {"a", "b", "c", "new", "last"}
+        eventually(lambda: len(redis_client.keys("glide:{etl}:job:*")) == 5)  # those of d and e are gone
+        refs = {f"glide:{{etl}}:{one.job_id}" for one in flow.nodes() if "a" in one.after}
+        assert redis_client.smembers("glide:{etl}:parents:f~a") == refs
+
+    def test_through_several_generations(self, broken: FlowProducer, work: Work) -> None:
+        for number in range(1, 4):
+            flow = broken.submit(diamond(d={"data": number}), flow_id="f", on_existing="retry_failed")
+            assert flow.wait(timeout=LONG).results == {name: f"{name}!" for name in "abcde"}
+            assert flow.generation == number
+        assert work.ran == ["b", "d", "d", "d"]
+        plan = broken.plan(diamond(d={"data": 3}), flow_id="f")
+        assert (plan.generation, plan.runs, len(plan.keeps)) == (3, {}, 5)
+
+    def test_another_home_queue_and_name(self, broken: FlowProducer, run_worker: RunWorker) -> None:
+        run_worker(["else"], {"work": lambda ctx: f"{ctx.node}?"})
+        nodes = [replace(one, queue="else") if one.name != "e" else one for one in diamond().nodes]
+        spec = FlowSpec("other", nodes, labels={"a": "b"})
+        flow = broken.submit(spec, flow_id="f", on_existing="retry_failed")
+        outcome = flow.wait(timeout=LONG)
+        assert outcome.results == {name: f"{name}?" for name in "abcd"} | {"e": "e!"}
+        assert (outcome.status.name, outcome.status.home, flow.home) == ("other", "etl", "etl")
+        assert [one.generation for one in broken.list(label=("a", "b"))] == [1]
+
+    def test_many_nodes_and_wide_ones(self, flows: FlowProducer, work: Work) -> None:
+        names = [f"n{n}" for n in range(1_200)]
+        nodes = [node("a"), *(node(name, "a") for name in names), node("end", *names)]
+        work.ends["end"] = "failed"
+        flows.submit(FlowSpec("n", nodes), flow_id="f").wait(timeout=LONG)
+        work.ends.clear()
+        nodes[-1] = replace(nodes[-1], data=1)
+        flow = flows.submit(FlowSpec("n", nodes), flow_id="f", on_existing="retry_failed")
+        assert flow.wait(timeout=LONG).status.completed == 1_202
+        assert work.ran.count("end") == 2
+        assert len(work.ran) == 1_203
+        assert len(work.inputs["end"]) == 1_200
+
+    def test_a_node_that_added_nodes_adds_them_again(
+        self, flows: FlowProducer, run_worker: RunWorker
+    ) -> None:
+        ran: list[str] = []
+
+        def grow(ctx: Any) -> None:
+            ran.append("grow")
+            ctx.flow.map_over(FlowNode("part", "etl", "part"), [1, 2], before=["end"])
+
+        def part(ctx: Context) -> str:
+            ran.append(str(ctx.node))
+            return str(ctx.node)
+
+        run_worker(["etl"], {"grow": grow, "part": part})
+        nodes = [node("grow", job="grow"), node("end", "grow", job="part"), node("side", job="part")]
+        flows.submit(FlowSpec("n", nodes), flow_id="f").wait(timeout=LONG)
+        changed = FlowSpec("n", [*nodes[:2], replace(nodes[2], data=1)])
+        assert flows.plan(changed, flow_id="f").runs == {
+            "grow": "adds nodes",
+            "end": "follows grow",
+            "side": "changed: data",
+        }
+        ran.clear()
+        flow = flows.submit(changed, flow_id="f", on_existing="retry_failed")
+        assert flow.wait(timeout=LONG).status.completed == 5
+        assert sorted(ran) == ["end", "grow", "part[0]", "part[1]", "side"]
+
+
+class TestRestarting:
+    def test_nothing_is_kept(self, broken: FlowProducer, work: Work) -> None:
+        flow = broken.submit(diamond(), flow_id="f", on_existing="restart")
+        assert flow.wait(timeout=LONG).status.completed == 5
+        assert sorted(work.ran) == list("abcde")
+        assert flow.generation == 1
+
+    def test_the_same_request_finds_what_it_began(self, broken: FlowProducer, work: Work) -> None:
+        for _ in range(3):
+            flow = broken.submit(diamond(), flow_id="f", on_existing="restart", request="click 1")
+            flow.wait(timeout=LONG)
+            assert flow.generation == 1
+        assert len(work.ran) == 5
+        flow = broken.submit(diamond(), flow_id="f", on_existing="restart", request="click 2")
+        assert flow.generation == 2
+        flow.wait(timeout=LONG)
+        old = broken.submit(diamond(), flow_id="f", on_existing="restart", request="click 1")
+        assert old.generation == 1
+        with pytest.raises(Superseded, match="generation 1 of flow f was superseded by generation 2"):
+            old.wait(timeout=LONG)
+        assert len(work.ran) == 10
+
+    def test_the_first_submission_has_a_request_too(self, flows: FlowProducer, work: Work) -> None:
+        for _ in range(2):
+            flow = flows.submit(diamond(), flow_id="f", on_existing="restart", request="r")
+            flow.wait(timeout=LONG)
+            assert (flow.generation, flow.status().request) == (0, "r")
+        assert len(work.ran) == 5
+
+    def test_every_option_and_policy_is_kept(self, flows: FlowProducer, work: Work) -> None:
+        hour = timedelta(hours=1)
+        either = [Dependency("failed.b", "skip"), Dependency("c", "skip")]
+        nodes = [
+            node("skipped.a", options=JobOptions(attempts=3, delay=timedelta(milliseconds=5), priority=3)),
+            node("failed.b", on_failure="ignore"),
+            node("c", Dependency("skipped.a", "all_done"), "failed.b", rule=Rule.ALL_DONE),
+            node("d", "failed.b", options=JobOptions(ordering=Ordering("k"))),
+            node("e", *either, queue_timeout=hour),
+        ]
+        spec = FlowSpec("n", nodes, labels={"a": "b"}, deadline=hour, retention=hour, fail_fast=True)
+        flow = flows.submit(spec, flow_id="f")
+        before = flow.wait(timeout=LONG)
+        ends = states(flow)
+        assert flow.restart() == "running"
+        after = flow.wait(timeout=LONG)
+        assert states(flow) == ends
+        assert (after.results, dict(after.status.labels)) == (before.results, {"a": "b"})
+        checked = check_flow(spec)
+        again = flows.submit(spec, flow_id="f")
+        assert again.generation == 1
+        # Nothing differs from the specification, although all of it was read back from the server.
+        assert again.history()[1].total == len(checked.nodes)
+        changed = replace(spec, deadline=2 * hour)
+        with pytest.raises(FlowConflict) as caught:
+            flows.submit(changed, flow_id="f")
+        assert caught.value.differences == {}
+
+    def test_what_was_added_from_outside_stays(self, flows: FlowProducer, work: Work) -> None:
+        flow = flows.submit(FlowSpec("n", [node("a")]), flow_id="f")
+        flow.wait(timeout=LONG)
+        flow.extend([node("b", "a")])
+        flow.wait(timeout=LONG)
+        for _ in range(2):
+            flow.restart()
+            assert set(flow.wait(timeout=LONG).results) == {"a", "b"}
+        assert work.ran == ["a", "b"] * 3
+        assert flow.extend([node("b", "a")]) == "completed"  # a repeat
+
+
+class TestTheOneBefore:
+    def test_it_is_refused_everything(self, broken: FlowProducer, dump: Dump, eventually: Eventually) -> None:
+        old = broken.get("f")
+        new = broken.submit(diamond(), flow_id="f", on_existing="restart")
+        new.wait(timeout=LONG)
+        before = dump()
+        for call in (
+            lambda: old.wait(timeout=LONG), old.result, old.results, old.nodes, old.retry_failed, old.restart,
+            lambda: old.cancel("an old on_kill"), lambda: old.extend([node("z")]), lambda: list(old.watch()),
+            lambda: new.cancel("why", generation=0),
+        ):  # fmt: skip
+            with pytest.raises(Superseded, match="generation 0 of flow f was superseded"):
+                call()
+        assert old.status().superseded_by == 1
+        assert broken.get("f").generation == 1
+        with pytest.raises(FlowNotFound, match="flow f has no generation 7: the current one is 1"):
+            new.cancel("why", generation=7)
+        assert new.cancel("too late", generation=1) == "completed"
+        record = "glide:{etl}:gmo:flow:" + new._ref.flow_id
+        assert dump()[record] == before[record]
+
+    def test_a_handler_that_comes_back_changes_nothing(
+        self, flows: FlowProducer, run_worker: RunWorker, eventually: Eventually
+    ) -> None:
+        held, seen = threading.Event(), list[int]()
+
+        def work(ctx: Context) -> int:
+            seen.append(ctx.generation)
+            if ctx.generation == 0:
+                held.wait(20)
+            return ctx.generation
+
+        run_worker(["etl"], {"work": work}, concurrency=4)
+        flow = flows.submit(FlowSpec("n", [node("a", job="work")]), flow_id="f")
+        eventually(lambda: seen == [0])
+        flow.restart()
+        assert flow.wait(timeout=LONG).results == {"a": 1}
+        held.set()
+        flow.restart()
+        assert flow.wait(timeout=LONG).results == {"a": 2}
+        assert [one.state for one in flow.history()] == ["cancelled", "completed", "completed"]
+
+    def test_a_watcher_is_told(self, flows: FlowProducer, work: Work, eventually: Eventually) -> None:
+        work.held["a"] = threading.Event()
+        flow = flows.submit(FlowSpec("n", [node("a")]), flow_id="f")
+        eventually(lambda: work.ran == ["a"])
+        told: list[BaseException] = []
+
+        def watch() -> None:
+            try:
+                list(flow.watch(timeout=LONG))
+            except Superseded as exc:
+                told.append(exc)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        new = flows.submit(FlowSpec("n", [node("a", data=1)]), flow_id="f", on_existing="restart")
+        watcher.join(20)
+        assert str(told[0]) == "generation 0 of flow f was superseded by generation 1"
+        work.held.pop("a").set()
+        *_, last = new.watch(timeout=LONG)
+        assert (last.state, last.flow) == ("completed", "f")  # type: ignore[union-attr]
+
+    def test_its_jobs_go_and_its_summary_stays(
+        self, broken: FlowProducer, redis_client: Any, eventually: Eventually
+    ) -> None:
+        for request in ("one", "two"):
+            flow = broken.submit(diamond(), flow_id="f", on_existing="restart", request=request)
+            flow.wait(timeout=LONG)
+        eventually(lambda: len(redis_client.keys("glide:{etl}:job:*")) == 5)
+        eventually(lambda: not redis_client.keys("glide:{etl}:gmo:flow:f:*"))
+        assert not redis_client.keys("glide:{etl}:gmo:flow:f{1.*}:*")
+        fields = ("generation", "state", "completed", "superseded_by", "request")
+        assert [tuple(getattr(one, name) for name in fields) for one in flow.history()] == [
+            (0, "failed", 3, 1, ""),
+            (1, "completed", 5, 2, "one"),
+            (2, "completed", 5, None, "two"),
+        ]
+        assert [(one.id, one.generation) for one in broken.list()] == [("f", 2)]
+
+    def test_a_hundred_are_kept(self, flows: FlowProducer, work: Work) -> None:
+        flow = flows.submit(FlowSpec("n", [node("a")]), flow_id="f")
+        for _ in range(105):
+            flow.wait(timeout=LONG)
+            flow.restart()
+        flow.wait(timeout=LONG)
+        assert flow.generation == 105
+        numbers = [one.generation for one in flow.history()]
+        assert numbers[-100:] == list(range(6, 106))
+        assert len(numbers) < 110
+
+
+def test_after_its_retention_a_flow_begins_again_and_in_the_end_nothing_is_left(
+    flows: FlowProducer, work: Work, hand: Hand, redis_client: Any, eventually: Eventually
+) -> None:
+    def is_expired() -> bool:
+        return bool(redis_client.hexists(ETL.flow(flow._ref.flow_id), "expired_at"))
+
+    spec = FlowSpec("n", [node("a"), node("b", "a")], retention=timedelta(milliseconds=300))
+    flow = flows.submit(spec, flow_id="f")
+    for number in range(3):
+        flow.wait(timeout=LONG)
+        eventually(is_expired)
+        eventually(lambda: redis_client.ttl("glide:gmo:home:{f}") > 0)
+        with pytest.raises(FlowExpired):
+            flow.restart()
+        assert len(flow.history()) == number + 1
+        flow = flows.submit(spec, flow_id="f", on_existing="restart", request=str(number))
+        assert redis_client.ttl("glide:gmo:home:{f}") == -1
+        assert redis_client.ttl(ETL.generations("f")) == -1
+    flow.wait(timeout=LONG)
+    eventually(is_expired)
+    eventually(lambda: redis_client.ttl(ETL.generations("f")) > 0)
+    keys = [*redis_client.keys("*gmo:flow:*"), ETL.generations("f")]
+    assert len(keys) == 5
+    assert all(redis_client.ttl(key) > 0 for key in keys)
+    redis_client.unlink(*keys)  # as they will be in 30 days
+
+    class Later(SystemClock):
+        def now_ms(self) -> int:
+            return super().now_ms() + 31 * 24 * 3_600_000
+
+    while hand.run(index.sweep([ETL], Later())):
+        pass
+    assert redis_client.keys("*gmo:home:*") == []
+    assert redis_client.zcard("glide:{etl}:gmo:expiring") == 0
+
+
+@pytest.mark.parametrize("on_existing", ["restart", "retry_failed"])
+@pytest.mark.parametrize("calls", range(24))
+def test_a_beginning_that_died_after_any_call_is_completed_by_a_repeat(
+    broken: FlowProducer, work: Work, hand: Hand, on_existing: Any, calls: int
+) -> None:
+    spec = replace(check_flow(diamond(b={"data": 1})), request="r")
+    hand.run_until(backend.submit("glide", spec, "f", on_existing, SystemClock()), calls)
+    hand.run(backend.submit("glide", spec, "f", on_existing, SystemClock()))
+    flow = broken.get("f")
+    assert flow.wait(timeout=LONG).status.completed == 5
+    assert flow.generation == 1
+    assert sorted(work.ran) == list("abcde" if on_existing == "restart" else "bd")
+
+
+def test_two_who_mend_differently_begin_one_after_the_other(
+    broken: FlowProducer, hand: Hand, work: Work
+) -> None:
+    """Both stage generation 1; the second finds that it is not, and begins generation 2."""
+    place = hand.run(generations.find_place("glide", "f"))
+    specs = [check_flow(diamond(b={"data": number})) for number in range(2)]
+    refs = [hand.run(generations.submit(place, spec, "retry_failed", SystemClock())) for spec in specs]
+    assert [ref.generation for ref in refs] == [1, 2]
+    assert broken.get("f").wait(timeout=LONG).status.completed == 5
+
+
+def test_an_extension_that_comes_meanwhile_is_not_lost(flows: FlowProducer, work: Work, hand: Hand) -> None:
+    flow = flows.submit(FlowSpec("n", [node("a")]), flow_id="f")
+    flow.wait(timeout=LONG)
+    beginning = generations.restart(flow._ref, "", SystemClock())
+    request = next(beginning)
+    while "gmo_stage_flow" not in str(request):
+        request = beginning.send(hand.answers(request))
+    flow.extend([node("b", "a")])
+    flow.wait(timeout=LONG)
+    while True:
+        try:
+            request = beginning.send(hand.answers(request))
+        except StopIteration:
+            break
+    assert set(flows.get("f").wait(timeout=LONG).results) == {"a", "b"}
+
+
+def test_a_flow_that_is_being_staged_is_mended_too(flows: FlowProducer, hand: Hand, work: Work) -> None:
+    half = check_flow(FlowSpec("n", [node(f"n{n}") for n in range(130)]))
+    hand.run_until(backend.submit("glide", half, "f", "attach", SystemClock()), 7)
+    assert flows.get("f").status().state == "staging"
+    flow = flows.submit(diamond(), flow_id="f", on_existing="restart")
+    assert flow.wait(timeout=LONG).status.completed == 5
+    assert flow.history()[0].state == "cancelled"
+    assert sorted(work.ran) == list("abcde")
+
+
+class TestRefusals:
+    def test_another_specification_is_not_attached_to(self, broken: FlowProducer) -> None:
+        with pytest.raises(FlowConflict, match=r"nodes that differ: b \(data\)"):
+            broken.submit(diamond(b={"data": 1}), flow_id="f")
+
+    def test_of_the_portable_path(self, hand: Hand) -> None:
+        reach, clock = Reach(has_functions=False), SystemClock()
+        hand.run(backend.submit("glide", check_flow(diamond()), "f", "attach", clock, reach=reach))
+        spec = check_flow(diamond(b={"data": 1}))
+        with pytest.raises(FlowConflict, match=r"nodes that differ: b \(data\)"):
+            hand.run(backend.submit("glide", spec, "f", "retry_failed", clock, reach=reach))
+        with pytest.raises(FlowConflict, match=r"nodes that differ: b \(data\)"):
+            hand.run(backend.submit("glide", spec, "f", "restart", clock, reach=reach))
+
+    @pytest.mark.parametrize("request_", ["x" * 257, "a\nb", 7])
+    def test_odd_requests(self, flows: FlowProducer, dump: Dump, request_: Any) -> None:
+        before = dump()
+        with pytest.raises(ConfigurationError, match=r"request .* is not valid|request must"):
+            flows.submit(diamond(), flow_id="f", request=request_)
+        assert dump() == before
+
+    def test_no_user_can_name_a_generation(self, broken: FlowProducer) -> None:
+        flow = broken.submit(diamond(), flow_id="f", on_existing="restart")
+        with pytest.raises(ConfigurationError, match="is not valid"):
+            broken.get(flow._ref.flow_id)
+
+    def test_a_plan_for_a_flow_that_never_was(self, flows: FlowProducer) -> None:
+        with pytest.raises(FlowNotFound):
+            flows.plan(diamond(), flow_id="f")

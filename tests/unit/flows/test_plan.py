@@ -1,0 +1,32 @@
+"""Why nodes run again."""
+
+from __future__ import annotations
+
+import pytest
+
+from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.flows.plan import Done, reasons
+
+NODES = check_flow(
+    FlowSpec("n", [FlowNode(one[0], "etl", "work", after=list(one[1:])) for one in ("a", "ba", "cb", "d")])
+).nodes
+COMPLETED = dict.fromkeys("abcd", Done("completed"))
+
+
+@pytest.mark.parametrize(
+    ("done", "changed", "expected"),
+    [
+        (COMPLETED, {}, {}),
+        ({}, {}, dict.fromkeys("abcd", "new")),
+        (COMPLETED, {"b": ("data", "job")}, {"b": "changed: data, job", "c": "follows b"}),
+        (COMPLETED | {"a": Done("skipped")}, {}, {"a": "was skipped", "b": "follows a", "c": "follows b"}),
+        (COMPLETED | {"c": Done("active"), "d": Done("failed")}, {}, {"c": "was active", "d": "was failed"}),
+        (COMPLETED | {"d": Done("completed", has_grown=True)}, {}, {"d": "adds nodes"}),
+        (COMPLETED | {"c": Done("failed")}, {"c": ("data",)}, {"c": "changed: data"}),
+    ],
+)
+def test_reasons(
+    done: dict[str, Done], changed: dict[str, tuple[str, ...]], expected: dict[str, str]
+) -> None:
+    assert reasons(NODES, done, changed) == expected
