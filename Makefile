@@ -113,6 +113,7 @@ bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq and RQ: tw
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.library
 	$(BIN)/python -m benchmarks.confirm
+	$(BIN)/python -m benchmarks.again
 	$(BIN)/python -m benchmarks.many_flows --plot .bench/many-flows.svg
 	$(BIN)/python -m benchmarks.under_load --plot .bench/under-load.svg
 	$(BIN)/python -m benchmarks.recovery --plot .bench/recovery.svg

@@ -91,6 +91,7 @@ class FlowProducer(SyncFacade):
 
         Raises:
             FlowNotFound: There is no flow with this id.
+            FlowConflict: The flow takes the portable path, where another specification is refused.
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
         return self._run(generations.plan(self._prefix, check_flow_id(flow_id), check_flow(spec)))

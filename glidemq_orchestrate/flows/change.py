@@ -18,6 +18,7 @@ from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.spec import FlowState, NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.keys import read_generation
 from glidemq_orchestrate.names import MAX_NAME
 
 UNSEEN: Final = JobState.WAITING_CHILDREN
@@ -110,7 +111,12 @@ class Seen:
         except (ValueError, RecursionError, zlib.error) as exc:
             raise ConfigurationError(f"{position[:60]!r} is not a position of a watched flow") from exc
         if of != flow_id:
-            raise ConfigurationError(f"the position belongs to flow {of[:MAX_NAME]}, not to {flow_id}")
+            (old, number), (flow, current) = read_generation(of[:MAX_NAME]), read_generation(flow_id)
+            if old == flow:
+                raise ConfigurationError(
+                    f"the position belongs to generation {number} of flow {flow}, not to {current}"
+                )
+            raise ConfigurationError(f"the position belongs to flow {old}, not to {flow}")
         return seen
 
     def state(self, rank: float, name: str) -> str:

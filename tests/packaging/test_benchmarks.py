@@ -91,6 +91,19 @@ def test_all_of_many_flows_end_and_are_counted(tmp_path: Path) -> None:
     assert "submitted" in (tmp_path / "many.svg").read_text()
 
 
+def test_what_running_again_costs_is_compared_with_a_submission() -> None:
+    report = quick("again")
+    ways = {row["way"]: row for row in report["ways"]}
+    assert list(ways) == [
+        "submit a new flow",
+        "submit with restart",
+        "flow.restart()",
+        "the last node changed",
+    ]
+    assert ways["submit a new flow"]["ratio"] == 1.0
+    assert all(row["seconds"] > 0 and row["server ms"] > 0 for row in ways.values())
+
+
 def test_latency_counts_from_the_intended_arrival(tmp_path: Path) -> None:
     report = quick("under_load", "--plot", str(tmp_path / "load.svg"))
     tables = report["latencies, ms"]

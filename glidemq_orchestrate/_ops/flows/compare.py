@@ -26,6 +26,7 @@ from glidemq_orchestrate.keys import QueueKeys
 MOST: Final = 20
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
 SHAPING: Final = "fallbacks"
+IN_TABLE: Final = "table"
 OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout")
 
 Differences = dict[str, tuple[str, ...]]
@@ -52,18 +53,25 @@ def is_of_spec(row: Row) -> bool:
     return isinstance(row[0], int)
 
 
-def changes(
+def changes(  # noqa: PLR0913  one comparison
     ref: FlowRef,
     flow: CheckedFlow,
     rows: Mapping[str, Row],
     *,
     most: int = MAX_NODES,
     shaping: bool = False,
+    known: Mapping[str, Definition | None] | None = None,
 ) -> Op[Differences]:
     """In what the nodes that a flow and a specification both have differ: about the first ``most`` of them.
 
-    ``shaping``: only what shapes a result counts; of the options these are the fallbacks, and a job that was
-    removed has no result.
+    Args:
+        ref: The flow.
+        flow: The specification.
+        rows: What the table of the flow has.
+        most: How many are enough.
+        shaping: Only what shapes a result counts; of the options these are the fallbacks, and a job that was
+            removed has no result.
+        known: What is known of the jobs, without the policies of single dependencies; None: nothing.
     """
     found: Differences = {}
     # On the portable path, policies are in a table of their own.
@@ -71,49 +79,66 @@ def changes(
     for part in parts([node for node in flow.nodes if node.name in rows], PER_TRIP):
         if len(found) >= most:
             break
-        stored = yield from _stored(ref, flow, part, rows, policies)
+        wanted = _wanted(ref, flow, part, rows, is_in_table=policies is not None)
+        stored = yield from _stored(ref, wanted, rows, known)
+        if policies is not None:
+            stored = {
+                name: has and has._replace(policies=_in_table(policies.get(name, "")))
+                for name, has in stored.items()
+            }
         for node in part:
-            what = tuple(_of_row(node, rows)) + tuple(_of_job(ref, node, stored[node.name], shaping=shaping))
+            has, wants = stored[node.name], wanted[node.name]
+            what = (*_of_row(node, rows), *_of_job(ref, node, has, wants, shaping=shaping))
             if what:
                 found[node.name] = what
     return found
 
 
-Both = tuple[Definition, Mapping[str, str]] | None
-"""What the job of a node has, and the policies that it should have; None if the job was removed."""
+Policies = dict[str, str]
 
 
-def _stored(
+def _wanted(
     ref: FlowRef,
     flow: CheckedFlow,
     nodes: Sequence[CheckedNode],
     rows: Mapping[str, Row],
-    table: Mapping[str, str] | None,
-) -> Op[dict[str, Both]]:
-    """Ask for the definitions of these nodes."""
-    wanted: dict[str, dict[str, str]] = {}
-    ids = {name: row[2] for name, row in rows.items()}  # some may be jobs of earlier generations
+    *,
+    is_in_table: bool,
+) -> dict[str, Policies]:
+    """The policies that the nodes should have, as they are stored."""
+    if is_in_table:
+        return {node.name: _in_table(policy_text(node)) for node in nodes}
+    ids = {name: rows[name][2] for node in nodes for name in node.after if name in rows}
+    # Some may be jobs of earlier generations.
     names = JobNames(ref.home.prefix, ref.flow_id, flow.queue_of, carried=ids)
-    calls: list[Call[Definition | None]] = []
-    for node in nodes:
-        _rank, queue, job_id, *_ = rows[node.name]
-        wants = _policies(node, names) if table is None else _in_table(policy_text(node))
-        wanted[node.name] = wants
-        edges = sorted(wants.keys() - {*POLICIES}) if table is None else []
-        calls.append(definition(QueueKeys(ref.home.prefix, queue), job_id, ref.path, edges))
-    found: dict[str, Both] = {}
-    for node, has in zip(nodes, (yield from ask_all(calls)), strict=True):
-        policies = has.policies if has and table is None else _in_table((table or {}).get(node.name, ""))
-        found[node.name] = has and (has._replace(policies=policies), wanted[node.name])
+    return {node.name: _policies(node, names) for node in nodes}
+
+
+def _stored(
+    ref: FlowRef,
+    wanted: Mapping[str, Policies],
+    rows: Mapping[str, Row],
+    known: Mapping[str, Definition | None] | None,
+) -> Op[dict[str, Definition | None]]:
+    """The definitions of these nodes, with the policies of single dependencies where some are wanted."""
+    found = {name: known[name] for name in wanted} if known is not None else {}
+    todo: list[tuple[str, Call[Definition | None]]] = []
+    for name, wants in wanted.items():
+        edges = sorted(wants.keys() - {*POLICIES, IN_TABLE})
+        if known is None or edges:
+            _rank, queue, job_id, *_ = rows[name]
+            todo.append((name, definition(QueueKeys(ref.home.prefix, queue), job_id, ref.path, edges)))
+    for (name, _), has in zip(todo, (yield from ask_all([call for _, call in todo])), strict=True):
+        found[name] = has
     return found
 
 
-def _in_table(text: str) -> dict[str, str]:
-    return {"table": text} if text else {}
+def _in_table(text: str) -> Policies:
+    return {IN_TABLE: text} if text else {}
 
 
-def _policies(node: CheckedNode, names: JobNames) -> dict[str, str]:
-    fields: dict[str, str] = json.loads(more_fields(node, names) or "{}")
+def _policies(node: CheckedNode, names: JobNames) -> Policies:
+    fields: dict[str, str] = json.loads(more_fields(node, names) or "{}") if node.has_policies else {}
     return {name: text for name, text in fields.items() if name in POLICIES or name.startswith("gmo:edge:")}
 
 
@@ -129,12 +154,13 @@ def _of_row(node: CheckedNode, rows: Mapping[str, Row]) -> Iterator[str]:
         yield "after"
 
 
-def _of_job(ref: FlowRef, node: CheckedNode, stored: Both, *, shaping: bool) -> Iterator[str]:
+def _of_job(
+    ref: FlowRef, node: CheckedNode, has: Definition | None, wanted: Policies, *, shaping: bool
+) -> Iterator[str]:
     """In what a job differs: ``data``, ``options``, ``policies``; ``removed``: only if ``shaping``."""
-    if stored is None:
+    if has is None:
         yield from ("removed",) if shaping else ()
         return
-    has, wanted = stored
     options = settled_options(node.options, ref.path)
     if has.data != canonical(node.data):
         yield "data"

@@ -14,16 +14,16 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate._ops.flows import claim, compare, staged
-from glidemq_orchestrate._ops.flows.portable import rounds
-from glidemq_orchestrate._ops.flows.portable.table import Row, read_rows
-from glidemq_orchestrate._ops.flows.portable.trips import parts
+from glidemq_orchestrate._ops.flows.portable import reading, rounds
+from glidemq_orchestrate._ops.flows.portable.table import Row
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._ops.flows.stored import read_flow
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim as claims
+from glidemq_orchestrate._protocol.flows import definitions
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate._protocol.flows import generations as calls
-from glidemq_orchestrate._protocol.flows import growth
+from glidemq_orchestrate._protocol.flows.definitions import Ran
 from glidemq_orchestrate._protocol.flows.generations import Found
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GenerationTaken, Superseded
@@ -33,7 +33,6 @@ from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.keys import QueueKeys, generation_id
 
 MAX_TRIES: Final = 5
-PER_TRIP: Final = 500
 
 
 class Place(NamedTuple):
@@ -161,41 +160,44 @@ class _Compared(NamedTuple):
 
 def _compared(ref: FlowRef, flow: CheckedFlow) -> Op[_Compared]:
     """Why the nodes of a specification have to run, and the ids of the jobs of the others."""
-    try:
-        done = {node.name: Done(node.state) for node in (yield from staged.nodes(ref))}
-    except FlowExpired:  # nothing is left to carry over
-        done = {}
-    rows = yield from read_rows(ref)
-    for name in (yield from _growers(ref, rows)):
-        done[name] = Done(done[name].state, has_grown=True)
-    changed = yield from compare.changes(ref, flow, rows, shaping=True)
+    found: dict[str, Ran] = {}
+    cursor = ""
+    while cursor != "0":
+        try:
+            cursor, page = yield from ask(definitions.ran(ref.home, ref.flow_id, cursor or "0"))
+        except FlowExpired:  # nothing is left to carry over
+            found = {}
+            break
+        found |= page
+    rows = {name: ran.row for name, ran in found.items()}
+    growers = {ran.grown_by for ran in found.values()}
+    done = {name: Done(ran.state, ran.row[2] in growers) for name, ran in found.items()}
+    known = {name: ran.definition for name, ran in found.items()}
+    changed = yield from compare.changes(ref, flow, rows, shaping=True, known=known)
     runs = reasons(flow.nodes, done, changed)
     kept = (node.name for node in flow.nodes if node.name not in runs)
     return _Compared(rows, runs, {name: rows[name][2] for name in kept})
 
 
-def _growers(ref: FlowRef, rows: Mapping[str, Row]) -> Op[set[str]]:
-    """The nodes that have added nodes to the flow."""
-    added = [row for row in rows.values() if not compare.is_of_spec(row)]
-    ids: set[str] = set()
-    for part in parts(added, PER_TRIP):
-        asking = [growth.grown_by(QueueKeys(ref.home.prefix, row[1]), row[2]) for row in part]
-        ids |= set((yield from ask_all(asking)))
-    return {name for name, row in rows.items() if row[2] in ids}
-
-
 def plan(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowPlan]:
-    """What ``retry_failed`` would do with a specification; changes nothing."""
+    """What ``retry_failed`` would do with a specification; changes nothing.
+
+    Raises:
+        FlowConflict: The flow takes the portable path, and has another specification.
+    """
     ref, found = yield from find_place(prefix, flow_id)
-    compared = yield from _compared(ref, flow)
-    known = {node.name for node in flow.nodes}
-    return FlowPlan(
-        flow_id,
-        ref.generation + (found.digest != flow.digest),
-        keeps=list(compared.carried),
-        runs=compared.runs,
-        drops=[name for name, row in compared.rows.items() if name not in known and compare.is_of_spec(row)],
-    )
+    is_changed = found.digest != flow.digest
+    if ref.path == "portable":
+        if is_changed:
+            raise claim.conflict(flow_id, (yield from compare.differences(ref, flow)))
+        done = {node.name: Done(node.state) for node in (yield from reading.nodes(ref))}
+        runs, drops = reasons(flow.nodes, done, {}), []
+    else:
+        compared = yield from _compared(ref, flow)
+        known, runs = {node.name for node in flow.nodes}, dict(compared.runs)
+        drops = [name for name, row in compared.rows.items() if name not in known and compare.is_of_spec(row)]
+    keeps = [node.name for node in flow.nodes if node.name not in runs]
+    return FlowPlan(flow_id, ref.generation + is_changed, keeps, runs, drops)
 
 
 def history(ref: FlowRef) -> Op[list[FlowStatus]]:

@@ -27,7 +27,7 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
         rows = yield from ask(calls.rows(ref.home, ref.flow_id, part))
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
             yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
-            raise NodeNotFound(f"flow {ref.flow_id} has no node {', '.join(missing[:5])}")
+            raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
         reading = [
             calls.node_of_row(ref.home.prefix, name, row, GONE if ref.path == "portable" else "")
             for name, row in zip(part, rows, strict=True)

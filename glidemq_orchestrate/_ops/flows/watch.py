@@ -146,7 +146,9 @@ def _wait(watch: Watch) -> Op[list[str] | None]:
     now_ms = watch.clock.monotonic_ms()
     until = watch.due_ms if watch.deadline is None else min(watch.due_ms, watch.deadline)
     if until <= now_ms:
-        raise WaitTimeout(f"flow {watch.ref.flow_id} has not ended in time; continue after the last position")
+        raise WaitTimeout(
+            f"flow {watch.ref.public_id} has not ended in time; continue after the last position"
+        )
     # In one trip: the server answers the calls after the read once the read has ended.
     todo: list[Call[Any]] = [calls.read_streams(watch.streams, until - now_ms)]
     todo += map(event_calls.first_event, watch.streams)

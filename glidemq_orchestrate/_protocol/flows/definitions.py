@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate._protocol.call import Call, command, function
+from glidemq_orchestrate._protocol.flows.nodes import read_row
 from glidemq_orchestrate._protocol.flows.portable.node_jobs import KEEPING
 from glidemq_orchestrate.flows.checked import canonical
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import number
 
+PAGE: Final = 50  # each with up to 1 MiB of data
 POLICIES: Final = ("gmo:rule", "gmo:on_failure", "gmo:queue_timeout", "gmo:edge")
 
 
@@ -91,6 +93,41 @@ def work(queue: QueueKeys, job_id: str) -> Call[Work | None]:
 
     fields = ("data", "opts", "maxAttempts", "priority", "gmo:placed", "gmo:grown", *POLICIES)
     return command("HMGET", queue.job(job_id), *fields, decode=decode)
+
+
+class Ran(NamedTuple):
+    """What a flow of the staged path has of a node: its row, how it has run, and what it does.
+
+    Attributes:
+        row: Rank, queue, job id, job and dependencies.
+        state: Of its job, or ``skipped``; '' if the job was removed.
+        grown_by: The id of the job that added it to the flow, or of an addition from outside, or ''.
+        definition: None if the job was removed; without the policies of single dependencies.
+    """
+
+    row: list[Any]
+    state: str
+    grown_by: str
+    definition: Definition | None
+
+
+def ran(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Ran]]]:
+    """A page of the nodes of a flow by name: the next cursor (``0`` at the end) and what it has of them."""
+    fields = ("state", "gmo:skipped", "gmo:grown", "data", "opts", *POLICIES)
+
+    def decode(reply: Any) -> tuple[str, dict[str, Ran]]:
+        found: dict[str, Ran] = {}
+        for name, text, *job in replies.rows(2 + len(fields))(reply[1:]):
+            state, skipped, grown, data, options, *policies = job
+            row = read_row(text)
+            if row is None:
+                continue
+            own = {policy: text for policy, text in zip(POLICIES, policies, strict=True) if text}
+            known = Definition(canonical(data), settled_options(options, "staged"), own) if options else None
+            found[name] = Ran([*row[:4], *row[4]], "skipped" if skipped else state, grown, known)
+        return replies.text(reply[0]), found
+
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
 
 
 def edges(queue: QueueKeys, job_id: str, refs: Sequence[str]) -> Call[list[str]]:

@@ -132,8 +132,3 @@ def _all_known(rows: Iterable[tuple[str, str | None]]) -> dict[str, KnownNode]:
 def job_state(queue: QueueKeys, job_id: str) -> Call[str]:
     """The state of a job; '' for a missing job."""
     return job_hash.get(queue, job_id, "state", lambda reply: reply or "")
-
-
-def grown_by(queue: QueueKeys, job_id: str) -> Call[str]:
-    """The id of the job that added a node to its flow; of one from outside an id of no job."""
-    return command("HGET", queue.job(job_id), "gmo:grown", decode=lambda reply: str(reply or ""))

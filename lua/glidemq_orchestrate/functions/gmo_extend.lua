@@ -14,7 +14,7 @@ local function extend(keys, args)
   end
   local state = redis.call('HGET', keys[1], 'state')
   if state ~= 'running' and state ~= 'completed' then
-    return redis.error_reply('GMO_FLOW_ENDED flow ' .. header.id .. ' is ' .. state .. ' and cannot be extended')
+    return redis.error_reply('GMO_FLOW_ENDED flow ' .. L.generations.split(header.id) .. ' is ' .. state .. ' and cannot be extended')
   end
   local s = { home = L.record.home(keys[1], header.id), key = keys[1], header = header }
   if redis.call('SISMEMBER', s.key .. ':growing', header.growth) == 1 then

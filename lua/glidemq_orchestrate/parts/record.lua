@@ -72,5 +72,5 @@ end
 
 -- The error reply for a flow without a record.
 function L.record.not_found(flow_id)
-  return redis.error_reply('GMO_FLOW_NOT_FOUND no flow ' .. flow_id .. ' in this queue')
+  return redis.error_reply('GMO_FLOW_NOT_FOUND no flow ' .. L.generations.split(flow_id) .. ' in this queue')
 end

@@ -16,7 +16,8 @@ function L.retain.refusal(key, flow_id)
     return superseded
   end
   if found[2] then
-    return redis.error_reply('GMO_FLOW_EXPIRED the jobs of flow ' .. flow_id .. ' were removed after its retention')
+    return redis.error_reply('GMO_FLOW_EXPIRED the jobs of flow ' .. L.generations.split(flow_id)
+      .. ' were removed after its retention')
   end
 end
 

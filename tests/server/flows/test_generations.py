@@ -423,7 +423,13 @@ class TestRefusals:
     def test_of_the_portable_path(self, hand: Hand) -> None:
         reach, clock = Reach(has_functions=False), SystemClock()
         hand.run(backend.submit("glide", check_flow(diamond()), "f", "attach", clock, reach=reach))
+        assert set(hand.run(generations.plan("glide", "f", check_flow(diamond()))).runs.values()) == {
+            "was waiting",
+            "was waiting-children",
+        }
         spec = check_flow(diamond(b={"data": 1}))
+        with pytest.raises(FlowConflict, match=r"nodes that differ: b \(data\)"):
+            hand.run(generations.plan("glide", "f", spec))
         with pytest.raises(FlowConflict, match=r"nodes that differ: b \(data\)"):
             hand.run(backend.submit("glide", spec, "f", "retry_failed", clock, reach=reach))
         with pytest.raises(FlowConflict, match=r"nodes that differ: b \(data\)"):

@@ -80,7 +80,7 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
             break
         now = clock.monotonic_ms()
         if deadline is not None and now >= deadline:
-            raise WaitTimeout(f"flow {ref.flow_id} is still running after {timeout_ms} ms")
+            raise WaitTimeout(f"flow {ref.public_id} is still running after {timeout_ms} ms")
         rested = now + min(2 * (now - began), MOST_REST_MS)
         until = max(rested, now + POLL_MS)
         if deadline is not None:
@@ -121,7 +121,7 @@ def extend(ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowStat
     del nodes, clock
     yield from living(ref)
     raise ConfigurationError(
-        f"flow {ref.flow_id} cannot be extended: its queues are in several slots of a cluster, or the "
+        f"flow {ref.public_id} cannot be extended: its queues are in several slots of a cluster, or the "
         "server lacks our functions. Submit the nodes as a flow of their own, "
         "or keep all queues of a flow in one slot"
     )
