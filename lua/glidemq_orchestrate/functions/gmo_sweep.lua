@@ -21,11 +21,11 @@ local function first_due(list, upto, now, remove)
   return why, ms
 end
 
--- Removes a slice of an abandoned submission. Returns the id of the flow if nothing is left, else ''.
+-- Removes a slice of an abandoned submission. Returns the id of the flow if nothing is left of it, else ''.
 local function discard_abandoned(home, flow_id)
   local key = L.record.key(home, flow_id)
   if redis.call('HGET', key, 'state') == 'staging' then
-    return L.retain.discard(key, home, flow_id) == 0 and flow_id or ''
+    return L.retain.discard(key, home, flow_id) == 0 and (L.generations.split(flow_id)) or ''
   end
   redis.call('ZREM', home .. 'gmo:staging', flow_id)
   return ''

@@ -182,6 +182,7 @@ function L.generations.follow(flow, key, before, now)
     L.index.removed(flow.home, before)
     redis.call('HSETNX', L.record.key(flow.home, before), 'expired_at', now)
     redis.call('ZADD', flow.home .. 'gmo:expiring', now, before)
+    L.settle.end_if_done(flow, key, now) -- when all nodes were carried over
   end
   return left + 1
 end

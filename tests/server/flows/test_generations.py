@@ -125,6 +125,14 @@ class TestCarryingOver:
         assert (outcome.status.name, outcome.status.home, flow.home) == ("other", "etl", "etl")
         assert [one.generation for one in broken.list(label=("a", "b"))] == [1]
 
+    def test_where_nothing_is_left_to_run_it_has_completed(self, broken: FlowProducer, work: Work) -> None:
+        nodes = [one for one in diamond().nodes if one.name not in "bd"]
+        flow = broken.submit(FlowSpec("n", nodes), flow_id="f", on_existing="retry_failed")
+        assert flow.wait(timeout=LONG).results == {name: f"{name}!" for name in "ace"}
+        assert work.ran == []
+        assert flow.restart() == "running"
+        assert flow.wait(timeout=LONG).status.completed == 3
+
     def test_many_nodes_and_wide_ones(self, flows: FlowProducer, work: Work) -> None:
         names = [f"n{n}" for n in range(1_200)]
         nodes = [node("a"), *(node(name, "a") for name in names), node("end", *names)]
@@ -375,6 +383,29 @@ def test_a_beginning_that_died_after_any_call_is_completed_by_a_repeat(
     assert flow.wait(timeout=LONG).status.completed == 5
     assert flow.generation == 1
     assert sorted(work.ran) == list("abcde" if on_existing == "restart" else "bd")
+
+
+@pytest.mark.parametrize("on_existing", ["restart", "retry_failed"])
+def test_a_beginning_that_is_given_up_leaves_nothing(
+    broken: FlowProducer, hand: Hand, on_existing: Any, redis_client: Any
+) -> None:
+    class Later(SystemClock):
+        def now_ms(self) -> int:
+            return super().now_ms() + 16 * 60_000
+
+    def of_next() -> list[str]:
+        return [key for key in redis_client.keys("*") if "f{1." in key or "f@1." in key]
+
+    nodes = [*diamond(b={"data": 1}).nodes, *(node(f"n{n}", "a") for n in range(60))]
+    making = backend.submit("glide", check_flow(FlowSpec("n", nodes)), "f", on_existing, SystemClock())
+    hand.run_until(making, 8)
+    assert len(of_next()) > 40
+    while hand.run(index.sweep([ETL], Later())):
+        pass
+    assert of_next() == []
+    assert [one.generation for one in broken.list()] == [0]
+    assert broken.get("f").status().state == "failed"
+    assert redis_client.smembers("glide:{etl}:parents:f~a") == {"glide:{etl}:f~b", "glide:{etl}:f~c"}
 
 
 def test_two_who_mend_differently_begin_one_after_the_other(
