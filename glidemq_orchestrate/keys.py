@@ -158,9 +158,8 @@ def flow_home(prefix: str, flow_id: str) -> str:
 def generation_id(flow_id: str, number: int, origin: str) -> str:
     """The id under which a generation of a flow is stored: the id of the flow itself for number 0.
 
-    ``origin`` is what began it, such as a request and a digest: whoever repeats that finds the same id, and
-    two callers who begin a generation of the same number for different reasons stage it apart. No id of a
-    user has a brace.
+    ``origin`` says what is staged for whom: whoever repeats a beginning finds the same id, and two callers
+    who begin a generation of the same number differently stage it apart. No id of a user has a brace.
     """
     if not number:
         return flow_id

@@ -8,6 +8,7 @@ home queue advances.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -119,7 +120,7 @@ def restart(ref: FlowRef, request: str, clock: Clock) -> Op[FlowRef]:
 
 def _begin(ref: FlowRef, flow: CheckedFlow, before: calls.Before, clock: Clock) -> Op[FlowRef | None]:
     """Stage the next generation and begin it; None if the current one is another one now."""
-    new = _next(ref, flow, before.how)
+    new = _next(ref, flow, before)
     try:
         yield from staged.begin(new, replace(flow, home=ref.home.queue), before, clock)
     except GenerationTaken:
@@ -131,9 +132,9 @@ def _taken(ref: FlowRef) -> GenerationTaken:
     return GenerationTaken(f"other callers kept changing flow {ref.public_id}")
 
 
-def _next(ref: FlowRef, flow: CheckedFlow, how: str) -> FlowRef:
-    """The next generation: the same for a repeat, and while it is staged another one for everybody else."""
-    origin = f"{how}\n{flow.request}\n{flow.digest}"
+def _next(ref: FlowRef, flow: CheckedFlow, before: calls.Before) -> FlowRef:
+    """The next generation: the same for a repeat that stages the same, else another one."""
+    origin = json.dumps([before.how, before.extensions, flow.request, flow.digest, sorted(flow.carried)])
     return replace(ref, flow_id=generation_id(ref.public_id, ref.generation + 1, origin))
 
 

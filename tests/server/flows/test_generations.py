@@ -385,6 +385,27 @@ def test_a_beginning_that_died_after_any_call_is_completed_by_a_repeat(
     assert sorted(work.ran) == list("abcde" if on_existing == "restart" else "bd")
 
 
+@pytest.mark.parametrize("calls", range(5, 11))
+def test_what_completes_between_a_kill_and_the_repeat_is_kept_too(
+    flows: FlowProducer, work: Work, hand: Hand, eventually: Eventually, calls: int
+) -> None:
+    work.held |= {"a": threading.Event(), "e": threading.Event()}
+    flow = flows.submit(diamond(), flow_id="f")
+    eventually(lambda: sorted(work.ran) == ["a", "e"])
+    mended = check_flow(diamond(b={"data": 1}))
+    hand.run_until(backend.submit("glide", mended, "f", "retry_failed", SystemClock()), calls)
+    if calls < 9:  # the next generation has not begun
+        work.held["a"].set()
+        eventually(lambda: flow.node("c").state == "completed")
+    hand.run(backend.submit("glide", mended, "f", "retry_failed", SystemClock()))
+    for event in work.held.values():
+        event.set()
+    outcome = flows.get("f").wait(timeout=LONG)
+    assert (outcome.status.completed, outcome.status.total) == (5, 5)
+    assert outcome.results == {name: f"{name}!" for name in "abcde"}
+    assert work.ran.count("a") == (1 if calls < 9 else 2)
+
+
 @pytest.mark.parametrize("on_existing", ["restart", "retry_failed"])
 def test_a_beginning_that_is_given_up_leaves_nothing(
     broken: FlowProducer, hand: Hand, on_existing: Any, redis_client: Any
