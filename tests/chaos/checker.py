@@ -26,6 +26,17 @@ EARLY: Final = {Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS}
 """Rules that do not wait for every dependency."""
 
 
+def is_again_in_place(planned: FlowPlan, found: Mapping[str, NodeStatus]) -> bool:
+    """Whether the jobs of a flow that is restarted run again, as on the portable path."""
+    return planned.action == "restart" and not any("@" in node.job_id for node in found.values())
+
+
+def generation_of(job_id: str) -> tuple[str, str]:
+    """The flow and the node of a job of any generation."""
+    stored, _, node = job_id.partition("~")
+    return stored.partition("@")[0], node
+
+
 class Checker:
     """Finds what does not hold.
 
@@ -108,8 +119,10 @@ class Checker:
             yield from self._lost("ends of flows", f"ended as {waited}, and is {status.state} now")
         for name, node in found.items():
             yield from (f"{name}: {problem}" for problem in self._node(planned, node, found, results))
-            if planned.action != "restart" and (result := results.get(name)):
+            if not is_again_in_place(planned, found) and (result := results.get(name)):
                 yield from self._superseded(node.queue, node.job_id, result["run"])
+        if planned.action == "restart":
+            yield from self._of_older_generations(planned, found)
 
     def _excuses(self, planned: FlowPlan, found: Mapping[str, NodeStatus]) -> Excuses:
         """The nodes that may end otherwise than planned."""
@@ -182,10 +195,8 @@ class Checker:
     def _node(
         self, planned: FlowPlan, node: NodeStatus, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
     ) -> Iterator[str]:
-        again = (planned.action == "restart") + len(self._book.emptied)
-        place, unfenced = (node.queue, node.job_id), self._book.unfenced
-        if (times := self._book.accepted[place]) > 1 + again and place not in unfenced:
-            yield from self._lost("results", f"accepted {times} times", times - 1 - again)
+        is_in_place = is_again_in_place(planned, found)
+        yield from self._accepted((node.queue, node.job_id), runs=1 + is_in_place)
         if node.state is not JobState.COMPLETED:
             return
         result = results.get(node.name)
@@ -197,8 +208,21 @@ class Checker:
         value = value_of(node.name, {name: self._book.ends.get(run) for name, run in given.items()})
         if result["value"] != value:
             yield "has a wrong result"
-        if planned.action != "restart" or result["run"] not in unfenced.runs:
+        if not is_in_place or result["run"] not in self._book.unfenced.runs:
             yield from self._given(planned, node, found, results, begin)
+
+    def _accepted(self, place: tuple[str, str], *, runs: int = 1) -> Iterator[str]:
+        """The end of a job is accepted once in each of its runs, and once more each time that all is lost."""
+        times, allowed = self._book.accepted[place], runs + len(self._book.emptied)
+        if times > allowed and place not in self._book.unfenced:
+            yield from self._lost("results", f"accepted {times} times", times - allowed)
+
+    def _of_older_generations(self, planned: FlowPlan, found: Mapping[str, NodeStatus]) -> Iterator[str]:
+        """The same for the jobs that the flow no longer has, as it was restarted."""
+        current = {(node.queue, node.job_id) for node in found.values()}
+        for queue, job_id in [place for place in self._book.accepted if place not in current]:
+            if generation_of(job_id)[0] == planned.flow_id:
+                yield from (f"{job_id}: {problem}" for problem in self._accepted((queue, job_id)))
 
     def _given(
         self,
@@ -278,7 +302,7 @@ class Checker:
         keys = {one.job_id: one.key for one in self._plan.plain}
         since: dict[str, int] = {}
         for (where, job_id), at in self._book.unfenced.items():
-            flow_id, _, node = job_id.partition("~")
+            flow_id, node = generation_of(job_id)
             flow = self._plan.by_id.get(flow_id)
             key = flow.all_steps[node].ordering if flow else keys.get(job_id)
             if where == queue and key:

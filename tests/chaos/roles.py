@@ -35,6 +35,7 @@ from glidemq_orchestrate.errors import (
     FlowNotFound,
     InvalidJob,
     LibraryVersionMismatch,
+    Superseded,
     TransportError,
     WaitTimeout,
 )
@@ -175,7 +176,8 @@ def waiter(world: World, ledger: Ledger, number: int) -> None:
     with FlowProducer(world.url_for(number)) as flows:
         while left := [flow for flow in left if flow.flow_id not in forgotten.flows()]:
             for flow in left[:]:
-                with contextlib.suppress(FlowNotFound, WaitTimeout, TransportError):
+                # Superseded: it was restarted, and is waited for again.
+                with contextlib.suppress(FlowNotFound, WaitTimeout, TransportError, Superseded):
                     outcome = flows.get(flow.flow_id).wait(timeout=timedelta(seconds=0.5))
                     ledger.write("waited", flow=flow.flow_id, state=outcome.status.state)
                     left.remove(flow)
@@ -189,7 +191,8 @@ def steerer(world: World, ledger: Ledger, number: int) -> None:
     with FlowProducer(world.url_for(number)) as flows:
         while left := [flow for flow in left if flow.flow_id not in forgotten.flows()]:
             for flow in left[:]:
-                with contextlib.suppress(FlowNotFound, TransportError):
+                # Superseded: a process that was killed had restarted it.
+                with contextlib.suppress(FlowNotFound, TransportError, Superseded):
                     if (state := _steer(world, flows.get(flow.flow_id), flow)) is not None:
                         ledger.write("steered", flow=flow.flow_id, action=flow.action, state=state)
                         left.remove(flow)

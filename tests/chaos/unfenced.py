@@ -15,8 +15,8 @@ Of an unfenced job, and of no other, may not be promised
 - that its ordering key holds: what ends twice frees two places (S9). So that is not promised of the jobs of
   the key that begin after it.
 
-In a flow that was restarted, the result in such a report may be of an older generation, which Node workers do
-not know: it need not follow from the results of this one.
+In a flow that was restarted in place, on the portable path, the result in such a report may be of an older
+generation, which Node workers do not know: it need not follow from the results of this one.
 
 Everything else must hold, also of these: the flow ends, its counts agree with its nodes, nothing stays
 active, and no place is taken.
