@@ -2,7 +2,7 @@
 -- KEYS  1 flow hash
 -- ARGS  1 now_ms   2 flow id
 -- REPLY state of the flow afterwards (running, or completed if there was nothing to run)
--- ERROR GMO_FLOW_NOT_FOUND, GMO_FLOW_EXPIRED (only its tombstone is left)
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED, GMO_FLOW_EXPIRED (only its tombstone is left)
 -- EFFECTS on a failed or cancelled flow: running, mark, a first slice of the work. Else nothing; nor if nodes are
 --   missing because it was cancelled while it was being staged.
 -- EVENT flow.retried {flowId} on the events stream of the home queue

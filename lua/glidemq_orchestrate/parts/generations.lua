@@ -94,19 +94,16 @@ end
 
 -- Lets the records of all generations end after `ms`, or keeps them if that is nil: a flow that had expired runs again.
 function L.generations.expire(home, stored, ms)
-  local key = L.generations.key(home, stored)
-  for _, generation in ipairs((entries(key, 2 * MOST))) do
-    local record = L.record.key(home, generation.id)
-    if ms then
-      redis.call('PEXPIRE', record, ms, 'NX')
-    else
-      redis.call('PERSIST', record)
-    end
+  local keys = { L.generations.key(home, stored) }
+  for _, generation in ipairs((entries(keys[1], 2 * MOST))) do
+    keys[#keys + 1] = L.record.key(home, generation.id)
   end
-  if ms then
-    redis.call('PEXPIRE', key, ms, 'NX')
-  else
-    redis.call('PERSIST', key)
+  for _, key in ipairs(keys) do
+    if ms then
+      redis.call('PEXPIRE', key, ms, 'NX')
+    else
+      redis.call('PERSIST', key)
+    end
   end
 end
 
