@@ -2,13 +2,13 @@ from glidemq_orchestrate._ops.events import Event as Event
 from glidemq_orchestrate._ops.events import EventFilter as EventFilter
 from glidemq_orchestrate._ops.events import EventKind as EventKind
 from glidemq_orchestrate._ops.queue.adding import NewJob as NewJob
+from glidemq_orchestrate.clients.async_flow import AsyncFlow as AsyncFlow
 from glidemq_orchestrate.clients.broadcast import AsyncBroadcast as AsyncBroadcast
 from glidemq_orchestrate.clients.broadcast import Broadcast as Broadcast
 from glidemq_orchestrate.clients.events import AsyncEventReader as AsyncEventReader
 from glidemq_orchestrate.clients.events import EventReader as EventReader
-from glidemq_orchestrate.clients.producer import AsyncFlow as AsyncFlow
+from glidemq_orchestrate.clients.flow import Flow as Flow
 from glidemq_orchestrate.clients.producer import AsyncFlowProducer as AsyncFlowProducer
-from glidemq_orchestrate.clients.producer import Flow as Flow
 from glidemq_orchestrate.clients.producer import FlowProducer as FlowProducer
 from glidemq_orchestrate.clients.queue import AsyncQueue as AsyncQueue
 from glidemq_orchestrate.clients.queue import AsyncQueues as AsyncQueues

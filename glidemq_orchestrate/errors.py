@@ -42,6 +42,8 @@ succeed later unchanged; ``code`` is the server's error code, where one exists.
         FlowIncomplete
         NodeExists
         NodeNotFound
+        NodeNotEnded
+        NodeNotRepeatable
         LeaseLost
         SchedulerNotFound
         SchedulerBusy
@@ -282,7 +284,7 @@ class GenerationTaken(StateError):
 
 
 class FlowEnded(StateError):
-    """The flow has failed or was cancelled, and nothing can be added to it. Retry it first."""
+    """The flow has failed or was cancelled, or is about to: nothing of it can be changed. Retry it first."""
 
 
 class FlowIncomplete(StateError):
@@ -297,6 +299,17 @@ class NodeExists(StateError):
 
 class NodeNotFound(StateError):
     """The flow has no node of this name."""
+
+
+class NodeNotEnded(StateError):
+    """Only a node that has ended can run again. Nothing was changed."""
+
+
+class NodeNotRepeatable(StateError):
+    """The node cannot run again by itself: its job was removed, or it has added nodes. Restart the flow.
+
+    Nothing was changed.
+    """
 
 
 class LeaseLost(StateError):

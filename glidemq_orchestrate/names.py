@@ -84,6 +84,15 @@ SERVICE: Final = NameRule("service of the sentinels", is_plain=True)
 PREFIX: Final = NameRule("prefix", marks="{}")
 
 
+def check_request(request: str) -> str:
+    """Return the token of whoever asks for a change, if it is valid; '' is none.
+
+    Raises:
+        ConfigurationError: It is too long, or has control characters.
+    """
+    return REQUEST.check(request) if request else ""
+
+
 def shown(name: object) -> str:
     """A name as errors show it: quoted, and cut where it is long."""
     if not isinstance(name, str):

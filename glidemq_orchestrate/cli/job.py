@@ -17,13 +17,13 @@ from glidemq_orchestrate.cli.shell import (
     Url,
     as_json_value,
     console,
+    read_json,
     reports_errors,
     say,
     say_json,
     seconds,
 )
 from glidemq_orchestrate.clients.queue import Queue
-from glidemq_orchestrate.errors import EncodeError
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.options import JobOptions
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
@@ -50,10 +50,7 @@ def job_add(
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
     """Add a job and print its id."""
-    try:
-        value = json.loads(data)
-    except ValueError as exc:
-        raise EncodeError("--data is not valid JSON", where="data") from exc
+    value = read_json(data, "data")
     options = JobOptions(attempts=attempts, priority=priority, delay=timedelta(seconds=delay), job_id=job_id)
     with Queue(queue, url, prefix=prefix) as client:
         say(client.add(name, value, options=options))

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Final, NoReturn, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 
@@ -22,6 +22,7 @@ from glidemq_orchestrate.cli.terminal import SafeConsole, SafeFormatter, printab
 from glidemq_orchestrate.errors import (
     CodecError,
     ConfigurationError,
+    EncodeError,
     GlideMQError,
     InvalidFlow,
     InvalidJob,
@@ -101,6 +102,18 @@ def say(text: str, *, lines: bool = False, end: str = "\n") -> None:
 def say_json(value: object, *, indent: int | None = 2) -> None:
     """Print a JSON document unchanged: control characters are escaped by JSON itself."""
     typer.echo(json.dumps(value, default=as_json_value, indent=indent))
+
+
+def read_json(text: str, option: str) -> Any:
+    """The value of an option that is JSON.
+
+    Raises:
+        EncodeError: It is not.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise EncodeError(f"--{option} is not valid JSON", where=option) from exc
 
 
 def as_json_value(value: object) -> object:

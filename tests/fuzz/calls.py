@@ -33,6 +33,7 @@ GOOD: Final[dict[str, Any]] = {
     "delayed": True,
     "duration": MOMENT,
     "end": None,
+    "error": "",
     "exclude_data": True,
     "fields": {"a": "b"},
     "flow_id": "f1",
@@ -73,6 +74,10 @@ GOOD: Final[dict[str, Any]] = {
     "tokens": 5,
     "usage": gmo.Usage("m", tokens={"in": 1}),
     "extend": True,
+    "dependents": True,
+    "node": "a",
+    "pattern": "",
+    "result": DATA,
 }
 GOOD_OF: Final[dict[tuple[str, str, str], Any]] = {
     ("queue", "set_global_rate_limit", "limit"): gmo.RateLimit(1, timedelta(seconds=1)),
@@ -90,6 +95,12 @@ GOOD_OF: Final[dict[tuple[str, str, str], Any]] = {
     ("flows", "submit", "flow_id"): "f3",
     ("done", "node", "name"): "a",
     ("open", "node", "name"): "a",
+    **{
+        (flow, method, name): good
+        for flow in ("done", "open", "later_open")
+        for method in ("rerun", "cancel_node", "complete_node", "skip_node")
+        for name, good in (("nodes", ()), ("state", ""))
+    },
 }
 UNUSED: Final = {"close", "handler"}
 

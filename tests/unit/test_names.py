@@ -29,7 +29,7 @@ from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.queue import adding as queue_ops
 from glidemq_orchestrate._ops.queue import admin, jobs, schedulers
 from glidemq_orchestrate._ops.queue.adding import NewJob
-from glidemq_orchestrate.clients.producer import Flow
+from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.errors import ConfigurationError, GlideMQError, InvalidFlow, InvalidJob
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys, check_flow_id, check_job_id

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import typer
 
+from glidemq_orchestrate.cli.flow.by_hand import cancel_node, complete_node, skip_node
 from glidemq_orchestrate.cli.flow.cancel import cancel
 from glidemq_orchestrate.cli.flow.graph import graph
 from glidemq_orchestrate.cli.flow.history import history
 from glidemq_orchestrate.cli.flow.list import list_
 from glidemq_orchestrate.cli.flow.node import node
 from glidemq_orchestrate.cli.flow.options import EXIT_CODES
-from glidemq_orchestrate.cli.flow.rerun import restart, retry
+from glidemq_orchestrate.cli.flow.rerun import rerun, restart, retry
 from glidemq_orchestrate.cli.flow.schema import schema
 from glidemq_orchestrate.cli.flow.show import show
 from glidemq_orchestrate.cli.flow.submit import submit
@@ -28,6 +29,10 @@ flow_app.command("list")(list_)
 flow_app.command()(cancel)
 flow_app.command(epilog=EXIT_CODES)(retry)
 flow_app.command(epilog=EXIT_CODES)(restart)
+flow_app.command(epilog=EXIT_CODES)(rerun)
+flow_app.command("cancel-node")(cancel_node)
+flow_app.command("complete-node")(complete_node)
+flow_app.command("skip-node")(skip_node)
 flow_app.command()(history)
 flow_app.command()(graph)
 flow_app.command()(node)

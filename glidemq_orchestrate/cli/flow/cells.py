@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from glidemq_orchestrate.cli.shell import as_json_value
 from glidemq_orchestrate.flows.spec import FlowStatus
+
+NAMED: Final = 20
 
 
 def status_json(status: FlowStatus) -> dict[str, Any]:
     """The status of a flow for ``--json``."""
     return {name: value for name, value in asdict(status).items() if name != "stored_as"}
+
+
+def named(what: str, names: Sequence[str]) -> str:
+    """A line that says what became of nodes."""
+    if not names:
+        return "Nothing was changed."
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return f"{what}: {', '.join(names[:NAMED])}{more}"
 
 
 def short(value: Any, most: int | None) -> str:

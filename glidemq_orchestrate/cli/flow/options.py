@@ -29,6 +29,19 @@ Request = Annotated[
     str,
     typer.Option(metavar="TEXT", help="Who asks: restarts with the same text begin one generation only."),
 ]
+Nodes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NODE]...", help="The nodes; or choose them by options."),
+]
+Pattern = Annotated[
+    str,
+    typer.Option(metavar="TEXT", help="Every node whose name matches this pattern: 'clean-*'."),
+]
+State = Annotated[str, typer.Option(help="Every node in this state, such as failed.")]
+Error = Annotated[
+    str,
+    typer.Option(metavar="TEXT", help="Every node that failed for a reason that matches this pattern."),
+]
 Wait = Annotated[bool, typer.Option(help="Wait until the flow has ended; the exit code says how it ended.")]
 Watch = Annotated[bool, typer.Option(help="In a terminal, show the flow live while waiting.")]
 Timeout = Annotated[

@@ -1,10 +1,25 @@
-"""``glidemq flow retry`` and ``glidemq flow restart``."""
+"""``glidemq flow retry``, ``glidemq flow restart`` and ``glidemq flow rerun``."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
+from glidemq_orchestrate.cli.flow.cells import named
 from glidemq_orchestrate.cli.flow.follow import show_or_follow
-from glidemq_orchestrate.cli.flow.options import FlowIdArgument, Request, Timeout, Wait, Watch
-from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
+from glidemq_orchestrate.cli.flow.options import (
+    Error,
+    FlowIdArgument,
+    Nodes,
+    Pattern,
+    Request,
+    State,
+    Timeout,
+    Wait,
+    Watch,
+)
+from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors, say
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
@@ -44,4 +59,43 @@ def restart(
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
         flow.restart(request=request)
+        show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
+
+
+@reports_errors
+def rerun(
+    flow_id: FlowIdArgument,
+    nodes: Nodes = None,
+    url: Url = None,
+    pattern: Pattern = "",
+    state: State = "",
+    error: Error = "",
+    only: Annotated[
+        bool, typer.Option("--only", help="Only these nodes, not those that follow them.")
+    ] = False,
+    wait: Wait = True,
+    watch: Watch = True,
+    timeout: Timeout = None,
+    request: Annotated[
+        str, typer.Option(metavar="TEXT", help="Who asks: with the same text a repeat changes nothing.")
+    ] = "",
+    prefix: Prefix = DEFAULT_PREFIX,
+    as_json: AsJson = False,
+) -> None:
+    """Run nodes again that have ended, with all nodes that follow them; also while the flow runs.
+
+    glidemq flow rerun FLOW_ID clean-3 load, or: glidemq flow rerun FLOW_ID --error '*timed out*'.
+    """
+    with FlowProducer(url, prefix=prefix) as flows:
+        flow = flows.get(flow_id)
+        changed = flow.rerun(
+            nodes=nodes or (),
+            pattern=pattern,
+            state=state,
+            error=error,
+            dependents=not only,
+            request=request,
+        )
+        if not as_json:
+            say(named("Run again", changed))
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)

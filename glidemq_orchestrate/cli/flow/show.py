@@ -9,7 +9,8 @@ from glidemq_orchestrate.cli.flow.cells import status_json
 from glidemq_orchestrate.cli.flow.options import FlowIdArgument
 from glidemq_orchestrate.cli.flow.view import flow_view
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, console, reports_errors, say_json
-from glidemq_orchestrate.clients.producer import Flow, FlowProducer
+from glidemq_orchestrate.clients.flow import Flow
+from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 

@@ -78,7 +78,7 @@ local function fail_revoked(prefix, job_id, now)
   if not flow then
     return 0
   end
-  L.settle.fail_and_notify(flow, prefix .. job_id, 'revoked', now)
+  L.end_nodes.fail_and_notify(flow, prefix .. job_id, 'revoked', now)
   return L.open_nodes.REVOKED
 end
 

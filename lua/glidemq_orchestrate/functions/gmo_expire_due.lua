@@ -40,7 +40,7 @@ local function end_node(ref, now)
   local queue = prefix:match('{(.*)}:$')
   local reason = 'queue timeout: no worker of queue ' .. queue .. ' began it within ' .. seconds(job[3])
     .. (job[4] and ': ' .. job[4] or '')
-  L.settle.fail_and_notify(flow, ref, reason, now)
+  L.end_nodes.fail_and_notify(flow, ref, reason, now)
   L.dead_letters.note(prefix, job_id, now)
   L.advance.slice(flow.home, flow.id, now)
 end

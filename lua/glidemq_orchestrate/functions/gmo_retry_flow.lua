@@ -6,9 +6,18 @@
 -- EFFECTS on a failed or cancelled flow: running, mark, a first slice of the work. Else nothing; nor if nodes are
 --   missing because it was cancelled while it was being staged.
 -- EVENT flow.retried {flowId} on the events stream of the home queue
+local AGAIN = { failed = true, cancelled = true }
+
 local function retry_flow(keys, args)
-  return L.begin_again.refusal(keys, args, { failed = true, cancelled = true })
-    or L.begin_again.start(keys, args, 'retry', '1', 'flow.retried')
+  local state = redis.call('HGET', keys[1], 'state')
+  if state and not AGAIN[state] then
+    return L.generations.refusal(keys[1], args[2]) or state
+  end
+  local refused = L.begin_again.refusal(keys[1], args[2])
+  if refused then
+    return refused.err:find('^GMO_FLOW_INCOMPLETE') and state or refused
+  end
+  return L.begin_again.start(keys[1], args[2], 'failed', tonumber(args[1]))
 end
 
 redis.register_function { function_name = 'gmo_retry_flow', callback = retry_flow, flags = { 'allow-oom' } }

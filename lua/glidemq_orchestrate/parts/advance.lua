@@ -27,7 +27,7 @@ local function abort_open(flow, key, now)
     local prefix, job_id = L.record.split(ref)
     if not keep_end(ref, now) then
       redis.call('HSET', prefix .. 'job:' .. job_id, 'revoked', '1')
-      L.settle.fail_node(flow, ref, reason, now)
+      L.end_nodes.fail(flow, ref, reason, now)
     end
   end
   L.settle.end_if_done(flow, key, now) -- also a flow that was about to run again, with no node open yet
@@ -51,7 +51,7 @@ local function end_blocked(home, flow_id, key, now)
       edges = edges + math.min(redis.call('SCARD', prefix .. 'parents:' .. job_id), SLICE)
       L.dependents.notify(flow, prefix, job_id, now,
         { outcome = ends_as, cause = is_skipped and flow.node or cause, on_failure = flow.on_failure })
-      local finish = is_skipped and L.settle.skip_node or L.settle.fail_node
+      local finish = is_skipped and L.end_nodes.skip or L.end_nodes.fail
       finish(flow, ref, 'upstream ' .. outcome .. ': ' .. cause, now)
     end
   end
@@ -80,7 +80,7 @@ local function work(flow, key, now)
   elseif marks[2] then
     return abort_open(flow, key, now)
   elseif marks[3] then
-    return L.rerun.slice(flow, key, now)
+    return L.rerun.slice(flow, key, marks[3], now)
   end
   local unnotified, unready = L.dependents.continue(flow, key, now), release_ready(flow, key, now)
   return unnotified + unready + end_blocked(flow.home, flow.id, key, now)

@@ -2,7 +2,8 @@
 -- A notified one moves from glide-mq's `parents` of the node to the set <prefix>gmo:notified:<job id>, and all move back
 -- when none is left: the rest of the work is in the sets, and any server process can continue.
 -- Rows of <flow>:notifying: "<pass>\n<outcome>\n<cause>\n<on_failure>", pass `notify`, or `back` while all move back
--- first because notifying starts again, or `end` when all are notified.
+-- first because notifying starts again, or `end` when all are notified. Outcome `again`: they forget the node's end, and
+-- with the cause `follow` run again too.
 L.dependents = {}
 local SLICE, BACK_SLICE = 50, 500
 
@@ -72,7 +73,7 @@ local function notify_some(flow, key, ref, notice, now)
   local parents, notified = prefix .. 'parents:' .. job_id, {}
   for _, dependent in ipairs(redis.call('SPOP', parents, SLICE)) do
     if notice.outcome == 'again' then
-      L.rules.forget(ref, dependent)
+      L.rerun.forget(flow, key, ref, dependent, notice.cause == 'follow')
     else
       L.release.notify(flow, key, ref, dependent, notice, now)
     end

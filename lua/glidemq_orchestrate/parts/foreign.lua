@@ -39,15 +39,30 @@ local function fail_again(prefix, job_id, state, now)
   return SETTLED
 end
 
+-- Lets a node run that a Node worker has ended after it was taken from that worker, and before it was started again: its
+-- job has ended and was never active. Returns whether that is so.
+local function refuse_late(flow, ref, withdrawn, processed_on, now)
+  if not withdrawn or (processed_on and processed_on ~= '') then
+    return false
+  end
+  local key = L.record.key(flow.home, flow.id)
+  redis.call('SADD', key .. ':again', 'follow\n' .. ref)
+  L.begin_again.start(key, flow.id, 'again', now)
+  return true
+end
+
 -- Settles the node of an ended job. Returns the cost (0 = nothing to settle), the flow, and its id or '' as job_failed.
 function L.foreign.settle(prefix, job_id, now)
-  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:flow', 'state', 'failedReason', 'gmo:end')
+  local job = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:flow', 'state', 'failedReason', 'gmo:end',
+    'gmo:withdrawn', 'processedOn')
   if not job[1] or (job[2] ~= 'completed' and job[2] ~= 'failed') then
     return 0
   end
   local flow, ref = L.record.of_job(prefix, job_id), prefix .. job_id
   if not flow or redis.call('SISMEMBER', L.record.key(flow.home, flow.id) .. ':open', ref) == 0 then
     return job[4] and fail_again(prefix, job_id, job[2], now) or 0
+  elseif refuse_late(flow, ref, job[5], job[6], now) then
+    return WIDEST
   end
   local dependents = redis.call('SCARD', prefix .. 'parents:' .. job_id)
   local cost = SETTLED + EDGE * math.min(dependents, WIDEST)

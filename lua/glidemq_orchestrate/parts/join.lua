@@ -140,6 +140,7 @@ function L.grow.commit(flow, prefix, job_id, now)
     return nil
   end
   L.grow.begin(flow, job_id, meta[2])
+  redis.call('HSET', L.record.key(flow.home, flow.id), 'grown', '1')
   local table_key = L.grow.key(flow.home, job_id)
   local edges = redis.call('LLEN', table_key .. ':held') + redis.call('LLEN', table_key .. ':edges')
   if redis.call('HLEN', table_key) <= SLICE and edges <= EDGE_SLICE then

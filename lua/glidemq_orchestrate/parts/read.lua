@@ -25,9 +25,9 @@ end
 
 -- A function that returns whether a node still holds the results of the previous run: it is yet to be reset.
 local function leftovers(key)
-  local is_retried = redis.call('HGET', key, 'retry')
+  local mark = redis.call('HGET', key, 'retry')
   return function(ref)
-    return is_retried and redis.call('SISMEMBER', key .. ':failed', ref) == 1
+    return mark and L.rerun.is_due(key, ref, mark)
   end
 end
 

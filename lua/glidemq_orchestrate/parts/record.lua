@@ -3,11 +3,12 @@
 --                                 skipped ignored (failures that do not count) created_at started_at
 --                                 finished_at retention and deadline (ms) fail_fast expired_at listed (the state in
 --                                 the index) extensions (how many) request (the token of whoever asked for it), and the
---                                 marks cancel (the state it ends in), retry (begin_again.lua), superseded and after (generations.lua)
+--                                 marks cancel (the state it ends in), retry (rerun.lua), grown (nodes have added nodes), superseded and after (generations.lua)
 --   <home>gmo:flow:<id>:nodes     hash: node name -> JSON [rank, queue, job id, job, dependency...]
 --   <home>gmo:flow:<id>:open      set of refs: nodes that have not ended
 --   <home>gmo:flow:<id>:ready     set of refs: nodes to be released
 --   <home>gmo:flow:<id>:failed    set of refs: nodes that a retry runs again: failed, or skipped because of others
+--   <home>gmo:flow:<id>:again, :giving   sets: see rerun.lua
 --   <home>gmo:flow:<id>:blocked   set of "<ref>\n<failed or skipped>\n<outcome>\n<cause>": nodes to be ended as failed
 --                                 or skipped, because a dependency had this outcome, which started at node <cause>
 --   <home>gmo:flow:<id>:order     list of "<node name>\n<ref>" of all nodes, as they joined: see order.lua

@@ -67,7 +67,7 @@ function L.release.node(flow, ref, now, v)
   if v[5] then
     if not place(prefix, job_id, v[2] or '', now) then
       local reason = 'its cost exceeds the capacity of its token bucket'
-      L.settle.fail_and_notify(L.record.of_job(prefix, job_id), ref, reason, now)
+      L.end_nodes.fail_and_notify(L.record.of_job(prefix, job_id), ref, reason, now)
       L.dead_letters.note(prefix, job_id, now)
     end
   elseif delay > 0 then

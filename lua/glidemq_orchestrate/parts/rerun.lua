@@ -1,10 +1,19 @@
--- rerun: a retry. Every node in :failed waits again, and its dependents forget its end, in slices; then the ends of the
--- dependencies that do not run again decide about the reset nodes. Nothing is released before all of them are reset.
+-- rerun: nodes of a flow run again, or get an outcome that no run gives them. What is to be done is in sets, and done in
+-- slices; nothing is released before all of it is done. The mark `retry` of the record says from which sets: `failed`
+-- (a retry) or `again`.
+--   <flow>:failed   set of refs: they run again alone, that is: those that follow keep what they have
+--   <flow>:again    set of "<how>\n<ref>"; how: `alone`; `follow` (all that follow run again too, as far as they have
+--                   begun); `give` (the same, but the node itself is not to run)
+--   <flow>:giving   set of refs: nodes that end with the outcome in their field gmo:given, "<outcome>\n<result or
+--                   reason>", when all that is to forget their end before has done so
 L.rerun = {}
-local SLICE, BUDGET = 50, 250
+local SLICE, BUDGET, SEARCHED = 50, 250, 1000
+local ENDS = { completed = 'complete', skipped = 'skip_for_good', failed = 'fail' }
+local ENDED = { completed = true, failed = true }
 
 -- Takes the end of a node out of the counts of the flow.
-local function uncount(key, v)
+local function uncount(key, ref, v)
+  redis.call('SREM', key .. ':failed', ref)
   if v[1] == 'failed' or v[5] then
     redis.call('HINCRBY', key, 'failed', -1)
     if v[3] == 'ignore' then
@@ -15,48 +24,144 @@ local function uncount(key, v)
   end
 end
 
--- Resets one node, and its dependents forget its end. Returns the cost.
-local function reset(key, ref, now)
+-- Takes an open node from the workers. The late end by a Node worker, which has no token, is to be refused
+-- (gmo:withdrawn, see foreign.lua); and where a Node worker has released the node, its stream entry is not known.
+local function take_back(flow, prefix, job_id, state, token, now)
+  local job_key = prefix .. 'job:' .. job_id
+  if state == 'active' and not token then
+    redis.call('HSET', job_key, 'gmo:withdrawn', '1')
+  elseif state == 'waiting' and redis.call('HEXISTS', job_key, 'gmo:entry') == 0 then
+    L.stream.remove_job(prefix .. 'stream', 'workers', job_id, redis.call('HGET', job_key, 'timestamp'), SEARCHED)
+  end
+  L.end_nodes.withdraw(prefix, job_id, now)
+  L.grow.abandon(flow, job_id)
+  redis.call('ZREM', prefix .. 'suspended', job_id)
+end
+
+-- Opens a node again as if it had not run. Returns whether it had ended, so
+-- that its dependents may know of an end that holds no longer; nil when there is nothing to undo.
+local function reopen(flow, key, ref, now)
   local prefix, job_id = L.record.split(ref)
-  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule',
-    'gmo:end')
+  local job_key = prefix .. 'job:' .. job_id
+  local v = redis.call('HMGET', job_key, 'state', 'gmo:skipped', 'gmo:on_failure', 'gmo:rule', 'gmo:end', 'gmo:token')
+  local is_open = redis.call('SISMEMBER', key .. ':open', ref) == 1
+  if is_open and v[1] == 'waiting-children' then
+    return nil
+  elseif is_open then
+    take_back(flow, prefix, job_id, v[1], v[6], now)
+  else
+    uncount(key, ref, v[1] and v or { 'failed' }) -- a missing job has counted as failed
+    redis.call('SADD', key .. ':open', ref)
+  end
   local job = L.jobs.read(prefix, job_id)
-  uncount(key, v[1] and v or { 'failed' }) -- a missing job has counted as failed
-  redis.call('SADD', key .. ':open', ref)
-  redis.call('SADD', key .. ':ready', ref)
   if job then
     L.fresh.reset(prefix, job_id, job, now)
   end
   if v[4] then
     L.rules.guard(prefix, job_id)
   end
+  return not is_open or ENDED[v[1]] or false
+end
+
+-- Lets a dependent forget the end of a node; `follow`: it runs again too, if it has begun.
+function L.rerun.forget(flow, key, ref, dependent, follow)
+  L.rules.forget(ref, dependent)
+  if follow then
+    local prefix, job_id = L.record.split(dependent)
+    local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:flow')
+    if v[1] and v[1] ~= 'waiting-children' and v[2] == flow.id then
+      redis.call('SADD', key .. ':again', 'follow\n' .. dependent)
+    end
+  end
+end
+
+-- Lets all dependents forget the end of a node. Returns the cost.
+local function forget_all(flow, key, ref, follow)
+  local prefix, job_id = L.record.split(ref)
   local count, is_small = L.dependents.count(prefix, job_id)
   if not is_small then
-    L.dependents.begin(key, ref, { outcome = 'again' })
+    L.dependents.begin(key, ref, { outcome = 'again', cause = follow and 'follow' or '' })
     return SLICE
   end
   for _, dependent in ipairs(redis.call('SMEMBERS', prefix .. 'parents:' .. job_id)) do
-    L.rules.forget(ref, dependent)
+    L.rerun.forget(flow, key, ref, dependent, follow)
   end
   return 5 + count
 end
 
--- Does a slice of the retry; returns how much is left.
-function L.rerun.slice(flow, key, now)
+-- Does one piece of work. Returns the cost.
+local function step(flow, key, how, ref, now)
+  local had_ended = reopen(flow, key, ref, now)
+  if had_ended ~= nil or how == 'give' then
+    redis.call('SADD', key .. (how == 'give' and ':giving' or ':ready'), ref)
+  end
+  return had_ended and forget_all(flow, key, ref, how ~= 'alone') or 5
+end
+
+-- Ends a node with the outcome that it was given. Returns the cost.
+local function give(flow, ref, now)
+  local prefix, job_id = L.record.split(ref)
+  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:given', 'gmo:node', 'gmo:on_failure')
+  redis.call('HDEL', prefix .. 'job:' .. job_id, 'gmo:given')
+  local outcome, text = (v[1] or ''):match('^(%a+)\n(.*)$')
+  local node = { home = flow.home, id = flow.id, node = v[2] or job_id, on_failure = v[3] or nil }
+  L.dependents.notify(node, prefix, job_id, now, { outcome = outcome, cause = node.node, on_failure = node.on_failure })
+  L.end_nodes[ENDS[outcome]](node, ref, text, now)
+  return SLICE
+end
+
+-- Ends nodes with the outcomes that they were given; returns how many are left.
+local function give_some(flow, key, spent, now)
+  while spent < BUDGET do
+    local ref = redis.call('SPOP', key .. ':giving')
+    if not ref then
+      return 0
+    end
+    spent = spent + give(flow, ref, now)
+  end
+  return redis.call('SCARD', key .. ':giving')
+end
+
+-- The next piece of work: how and ref, or nil.
+local function pop(key, mark)
+  local item = redis.call('SPOP', key .. ':again')
+  if item then
+    return item:match('^(%a+)\n(.*)$')
+  end
+  local ref = mark ~= 'again' and redis.call('SPOP', key .. ':failed')
+  if ref then
+    return 'alone', ref
+  end
+end
+
+-- Whether a node is still to be reset.
+function L.rerun.is_due(key, ref, mark)
+  if mark ~= 'again' and redis.call('SISMEMBER', key .. ':failed', ref) == 1 then
+    return true
+  end
+  local found = redis.call('SMISMEMBER', key .. ':again', 'alone\n' .. ref, 'follow\n' .. ref, 'give\n' .. ref)
+  return found[1] + found[2] + found[3] > 0
+end
+
+-- Does a slice of what runs again; returns how much is left.
+function L.rerun.slice(flow, key, mark, now)
   local spent = 0
   while spent < BUDGET do
-    local ref = redis.call('SPOP', key .. ':failed')
-    if not ref then
+    local how, ref = pop(key, mark)
+    if not how then
       break
     end
-    spent = spent + reset(key, ref, now)
+    spent = spent + step(flow, key, how, ref, now)
   end
-  local left = redis.call('SCARD', key .. ':failed')
+  local left = redis.call('SCARD', key .. ':again') + (mark ~= 'again' and redis.call('SCARD', key .. ':failed') or 0)
   if left == 0 and spent < BUDGET then
-    left = L.dependents.continue(flow, key, now)
+    left = L.dependents.continue(flow, key, now) + redis.call('SCARD', key .. ':again')
+  end
+  if left == 0 and spent < BUDGET then
+    left = give_some(flow, key, spent, now)
     if left == 0 then
       redis.call('HDEL', key, 'retry')
-      L.settle.end_if_done(flow, key, now) -- when all nodes of :failed were removed
+      L.settle.end_if_done(flow, key, now) -- when nothing is left to run
     end
   end
   return math.max(left + redis.call('SCARD', key .. ':ready'), 1)

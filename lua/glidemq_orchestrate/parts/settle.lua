@@ -2,6 +2,19 @@
 -- EVENT flow.completed | flow.failed | flow.cancelled  {flowId, generation after the first}  on the events stream of the
 -- home queue
 L.settle = {}
+local SEARCHED = 50
+
+-- A reason for a flow in which other nodes ran again than those that had failed.
+local function reason_of_any(key)
+  for _, ref in ipairs(redis.call('SRANDMEMBER', key .. ':failed', SEARCHED)) do
+    local prefix, job_id = L.record.split(ref)
+    local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:node', 'failedReason', 'gmo:on_failure')
+    if v[2] and v[2] ~= '' and v[3] ~= 'ignore' then
+      return (v[1] or job_id) .. ': ' .. v[2]
+    end
+  end
+  return ''
+end
 
 -- Ends a running flow in the state that its marks and counts give.
 local function close(home, flow, key, now)
@@ -15,6 +28,9 @@ local function close(home, flow, key, now)
   elseif (tonumber(marks[2]) or 0) > (tonumber(marks[3]) or 0) then
     state = 'failed'
   end
+  if state == 'failed' and redis.call('HEXISTS', key, 'reason') == 0 then
+    redis.call('HSET', key, 'reason', reason_of_any(key))
+  end
   redis.call('HSET', key, 'state', state, 'finished_at', now)
   redis.call('UNLINK', key .. ':ready', key .. ':blocked')
   redis.call('SREM', home .. 'gmo:todo', flow)
@@ -23,9 +39,9 @@ local function close(home, flow, key, now)
   L.generations.emit(home, 'flow.' .. state, flow)
 end
 
--- Ends the flow when all its nodes have ended and none is about to join it.
+-- Ends the flow when all its nodes have ended and none is about to join it or to run again.
 function L.settle.end_if_done(flow, key, now)
-  if redis.call('SCARD', key .. ':open') == 0 and L.grow.has_joined(key) then
+  if redis.call('SCARD', key .. ':open') == 0 and L.grow.has_joined(key) and redis.call('HEXISTS', key, 'retry') == 0 then
     close(flow.home, flow.id, key, now)
   end
 end
@@ -38,6 +54,7 @@ function L.settle.stop(home, flow_id, state, reason)
   end
   redis.call('HSET', key, 'reason', reason)
   redis.call('HDEL', key, 'retry')
+  redis.call('UNLINK', key .. ':again', key .. ':giving')
   redis.call('SADD', home .. 'gmo:todo', flow_id)
   return true
 end
@@ -85,52 +102,6 @@ function L.settle.ended(flow, ref, outcome, reason, now)
     note_failure(flow, key, ref, reason)
   end
   L.settle.end_if_done(flow, key, now)
-end
-
--- Takes a node out of every place from which a worker could start it, and from a worker that runs it.
-local function withdraw(prefix, job_id, now)
-  local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'gmo:entry', 'gmo:placed')
-  local entry = v[1] and v[1] ~= '' and v[1] or nil
-  if v[2] then
-    local job = L.jobs.read(prefix, job_id)
-    L.remove.take_out(prefix, job_id, job, entry, 0)
-    redis.call('ZREM', prefix .. 'gmo:list-held', job_id)
-    L.groups.leave(prefix, job, now)
-  else
-    if entry then
-      redis.call('XACK', prefix .. 'stream', 'workers', entry)
-      redis.call('XDEL', prefix .. 'stream', entry)
-    end
-    redis.call('ZREM', prefix .. 'scheduled', job_id)
-  end
-end
-
--- Ends a node as failed that is not running, or not any more.
-function L.settle.fail_node(flow, ref, reason, now)
-  local prefix, job_id = L.record.split(ref)
-  withdraw(prefix, job_id, now)
-  L.jobs.set_failed(prefix, job_id, reason, now)
-  L.events.emit(prefix .. 'events', 'failed', job_id, 'failedReason', reason)
-  L.settle.ended(flow, ref, 'failed', reason, now)
-end
-
--- The same for a node whose dependents are not notified yet.
-function L.settle.fail_and_notify(flow, ref, reason, now)
-  local prefix, job_id = L.record.split(ref)
-  L.dependents.notify(flow, prefix, job_id, now, L.settle.failure(flow))
-  L.settle.fail_node(flow, ref, reason, now)
-end
-
--- Ends a node as skipped because of others.
-function L.settle.skip_node(flow, ref, reason, now)
-  local prefix, job_id = L.record.split(ref)
-  withdraw(prefix, job_id, now)
-  redis.call('ZADD', prefix .. 'completed', now, job_id)
-  redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'completed', 'returnvalue', 'null', 'gmo:skipped', reason,
-    'finishedOn', L.numbers.text(now))
-  L.events.emit(prefix .. 'events', 'completed', job_id, 'returnvalue', 'null', 'skipped', reason)
-  redis.call('SADD', L.record.key(flow.home, flow.id) .. ':failed', ref)
-  L.settle.ended(flow, ref, 'skipped', reason, now)
 end
 
 -- The notice to the dependents of a failed node.

@@ -99,6 +99,24 @@ class TestEnded:
         stale = glidemq("flow", "cancel", "bad-1", "--generation", "1")
         assert (stale.exit_code, "generation 1 of flow bad-1 was superseded" in stale.stderr) == (1, True)
 
+    def test_single_nodes_run_again_and_end_by_hand(self, glidemq: Glidemq, file: str) -> None:
+        glidemq("flow", "submit", file, "--id", "bad-1", "--no-watch")
+        again = glidemq("flow", "rerun", "bad-1", "--error", "*", "--pattern", "clean*", "--no-watch")
+        assert (again.exit_code, again.stdout.splitlines()[0]) == (1, "Run again: clean[3]")
+        mended = glidemq("flow", "complete-node", "bad-1", "clean[3]", "--result", '{"rows": 3}')
+        assert (mended.exit_code, mended.stdout) == (0, "Completed: clean[3]\n"), mended.stderr
+        assert glidemq("flow", "watch", "bad-1").exit_code == 0
+        assert glidemq("flow", "complete-node", "bad-1", "clean[3]", "--result", '{"rows": 3}').stdout == (
+            "Nothing was changed.\n"
+        )
+        skipped = glidemq("flow", "skip-node", "bad-1", "--pattern", "clean*", "--json")
+        assert json.loads(skipped.stdout)["nodes"] == [f"clean[{i}]" for i in range(12)]
+        assert glidemq("flow", "cancel-node", "bad-1", "extract").stdout == "Nothing was changed.\n"
+        bad = glidemq("flow", "complete-node", "bad-1", "extract", "--result", "{")
+        assert (bad.exit_code, "--result is not valid JSON" in bad.stderr) == (2, True)
+        unknown = glidemq("flow", "rerun", "bad-1", "nope")
+        assert (unknown.exit_code, "the flow has no node nope" in unknown.stderr) == (1, True)
+
     def test_a_submitted_flow_is_shown_as_a_tree(self, glidemq: Glidemq, file: str) -> None:
         done = glidemq("flow", "submit", file, "--id", "n1")
         assert done.exit_code == 0, done.stderr

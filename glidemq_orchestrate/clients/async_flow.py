@@ -1,0 +1,178 @@
+"""AsyncFlow: one flow on the server, for asynchronous code."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import timedelta
+from uuid import uuid4
+
+from glidemq_orchestrate._ops.flows import backend, generations, node_changes
+from glidemq_orchestrate._ops.flows import nodes as single
+from glidemq_orchestrate._ops.flows import watch as watching
+from glidemq_orchestrate._ops.flows.backend import backend_of
+from glidemq_orchestrate._ops.flows.node_changes import chosen
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.flows.node_changes import Change
+from glidemq_orchestrate.arguments import explain_methods
+from glidemq_orchestrate.clients.facade import AsyncFacade
+from glidemq_orchestrate.codec import Json, JsonLike, encode
+from glidemq_orchestrate.flows.change import FlowChange, NodeChange
+from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.names import check_request, short_reason
+
+__all__ = ["AsyncFlow"]
+
+
+@explain_methods
+class AsyncFlow:
+    """``Flow`` with awaitable calls; same arguments, same errors."""
+
+    def __init__(self, producer: AsyncFacade, ref: FlowRef) -> None:
+        self._ref, self._clock = ref, producer._clock  # noqa: SLF001  the flow's own producer
+        self._backend = backend_of(ref)
+        self._run = producer._run  # noqa: SLF001
+
+    @property
+    def id(self) -> str:
+        """See ``Flow.id``."""
+        return self._ref.public_id
+
+    @property
+    def generation(self) -> int:
+        """See ``Flow.generation``."""
+        return self._ref.generation
+
+    @property
+    def home(self) -> str:
+        """See ``Flow.home``."""
+        return self._ref.home.queue
+
+    async def status(self) -> FlowStatus:
+        """See ``Flow.status``."""
+        return await self._run(self._backend.status(self._ref))
+
+    async def node(self, name: str) -> NodeStatus:
+        """See ``Flow.node``."""
+        return (await self._run(single.named(self._ref, [name])))[0]
+
+    async def nodes(self) -> list[NodeStatus]:
+        """See ``Flow.nodes``."""
+        return await self._run(self._backend.nodes(self._ref))
+
+    async def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
+        """See ``Flow.results``."""
+        if names is None:
+            return await self._run(self._backend.results(self._ref))
+        return await self._run(single.results(self._ref, names))
+
+    async def outcome(self) -> FlowOutcome:
+        """See ``Flow.outcome``."""
+        return await self._run(
+            self._backend.outcome(self._ref, await self._run(self._backend.status(self._ref)))
+        )
+
+    async def wait(self, *, timeout: timedelta | None = None) -> FlowOutcome:  # noqa: ASYNC109  the server waits
+        """See ``Flow.wait``."""
+        limit = None if timeout is None else milliseconds(timeout)
+        return await self._run(self._backend.wait(self._ref, limit, self._clock))
+
+    def watch(
+        self, *, after: str | None = None, timeout: timedelta | None = None
+    ) -> AsyncIterator[NodeChange | FlowChange]:
+        """See ``Flow.watch``; for ``async for``."""
+        limit = None if timeout is None else milliseconds(timeout)
+        return self._changes(watching.begin(self._ref, after, limit, self._clock))
+
+    async def _changes(self, watch: watching.Watch) -> AsyncIterator[NodeChange | FlowChange]:
+        while not watch.is_over:
+            for change in await self._run(watching.step(watch)):
+                yield change
+
+    async def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:  # noqa: ASYNC109  see wait
+        """See ``Flow.result``."""
+        outcome = await self.wait(timeout=timeout)
+        backend.raise_unless_completed(outcome)
+        return outcome.results
+
+    async def cancel(self, reason: str = "", *, generation: int | None = None) -> FlowState:
+        """See ``Flow.cancel``."""
+        await self._run(generations.fenced(self._ref, generation))
+        return await self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
+
+    async def history(self) -> Sequence[FlowStatus]:
+        """See ``Flow.history``."""
+        return await self._run(generations.history(self._ref))
+
+    async def retry_failed(self) -> FlowState:
+        """See ``Flow.retry_failed``."""
+        return await self._run(self._backend.retry_failed(self._ref, self._clock))
+
+    async def restart(self, *, request: str = "") -> FlowState:
+        """See ``Flow.restart``."""
+        self._ref = await self._run(generations.restart(self._ref, check_request(request), self._clock))
+        return (await self.status()).state
+
+    async def rerun(  # noqa: PLR0913  the ways of choosing nodes
+        self,
+        node: str | None = None,
+        *,
+        nodes: Iterable[str] = (),
+        pattern: str = "",
+        state: str = "",
+        error: str = "",
+        dependents: bool = True,
+        request: str = "",
+    ) -> Sequence[str]:
+        """See ``Flow.rerun``."""
+        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        change = Change.rerun(check_request(request) or uuid4().hex, dependents=dependents)
+        return await self._run(node_changes.change(self._ref, picked, change, self._clock))
+
+    async def cancel_node(
+        self,
+        node: str | None = None,
+        reason: str = "",
+        *,
+        nodes: Iterable[str] = (),
+        pattern: str = "",
+        state: str = "",
+    ) -> Sequence[str]:
+        """See ``Flow.cancel_node``."""
+        picked = chosen(node, nodes=nodes, pattern=pattern, state=state)
+        change = Change("failed", uuid4().hex, f"cancelled: {short_reason(reason)}")
+        return await self._run(node_changes.change(self._ref, picked, change, self._clock))
+
+    async def complete_node(  # noqa: PLR0913  the ways of choosing nodes
+        self,
+        node: str | None = None,
+        result: JsonLike = None,
+        *,
+        nodes: Iterable[str] = (),
+        pattern: str = "",
+        state: str = "",
+        error: str = "",
+    ) -> Sequence[str]:
+        """See ``Flow.complete_node``."""
+        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        change = Change("completed", uuid4().hex, encode(result, where="the result"))
+        return await self._run(node_changes.change(self._ref, picked, change, self._clock))
+
+    async def skip_node(  # noqa: PLR0913  the ways of choosing nodes
+        self,
+        node: str | None = None,
+        reason: str = "",
+        *,
+        nodes: Iterable[str] = (),
+        pattern: str = "",
+        state: str = "",
+        error: str = "",
+    ) -> Sequence[str]:
+        """See ``Flow.skip_node``."""
+        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped by hand")
+        return await self._run(node_changes.change(self._ref, picked, change, self._clock))
+
+    async def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
+        """See ``Flow.extend``."""
+        return await self._run(self._backend.extend(self._ref, nodes, self._clock))

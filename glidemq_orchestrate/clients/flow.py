@@ -1,0 +1,351 @@
+"""Flow: one flow on the server, for synchronous code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from uuid import uuid4
+
+from glidemq_orchestrate._ops.flows import backend, generations, node_changes
+from glidemq_orchestrate._ops.flows import nodes as single
+from glidemq_orchestrate._ops.flows import watch as watching
+from glidemq_orchestrate._ops.flows.backend import backend_of
+from glidemq_orchestrate._ops.flows.node_changes import chosen
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.flows.node_changes import Change
+from glidemq_orchestrate.arguments import explain_methods
+from glidemq_orchestrate.clients.facade import SyncFacade
+from glidemq_orchestrate.codec import Json, JsonLike, encode
+from glidemq_orchestrate.flows.change import FlowChange, NodeChange
+from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
+from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.names import check_request, short_reason
+
+__all__ = ["Flow"]
+
+
+@explain_methods
+class Flow:
+    """A flow on the server. Holds no state of its own: every call asks the server."""
+
+    def __init__(self, producer: SyncFacade, ref: FlowRef) -> None:
+        self._ref, self._clock = ref, producer._clock  # noqa: SLF001  the flow's own producer
+        self._backend = backend_of(ref)
+        self._run = producer._run  # noqa: SLF001
+
+    @property
+    def id(self) -> str:
+        """The id under which it can be found again."""
+        return self._ref.public_id
+
+    @property
+    def generation(self) -> int:
+        """Which run of the flow id this is: 0 for the first."""
+        return self._ref.generation
+
+    @property
+    def home(self) -> str:
+        """The queue that holds the flow and emits its events."""
+        return self._ref.home.queue
+
+    def status(self) -> FlowStatus:
+        """State and counts, in constant time.
+
+        Raises:
+            FlowNotFound: The flow no longer exists.
+        """
+        return self._run(self._backend.status(self._ref))
+
+    def node(self, name: str) -> NodeStatus:
+        """One node with its state.
+
+        Raises:
+            NodeNotFound: The flow has none of this name.
+            FlowNotFound: The flow no longer exists.
+        """
+        return self._run(single.named(self._ref, [name]))[0]
+
+    def nodes(self) -> list[NodeStatus]:
+        """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes."""
+        return self._run(self._backend.nodes(self._ref))
+
+    def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
+        """The results of the nodes that have completed so far, by node name.
+
+        Args:
+            names: Only of these nodes, such as those of a fan-in; the cost grows with their number, not with
+                the flow. None: of all.
+
+        Raises:
+            NodeNotFound: The flow has no node of such a name.
+        """
+        if names is None:
+            return self._run(self._backend.results(self._ref))
+        return self._run(single.results(self._ref, names))
+
+    def outcome(self) -> FlowOutcome:
+        """The current status, results and failures."""
+        return self._run(self._backend.outcome(self._ref, self._run(self._backend.status(self._ref))))
+
+    def wait(self, *, timeout: timedelta | None = None) -> FlowOutcome:
+        """Wait until the flow has ended in any way; read the state from ``outcome.status``.
+
+        Args:
+            timeout: Longest time to wait, to the millisecond; None: for ever. The flow continues after a
+                time-out.
+
+        Raises:
+            WaitTimeout: It has not ended in time.
+        """
+        limit = None if timeout is None else milliseconds(timeout)
+        return self._run(self._backend.wait(self._ref, limit, self._clock))
+
+    def watch(
+        self, *, after: str | None = None, timeout: timedelta | None = None
+    ) -> Iterator[NodeChange | FlowChange]:
+        """Yield the changes of the flow until it has ended; the last is a ``FlowChange``.
+
+        Starts with every node that has left ``waiting-children``. No node is reported as started before the
+        dependencies that its rule waits for are reported as ended. Every difference is reported once; a node
+        that passes through several states between two reads is reported in the last of them, and no change is
+        missed if events were trimmed unread.
+
+        Args:
+            after: Continue after the ``position`` of a change, also one read by another process: only the
+                differences since then.
+            timeout: Longest time to wait for the end, to the millisecond; None: for ever.
+
+        Raises:
+            ConfigurationError: ``after`` is not a position of this flow; raised immediately, the others while
+                iterating.
+            WaitTimeout: The flow has not ended in time. It continues; watch again after the last position.
+            FlowNotFound, FlowExpired: The flow no longer exists.
+        """
+        limit = None if timeout is None else milliseconds(timeout)
+        return self._changes(watching.begin(self._ref, after, limit, self._clock))
+
+    def _changes(self, watch: watching.Watch) -> Iterator[NodeChange | FlowChange]:
+        while not watch.is_over:
+            yield from self._run(watching.step(watch))
+
+    def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:
+        """Wait for the results of all nodes.
+
+        Raises:
+            FlowFailed: It failed; ``exc.failed`` lists the failed nodes, causes first.
+            FlowCancelled: It was cancelled.
+            WaitTimeout: It has not ended in time.
+        """
+        outcome = self.wait(timeout=timeout)
+        backend.raise_unless_completed(outcome)
+        return outcome.results
+
+    def cancel(self, reason: str = "", *, generation: int | None = None) -> FlowState:
+        """End every node that has not ended; running handlers are asked to stop. Returns the state before.
+
+        Args:
+            reason: What status and errors say.
+            generation: Cancel only if this is the current generation.
+
+        Raises:
+            Superseded: Another generation has begun; nothing was changed.
+            FlowNotFound: The flow no longer exists, or never had this generation.
+        """
+        self._run(generations.fenced(self._ref, generation))
+        return self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
+
+    def history(self) -> Sequence[FlowStatus]:
+        """The status of each generation, oldest first: the current one and at most 100 before it.
+
+        ``superseded_by`` is set in all but the last.
+
+        Raises:
+            FlowNotFound: The flow no longer exists.
+        """
+        return self._run(generations.history(self._ref))
+
+    def retry_failed(self) -> FlowState:
+        """Run again every node that did not complete; the others keep their results. Returns the new state.
+
+        Does nothing to a flow that runs or has completed. Repeatable.
+        """
+        return self._run(self._backend.retry_failed(self._ref, self._clock))
+
+    def restart(self, *, request: str = "") -> FlowState:
+        """Run all of it again, from the beginning, as a new generation. Returns the state of that one.
+
+        A running flow is cancelled first. Afterwards this object stands for the new generation; no result of
+        the one before is seen again. Nodes that running nodes had added are left out: they are added again.
+
+        Args:
+            request: As in ``FlowProducer.submit``: with the same one a repeat is safe.
+
+        Raises:
+            Superseded: Another generation has begun; nothing was changed.
+            FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
+        """
+        self._ref = self._run(generations.restart(self._ref, check_request(request), self._clock))
+        return self.status().state
+
+    def rerun(  # noqa: PLR0913  the ways of choosing nodes
+        self,
+        node: str | None = None,
+        *,
+        nodes: Iterable[str] = (),
+        pattern: str = "",
+        state: str = "",
+        error: str = "",
+        dependents: bool = True,
+        request: str = "",
+    ) -> Sequence[str]:
+        """Run nodes again that have ended, in a flow that runs or has ended: then it runs again.
+
+        Afterwards they wait for a worker, or for dependencies that run again too; their last results are
+        gone. Rules and policies decide about what follows, as in the first run. The cost grows with the
+        nodes that run again, not with the flow.
+
+        Args:
+            node: The node.
+            nodes: Several, by name.
+            pattern: Instead of names: every node whose name matches this shell pattern, such as
+                ``clean-*``, and the filters below. Nodes that have not ended are left out.
+            state: Only nodes in this state: ``completed``, ``failed`` or ``skipped``.
+            error: Only nodes that have failed for a reason that matches this shell pattern.
+            dependents: Whether all nodes that follow run again too, as far as they have begun; those that
+                run are stopped. If not, they keep what they have, and only those that still wait for a
+                dependency wait for this one too.
+            request: Whoever asks, at most 256 characters: with the same request a repeat changes nothing,
+                also after the nodes have ended again. The last ten requests of a node count.
+
+        Returns:
+            The names of the nodes that this request runs again, without what follows them.
+
+        Raises:
+            NodeNotFound, NodeNotEnded: One is not a node of the flow, or has not ended. Nothing was changed.
+            NodeNotRepeatable: A node that would run again has added nodes to the flow, or its job was removed
+                from the queue: restart the flow. Nothing was changed.
+            FlowEnded, FlowIncomplete: The flow is being cancelled, or is not submitted completely.
+            Superseded: Another generation has begun.
+            FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
+        """
+        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        change = Change.rerun(check_request(request) or uuid4().hex, dependents=dependents)
+        return self._run(node_changes.change(self._ref, picked, change, self._clock))
+
+    def cancel_node(
+        self,
+        node: str | None = None,
+        reason: str = "",
+        *,
+        nodes: Iterable[str] = (),
+        pattern: str = "",
+        state: str = "",
+    ) -> Sequence[str]:
+        """End nodes that have not ended as failed; what follows, their policies and rules decide.
+
+        A worker that runs one is told to stop, and its result is refused. Changes nothing about nodes that
+        have ended, so a repeat is safe.
+
+        Args:
+            node: The node.
+            nodes: Several, by name.
+            pattern: As in ``rerun``, also the filter below.
+            state: Only nodes in this state.
+            reason: What status and errors say.
+
+        Returns:
+            The names of the nodes that were cancelled.
+
+        Raises:
+            NodeNotFound, FlowEnded, FlowIncomplete, Superseded, FlowNotFound, FlowExpired: As ``rerun``.
+        """
+        picked = chosen(node, nodes=nodes, pattern=pattern, state=state)
+        change = Change("failed", uuid4().hex, f"cancelled: {short_reason(reason)}")
+        return self._run(node_changes.change(self._ref, picked, change, self._clock))
+
+    def complete_node(  # noqa: PLR0913  the ways of choosing nodes
+        self,
+        node: str | None = None,
+        result: JsonLike = None,
+        *,
+        nodes: Iterable[str] = (),
+        pattern: str = "",
+        state: str = "",
+        error: str = "",
+    ) -> Sequence[str]:
+        """End nodes as completed with this result, without running them; nodes that follow go on with it.
+
+        One that has ended otherwise, or with another result, gets this one, and all nodes that follow run
+        again as far as they have begun, also in a flow that has ended. A worker that runs one is told to
+        stop, and its result is refused. Nodes that have this result already are not changed, so a repeat is
+        safe.
+
+        Args:
+            node: The node.
+            nodes: Several, by name.
+            pattern: As in ``rerun``, also the filters below.
+            state: Only nodes in this state.
+            error: Only nodes that have failed for such a reason.
+            result: At most 1 MiB as JSON.
+
+        Returns:
+            The names of the nodes that were changed.
+
+        Raises:
+            EncodeError, PayloadTooLarge: The result cannot be stored. Nothing was changed.
+            NodeNotFound, NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded, FlowNotFound, FlowExpired:
+                As ``rerun``.
+        """
+        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        change = Change("completed", uuid4().hex, encode(result, where="the result"))
+        return self._run(node_changes.change(self._ref, picked, change, self._clock))
+
+    def skip_node(  # noqa: PLR0913  the ways of choosing nodes
+        self,
+        node: str | None = None,
+        reason: str = "",
+        *,
+        nodes: Iterable[str] = (),
+        pattern: str = "",
+        state: str = "",
+        error: str = "",
+    ) -> Sequence[str]:
+        """End nodes as skipped without running them; rules decide whether what follows is skipped too.
+
+        A retry does not run them. Otherwise as ``complete_node``; nodes that were skipped are not changed.
+
+        Args:
+            node: The node.
+            nodes: Several, by name.
+            pattern: As in ``rerun``, also the filters below.
+            state: Only nodes in this state.
+            error: Only nodes that have failed for such a reason.
+            reason: What the status says.
+
+        Returns:
+            The names of the nodes that were changed.
+
+        Raises:
+            NodeNotFound, NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded, FlowNotFound, FlowExpired:
+                As ``rerun``.
+        """
+        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped by hand")
+        return self._run(node_changes.change(self._ref, picked, change, self._clock))
+
+    def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
+        """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.
+
+        Adding the same nodes again changes nothing, so a repeat is safe. Returns the state afterwards.
+
+        Args:
+            nodes: They may wait for nodes of the flow and for each other.
+
+        Raises:
+            InvalidFlow (CycleError, DuplicateNode, UnknownDependency, FlowTooLarge), ConfigurationError,
+            EncodeError, PayloadTooLarge: They cannot be added as written; nothing was added.
+            NodeExists: The flow has another node of that name; nothing was added.
+            FlowEnded: The flow has failed or was cancelled; nothing was added.
+            FlowNotFound, FlowExpired: The flow no longer exists.
+        """
+        return self._run(self._backend.extend(self._ref, nodes, self._clock))

@@ -1,0 +1,124 @@
+-- gmo_change_nodes: run nodes of a flow again that have ended, or end nodes without running them; with what follows.
+-- KEYS  1 flow hash
+-- ARGS  1 now_ms   2 flow id   3 what: alone or follow (they run again, alone or with all nodes that follow them), or
+--       completed, skipped or failed (how they end)   4 token of the request   5 1 if the request is in one call, so that
+--       a node in a wrong state is refused; else that is passed over   6.. name and text of each node: its result as
+--       JSON, or the reason
+-- REPLY {state of the flow, or busy: it has open work, which gmo_advance_flow does, and nothing was changed; then the
+--       names of the nodes that this request has changed, now or before}. Not changed are nodes that have ended in this
+--       way already: any that is to fail, those that were skipped, those with the same result.
+-- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED, GMO_FLOW_EXPIRED, GMO_FLOW_INCOMPLETE (not all of it exists), GMO_FLOW_ENDED
+--       (it is being stopped), GMO_NODE_NOT_FOUND, GMO_NODE_NOT_ENDED (one that is to run again), GMO_NODE_KEEPS (its job
+--       was removed, or it has added nodes). Nothing was changed.
+-- EFFECTS the flow runs (again); parts/rerun.lua says what follows. A worker that runs such a node has lost its lease.
+-- EVENT flow.retried {flowId} on the events stream of the home queue if the flow had ended
+local REMEMBERED = 10
+local RERUNS = { alone = true, follow = true }
+
+-- Whether the flow has work that has to be done before its nodes may change.
+local function is_busy(key)
+  return redis.call('HEXISTS', key, 'after') == 1
+    or redis.call('EXISTS', key .. ':notifying', key .. ':blocked', key .. ':growing') > 0
+end
+
+-- The requests that changed the node last, with this one.
+local function remember(requests, request)
+  local found = {}
+  for one in requests:gmatch('[^,]+') do
+    found[#found + 1] = one
+  end
+  found[#found + 1] = request
+  return table.concat(found, ',', math.max(#found - REMEMBERED + 1, 1))
+end
+
+-- Whether a node that has ended has this end.
+local function has_end(job_key, what, text, v)
+  if what == 'failed' then
+    return true
+  elseif what == 'skipped' then
+    return v[2] ~= false
+  end
+  return v[1] == 'completed' and not v[2] and redis.call('HGET', job_key, 'returnvalue') == text
+end
+
+-- Reads one node. Returns it if this request has changed it (`is_done`) or is to change it; else nil, and perhaps an
+-- error reply.
+local function read(key, what, request, is_strict, name, text)
+  local row = redis.call('HGET', key .. ':nodes', name)
+  if not row then
+    return nil, redis.error_reply('GMO_NODE_NOT_FOUND the flow has no node ' .. name)
+  end
+  local queue, job_id = L.stage.place(row)
+  local prefix = key:match('^(.*:){[^{}]*}:gmo:flow:') .. '{' .. queue .. '}:'
+  local job_key, ref = prefix .. 'job:' .. job_id, prefix .. job_id
+  local v = redis.call('HMGET', job_key, 'state', 'gmo:skipped', 'gmo:requests', 'gmo:grows')
+  if (',' .. (v[3] or '') .. ','):find(',' .. request .. ',', 1, true) then
+    return { name = name, is_done = true }
+  end
+  local node = { ref = ref, job_key = job_key, text = text, name = name, requests = v[3] or '' }
+  if redis.call('SISMEMBER', key .. ':open', ref) == 1 then
+    if not RERUNS[what] then
+      return node
+    end
+    return nil, is_strict and redis.error_reply('GMO_NODE_NOT_ENDED node ' .. name .. ' has not ended: it is ' .. (v[1] or 'missing')) or nil
+  elseif not RERUNS[what] and has_end(job_key, what, text, v) then
+    return nil
+  elseif not v[1] then
+    return nil, redis.error_reply('GMO_NODE_KEEPS the job of node ' .. name .. ' was removed: restart the flow')
+  elseif v[1] == 'completed' and v[4] then
+    return nil, redis.error_reply('GMO_NODE_KEEPS node ' .. name .. ' has added nodes and keeps its end: restart the flow')
+  end
+  return node
+end
+
+-- Notes what is to become of a node.
+local function note(key, what, request, node)
+  redis.call('HSET', node.job_key, 'gmo:requests', remember(node.requests, request))
+  if not RERUNS[what] then
+    redis.call('HSET', node.job_key, 'gmo:given', what .. '\n' .. node.text)
+  end
+  redis.call('SADD', key .. ':again', (RERUNS[what] and what or 'give') .. '\n' .. node.ref)
+end
+
+-- An error reply, or the reply of a flow that is busy, or nil.
+local function refusal(key, flow_id)
+  local refused = L.begin_again.refusal(key, flow_id)
+  if refused then
+    return refused
+  end
+  local v = redis.call('HMGET', key, 'state', 'cancel')
+  if v[1] == 'staging' then
+    return redis.error_reply('GMO_FLOW_INCOMPLETE flow ' .. L.generations.split(flow_id) .. ' is still being submitted')
+  elseif v[1] == 'running' and v[2] then
+    return redis.error_reply('GMO_FLOW_ENDED flow ' .. L.generations.split(flow_id) .. ' is being stopped')
+  end
+  return is_busy(key) and { 'busy' } or nil
+end
+
+local function change_nodes(keys, args)
+  local key, what, request = keys[1], args[3], args[4]
+  local refused = refusal(key, args[2])
+  if refused then
+    return refused
+  end
+  local nodes, names = {}, {}
+  for at = 6, #args, 2 do
+    local node, problem = read(key, what, request, args[5] == '1', args[at], args[at + 1])
+    if problem then
+      return problem
+    end
+    nodes[#nodes + 1] = node
+  end
+  local is_new = false
+  for i, node in ipairs(nodes) do
+    names[i] = node.name
+    if not node.is_done then
+      is_new = true
+      note(key, what, request, node)
+    end
+  end
+  local state = is_new and L.begin_again.start(key, args[2], 'again', tonumber(args[1])) or redis.call('HGET', key, 'state')
+  return { state, unpack(names) }
+end
+
+redis.register_function { function_name = 'gmo_change_nodes', callback = change_nodes, flags = { 'allow-oom' } }

@@ -1,0 +1,526 @@
+"""Single nodes: running them again, and ending them by hand, in flows that run and in ended ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import (
+    Context,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    OnFailure,
+    Ordering,
+    Rule,
+)
+from glidemq_orchestrate._ops.flows import node_changes
+from glidemq_orchestrate._ops.flows.node_changes import Chosen
+from glidemq_orchestrate._protocol.flows.node_changes import Change
+from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.errors import (
+    ConfigurationError,
+    EncodeError,
+    FlowEnded,
+    NodeNotEnded,
+    NodeNotFound,
+    NodeNotRepeatable,
+    PayloadTooLarge,
+    Superseded,
+)
+from glidemq_orchestrate.jobs.options import JobOptions
+from glidemq_orchestrate.worker.supervisor import Supervisor
+from tests.node import Node
+from tests.server.policy_work import LONG, Work, node, reasons, states
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate import Flow
+    from tests.conftest import Eventually, RunWorker
+    from tests.server.conftest import Dump, Hand
+
+
+def diamond(**changed: Any) -> FlowSpec:
+    """a -> b, c -> d; and e alone. Changes by node name."""
+    nodes = [node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"), node("e")]
+    return FlowSpec("n", [replace(one, **changed.get(one.name, {})) for one in nodes])
+
+
+@pytest.fixture
+def done(flows: FlowProducer, work: Work) -> Flow:
+    """The diamond, completed."""
+    flow = flows.submit(diamond(), flow_id="f")
+    flow.wait(timeout=LONG)
+    work.ran.clear()
+    return flow
+
+
+@pytest.fixture
+def broken(flows: FlowProducer, work: Work) -> Flow:
+    """The diamond, in which b has failed; it would not fail again."""
+    work.ends["b"] = "failed"
+    flow = flows.submit(diamond(), flow_id="f")
+    flow.wait(timeout=LONG)
+    work.ends.clear()
+    work.ran.clear()
+    return flow
+
+
+def counts(flow: Flow) -> tuple[str, int, int, int]:
+    status = flow.status()
+    return str(status.state), status.completed, status.failed, status.skipped
+
+
+class TestRerun:
+    def test_a_node_runs_again_with_all_that_follow(self, done: Flow, work: Work) -> None:
+        assert done.rerun("b") == ["b"]
+        outcome = done.wait(timeout=LONG)
+        assert work.ran == ["b", "d"]
+        assert counts(done) == ("completed", 5, 0, 0)
+        assert outcome.results == {name: f"{name}!" for name in "abcde"}
+
+    def test_a_node_runs_again_alone(self, done: Flow, work: Work) -> None:
+        assert done.rerun("a", dependents=False) == ["a"]
+        done.wait(timeout=LONG)
+        assert work.ran == ["a"]
+        assert counts(done) == ("completed", 5, 0, 0)
+
+    def test_its_failure_reaches_what_follows(self, done: Flow, work: Work) -> None:
+        work.ends["a"] = "failed"
+        done.rerun("a")
+        done.wait(timeout=LONG)
+        assert counts(done) == ("failed", 1, 4, 0)
+        assert done.status().reason == "a: broken"
+        assert reasons(done)["d"] == "upstream failed: a"
+        work.ends.clear()
+        work.ran.clear()
+        done.retry_failed()
+        done.wait(timeout=LONG)
+        assert counts(done) == ("completed", 5, 0, 0)
+        assert sorted(work.ran) == ["a", "b", "c", "d"]
+
+    def test_alone_it_takes_no_result_from_those_that_follow(self, done: Flow, work: Work) -> None:
+        work.ends["a"] = "failed"
+        done.rerun("a", dependents=False)
+        done.wait(timeout=LONG)
+        assert counts(done) == ("failed", 4, 1, 0)
+        assert (done.status().reason, done.results()["d"]) == ("a: broken", "d!")
+
+    def test_one_failed_node_of_several(self, flows: FlowProducer, work: Work) -> None:
+        spec = FlowSpec("n", [node("failed.1"), node("failed.2"), node("z", "failed.1")])
+        flow = flows.submit(spec, flow_id="f")
+        flow.wait(timeout=LONG)
+        work.ends["failed.1"] = "completed"
+        flow.rerun("failed.1")
+        flow.wait(timeout=LONG)
+        assert states(flow) == {"failed.1": "completed", "failed.2": "failed", "z": "completed"}
+        assert (counts(flow), flow.status().reason) == (("failed", 2, 1, 0), "failed.2: broken")
+        assert work.ran.count("failed.2") == 1
+
+    def test_in_a_cancelled_flow(self, flows: FlowProducer, work: Work, eventually: Eventually) -> None:
+        work.held["c"] = threading.Event()
+        flow = flows.submit(diamond(), flow_id="f")
+        eventually(lambda: flow.node("b").state == "completed")
+        flow.cancel("enough")
+        work.held.pop("c").set()
+        flow.wait(timeout=LONG)
+        flow.rerun("c")
+        flow.wait(timeout=LONG)
+        assert states(flow) == dict.fromkeys("abcde", "completed")
+        assert counts(flow) == ("completed", 5, 0, 0)
+
+    def test_what_follows_and_runs_is_stopped(self, flows: FlowProducer, run_worker: RunWorker) -> None:
+        begun, held, stopped = threading.Semaphore(0), threading.Event(), threading.Event()
+        value = [1]
+
+        def work(ctx: Context) -> Any:
+            if ctx.node == "a":
+                return value[0]
+            begun.release()
+            while not held.wait(0.02):
+                if ctx.cancelled:
+                    stopped.set()
+                    return "stale"
+            return ctx.inputs["a"]
+
+        run_worker(["etl"], {"work": work}, concurrency=4, lock_duration=timedelta(seconds=1))
+        flow = flows.submit(FlowSpec("n", [node("a"), node("b", "a")]), flow_id="f")
+        assert begun.acquire(timeout=20)
+        value[0] = 2
+        flow.rerun("a")
+        assert begun.acquire(timeout=20)
+        assert stopped.wait(20)
+        held.set()
+        assert flow.wait(timeout=LONG).results == {"a": 2, "b": 2}
+
+    def test_what_follows_and_waits_in_any_place_waits_again(
+        self, flows: FlowProducer, work: Work, eventually: Eventually, redis_client: Any
+    ) -> None:
+        spec = FlowSpec(
+            "n",
+            [
+                node("a"),
+                node("stream", "a", queue="idle"),
+                node("late", "a", queue="idle", options=JobOptions(delay=LONG * 60)),
+                node("first", "a", queue="idle", options=JobOptions(priority=3)),
+                node("lifo", "a", queue="idle", options=JobOptions(lifo=True)),
+                node("one", "a", queue="idle", options=JobOptions(ordering=Ordering("k"))),
+                node("two", "a", queue="idle", options=JobOptions(ordering=Ordering("k"))),
+            ],
+        )
+        flow = flows.submit(spec, flow_id="f")
+        eventually(lambda: "waiting-children" not in states(flow).values())
+        before = states(flow)
+        for _ in range(3):
+            work.held["a"] = threading.Event()
+            flow.rerun("a")
+            assert set(states(flow).values()) - {"active", "waiting"} == {"waiting-children"}
+            assert redis_client.xlen("glide:{idle}:stream") == 0
+            assert not redis_client.zrange("glide:{idle}:scheduled", 0, -1)
+            work.held.pop("a").set()
+            eventually(lambda: states(flow) == before)
+        idle = Node(redis_client, "idle")
+        idle.promote()
+        taken = idle.run()
+        assert sorted(taken) == sorted(one.job_id for one in flow.nodes() if one.queue == "idle")
+        flow.cancel()
+
+    def test_a_repeat_of_the_request_changes_nothing(self, done: Flow, work: Work, dump: Dump) -> None:
+        for _ in range(2):
+            assert done.rerun("b", request="r1") == ["b"]
+            done.wait(timeout=LONG)
+        assert work.ran == ["b", "d"]
+        done.rerun("b", request="r2")
+        done.wait(timeout=LONG)
+        assert done.rerun("b", request="r1") == ["b"]
+        assert (work.ran, done.status().state) == (["b", "d"] * 2, "completed")
+
+    def test_rules_and_policies_hold_again(self, flows: FlowProducer, work: Work) -> None:
+        spec = FlowSpec(
+            "n",
+            [
+                node("a"),
+                node("skips", "a", rule=Rule.ALL_SUCCESS),
+                node("cleans", "a", rule=Rule.ALL_DONE),
+                node("when-broken", "a", rule=Rule.ONE_FAILED),
+                node("ignored", on_failure=OnFailure.IGNORE),
+                node("after", "ignored"),
+            ],
+        )
+        flow = flows.submit(spec, flow_id="f")
+        flow.wait(timeout=LONG)
+        assert states(flow)["when-broken"] == "skipped"
+        work.ends |= {"a": "failed", "ignored": "failed"}
+        work.ran.clear()
+        assert sorted(flow.rerun(nodes=["a", "ignored"])) == ["a", "ignored"]
+        flow.wait(timeout=LONG)
+        assert sorted(work.ran) == ["a", "after", "cleans", "ignored", "when-broken"]
+        assert states(flow)["skips"] == "failed"
+        assert counts(flow) == ("failed", 3, 3, 0)
+
+    def test_wide_ones(self, flows: FlowProducer, work: Work) -> None:
+        leaves = [node(f"leaf-{i}", "a") for i in range(120)]
+        spec = FlowSpec("n", [node("a"), *leaves, node("z", *(leaf.name for leaf in leaves))])
+        flow = flows.submit(spec, flow_id="f")
+        flow.wait(timeout=LONG)
+        work.ran.clear()
+        flow.rerun("a")
+        flow.wait(timeout=LONG)
+        assert sorted(work.ran) == sorted(one.name for one in spec.nodes)
+        assert (work.ran[0], work.ran[-1]) == ("a", "z")
+        work.ran.clear()
+        assert flow.complete_node("a", "by hand") == ["a"]
+        flow.wait(timeout=LONG)
+        assert sorted(work.ran) == sorted(one.name for one in spec.nodes[1:])
+        assert work.inputs["leaf-7"] == {"a": "by hand"}
+        work.ran.clear()
+        assert len(flow.rerun(pattern="leaf-*", dependents=False)) == 120
+        flow.wait(timeout=LONG)
+        assert sorted(work.ran) == sorted(leaf.name for leaf in leaves)
+        assert counts(flow) == ("completed", 122, 0, 0)
+
+
+class TestByHand:
+    def test_a_failed_node_is_completed(self, broken: Flow, work: Work) -> None:
+        assert broken.complete_node("b", {"rows": 1}) == ["b"]
+        outcome = broken.wait(timeout=LONG)
+        assert work.ran == ["d"]
+        assert work.inputs["d"] == {"b": {"rows": 1}, "c": "c!"}
+        assert (counts(broken), outcome.results["b"]) == (("completed", 5, 0, 0), {"rows": 1})
+        assert broken.complete_node("b", {"rows": 1}) == []
+        assert work.ran == ["d"]
+
+    def test_a_result_is_replaced(self, done: Flow, work: Work) -> None:
+        assert done.complete_node("b", 7) == ["b"]
+        done.wait(timeout=LONG)
+        assert (work.ran, work.inputs["d"]) == (["d"], {"b": 7, "c": "c!"})
+
+    def test_a_node_that_waits_or_runs_is_completed(
+        self, flows: FlowProducer, work: Work, eventually: Eventually
+    ) -> None:
+        work.held["a"] = threading.Event()
+        flow = flows.submit(diamond(), flow_id="f")
+        eventually(lambda: "a" in work.ran)
+        assert flow.complete_node("c", "early") == ["c"]
+        assert flow.complete_node("a", "instead") == ["a"]
+        outcome = flow.wait(timeout=LONG)
+        work.held["a"].set()
+        assert (outcome.results["a"], outcome.results["c"]) == ("instead", "early")
+        assert work.inputs["b"] == {"a": "instead"}
+        assert "c" not in work.ran
+        eventually(lambda: flow.results()["a"] == "instead")
+
+    def test_a_failed_node_is_skipped(self, flows: FlowProducer, work: Work) -> None:
+        spec = diamond(b={"job": "work"}, d={"rule": Rule.NONE_FAILED})
+        work.ends["b"] = "failed"
+        flow = flows.submit(spec, flow_id="f")
+        flow.wait(timeout=LONG)
+        assert flow.skip_node("b", "not today") == ["b"]
+        flow.wait(timeout=LONG)
+        assert counts(flow) == ("completed", 4, 0, 1)
+        assert reasons(flow)["b"] == "not today"
+        assert flow.skip_node("b") == []
+        flow.cancel_node("b")
+        assert counts(flow) == ("completed", 4, 0, 1)
+
+    def test_a_skipped_node_skips_what_follows_and_a_retry_leaves_it(
+        self, flows: FlowProducer, work: Work
+    ) -> None:
+        spec = FlowSpec("n", [node("a"), node("b", "a"), node("failed.1")])
+        work.held["a"] = threading.Event()
+        flow = flows.submit(spec, flow_id="f")
+        assert flow.skip_node("a") == ["a"]
+        work.held.pop("a").set()
+        flow.wait(timeout=LONG)
+        assert (states(flow)["b"], reasons(flow)["a"]) == ("skipped", "skipped by hand")
+        work.ends["failed.1"] = "completed"
+        work.ran.clear()
+        flow.retry_failed()
+        flow.wait(timeout=LONG)
+        assert work.ran == ["failed.1"]
+        assert counts(flow) == ("completed", 1, 0, 2)
+
+    def test_a_node_is_cancelled(self, flows: FlowProducer, work: Work, eventually: Eventually) -> None:
+        work.held["b"] = threading.Event()
+        flow = flows.submit(diamond(), flow_id="f")
+        eventually(lambda: "b" in work.ran)
+        assert flow.cancel_node("b", "takes too long") == ["b"]
+        flow.wait(timeout=LONG)
+        work.held.pop("b").set()
+        assert counts(flow) == ("failed", 3, 2, 0)
+        assert reasons(flow)["b"] == "cancelled: takes too long"
+        assert flow.cancel_node("b", "again") == flow.cancel_node("a") == []
+        flow.rerun("b")
+        flow.wait(timeout=LONG)
+        assert counts(flow) == ("completed", 5, 0, 0)
+
+    def test_several_that_follow_each_other(self, done: Flow, work: Work) -> None:
+        assert sorted(done.skip_node(nodes=["d", "b", "a"])) == ["a", "b", "d"]
+        done.wait(timeout=LONG)
+        # c has no rule of its own: it is skipped because of a.
+        assert states(done) == {
+            "a": "skipped",
+            "b": "skipped",
+            "c": "skipped",
+            "d": "skipped",
+            "e": "completed",
+        }
+        assert (work.ran, reasons(done)["b"]) == ([], "skipped by hand")
+
+    def test_an_element_of_a_fan_out(self, flows: FlowProducer, run_worker: RunWorker) -> None:
+        broken = {"part-2"}
+
+        def work(ctx: Context) -> Any:
+            if ctx.node == "split":
+                names = [f"part-{i}" for i in range(4)]
+                assert ctx.flow is not None
+                ctx.flow.add_nodes([node(name) for name in names], before=["join"])
+            elif ctx.node in broken:
+                raise RuntimeError("no such part")
+            return sorted(ctx.inputs.values()) if ctx.node == "join" else str(ctx.node)
+
+        run_worker(["etl"], {"work": work}, concurrency=4)
+        flow = flows.submit(FlowSpec("n", [node("split"), node("join", "split")]), flow_id="f")
+        flow.wait(timeout=LONG)
+        assert flow.complete_node("part-2", "by hand") == ["part-2"]
+        outcome = flow.wait(timeout=LONG)
+        assert outcome.results["join"] == ["by hand", "part-0", "part-1", "part-3", "split"]
+        broken.clear()
+        flow.rerun("part-2")
+        assert flow.wait(timeout=LONG).results["join"] == ["part-0", "part-1", "part-2", "part-3", "split"]
+        with pytest.raises(NodeNotRepeatable, match="node split has added nodes"):
+            flow.rerun("split")
+        with pytest.raises(NodeNotRepeatable, match="node split has added nodes"):
+            flow.complete_node("split", 1)
+        assert flow.status().state == "completed"
+
+
+class TestChoosing:
+    @pytest.mark.parametrize(
+        ("filters", "names"),
+        [
+            ({"pattern": "load-*"}, ["load-1", "load-2"]),
+            ({"state": "failed"}, ["load-1", "load-2", "send", "z"]),
+            ({"error": "Unrecoverable: *"}, []),
+            ({"error": "*broken*"}, ["load-1", "load-2", "send"]),
+            ({"pattern": "load-*", "error": "broken"}, ["load-1", "load-2"]),
+            ({"state": "active"}, []),
+            ({"nodes": ["z", "send"]}, ["send", "z"]),
+        ],
+    )
+    def test_by_name_state_and_error(
+        self, flows: FlowProducer, work: Work, filters: dict[str, Any], names: list[str]
+    ) -> None:
+        work.ends |= dict.fromkeys(("load-1", "load-2", "send"), "failed")
+        spec = FlowSpec("n", [node("load-1"), node("load-2"), node("send"), node("ok"), node("z", "send")])
+        flow = flows.submit(spec, flow_id="f")
+        flow.wait(timeout=LONG)
+        work.ends.clear()
+        assert sorted(flow.rerun(**filters)) == names
+        flow.wait(timeout=LONG)
+
+    def test_more_than_one_call_holds(self, flows: FlowProducer, work: Work) -> None:
+        names = [f"n-{i}" for i in range(170)]
+        flow = flows.submit(FlowSpec("n", [node(name) for name in names]), flow_id="f")
+        flow.wait(timeout=LONG)
+        for _ in range(2):
+            assert sorted(flow.rerun(nodes=names, request="all")) == sorted(names)
+            flow.wait(timeout=LONG)
+        assert len(work.ran) == 2 * len(names)
+        with pytest.raises(NodeNotFound, match="no node missing"):
+            flow.rerun(nodes=[*names, "missing"])
+        assert (len(work.ran), flow.status().state) == (2 * len(names), "completed")
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("call", "error", "text"),
+        [
+            (lambda flow: flow.rerun("nope"), NodeNotFound, "the flow has no node nope"),
+            (lambda flow: flow.rerun(nodes=["a", "nope"]), NodeNotFound, "nope"),
+            (lambda flow: flow.complete_node("nope", 1), NodeNotFound, "nope"),
+            (lambda flow: flow.complete_node("a", "x" * 2**21), PayloadTooLarge, "the limit is 1,048,576"),
+            (lambda flow: flow.complete_node("a", {1}), EncodeError, "the result is not JSON"),
+            (lambda flow: flow.rerun(), ConfigurationError, "name the nodes, or choose them"),
+            (lambda flow: flow.rerun("a", pattern="b*"), ConfigurationError, "one of both"),
+            (lambda flow: flow.rerun(nodes="abc"), ConfigurationError, "must be a list of node names"),
+            (lambda flow: flow.rerun(state="broken"), ConfigurationError, "state must be one of"),
+            (lambda flow: flow.rerun("a", request="x" * 300), ConfigurationError, "request"),
+        ],
+    )
+    def test_bad_input_changes_nothing(
+        self, done: Flow, dump: Dump, call: Callable[[Flow], Any], error: type[Exception], text: str
+    ) -> None:
+        before = dump()
+        with pytest.raises(error, match=text):
+            call(done)
+        after = dump()
+        assert {key: after.get(key) for key in before if "worker" not in key} == {
+            key: value for key, value in before.items() if "worker" not in key
+        }
+
+    def test_a_node_that_has_not_ended(self, flows: FlowProducer, dump: Dump) -> None:
+        flow = flows.submit(diamond(), flow_id="f")
+        before = dump()
+        for names in (["a"], ["b", "a"], [f"n-{i}" for i in range(60)]):
+            with pytest.raises((NodeNotEnded, NodeNotFound)):
+                flow.rerun(nodes=names)
+        assert dump() == before
+        assert flow.rerun(pattern="*") == []
+        with pytest.raises(NodeNotEnded, match="node a has not ended: it is waiting"):
+            flow.rerun("a")
+
+    def test_an_older_generation(self, done: Flow, flows: FlowProducer, dump: Dump) -> None:
+        new = flows.submit(diamond(), flow_id="f", on_existing="restart")
+        new.wait(timeout=LONG)
+        for change in (done.rerun, done.complete_node, done.skip_node, done.cancel_node):
+            with pytest.raises(Superseded):
+                change("a")
+        assert new.rerun("a") == ["a"]
+        assert new.wait(timeout=LONG).status.completed == 5
+
+    def test_a_flow_that_is_being_stopped(
+        self, flows: FlowProducer, redis_client: Any, hand: Hand, run_worker: RunWorker
+    ) -> None:
+        flow = flows.submit(diamond(), flow_id="f")
+        redis_client.hset("glide:{etl}:gmo:flow:f", mapping={"cancel": "cancelled", "reason": "why"})
+        with pytest.raises(FlowEnded, match="flow f is being stopped"):
+            flow.complete_node("a", 1)
+
+
+class TestCrashes:
+    @pytest.mark.parametrize("what", ["follow", "completed"])
+    @pytest.mark.parametrize("calls", range(1, 12))
+    def test_killed_after_each_call(
+        self, flows: FlowProducer, work: Work, hand: Hand, what: Any, calls: int
+    ) -> None:
+        names = [f"n-{i}" for i in range(60)]
+        spec = FlowSpec("n", [node("a"), *(node(name, "a") for name in names), node("z", *names)])
+        flow = flows.submit(spec, flow_id="f")
+        flow.wait(timeout=LONG)
+        work.ran.clear()
+        change = Change(what, "r", '"by hand"')
+        changed = names[:55]
+
+        def changing() -> Any:
+            return node_changes.change(flow._ref, Chosen(changed), change, SystemClock())
+
+        hand.run_until(changing(), calls)
+        assert hand.run(changing()) == changed
+        outcome = flow.wait(timeout=LONG)
+        assert counts(flow) == ("completed", 62, 0, 0)
+        again = {name for name in work.ran if name != "z"}
+        assert again == (set(changed) if what == "follow" else set())
+        assert outcome.results["n-3"] == ("n-3!" if what == "follow" else "by hand")
+        assert work.inputs["z"]["n-3"] == outcome.results["n-3"]
+
+    def test_a_supervisor_does_what_a_dead_caller_left(
+        self, done: Flow, work: Work, hand: Hand, eventually: Eventually
+    ) -> None:
+        changing = node_changes.change(done._ref, Chosen(("a",)), Change("follow", "r"), SystemClock())
+        hand.run_until(changing, 2)
+        eventually(lambda: sorted(work.ran) == ["a", "b", "c", "d"])
+        assert done.wait(timeout=LONG).status.completed == 5
+
+    def test_a_late_end_by_a_node_worker_of_what_ran_before_is_no_end(
+        self, url: str, flows: FlowProducer, redis_client: Any, run_worker: RunWorker, eventually: Eventually
+    ) -> None:
+        spec = FlowSpec("n", [FlowNode("a", "etl", "a"), FlowNode("b", "node", "b", after=["a"]),
+                              FlowNode("c", "node", "c", after=["b"])])  # fmt: skip
+        flow = flows.submit(spec, flow_id="f")
+        held = threading.Event()
+        held.set()
+        runs: list[int] = []
+
+        def a(ctx: Context) -> int:
+            held.wait(20)
+            runs.append(1)
+            return len(runs)
+
+        run_worker(["etl"], {"a": a})
+        supervisor = Supervisor(url, queues=["node"])
+        worker = Node(redis_client, "node")
+        worker.open()
+        eventually(lambda: flow.node("b").state == "waiting")
+        taken = worker.take()
+        assert taken is not None
+        held.clear()
+        flow.rerun("a")
+        worker.complete(taken, '"stale"')
+        with supervisor.running():
+            eventually(lambda: flow.node("b").state == "waiting-children")
+        held.set()
+        eventually(lambda: flow.node("b").state == "waiting")
+        assert "b" not in flow.results()
+        again = worker.take()
+        assert again is not None
+        assert again.id == taken.id
+        last = worker.complete(again, '"fresh"') or worker.take()
+        assert last is not None
+        worker.complete(last, "null")
+        with Supervisor(url, queues=["node"]).running():
+            assert flow.wait(timeout=LONG).results == {"a": 2, "b": "fresh", "c": None}
