@@ -45,7 +45,7 @@ _KEYS: Final = re.compile(
         ]
     )
 )
-_LEFT: Final = ("open", "ready", "blocked", "notifying", "growing")
+_LEFT: Final = ("open", "ready", "again", "giving", "blocked", "notifying", "growing")
 
 
 def possible_nodes(plan: Plan) -> dict[str, FlowNode]:
@@ -194,7 +194,9 @@ class Checker:
             return
         if (state := flow_state(nodes, ends)) != status.state:
             yield f"the flow is {status.state}, but its nodes make it {state}: {ends}"
-        if ledger.round and (self.plan.heals or self._limits.may_end_differently):
+        if ledger.is_loose:
+            return
+        if ledger.changes or (ledger.round and (self.plan.heals or self._limits.may_end_differently)):
             yield from self._rules([node for node in nodes if node.name not in late], ends)
             return
         fates = {node.name: "failed" if node.name in late else fate(node) for node in spec.nodes}

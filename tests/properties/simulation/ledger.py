@@ -60,6 +60,8 @@ class Ledger:
         postponed: The jobs whose handlers have asked to run later.
         expected: By node and token, the dependencies that had completed when the attempt began.
         stored: The id under which the current generation is stored.
+        retried: How often the events say that it runs again without a new generation.
+        changes: What users have done with single nodes, by request; each begins a round.
     """
 
     client: Any
@@ -79,6 +81,8 @@ class Ledger:
     postponed: set[tuple[str, str]] = field(default_factory=set)
     expected: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     stored: str = FLOW
+    retried: int = 0
+    changes: dict[str, str] = field(default_factory=dict)
 
     def observe(self, call: Call[Any], reply: Any) -> None:
         """Read a call and its reply."""
@@ -93,15 +97,22 @@ class Ledger:
                 self._heard(words, reply)
             elif name in ("gmo_reclaim", "gmo_put_back", "gmo_check_open"):
                 self.latest = max(self.latest, int(words[5 if name == "gmo_put_back" else 4]))
-            elif name == "gmo_retry_flow":
-                self._run_again(int(words[4]))
-            elif name == "gmo_begin_generation" and isinstance(reply, str) and words[8] != self.stored:
-                self.stored = str(words[8])
-                self._begin_round(int(words[6]), is_restart=True)
-            elif name == "gmo_start_flow" and reply not in ("staging", "cancelled"):
-                self.started.setdefault(0, int(words[4]))
-            elif name == "gmo_cancel_flow" and reply in ("running", "staging"):
-                self.was_cancelled = True
+            else:
+                self._steered(name, words, reply)
+
+    def _steered(self, name: str, words: Sequence[Any], reply: Any) -> None:
+        """A call by which users change the flow."""
+        if name == "gmo_retry_flow":
+            self._run_again(int(words[4]))
+        elif name == "gmo_change_nodes":
+            self._changed(words, reply)
+        elif name == "gmo_begin_generation" and isinstance(reply, str) and words[8] != self.stored:
+            self.stored = str(words[8])
+            self._begin_round(int(words[6]), is_restart=True)
+        elif name == "gmo_start_flow" and reply not in ("staging", "cancelled"):
+            self.started.setdefault(0, int(words[4]))
+        elif name == "gmo_cancel_flow" and reply in ("running", "staging"):
+            self.was_cancelled = True
 
     def _record_written(self, name: str, value: str) -> None:
         """A field of the record of a portable flow."""
@@ -118,9 +129,35 @@ class Ledger:
 
     def _run_again(self, now: int) -> None:
         """A staged flow may run again: its events show whether it does."""
-        found = [fields["event"] for _, fields in self.client.xrange(self.home.key("events"))]
-        if found.count("flow.retried") > self.round - len(self.restarts):
+        if self._is_retried_again():
             self._begin_round(now, is_restart=False)
+
+    def _is_retried_again(self) -> bool:
+        found = [fields["event"] for _, fields in self.client.xrange(self.home.key("events"))]
+        before, self.retried = self.retried, found.count("flow.retried")
+        return self.retried > before
+
+    def _changed(self, words: Sequence[Any], reply: Sequence[Any]) -> None:
+        """A node runs again, or was given its end, at once with what follows: the flow is so small."""
+        what, request, name, text = (str(words[at]) for at in (6, 7, 9, 10))
+        if name not in reply[1:] or request in self.changes:
+            return
+        self.changes[request] = what
+        self._is_retried_again()  # it had ended
+        self._begin_round(int(words[4]), is_restart=False)
+        if what == "follow" and (ended := [one for one in self._followers(name) if self.end_of(one)]):
+            self.problems.append(f"{name} runs again, and {ended}, which follow, have their ends")
+        if what not in ("alone", "follow"):
+            self.accepted[name] = Accepted(what, text, self.round)
+            self.running.pop(node_job_id(self.stored, name), None)
+
+    def _followers(self, name: str) -> list[str]:
+        """The nodes that depend on a node, directly or not; after comes before."""
+        found = [name]
+        for node in self.nodes.values():
+            if any(str(one) in found for one in node.after):
+                found.append(node.name)
+        return found[1:]
 
     def _begin_round(self, now: int, *, is_restart: bool) -> None:
         self.round += 1
@@ -181,7 +218,7 @@ class Ledger:
                 f"{name}: taken over {ago} ms after the last sign of life of the attempt before"
             )
         if (ended := self.accepted.get(name)) is not None:
-            again = any(number > ended.round for number in self.restarts)
+            again = self.changes or any(number > ended.round for number in self.restarts)
             if not again and (ended.end != "failed" or ended.round == self.round):
                 self.problems.append(f"{name}: runs again in round {self.round} after {ended}")
         self.running[job_id] = Running(proof, now, self.round)
@@ -199,14 +236,27 @@ class Ledger:
                 self.problems.append(f"{node.name} begins after {name}, which the restart has not run yet")
         self.expected[node.name, token] = {name for name, end in ends.items() if end == "completed"}
         policy_of = {name: str(one.on_failure) for name, one in self.nodes.items()}
-        if not may_begin(node, ends, policy_of):
+        if not self.is_loose and not may_begin(node, ends, policy_of):
             self.problems.append(f"{node.name} ({node.rule}) begins after {ends} of {list(node.after)}")
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether a node may have run again alone, so that those that follow it no longer go by its end."""
+        return "alone" in self.changes.values()
 
     def forget(self) -> None:
         """Nothing of the flow is left: what follows is another one."""
-        for table in (self.accepted, self.running, self.started, self.first, self.restarts, self.expected):
+        for table in (
+            self.changes,
+            self.accepted,
+            self.running,
+            self.started,
+            self.first,
+            self.restarts,
+            self.expected,
+        ):
             table.clear()
-        self.round, self.was_cancelled, self.stored = 0, False, FLOW
+        self.round, self.retried, self.was_cancelled, self.stored = 0, 0, False, FLOW
         self.client.unlink(self.home.key("events"))
 
     def check_inputs(self, name: str, token: str, inputs: Mapping[str, Any]) -> None:

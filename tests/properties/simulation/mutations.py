@@ -82,6 +82,8 @@ _LOOKED_AT = "cost, is_suspect = L.blocked.check(c.flow, c.key, ref, c.now)"
 _REMOVED = "  remove_job(ref, flow_id)\n    L.due"
 _IS_ENDING = "if new ~= 'staging' and new ~= 'running' and record[2] then"
 _HAS_BEGUN = "or STARTED[job[1]] or has_begun then"
+_FOLLOWS = "if v[1] and v[1] ~= 'waiting-children' and v[2] == flow.id then"
+_TAKEN_BACK = "L.end_nodes.withdraw(prefix, job_id, now)\n  L.grow.abandon"
 _IS_ENDED = "if not job or not job.state or ENDED[job.state] or"
 
 MUTATIONS: Final = (
@@ -123,7 +125,7 @@ MUTATIONS: Final = (
         "a queue timeout leaves dependents waiting, and the supervisor looks at none",
         "staged",
         (
-            (_TIMED_OUT, _TIMED_OUT.replace("_and_notify", "_node")),
+            (_TIMED_OUT, _TIMED_OUT.replace("_and_notify", "")),
             (_LOOKED_AT, "cost, is_suspect = 0, false"),
         ),
     ),
@@ -131,5 +133,7 @@ MUTATIONS: Final = (
     Mutation(
         "the deadline of a portable flow is ignored", "portable", patched=((advance, "_stopped", _keep_time),)
     ),
+    Mutation("what follows a node does not run again with it", "staged", ((_FOLLOWS, "if false then"),)),
+    Mutation("what runs again is not taken from its worker", "staged", ((_TAKEN_BACK, "L.grow.abandon"),)),
     Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=60),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -17,6 +17,8 @@ _RULES: Final = ["all_success"] * 12 + list(Rule)
 _POLICIES: Final = [None] * 6 + list(OnFailure)
 _ENDS: Final = ["completed"] * 6 + ["failed", "failed", "skipped"]
 _STEPS: Final = ["cancel", "cancel", "retry_failed", "retry_failed", "restart", "attach", "extend"]
+_CHANGES: Final = ["follow", "follow", "alone", "completed", "skipped", "failed"]
+"""What users do with single nodes of a staged flow: see ``_protocol/flows/node_changes.py``."""
 # How often a plan has a limit of each kind.
 _LIMITED: Final = 0.25
 _QUEUE_TIMEOUTS: Final = [50, 400, 1_500, 5_000]
@@ -119,10 +121,26 @@ def draw_plan(choices: Choices, path: Path) -> Plan:
     names = [name for name in _STEPS if name != "extend"] if path == "portable" else _STEPS
     count = choices.pick([0, 0, 1, 2, 3])
     steps = sorted((choices.between(0, 4_000), choices.pick(names)) for _ in range(count))
+    nodes = _draw_nodes(choices, path)
+    fail_fast = choices.chance(0.15)
+    if path == "staged" and choices.chance(0.3):
+        changes = [
+            (choices.between(0, 9_000), _draw_change(choices, nodes)) for _ in range(choices.between(1, 4))
+        ]
+        plain = [replace(node, queue_timeout=None) for node in nodes]
+        return Plan(
+            path,
+            FlowSpec("any", plain, fail_fast=fail_fast),
+            workers=choices.between(1, 2),
+            supervisors=choices.between(0, 1),
+            steps=tuple(sorted([*steps, *changes])),
+            heals=choices.chance(0.5),
+            faults=faults,
+        )
     spec = FlowSpec(
         "any",
-        _draw_nodes(choices, path),
-        fail_fast=choices.chance(0.15),
+        nodes,
+        fail_fast=fail_fast,
         deadline=_draw_limit(choices, [30, 600, 2_000, 8_000]),
         retention=_draw_limit(choices, [0, 100, 2_000, 6_000]),
         queue_timeout=_draw_limit(choices, _QUEUE_TIMEOUTS),
@@ -140,6 +158,11 @@ def draw_plan(choices: Choices, path: Path) -> Plan:
         late=(choices.pick(QUEUES[path]), choices.pick([2_000, 9_000])) if choices.chance(0.2) else ("", 0),
         comes_back=spec.retention is not None and choices.chance(0.3),
     )
+
+
+def _draw_change(choices: Choices, nodes: list[FlowNode]) -> str:
+    """What is done with a node, and its name."""
+    return f"{choices.pick(_CHANGES)} {choices.pick(nodes).name}"
 
 
 def _draw_limit(choices: Choices, ms: list[int]) -> timedelta | None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 from glidemq_orchestrate import FlowNode
-from glidemq_orchestrate._ops.flows import backend, generations
+from glidemq_orchestrate._ops.flows import backend, generations, node_changes
+from glidemq_orchestrate._ops.flows.node_changes import Chosen
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.errors import (
     FlowEnded,
     FlowExpired,
     FlowIncomplete,
     FlowNotFound,
+    NodeNotEnded,
+    NodeNotRepeatable,
     Superseded,
     TransportError,
 )
@@ -23,6 +29,7 @@ from tests.properties.simulation.process import Process, Program, Sleep
 from tests.properties.simulation.scheduler import Scheduler
 
 ADDED = "added"
+BY_HAND = "ended by hand"
 
 
 class Users:
@@ -102,6 +109,8 @@ class Users:
             yield from on.cancel(ref, "enough", clock)
         elif what == "retry_failed":
             yield from on.retry_failed(ref, clock)
+        elif " " in what:
+            yield from self._change(ref, *what.split())
         elif what == "restart":
             yield from generations.restart(ref, "", clock)
         else:
@@ -112,3 +121,16 @@ class Users:
             except (FlowEnded, FlowIncomplete):  # nothing can be added now
                 return
             self.is_extended = True
+
+    def _change(self, ref: FlowRef, what: Any, name: str) -> Op[None]:
+        """Run a node again, or end it with the result that its handler would have."""
+        node = next(node for node in self.plan.spec.nodes if node.name == name)
+        assert isinstance(node.data, dict)
+        if node.data["grows"]:  # ended by hand it would add nothing
+            return
+        text = json.dumps(name) if what == "completed" else BY_HAND
+        change = Change(what, self.scheduler.choices.token(), text)
+        try:
+            yield from node_changes.change(ref, Chosen([name]), change, self.scheduler)
+        except (NodeNotEnded, NodeNotRepeatable, FlowEnded):
+            return
