@@ -196,7 +196,8 @@ class Checker:
         self, planned: FlowPlan, node: NodeStatus, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
     ) -> Iterator[str]:
         is_in_place = is_again_in_place(planned, found)
-        yield from self._accepted((node.queue, node.job_id), runs=1 + is_in_place)
+        may_run_twice = is_in_place or planned.action == "rerun"
+        yield from self._accepted((node.queue, node.job_id), runs=1 + may_run_twice)
         if node.state is not JobState.COMPLETED:
             return
         result = results.get(node.name)

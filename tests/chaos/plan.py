@@ -12,7 +12,7 @@ from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, OnFailu
 from glidemq_orchestrate.flows.rules import Dependency
 
 KEYS: Final = ("red", "green", "blue")
-ACTIONS: Final = ("none",) * 6 + ("retry", "retry", "cancel", "restart", "extend")
+ACTIONS: Final = ("none",) * 6 + ("retry", "retry", "cancel", "restart", "extend", "rerun")
 LONG_MS: Final = 3_000
 """Longer than a lease."""
 
@@ -95,7 +95,8 @@ class FlowPlan:
 
     Attributes:
         action: ``none``; ``cancel`` it at some moment; ``retry`` what failed, or ``restart`` all of it, once
-            it has ended; ``extend`` it by nodes at some moment.
+            it has ended; ``extend`` it by nodes at some moment; ``rerun`` a node with all that follow it, when
+            that has ended.
         delay_ms: How long after the submission.
         added: What ``extend`` adds.
     """
@@ -111,6 +112,11 @@ class FlowPlan:
         """The flow as it is submitted."""
         nodes = [step.node(self.flow_id) for step in self.steps]
         return FlowSpec("chaos", nodes, fail_fast=self.fail_fast)
+
+    @property
+    def again(self) -> str:
+        """The node that ``rerun`` runs again."""
+        return self.steps[len(self.steps) // 3].name
 
     @property
     def all_steps(self) -> dict[str, Step]:

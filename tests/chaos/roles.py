@@ -32,9 +32,12 @@ from glidemq_orchestrate import (
 )
 from glidemq_orchestrate.errors import (
     FlowEnded,
+    FlowIncomplete,
     FlowNotFound,
     InvalidJob,
     LibraryVersionMismatch,
+    NodeNotEnded,
+    StateError,
     Superseded,
     TransportError,
     WaitTimeout,
@@ -185,7 +188,7 @@ def waiter(world: World, ledger: Ledger, number: int) -> None:
 
 
 def steerer(world: World, ledger: Ledger, number: int) -> None:
-    """Cancel, retry, restart and extend flows."""
+    """Cancel, retry, restart and extend flows, and run single nodes again."""
     done, forgotten = _done(world, "steered"), Forgotten(world.ledger)
     left = [flow for _, flow in _share(world, number) if flow.action != "none" and flow.flow_id not in done]
     with FlowProducer(world.url_for(number)) as flows:
@@ -235,6 +238,8 @@ def _steer(world: World, found: Flow, flow: FlowPlan) -> str | None:
     if flow.action in ("cancel", "extend"):
         time.sleep(flow.delay_ms / 1000)
         return found.cancel("by the plan") if flow.action == "cancel" else _extend(found, flow)
+    if flow.action == "rerun":
+        return _rerun(found, flow)
     status = found.status()
     if flow.action == "restart" and status.generation:
         return "restarted before"
@@ -251,6 +256,18 @@ def _extend(found: Flow, flow: FlowPlan) -> str:
         return found.extend([step.node(flow.flow_id) for step in flow.added])
     except FlowEnded:
         return "refused"
+
+
+def _rerun(found: Flow, flow: FlowPlan) -> str | None:
+    try:
+        found.rerun(flow.again, request="the plan")
+    except (NodeNotEnded, FlowIncomplete):
+        return None
+    except FlowNotFound:
+        raise
+    except StateError:  # the portable path does not, nor does a node that has added nodes
+        return "refused"
+    return "rerun"
 
 
 def _share(world: World, number: int) -> Iterator[tuple[int, FlowPlan]]:
