@@ -63,7 +63,7 @@ added: absent > waiting-children
 released: waiting-children > waiting delayed prioritized
     gmo_start_flow gmo_advance_flow gmo_finish_and_fetch gmo_settle_foreign gmo_settle_missing
     gmo_check_open gmo_notify_again gmo_reclaim gmo_cancel_flow gmo_retry_flow gmo_begin_generation
-    gmo_expire_due gmo_revoke_job glidemq_complete glidemq_completeAndFetchNext
+    gmo_expire_due gmo_revoke_job gmo_change_nodes glidemq_complete glidemq_completeAndFetchNext
     glidemq_completeChild glidemq_registerParent
 postponed: waiting > delayed
     gmo_settle_foreign glidemq_changeDelay glidemq_retryJobs
@@ -84,6 +84,7 @@ unparked: group-waiting > waiting
     glidemq_complete glidemq_completeAndFetchNext glidemq_fail glidemq_dedup glidemq_moveToActive
     glidemq_drain glidemq_promoteRateLimited glidemq_revoke glidemq_removeJob glidemq_rateLimitGroup
     gmo_finish_and_fetch gmo_remove_jobs gmo_revoke_job gmo_reclaim gmo_cancel_flow gmo_advance_flow
+    gmo_change_nodes
 started: waiting prioritized group-waiting > active
     glidemq_moveToActive glidemq_completeAndFetchNext gmo_finish_and_fetch
 completed: active > completed
@@ -122,17 +123,24 @@ cannot run: waiting-children > failed
     gmo_expire_due gmo_end_node gmo_reclaim gmo_notify_again gmo_revoke_job
 skipped: waiting-children > completed
     gmo_finish_and_fetch gmo_advance_flow gmo_settle_foreign gmo_settle_missing gmo_check_open
-    gmo_notify_again gmo_end_node gmo_reclaim
+    gmo_notify_again gmo_end_node gmo_reclaim gmo_change_nodes
 cancelled: waiting delayed prioritized group-waiting suspended waiting-children active > failed
     gmo_cancel_flow gmo_advance_flow gmo_begin_generation gmo_end_node gmo_expire_due
+    gmo_change_nodes
 revoked: waiting delayed prioritized group-waiting suspended waiting-children > failed
     glidemq_revoke gmo_revoke_job gmo_finish_and_fetch
 retried: failed > delayed
     glidemq_retryJobs
 retried: failed > waiting
     gmo_retry_jobs
+completed by hand: waiting delayed prioritized group-waiting suspended > completed
+    gmo_change_nodes gmo_advance_flow
+completed by hand: waiting-children active failed > completed
+    gmo_change_nodes gmo_advance_flow
 reset: completed failed > waiting-children
-    gmo_advance_flow gmo_retry_flow gmo_run_again
+    gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_nodes gmo_settle_foreign
+taken back: waiting delayed prioritized group-waiting suspended active > waiting-children
+    gmo_change_nodes gmo_advance_flow gmo_settle_foreign
 removed: any > absent
     glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
     glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow
