@@ -95,8 +95,8 @@ class FlowPlan:
 
     Attributes:
         action: ``none``; ``cancel`` it at some moment; ``retry`` what failed, or ``restart`` all of it, once
-            it has ended; ``extend`` it by nodes at some moment; ``rerun`` a node with all that follow it, when
-            that has ended.
+            it has ended; ``rerun`` a node with all that follow it, when that has ended; ``extend`` it by
+            nodes at some moment.
         delay_ms: How long after the submission.
         added: What ``extend`` adds.
     """
