@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
-from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, rounds, submit, sweep
+from glidemq_orchestrate._ops.flows import generations
+from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, submit, sweep
 from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Kind, Outcome, Request, finish_and_fetch
 from glidemq_orchestrate.errors import FlowExpired
@@ -121,7 +122,7 @@ def test_a_flow_is_removed_or_runs_again_wherever_the_two_meet(slots: Slots) -> 
         slots.now += 1
         slow, is_over = slots.begun(sweep.sweep(home, slots), place)
         with suppress(FlowExpired):
-            slots.run(rounds.restart(slots.ref(), slots))
+            slots.run(generations.restart(slots.ref(), "", slots))
         for _ in range(more):
             next(slow, None)
         slow.close()
