@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from glidemq_orchestrate._ops.flows import claim, compare, staged
 from glidemq_orchestrate._ops.flows.portable import portable, reading
+from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate._ops.flows.portable.table import Row
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting, Path
 from glidemq_orchestrate._ops.flows.stored import read_flow
@@ -83,7 +84,7 @@ def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     for _ in range(MAX_TRIES):
         ref, found = place
         is_restart = on_existing == "restart"
-        if is_restart and flow.request and (known := (yield from _of_request(ref, flow.request))):
+        if is_restart and flow.request and (known := (yield from _of_request(ref, flow.request, clock))):
             return known
         with suppress(Superseded):  # meanwhile
             is_equal = found.digest == flow.digest
@@ -108,7 +109,7 @@ def restart(ref: FlowRef, request: str, clock: Clock) -> Op[FlowRef]:
         GenerationTaken: Other callers kept extending it.
     """
     for _ in range(MAX_TRIES):
-        if request and (known := (yield from _of_request(ref, request))):
+        if request and (known := (yield from _of_request(ref, request, clock))):
             return known
         status = yield from _status(ref)
         staged.raise_if_superseded(status)
@@ -142,14 +143,17 @@ def _next(ref: FlowRef, flow: CheckedFlow, before: calls.Before) -> FlowRef:
     return replace(ref, flow_id=generation_id(ref.public_id, ref.generation + 1, origin))
 
 
-def _of_request(ref: FlowRef, request: str) -> Op[FlowRef | None]:
-    """The newest generation that was asked for with this request."""
+def _of_request(ref: FlowRef, request: str, clock: Clock) -> Op[FlowRef | None]:
+    """The newest generation that was asked for with this request, moved on where its caller may have died."""
     every = yield from ask(calls.every(ref.home, ref.public_id))
     if not every and (first := (yield from ask(calls.first(ref.home, ref.public_id)))):
         every = [first]
     for found in reversed(every):
         if found.request == request:
-            return ref_of(ref.home, found)
+            known = ref_of(ref.home, found)
+            if known.path == "portable":
+                yield from advance(known, clock)
+            return known
     return None
 
 

@@ -14,6 +14,7 @@ from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import definitions as calls
 from glidemq_orchestrate._protocol.flows.definitions import Work
 from glidemq_orchestrate._protocol.flows.flow import read_status
+from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete, FlowNotFound
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
@@ -49,7 +50,8 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
         if "expired_at" in record:
             raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
         rows = yield from read_rows(ref)
-        if len(rows) >= number(record.get("total")):
+        is_whole = ref.path == "staged" or Record.read(record).number >= 0
+        if is_whole and len(rows) >= number(record.get("total")):
             break
         if current.state.is_terminal or ref.path == "portable":
             raise FlowIncomplete(

@@ -196,9 +196,9 @@ def began(home: QueueKeys, flow_id: str) -> Call[str]:
 
     def decode(reply: Any) -> str:
         word, digest = reply
-        if not digest:
-            return GONE
-        return str(word) if str(word or "").startswith(_DROP) else RUN if word else ""
+        if str(word or "").startswith(_DROP):
+            return str(word)
+        return GONE if not digest else RUN if word else ""
 
     return command("HMGET", home.flow(flow_id), "begin:0", "digest", decode=decode)
 
