@@ -66,8 +66,8 @@ class FlowProducer(SyncFacade):
             EncodeError, PayloadTooLarge: The flow cannot run as written; nothing was sent.
             QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
             FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
-                Also where a new generation was asked for and the queues of the old or the new one are in
-                several slots of a cluster, or the server lacks our functions.
+                Also where a new generation was asked for with queues in several slots of a cluster, and those
+                of the flow are in one.
             GenerationTaken: Other callers kept beginning generations; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
         """
@@ -87,7 +87,6 @@ class FlowProducer(SyncFacade):
 
         Raises:
             FlowNotFound: There is no flow with this id.
-            FlowConflict: The flow takes the portable path, where another specification is refused.
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
         return self._run(generations.plan(self._prefix, check_flow_id(flow_id), check_flow(spec)))

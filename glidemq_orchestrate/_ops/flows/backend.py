@@ -2,7 +2,7 @@
 
 A call of a server function may touch only one slot. If all keys of a flow are in one slot, ``staged`` does
 everything; if its queues are in several slots of a cluster, or a server lacks our functions, ``portable``
-does the same in many small steps. An existing flow keeps its path.
+does the same in many small steps. An existing flow keeps its path, in all its generations.
 """
 
 from __future__ import annotations
@@ -144,10 +144,8 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
         place = yield from find_place(prefix, flow_id)
     if place and (on_existing == "restart" or place.found.digest != flow.digest):
         if on_existing == "attach" or not _may_begin(place.ref, flow, reach):
-            if place.found.digest != flow.digest:
-                raise (yield from _conflict(prefix, flow_id, flow))
-        else:
-            return (yield from generations.submit(place, flow, on_existing, clock))
+            raise (yield from _conflict(prefix, flow_id, flow))
+        return (yield from generations.submit(place, flow, on_existing, clock))
     ref = place.ref if place else FlowRef(home, flow_id, reach.path(prefix, flow.queues))
     try:
         yield from backend_of(ref).submit(ref, flow, on_existing, clock)
@@ -184,9 +182,12 @@ def find(prefix: str, flow_id: str) -> Op[FlowRef]:
 
 
 def _may_begin(ref: FlowRef, flow: CheckedFlow, reach: Reach) -> bool:
-    """Whether the next generation of a flow can be begun in one call: both are of the staged path."""
+    """Whether a specification can go the path of a flow: the portable one is open to all.
+
+    A flow that took the staged path cannot go on with queues in other slots.
+    """
     queues = (ref.home.queue, *flow.queues)
-    return ref.path == "staged" and reach.path(ref.home.prefix, queues) == "staged"
+    return ref.path == "portable" or reach.path(ref.home.prefix, queues) == "staged"
 
 
 def backend_of(ref: FlowRef) -> FlowBackend:

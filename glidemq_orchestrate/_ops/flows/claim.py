@@ -19,16 +19,15 @@ from glidemq_orchestrate._protocol.flows import generations
 from glidemq_orchestrate._protocol.flows.generations import Found
 from glidemq_orchestrate._protocol.flows.index import forget_home
 from glidemq_orchestrate.errors import FlowConflict
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.keys import QueueKeys, read_generation
 
 MOST_NAMED: Final = 5
 
 
 def found(home: QueueKeys, flow_id: str) -> Op[Found | None]:
     """The current generation of a flow of this home; None if there is none."""
-    first, current = yield from ask_all(
-        [generations.first(home, flow_id), generations.current(home, flow_id)]
-    )
+    public, _ = read_generation(flow_id)
+    first, current = yield from ask_all([generations.first(home, public), generations.current(home, public)])
     return current or first
 
 
@@ -60,7 +59,7 @@ def _claim(home: QueueKeys, flow_id: str) -> Op[tuple[str | None, Found | None]]
     asking: list[Call[Any]] = [
         calls.claim(home, flow_id),
         calls.claimed(home.prefix, flow_id),
-        generations.first(home, flow_id),
+        generations.first(home, read_generation(flow_id)[0]),
         generations.current(home, flow_id),
     ]
     _, owner, first, current = yield from ask_all(asking)

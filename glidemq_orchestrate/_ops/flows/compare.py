@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from glidemq_orchestrate._ops.flows.portable.table import Row, policy_text, read_policies, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
@@ -26,8 +26,7 @@ from glidemq_orchestrate.keys import QueueKeys
 MOST: Final = 20
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
 SHAPING: Final = "fallbacks"
-IN_TABLE: Final = "table"
-OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout")
+OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout", "gmo:delay")
 
 Differences = dict[str, tuple[str, ...]]
 """As ``FlowConflict.differences``."""
@@ -105,7 +104,7 @@ def _wanted(
     *,
     is_in_table: bool,
 ) -> dict[str, Policies]:
-    """The policies that the nodes should have, as they are stored."""
+    """The policies that the nodes should have, in the form of those that are stored."""
     if is_in_table:
         return {node.name: _in_table(policy_text(node)) for node in nodes}
     ids = {name: rows[name][2] for node in nodes for name in node.after if name in rows}
@@ -124,7 +123,7 @@ def _stored(
     found = {name: known[name] for name in wanted} if known is not None else {}
     todo: list[tuple[str, Call[Definition | None]]] = []
     for name, wants in wanted.items():
-        edges = sorted(wants.keys() - {*POLICIES, IN_TABLE})
+        edges = sorted(wants.keys() - {*POLICIES}) if ref.path == "staged" else []
         if known is None or edges:
             _rank, queue, job_id, *_ = rows[name]
             todo.append((name, definition(QueueKeys(ref.home.prefix, queue), job_id, ref.path, edges)))
@@ -134,7 +133,9 @@ def _stored(
 
 
 def _in_table(text: str) -> Policies:
-    return {IN_TABLE: text} if text else {}
+    """The policies of a node as the table of the portable path has them."""
+    fields: dict[str, Any] = json.loads(text or "{}")
+    return {f"gmo:{name}": json.dumps(value, sort_keys=True) for name, value in fields.items()}
 
 
 def _policies(node: CheckedNode, names: JobNames) -> Policies:

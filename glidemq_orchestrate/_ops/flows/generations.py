@@ -3,21 +3,23 @@
 A generation is staged as a flow of its own, under an id that names it, and then takes the place of the
 current one in a single call. A kill before that call leaves staged nodes that cannot start: a repeat
 continues with them, else the sweep removes them. A kill after it leaves a flow that every supervisor of the
-home queue advances.
+home queue advances. On the portable path there is no single call: ``portable/succession.py`` says what stands
+for it. A flow keeps its path: one that took the portable path stays on it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate._ops.flows import claim, compare, staged
-from glidemq_orchestrate._ops.flows.portable import reading, rounds
+from glidemq_orchestrate._ops.flows.portable import portable, reading
+from glidemq_orchestrate._ops.flows.portable.advance import advance
 from glidemq_orchestrate._ops.flows.portable.table import Row
-from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
+from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting, Path
 from glidemq_orchestrate._ops.flows.stored import read_flow
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import claim as claims
@@ -34,6 +36,14 @@ from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.keys import QueueKeys, generation_id
 
 MAX_TRIES: Final = 5
+_SUBMIT: Final[Mapping[Path, Callable[[FlowRef, CheckedFlow, OnExisting, Clock], Op[None]]]] = {
+    "staged": staged.submit,
+    "portable": portable.submit,
+}
+_BEGIN: Final[Mapping[Path, Callable[[FlowRef, CheckedFlow, calls.Before, Clock], Op[None]]]] = {
+    "staged": staged.begin,
+    "portable": portable.begin,
+}
 
 
 class Place(NamedTuple):
@@ -63,7 +73,7 @@ def ref_of(home: QueueKeys, found: Found) -> FlowRef:
 
 
 def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[FlowRef]:
-    """Begin the next generation of a flow of the staged path, unless that was done already.
+    """Begin the next generation of a flow, unless that was done already.
 
     It was done if a restart was asked for with the same request before, or, for ``retry_failed``, if the
     current generation has the same specification.
@@ -73,17 +83,15 @@ def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     """
     for _ in range(MAX_TRIES):
         ref, found = place
-        if on_existing == "restart":
-            if flow.request and (known := (yield from _of_request(ref, flow.request))):
-                return known
-            if (yield from _is_staging(ref)) and found.digest == flow.digest:
-                yield from staged.submit(ref, flow, "attach", clock)
+        is_restart = on_existing == "restart"
+        if is_restart and flow.request and (known := (yield from _of_request(ref, flow.request, clock))):
+            return known
+        with suppress(Superseded):  # meanwhile
+            is_equal = found.digest == flow.digest
+            if is_equal and (not is_restart or (yield from _is_staging(ref))):
+                yield from _SUBMIT[ref.path](ref, flow, "attach" if is_restart else on_existing, clock)
                 return ref
-        elif found.digest == flow.digest:
-            yield from staged.submit(ref, flow, on_existing, clock)
-            return ref
-        with suppress(Superseded):  # while it was compared
-            carried = (yield from _compared(ref, flow)).carried if on_existing == "retry_failed" else {}
+            carried = {} if is_restart else (yield from _compared(ref, flow)).carried
             before = calls.Before(ref.flow_id, on_existing)
             new = yield from _begin(ref, replace(flow, carried=carried), before, clock)
             if new is not None:
@@ -100,13 +108,10 @@ def restart(ref: FlowRef, request: str, clock: Clock) -> Op[FlowRef]:
         FlowNotFound, FlowExpired: The flow no longer exists, or not all of its jobs do.
         GenerationTaken: Other callers kept extending it.
     """
-    if ref.path == "portable":
-        yield from rounds.restart(ref, clock)
-        return ref
     for _ in range(MAX_TRIES):
-        if request and (known := (yield from _of_request(ref, request))):
+        if request and (known := (yield from _of_request(ref, request, clock))):
             return known
-        status = yield from staged.status(ref)
+        status = yield from _status(ref)
         staged.raise_if_superseded(status)
         if status.state is FlowState.STAGING:  # nothing of it has run
             return ref
@@ -122,7 +127,7 @@ def _begin(ref: FlowRef, flow: CheckedFlow, before: calls.Before, clock: Clock) 
     """Stage the next generation and begin it; None if the current one is another one now."""
     new = _next(ref, flow, before)
     try:
-        yield from staged.begin(new, replace(flow, home=ref.home.queue), before, clock)
+        yield from _BEGIN[ref.path](new, replace(flow, home=ref.home.queue), before, clock)
     except GenerationTaken:
         return None
     return new
@@ -138,19 +143,30 @@ def _next(ref: FlowRef, flow: CheckedFlow, before: calls.Before) -> FlowRef:
     return replace(ref, flow_id=generation_id(ref.public_id, ref.generation + 1, origin))
 
 
-def _of_request(ref: FlowRef, request: str) -> Op[FlowRef | None]:
-    """The newest generation that was asked for with this request."""
+def _of_request(ref: FlowRef, request: str, clock: Clock) -> Op[FlowRef | None]:
+    """The newest generation that was asked for with this request, moved on where its caller may have died."""
     every = yield from ask(calls.every(ref.home, ref.public_id))
     if not every and (first := (yield from ask(calls.first(ref.home, ref.public_id)))):
         every = [first]
     for found in reversed(every):
         if found.request == request:
-            return ref_of(ref.home, found)
+            known = ref_of(ref.home, found)
+            if known.path == "portable":
+                yield from advance(known, clock)
+            return known
     return None
 
 
 def _is_staging(ref: FlowRef) -> Op[bool]:
-    return (yield from staged.status(ref)).state is FlowState.STAGING
+    return (yield from _status(ref)).state is FlowState.STAGING
+
+
+def _status(ref: FlowRef) -> Op[FlowStatus]:
+    """The record of a generation, also before its first fields were written."""
+    found = yield from ask(definitions.record(ref.home, ref.flow_id))
+    if not found:
+        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+    return flow_calls.read_status(ref.home, ref.flow_id, found)
 
 
 class _Compared(NamedTuple):
@@ -161,15 +177,10 @@ class _Compared(NamedTuple):
 
 def _compared(ref: FlowRef, flow: CheckedFlow) -> Op[_Compared]:
     """Why the nodes of a specification have to run, and the ids of the jobs of the others."""
-    found: dict[str, Ran] = {}
-    cursor = ""
-    while cursor != "0":
-        try:
-            cursor, page = yield from ask(definitions.ran(ref.home, ref.flow_id, cursor or "0"))
-        except FlowExpired:  # nothing is left to carry over
-            found = {}
-            break
-        found |= page
+    try:
+        found = yield from (reading.ran(ref) if ref.path == "portable" else _ran(ref))
+    except FlowExpired:  # nothing is left to carry over
+        found = {}
     rows = {name: ran.row for name, ran in found.items()}
     growers = {ran.grown_by for ran in found.values()}
     done = {name: Done(ran.state, ran.row[2] in growers) for name, ran in found.items()}
@@ -180,32 +191,40 @@ def _compared(ref: FlowRef, flow: CheckedFlow) -> Op[_Compared]:
     return _Compared(rows, runs, {name: rows[name][2] for name in kept})
 
 
-def plan(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowPlan]:
-    """What ``retry_failed`` would do with a specification; changes nothing.
+def _ran(ref: FlowRef) -> Op[dict[str, Ran]]:
+    """What a flow of the staged path has of each node."""
+    found: dict[str, Ran] = {}
+    cursor = ""
+    while cursor != "0":
+        cursor, page = yield from ask(definitions.ran(ref.home, ref.flow_id, cursor or "0"))
+        found |= page
+    return found
 
-    Raises:
-        FlowConflict: The flow takes the portable path, and has another specification.
-    """
+
+def plan(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowPlan]:
+    """What ``retry_failed`` would do with a specification; changes nothing."""
     ref, found = yield from find_place(prefix, flow_id)
     is_changed = found.digest != flow.digest
-    if ref.path == "portable":
-        if is_changed:
-            raise claim.conflict(flow_id, (yield from compare.differences(ref, flow)))
-        done = {node.name: Done(node.state) for node in (yield from reading.nodes(ref))}
-        runs, drops = reasons(flow.nodes, done, {}), []
-    else:
-        compared = yield from _compared(ref, flow)
-        known, runs = {node.name for node in flow.nodes}, dict(compared.runs)
-        drops = [name for name, row in compared.rows.items() if name not in known and compare.is_of_spec(row)]
-    keeps = [node.name for node in flow.nodes if node.name not in runs]
-    return FlowPlan(flow_id, ref.generation + is_changed, keeps, runs, drops)
+    compared = yield from _compared(ref, flow)
+    known = {node.name for node in flow.nodes}
+    drops = [name for name, row in compared.rows.items() if name not in known and compare.is_of_spec(row)]
+    keeps = [node.name for node in flow.nodes if node.name not in compared.runs]
+    return FlowPlan(flow_id, ref.generation + is_changed, keeps, dict(compared.runs), drops)
 
 
 def history(ref: FlowRef) -> Op[list[FlowStatus]]:
     """The status of every generation that is kept, oldest first."""
     every = yield from ask(calls.every(ref.home, ref.public_id))
     stored = [found.stored_as for found in every] or [ref.flow_id]
-    return (yield from ask_all([flow_calls.flow_status(ref.home, one) for one in stored]))
+    records = yield from ask_all([definitions.record(ref.home, one) for one in stored])
+    found = [
+        flow_calls.read_status(ref.home, one, record)
+        for one, record in zip(stored, records, strict=True)
+        if "digest" in record  # of a generation that never was more than a claim, none is kept
+    ]
+    if not found:
+        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+    return found
 
 
 def fenced(ref: FlowRef, generation: int | None) -> Op[None]:

@@ -1,27 +1,27 @@
-"""The specification of a flow of the staged path, read back from its table and its jobs."""
+"""The specification of a flow, read back from its tables and its jobs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate._ops.flows.compare import is_of_spec
-from glidemq_orchestrate._ops.flows.portable.table import Row, read_rows
+from glidemq_orchestrate._ops.flows.portable.table import Row, read_policies, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
-from glidemq_orchestrate._ops.flows.staged import FlowRef, advance, raise_if_superseded, status
+from glidemq_orchestrate._ops.flows.staged import FlowRef, advance, raise_if_superseded
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import definitions as calls
 from glidemq_orchestrate._protocol.flows.definitions import Work
 from glidemq_orchestrate._protocol.flows.flow import read_status
+from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete, FlowNotFound
 from glidemq_orchestrate.flows.checked import CheckedFlow, CheckedNode
 from glidemq_orchestrate.flows.rules import OnFailure, Rule
-from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import exact, number, parsed_object
 
-ENDED: Final = (FlowState.COMPLETED, FlowState.FAILED, FlowState.CANCELLED)
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
 
 
@@ -45,18 +45,23 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
         record = yield from ask(calls.record(ref.home, ref.flow_id))
         if "digest" not in record:
             raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
-        raise_if_superseded(read_status(ref.home, ref.flow_id, record))
+        current = read_status(ref.home, ref.flow_id, record)
+        raise_if_superseded(current)
         if "expired_at" in record:
             raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
         rows = yield from read_rows(ref)
-        if len(rows) >= number(record.get("total")):
+        is_whole = ref.path == "staged" or Record.read(record).number >= 0
+        if is_whole and len(rows) >= number(record.get("total")):
             break
-        if record.get("state") in ENDED:
+        if current.state.is_terminal or ref.path == "portable":
             raise FlowIncomplete(
                 f"flow {ref.public_id} was cancelled while it was submitted: submit it again"
             )
         yield from advance(ref, clock)  # nodes that were added are still joining the flow
     works = yield from _works(ref, rows)
+    own: dict[str, dict[str, OnFailure]] = {}
+    if ref.path == "portable":
+        works, own = _from_table(works, (yield from read_policies(ref)))
     stay = [name for name, row in rows.items() if is_of_spec(row) or works[name].extension]
     after = {name: tuple(one for one in rows[name][4:] if one in works) for name in stay}
     after = {name: tuple(one for one in names if one in after) for name, names in after.items()}
@@ -64,7 +69,7 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
     for name in stay:
         for one in after[name]:
             dependents[one].append(name)
-    policies = yield from _policies(ref, rows, works, after)
+    policies = own or (yield from _policies(ref, rows, works, after))
     nodes = [_node(name, rows[name], works[name], after[name], dependents[name], policies) for name in stay]
     flow = CheckedFlow(
         name=record.get("name", ""),
@@ -87,13 +92,28 @@ def _works(ref: FlowRef, rows: Mapping[str, Row]) -> Op[dict[str, Work]]:
         asking = [calls.work(QueueKeys(ref.home.prefix, row[1]), row[2]) for _, row in part]
         for (name, _), work in zip(part, (yield from ask_all(asking)), strict=True):
             if work is None:
-                raise_if_superseded((yield from status(ref)))  # then the sweep has removed it
+                now = yield from ask(calls.record(ref.home, ref.flow_id))
+                raise_if_superseded(read_status(ref.home, ref.flow_id, now))  # then the sweep has removed it
                 raise FlowExpired(
                     f"the job of node {name} of flow {ref.public_id} was removed, and with it what the node "
                     'does: submit the flow with on_existing="restart"'
                 )
             found[name] = work
     return found
+
+
+def _from_table(
+    works: Mapping[str, Work], texts: Mapping[str, str]
+) -> tuple[dict[str, Work], dict[str, dict[str, OnFailure]]]:
+    """What the nodes of a portable flow do by their jobs and the table of policies; policies as below."""
+    found, policies = dict(works), {}
+    for name, text in texts.items():
+        fields = json.loads(text)
+        rule, on_failure = fields.get("rule", ""), fields.get("on_failure", "")
+        timeout = fields.get("queue_timeout")
+        found[name] = works[name]._replace(rule=rule, on_failure=on_failure, queue_timeout_ms=timeout)
+        policies[name] = {one: OnFailure(word) for one, word in fields.get("policies", {}).items()}
+    return found, policies
 
 
 def _policies(

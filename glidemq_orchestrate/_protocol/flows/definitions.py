@@ -96,7 +96,7 @@ def work(queue: QueueKeys, job_id: str) -> Call[Work | None]:
 
 
 class Ran(NamedTuple):
-    """What a flow of the staged path has of a node: its row, how it has run, and what it does.
+    """What a flow has of a node: its row, how it has run, and what it does.
 
     Attributes:
         row: Rank, queue, job id, job and dependencies.
@@ -128,6 +128,20 @@ def ran(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str
         return replies.text(reply[0]), found
 
     return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
+
+
+def ran_of_row(prefix: str, row: list[Any]) -> Call[Ran]:
+    """What a flow of the portable path has of the node of this row."""
+    fields = ("state", "gmo:skipped", "data", "opts")
+
+    def decode(reply: Any) -> Ran:
+        state, skipped, data, options = reply
+        known = None
+        if data is not None and options is not None:
+            known = Definition(canonical(data), settled_options(options, "portable"), {})
+        return Ran(row, "skipped" if skipped else state or "", "", known)
+
+    return command("HMGET", QueueKeys(prefix, row[1]).job(row[2]), *fields, decode=decode)
 
 
 def edges(queue: QueueKeys, job_id: str, refs: Sequence[str]) -> Call[list[str]]:

@@ -44,7 +44,7 @@ def current(home: QueueKeys, flow_id: str) -> Call[Found | None]:
     """The current generation of a flow that has several; None for any other flow."""
 
     def decode(reply: Any) -> Found | None:
-        found = _entries(reply)
+        found = read_entries(reply)
         return found[0] if found else None
 
     return command("XREVRANGE", home.generations(flow_id), "+", "-", "COUNT", 1, decode=decode)
@@ -52,7 +52,7 @@ def current(home: QueueKeys, flow_id: str) -> Call[Found | None]:
 
 def every(home: QueueKeys, flow_id: str) -> Call[list[Found]]:
     """The generations of a flow that has several, the oldest that is kept first; else none."""
-    return command("XRANGE", home.generations(flow_id), "-", "+", decode=_entries)
+    return command("XRANGE", home.generations(flow_id), "-", "+", decode=read_entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ def is_expired(home: QueueKeys, stored: str) -> Call[bool]:
     return command("HEXISTS", home.flow(stored), "expired_at", decode=bool)
 
 
-def _entries(reply: Any) -> list[Found]:
+def read_entries(reply: Any) -> list[Found]:
+    """The generations that entries of a stream of generations name."""
     rest = ("digest", "request", "how")
     return [
         Found(fields["id"], _path(fields.get("path")), *(fields.get(name, "") for name in rest))

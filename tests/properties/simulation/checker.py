@@ -40,7 +40,7 @@ _KEYS: Final = re.compile(
             + r"gmo:flow:f(\{\d+\.\w+\})?(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
             _QUEUE + r"gmo:generations:f",
             _QUEUE + r"gmo:flows(:state:\w+)?",
-            _QUEUE + r"gmo:(portable(:((policies|waiting):f|expiring))?|expiring)",
+            _QUEUE + r"gmo:(portable(:((policies|waiting):f(\{\d+\.\w+\})?|expiring))?|expiring)",
             _QUEUE + r"gmo:(todo|staging|due|letters|workers|supervisor|supervised|list-held|growing)",
         ]
     )
@@ -82,8 +82,8 @@ class Checker:
         if self.path == "staged":
             state = self.client.hget(self.home.flow(self.ledger.stored), "state")
             return self.users.is_gone if state is None else FlowState(state).is_terminal
-        record = self.scheduler.run(ask(records.record(self.home, FLOW)))
-        is_listed = self.client.zscore(self.home.key("gmo:portable"), FLOW) is not None
+        record = self.scheduler.run(ask(records.record(self.home, self.ledger.stored)))
+        is_listed = bool(self.client.zcard(self.home.key("gmo:portable")))
         return bool(record.end) and not is_listed if record.fields else self.users.is_gone
 
     def has_staged(self) -> bool:

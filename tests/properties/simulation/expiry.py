@@ -77,7 +77,7 @@ class Expiry:
         """A portable flow may have ended by this call."""
         if self._is_looking or self.plan.spec.retention is None or call.words[0] != "HSETNX" or not reply:
             return
-        if str(call.words[2]).startswith("end:"):
+        if str(call.words[2]).startswith("end:") and call.words[1] == self.record:
             self._look()
 
     def _look(self) -> None:
@@ -99,7 +99,7 @@ class Expiry:
 
     def is_over(self) -> bool:
         """Whether only the tombstone is left, and that ends by itself."""
-        is_listed = self.client.zscore(self.ref.home.key("gmo:portable:expiring"), FLOW) is not None
+        is_listed = bool(self.client.zcard(self.ref.home.key("gmo:portable:expiring")))
         return self.is_expired and self.scheduler.store.ends_by_itself(self.record) and not is_listed
 
     def tombstone_problems(self) -> Iterator[str]:

@@ -62,6 +62,7 @@ class Ledger:
         stored: The id under which the current generation is stored.
         retried: How often the events say that it runs again without a new generation.
         changes: What users have done with single nodes, by request; each begins a round.
+        staged: When generations of the portable path began that may not be current yet, in ms, by that id.
     """
 
     client: Any
@@ -83,22 +84,29 @@ class Ledger:
     stored: str = FLOW
     retried: int = 0
     changes: dict[str, str] = field(default_factory=dict)
+    staged: dict[str, int] = field(default_factory=dict)
 
     def observe(self, call: Call[Any], reply: Any) -> None:
         """Read a call and its reply."""
         words = call.words
         if words[0] == "HSETNX" and reply:
-            self._record_written(str(words[2]), str(words[3]))
+            self._record_written(str(words[1]), str(words[2]), str(words[3]))
+        elif words[:2] == ("XADD", self.home.generations(FLOW)) and isinstance(reply, str):
+            self._noted(str(words[4]))
         elif words[0] == "FCALL":
-            name = str(words[1])
-            if name == "gmo_finish_and_fetch":
-                self._exchanged(words, reply)
-            elif name == "gmo_heartbeats":
-                self._heard(words, reply)
-            elif name in ("gmo_reclaim", "gmo_put_back", "gmo_check_open"):
-                self.latest = max(self.latest, int(words[5 if name == "gmo_put_back" else 4]))
-            else:
-                self._steered(name, words, reply)
+            self._called(words, reply)
+
+    def _called(self, words: Sequence[Any], reply: Any) -> None:
+        """A function of ours."""
+        name = str(words[1])
+        if name == "gmo_finish_and_fetch":
+            self._exchanged(words, reply)
+        elif name == "gmo_heartbeats":
+            self._heard(words, reply)
+        elif name in ("gmo_reclaim", "gmo_put_back", "gmo_check_open"):
+            self.latest = max(self.latest, int(words[5 if name == "gmo_put_back" else 4]))
+        else:
+            self._steered(name, words, reply)
 
     def _steered(self, name: str, words: Sequence[Any], reply: Any) -> None:
         """A call by which users change the flow."""
@@ -114,18 +122,26 @@ class Ledger:
         elif name == "gmo_cancel_flow" and reply in ("running", "staging"):
             self.was_cancelled = True
 
-    def _record_written(self, name: str, value: str) -> None:
-        """A field of the record of a portable flow."""
-        kind, _, number = name.partition(":")
-        if kind == "cancel":
+    def _record_written(self, key: str, name: str, value: str) -> None:
+        """A field of the record of a generation of a portable flow."""
+        (kind, _, number), is_current = name.partition(":"), key == self.home.flow(self.stored)
+        if kind == "begin" and number == "0" and not value.startswith("drop"):
+            began = int(value.split(maxsplit=1)[0])
+            self.staged[key] = began
+            if is_current and not self.restarts:
+                self.started[0] = began
+        elif kind == "cancel" and is_current:
             self.was_cancelled = True
-        elif kind == "begin" and number == "0" and not value.startswith("drop"):
-            self.started[0] = int(value.split(maxsplit=1)[0])
-        elif kind == "begin" and number not in ("", "0"):
-            began, generation = map(int, value.split())
-            if generation < 0:  # removed: it does not begin
-                return
-            self._begin_round(began, is_restart=generation > len(self.restarts))
+        elif kind == "begin" and number not in ("", "0") and is_current:
+            began, mark = map(int, value.split())
+            if mark >= 0:  # else it is removed, and does not begin
+                self._begin_round(began, is_restart=False)
+
+    def _noted(self, stored: str) -> None:
+        """A generation of a portable flow is current."""
+        if stored != self.stored:
+            self.stored = stored
+            self._begin_round(self.staged[self.home.flow(stored)], is_restart=True)
 
     def _run_again(self, now: int) -> None:
         """A staged flow may run again: its events show whether it does."""
@@ -256,6 +272,7 @@ class Ledger:
             self.expected,
         ):
             table.clear()
+        self.staged.clear()
         self.round, self.retried, self.was_cancelled, self.stored = 0, 0, False, FLOW
         self.client.unlink(self.home.key("events"))
 

@@ -7,8 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_orchestrate._ops.flows.portable import advance
-from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate._ops.flows.portable import advance, succession
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.call import Op, ask, ask_each
+from glidemq_orchestrate._protocol.flows.generations import Found
+from glidemq_orchestrate._protocol.flows.portable import record as records
+from glidemq_orchestrate._protocol.flows.portable import succession as calls
+from glidemq_orchestrate._protocol.flows.portable.record import Record
 from tests.properties.simulation.plan import Path
 
 
@@ -56,6 +61,24 @@ class Mutation:
 
 def _release_nothing(*_: Any) -> Op[None]:
     """Do nothing where nodes should be released."""
+    yield from ()
+
+
+def _wait_for_nobody(ref: FlowRef, *_: Any) -> Op[Record]:
+    """A generation does not end the one before."""
+    return (yield from ask(records.record(ref.home, ref.flow_id)))
+
+
+def _always_win(ref: FlowRef) -> Op[bool]:
+    """Each generation that is staged takes place, whichever was noted."""
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    new = Found(ref.flow_id, records.PATH, record.fields.get("digest", ""))
+    yield from ask_each([calls.note(ref.home, new)])
+    return True
+
+
+def _keep_all(*_: Any) -> Op[None]:
+    """Nothing removes the jobs of the generation before."""
     yield from ()
 
 
@@ -135,5 +158,20 @@ MUTATIONS: Final = (
     ),
     Mutation("what follows a node does not run again with it", "staged", ((_FOLLOWS, "if false then"),)),
     Mutation("what runs again is not taken from its worker", "staged", ((_TAKEN_BACK, "L.grow.abandon"),)),
+    Mutation(
+        "a portable generation leaves the one before running",
+        "portable",
+        patched=((advance, "_end_for", _wait_for_nobody),),
+    ),
+    Mutation(
+        "of two portable generations at once both take place",
+        "portable",
+        patched=((succession, "decide", _always_win),),
+    ),
+    Mutation(
+        "the jobs of a portable generation before stay",
+        "portable",
+        patched=((succession, "retire", _keep_all),),
+    ),
     Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=60),
 )

@@ -16,7 +16,7 @@ from redis.crc import key_slot
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, JobOptions, Queue
 from glidemq_orchestrate._ops.flows import index
 from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowNotFound
+from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowNotFound, Superseded
 from glidemq_orchestrate.keys import QueueKeys, slot_of
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import Primaries, running_primaries
@@ -180,6 +180,46 @@ def test_a_flow_across_slots_accepts_no_more_nodes_and_reports_it(url: str, run_
         with pytest.raises(ConfigurationError, match="several slots"):
             flow.extend([node("late", "m")])
         assert len(flow.result(timeout=LONG)) == 2
+
+
+def test_a_flow_across_slots_has_generations(
+    primaries: Primaries, url: str, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    ran = Counter[str]()
+    broken = {"n"}
+
+    def work(ctx: Any) -> str:
+        ran[ctx.node] += 1
+        if ctx.node in broken:
+            raise ValueError("boom")
+        return f"{ctx.node}({','.join(sorted(ctx.inputs))})/{ctx.generation}"
+
+    run_worker(["b", "c", NEAR], {"work": work}, url=url)
+    across = [node("a"), node("m", "a", queue="c"), node("n", "a"), node("end", "m", "n", queue="c")]
+    mended = [*across[:2], node("n", "a", options=JobOptions(attempts=2)), node("end", "m", "n")]
+    with FlowProducer(url) as flows:
+        old = flows.submit(FlowSpec("n", across), flow_id="f")
+        assert old.wait(timeout=LONG).status.state is FlowState.FAILED
+        broken.clear()
+        flow = flows.submit(FlowSpec("n", mended), flow_id="f", on_existing="retry_failed")
+        results = flow.result(timeout=LONG)
+        assert results == {"a": "a()/0", "m": "m(a)/0", "n": "n(a)/1", "end": "end(m,n)/1"}
+        assert ran == {"a": 1, "m": 1, "n": 2, "end": 1}
+        with pytest.raises(Superseded):
+            old.retry_failed()
+        for _ in range(2):
+            flow.restart(request="click")
+            assert flow.result(timeout=LONG)["end"] == "end(m,n)/2"
+        # A specification with all queues in one slot stays on the path of the flow.
+        flow = flows.submit(FlowSpec("n", DIAMOND), flow_id="f", on_existing="restart")
+        assert flow.result(timeout=LONG)["end"] == "end(m,n)/3"
+        assert [one.generation for one in flow.history()] == [0, 1, 2, 3]
+        eventually(lambda: len([key for key in keys(primaries) if ":job:" in key]) == 4, timeout=20)
+        staged = flows.submit(FlowSpec("n", DIAMOND), flow_id="g")
+        staged.wait(timeout=LONG)
+        with pytest.raises(FlowConflict):
+            flows.submit(FlowSpec("n", across), flow_id="g", on_existing="restart")
+        assert staged.status().state is FlowState.COMPLETED
 
 
 def test_a_flow_in_one_slot_survives_the_restart_of_its_primary(

@@ -23,9 +23,8 @@ from glidemq_orchestrate import (
     Rule,
     Skip,
 )
-from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows import backend, generations
 from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._ops.flows.portable import rounds
 from glidemq_orchestrate.clock import SystemClock
 from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.checked import check_flow
@@ -151,16 +150,15 @@ def test_a_restart_runs_everything_again_in_order(submit: Submit, work: Work) ->
     assert (status.completed, status.generation) == (3, 1)
 
 
-@pytest.mark.parametrize("calls", [1, 4, 9, 15, 30])
+@pytest.mark.parametrize("calls", [1, 4, 9, 15, 30, 45, 50, 60, 90])
 def test_a_restart_that_was_cut_off_may_be_repeated(
     calls: int, submit: Submit, work: Work, hand: Hand
 ) -> None:
     flow = submit(node("a"), node("b", "a", queue="spark"), node("c", "b"))
     flow.wait(timeout=LONG)
-    ref = flow._ref
-    hand.run_until(rounds.restart(ref, SystemClock()), calls)
-    if flow.status().generation == 0:
-        flow.restart()
+    hand.run_until(generations.restart(flow._ref, "r", SystemClock()), calls)
+    flow.restart(request="r")
+    assert flow.generation == 1
     assert flow.wait(timeout=LONG).status.completed == 3
     assert work.ran == ["a", "b", "c"] * 2
 

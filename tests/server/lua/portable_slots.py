@@ -145,7 +145,7 @@ class Slots:
         order: list[str] = []
         workers = [NodeWorker(self.client(f"{{{name}}}"), name, self.now) for name in QUEUES]
         while ended := [job_id for worker in workers for job_id in worker.run_all(*broken)]:
-            order += [job_id.removeprefix("f~") for job_id in ended]
+            order += [job_id.partition("~")[2] for job_id in ended]
             self.advance()
         return order
 

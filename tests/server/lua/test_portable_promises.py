@@ -11,7 +11,7 @@ import pytest
 from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
-from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows import backend, generations
 from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, rounds, sweep
 from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.flows.portable import record as records
@@ -226,7 +226,7 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
     for read in (reading.results, reading.nodes):
         with pytest.raises(FlowExpired):
             slots.run(read(slots.ref()))
-    for again in (rounds.restart, rounds.retry_failed):
+    for again in (generations.restart(slots.ref(), "", slots), rounds.retry_failed(slots.ref(), slots)):
         assert_unchanged(slots, again)
     for key in ("glide:gmo:home:{f}", "glide:{b}:gmo:flow:f"):
         assert 29 * 86400 < slots.client(key).ttl(key) <= 30 * 86400
@@ -235,7 +235,7 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
 def assert_unchanged(slots: Slots, again: Any) -> None:
     before = slots.stored()
     with pytest.raises(FlowExpired):
-        slots.run(again(slots.ref(), slots))
+        slots.run(again)
     assert slots.stored() == before
 
 
@@ -316,7 +316,7 @@ def test_ended_flows_of_the_version_before_are_read(slots: Slots, state: str) ->
     assert state == "staging" or slots.status()[1] == 5
     slots.submit()
     slots.run(sweep.sweep(HOME, slots))
-    slots.run(rounds.restart(slots.ref(), slots))
+    slots.run(generations.restart(slots.ref(), "", slots))
     slots.run_jobs()
     assert slots.status() == ("completed", 5, 0)
 
@@ -358,9 +358,9 @@ def test_no_call_notifies_or_carries_thousands(slots: Slots, monkeypatch: pytest
 
 def test_rounds_of_a_record(slots: Slots) -> None:
     for number in (0, 1, 2):
-        assert slots.run(ask(records.begin(HOME, "r", number, number + 5, number)))[0]
-        assert not slots.run(ask(records.begin(HOME, "r", number, 99, 99)))[0]
+        assert slots.run(ask(records.begin(HOME, "r", number, number + 5)))[0]
+        assert not slots.run(ask(records.begin(HOME, "r", number, 99)))[0]
         slots.run(ask(records.end(HOME, "r", number, {"state": "failed"})))
     record, _ = slots.run(ask(records.record(HOME, "r")))
-    assert (record.number, record.started_ms, record.generation, record.state) == (2, 7, 2, "failed")
+    assert (record.number, record.started_ms, record.state) == (2, 7, "failed")
     assert key_slot(HOME.base.encode()) == key_slot(b"b")

@@ -2,16 +2,18 @@
 
 ``advance`` notifies dependents in every queue, opens gates, counts, and ends the flow. Repeatable, also
 concurrently. Each call concerns one round: when the round has ended by the time the nodes are read, it does
-nothing.
+nothing. A generation waits for the one before: see ``succession``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
+from uuid import uuid4
 
-from glidemq_orchestrate._ops.flows.portable import submit
+from glidemq_orchestrate._ops.flows.portable import submit, succession
 from glidemq_orchestrate._ops.flows.portable.decisions import Decisions, decide
 from glidemq_orchestrate._ops.flows.portable.table import GONE, NOT_BEGUN, Node, read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts, send_all, send_fenced
@@ -31,6 +33,13 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     record = yield from ask(records.record(ref.home, ref.flow_id))
     if not _is_running(record):
         return record.state
+    if record.after and not (yield from _follow(ref, record, clock)):
+        return FlowState.RUNNING
+    return (yield from _advance(ref, record, clock))
+
+
+def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
+    """Do what a running flow needs whose nodes may be released."""
     nodes = yield from read_nodes(ref)
     now = yield from ask(records.record(ref.home, ref.flow_id))
     if not _is_running(now) or now.number != record.number:
@@ -57,6 +66,38 @@ def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
         # One that was to be ended here may have ended otherwise just before: its end is what counts.
         nodes = yield from read_nodes(ref)
     return (yield from _count(ref, nodes, record, clock))
+
+
+def _follow(ref: FlowRef, record: Record, clock: Clock) -> Op[bool]:
+    """Let a generation take the place of the one before; returns whether its nodes may be released."""
+    if not (yield from succession.decide(ref)):
+        return False
+    yield from submit.relist(ref)
+    before = replace(ref, flow_id=record.after)
+    ended = yield from _end_for(before, ref.generation, clock)
+    if ended is None:
+        return False
+    yield from succession.retire(before, ended, clock)
+    yield from ask(records.erase(ref.home, ref.flow_id, "after"))
+    return True
+
+
+def _end_for(ref: FlowRef, number: int, clock: Clock) -> Op[Record | None]:
+    """End a generation for good, as the next one has begun; its record, or None while it has not ended."""
+    yield from ask(records.write_once(ref.home, ref.flow_id, "superseded", number))
+    while True:
+        record = yield from ask(records.record(ref.home, ref.flow_id))
+        if record.is_dropped or record.is_expired:
+            return record
+        if record.number < 0:
+            yield from ask(records.drop(ref.home, ref.flow_id, uuid4().hex))
+        elif record.end:  # a retry that is under way finds its round taken
+            yield from ask(records.remove(ref.home, ref.flow_id, record.number + 1, clock.now_ms()))
+        else:
+            how, reason = FlowState.CANCELLED, records.superseding(number)
+            yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
+            if not (yield from advance(ref, clock)).is_terminal:
+                return None
 
 
 def _is_running(record: Record) -> bool:

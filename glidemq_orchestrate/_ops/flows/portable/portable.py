@@ -14,15 +14,17 @@ from typing import Final
 
 from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flows.portable import submit as portable_submit
+from glidemq_orchestrate._ops.flows.portable import succession
 from glidemq_orchestrate._ops.flows.portable.advance import advance
-from glidemq_orchestrate._ops.flows.portable.reading import living, outcome, record_of, status
-from glidemq_orchestrate._ops.flows.portable.rounds import restart, retry_failed
+from glidemq_orchestrate._ops.flows.portable.reading import living, outcome, status, unsuperseded
+from glidemq_orchestrate._ops.flows.portable.rounds import retry_failed
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._protocol.flows.generations import Before
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow, WaitTimeout
+from glidemq_orchestrate.errors import ConfigurationError, GenerationTaken, InvalidFlow, WaitTimeout
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState
 from glidemq_orchestrate.names import shown
@@ -44,8 +46,21 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     yield from advance(ref, clock)
     if on_existing == "retry_failed":
         yield from retry_failed(ref, clock)
-    elif on_existing == "restart":
-        yield from restart(ref, clock)
+
+
+def begin(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[None]:
+    """Write a generation and start it in the place of the current one. Repeatable.
+
+    Raises:
+        InvalidFlow: A node has an ordering key. Nothing is left behind.
+        GenerationTaken: Another generation has begun meanwhile. What was staged is removed.
+        FlowConflict, FlowIncomplete: As ``submit``.
+    """
+    _refuse_ordering(flow)
+    yield from portable_submit.stage(ref, flow, clock, before)
+    if not (yield from succession.decide(ref)):
+        raise GenerationTaken(f"another generation of flow {ref.public_id} began")
+    yield from advance(ref, clock)
 
 
 def _refuse_ordering(flow: CheckedFlow) -> None:
@@ -71,12 +86,15 @@ def wait(ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
 
     Raises:
         WaitTimeout: It has not ended in time.
+        Superseded: Another generation has begun.
     """
     deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
     position = yield from events.tail(ref.home)
     while True:
         began = clock.monotonic_ms()
-        if (yield from unconfirmed(advance(ref, clock))).is_terminal:
+        state = yield from unconfirmed(advance(ref, clock))
+        yield from unsuperseded(ref)
+        if state.is_terminal:
             break
         now = clock.monotonic_ms()
         if deadline is not None and now >= deadline:
@@ -94,7 +112,7 @@ def _rest(ref: FlowRef, position: str, rested: int, until: int, clock: Clock) ->
     while (left := until - clock.monotonic_ms()) > 0:
         found = yield from events.read(ref.home, position, left)
         position = found[-1].id if found else position
-        has_ended = any(event.flow_id == ref.flow_id and event.kind.startswith("flow.") for event in found)
+        has_ended = any(event.flow_id == ref.public_id and event.kind.startswith("flow.") for event in found)
         if has_ended or not found or clock.monotonic_ms() >= rested:
             break
         until = rested
@@ -102,8 +120,12 @@ def _rest(ref: FlowRef, position: str, rested: int, until: int, clock: Clock) ->
 
 
 def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
-    """End every node that has not ended. Returns the state before. Repeatable."""
-    record = yield from record_of(ref)
+    """End every node that has not ended. Returns the state before. Repeatable.
+
+    Raises:
+        Superseded: Another generation has begun; nothing was changed.
+    """
+    record = yield from unsuperseded(ref)
     if not record.state.is_terminal:
         # A flow that has not begun ends as soon as its submission, or a repeat of it, begins it.
         number, how = max(record.number, 0), FlowState.CANCELLED

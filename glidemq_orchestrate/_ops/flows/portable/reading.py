@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from glidemq_orchestrate._ops.flows.portable.table import GONE, UPSTREAM, Node, read_nodes
+from glidemq_orchestrate._ops.flows.portable.table import GONE, UPSTREAM, Node, read_nodes, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
-from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._ops.flows.staged import FlowRef, raise_if_superseded
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows.definitions import PAGE as PER_TRIP
+from glidemq_orchestrate._protocol.flows.definitions import Ran, ran_of_row
 from glidemq_orchestrate._protocol.flows.flow import read_status
 from glidemq_orchestrate._protocol.flows.nodes import failed_node, node_status, read_results
 from glidemq_orchestrate._protocol.flows.portable import record as records
@@ -29,7 +31,19 @@ def record_of(ref: FlowRef) -> Op[Record]:
     """
     record = yield from ask(records.record(ref.home, ref.flow_id))
     if "name" not in record.fields:
-        raise FlowNotFound(f"no flow {ref.flow_id} in queue {ref.home.queue}")
+        raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
+    return record
+
+
+def unsuperseded(ref: FlowRef) -> Op[Record]:
+    """The record of the current generation of a flow.
+
+    Raises:
+        FlowNotFound: There is none.
+        Superseded: Another generation has begun.
+    """
+    record = yield from record_of(ref)
+    raise_if_superseded(read_status(ref.home, ref.flow_id, record.fields))
     return record
 
 
@@ -38,11 +52,12 @@ def living(ref: FlowRef) -> Op[Record]:
 
     Raises:
         FlowNotFound: There is none.
+        Superseded: Another generation has begun.
         FlowExpired: Its jobs were removed.
     """
-    record = yield from record_of(ref)
+    record = yield from unsuperseded(ref)
     if record.is_expired:
-        raise FlowExpired(f"the jobs of flow {ref.flow_id} were removed after its retention")
+        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
     return record
 
 
@@ -63,6 +78,25 @@ def nodes(ref: FlowRef) -> Op[list[NodeStatus]]:
     for part in parts((yield from _nodes(ref))):
         reading = [node_status(node.queue, node.job_id, node.name, node.row, GONE) for node in part]
         found += yield from ask_all(reading)
+    return found
+
+
+def ran(ref: FlowRef) -> Op[dict[str, Ran]]:
+    """What the flow has of each node so far: how it has run, and what it does.
+
+    Raises:
+        Superseded: Another generation has begun.
+        FlowExpired: Its jobs were removed.
+    """
+    record = yield from ask(records.record(ref.home, ref.flow_id))
+    raise_if_superseded(read_status(ref.home, ref.flow_id, record.fields))
+    if record.is_expired:
+        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
+    rows, found = (yield from read_rows(ref)), dict[str, Ran]()
+    for part in parts(list(rows.items()), PER_TRIP):
+        reading = [ran_of_row(ref.home.prefix, row) for _, row in part]
+        for (name, _), one in zip(part, (yield from ask_all(reading)), strict=True):
+            found[name] = one
     return found
 
 

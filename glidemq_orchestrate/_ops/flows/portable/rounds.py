@@ -1,4 +1,4 @@
-"""Running an ended portable flow again, in whole or in part: each run is a round."""
+"""Running again what did not complete in an ended portable flow: each run is a round."""
 
 from __future__ import annotations
 
@@ -30,16 +30,7 @@ def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     if record.state in _UNSUCCESSFUL and record.end:
         nodes = yield from read_nodes(ref)
         redo = [node for node in nodes if node.state == "failed" or _was_skipped_for_others(node)]
-        yield from _begin_again(ref, record, redo, record.generation, clock)
-    return (yield from record_of(ref)).state
-
-
-def restart(ref: FlowRef, clock: Clock) -> Op[FlowState]:
-    """Run every node of an ended flow again. Returns the new state. Repeatable until it ends."""
-    record = yield from living(ref)
-    if record.end:
-        redo = [node for node in (yield from read_nodes(ref)) if node.state and node.end]
-        yield from _begin_again(ref, record, redo, record.generation + 1, clock)
+        yield from _begin_again(ref, record, redo, clock)
     return (yield from record_of(ref)).state
 
 
@@ -48,9 +39,7 @@ def _was_skipped_for_others(node: Node) -> bool:
     return node.state == "skipped" and node.reason.startswith(UPSTREAM)
 
 
-def _begin_again(
-    ref: FlowRef, record: Record, redo: Iterable[Node], generation: int, clock: Clock
-) -> Op[None]:
+def _begin_again(ref: FlowRef, record: Record, redo: Iterable[Node], clock: Clock) -> Op[None]:
     """Reset the nodes behind the gate of the next round, then begin it.
 
     A kill in between leaves an ended flow with nodes behind a closed gate: a repeat goes on from there.
@@ -68,7 +57,7 @@ def _begin_again(
     yield from ask(tables.forget_waiting(ref.home, ref.flow_id))
     yield from ask(lists.expire_never(ref.home, ref.flow_id))
     yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
-    yield from ask(records.begin(ref.home, ref.flow_id, number, clock.now_ms(), generation))
+    yield from ask(records.begin(ref.home, ref.flow_id, number, clock.now_ms()))
     # Once more: the client that ended the last round may have delisted the flow in between.
     yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
     yield from living(ref)

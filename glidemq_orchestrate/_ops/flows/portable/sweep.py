@@ -6,13 +6,12 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate._ops.flows.index import TOMBSTONE
-from glidemq_orchestrate._ops.flows.portable import submit
+from glidemq_orchestrate._ops.flows.portable import submit, succession
 from glidemq_orchestrate._ops.flows.portable.advance import _is_running, advance, close
 from glidemq_orchestrate._ops.flows.portable.table import read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
-from glidemq_orchestrate._protocol.flows import claim
 from glidemq_orchestrate._protocol.flows.portable import lists
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
@@ -70,7 +69,7 @@ def _check(ref: FlowRef, clock: Clock) -> Op[None]:
         yield from ask(lists.delist(ref.home, ref.flow_id))
     elif record.is_dropped:
         yield from submit.remove(ref)
-    elif _last_alive_ms(record) < clock.now_ms() - ABANDONED_MS:
+    elif record.is_superseded or _last_alive_ms(record) < clock.now_ms() - ABANDONED_MS:
         yield from submit.discard(ref)
 
 
@@ -79,8 +78,14 @@ def _last_alive_ms(record: Record) -> int:
 
 
 def _expire(ref: FlowRef, clock: Clock, tombstone: timedelta) -> Op[None]:
-    """Remove the jobs of a flow after its retention; its record stays as a tombstone. Repeatable."""
+    """Remove the jobs of a flow after its retention; its record stays as a tombstone. Repeatable.
+
+    Those of a generation that was superseded are removed too, and its record stays as long as the flow.
+    """
     record = yield from ask(records.record(ref.home, ref.flow_id))
+    if record.is_dropped:
+        yield from submit.remove(ref)
+        return
     if record.fields and not record.is_expired:
         if not record.end:
             yield from ask(lists.expire_never(ref.home, ref.flow_id))
@@ -93,8 +98,6 @@ def _expire(ref: FlowRef, clock: Clock, tombstone: timedelta) -> Op[None]:
         yield from ask(records.write_once(ref.home, ref.flow_id, "expired_at", clock.now_ms()))
     for part in parts((yield from read_nodes(ref))):
         yield from submit.drop_own(ref, [(node.queue, node.job_id) for node in part])
-    if record.fields:
-        ms = milliseconds(tombstone)
-        yield from ask(records.keep_for(ref.home, ref.flow_id, ms))
-        yield from ask(claim.unclaim_after(ref.home.prefix, ref.flow_id, ms))
+    if record.fields and not record.is_superseded:
+        yield from succession.end_with(ref, milliseconds(tombstone))
     yield from submit.forget(ref, record)  # last: until then it is listed as due

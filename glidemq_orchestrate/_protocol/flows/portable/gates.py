@@ -1,7 +1,7 @@
 """What holds back a node of a portable flow: dependencies and gates, the members of its ``deps`` set.
 
 A gate is a member that is no job's. Gate 0 holds back the roots until every node exists, and nodes with a
-rule or a delay until that is met; gate n the nodes that the n-th retry or restart runs again.
+rule or a delay until that is met; gate n the nodes that the n-th retry runs again.
 """
 
 from __future__ import annotations

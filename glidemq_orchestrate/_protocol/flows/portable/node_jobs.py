@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol import job_hash, replies
@@ -115,6 +115,32 @@ def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
     keys += [queue.job(job_id), queue.key("metrics:failed")]
     args = (job_id, NO_ENTRY, reason, now_ms, 0, 0, GROUP, "0", 0, 0, 0)
     return function("glidemq_fail", keys, args, replies.text)
+
+
+_END: Final[tuple[JobField, ...]] = (
+    "returnvalue", "finishedOn", "processedOn", "attemptsMade", "progress"
+)  # fmt: skip
+
+
+def end_of(queue: QueueKeys, job_id: str) -> Call[dict[JobField, Word] | None]:
+    """The fields in which a job has its end; None unless it has completed and was not skipped."""
+
+    def decode(reply: Any) -> dict[JobField, Word] | None:
+        state, skipped, *values = reply
+        if state != "completed" or skipped:
+            return None
+        return {name: value for name, value in zip(_END, values, strict=True) if value is not None}
+
+    return job_hash.get_some(queue, job_id, ("state", "gmo:skipped", *_END), decode)
+
+
+def complete(queue: QueueKeys, job_id: str, end: Mapping[JobField, Word]) -> list[Call[None]]:
+    """Calls that complete a waiting job as another one has completed, without an event. Repeatable."""
+    at = number(end.get("finishedOn"))
+    return [
+        job_hash.put(queue, job_id, {**end, "state": "completed"}),
+        command("ZADD", queue.key("completed"), at, job_id, decode=replies.anything),
+    ]
 
 
 def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with

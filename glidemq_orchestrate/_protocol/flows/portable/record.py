@@ -1,10 +1,14 @@
 """The record of a portable flow: each fact is written once, so that late writers do no harm.
 
-Each run of a flow is a round: 0 is the submission, every retry and restart begins the next. For round *n* the
-record holds ``begin:n`` (time and generation; for round 0 possibly ``drop``: it was aborted before it began),
-``cancel:n`` (all open nodes are to end), ``counts:n`` (progress) and ``end:n``. Concurrent writers agree, as
-only the first write counts; fields of an older round do not concern the current one. After the retention the
-next round is begun with the generation -1, so that it can never run; ``expired_at`` says when.
+Each run of a flow is a round: 0 is the submission, every retry begins the next. For round *n* the record
+holds ``begin:n`` (time and 0; for round 0 possibly ``drop``: it was aborted before it began), ``cancel:n``
+(all open nodes are to end), ``counts:n`` (progress) and ``end:n``. Concurrent writers agree, as only the
+first write counts; fields of an older round do not concern the current one. After the retention, and when
+another generation has begun, the next round is begun with -1 for 0, so that it can never run;
+``expired_at`` says when the jobs were removed.
+
+A generation has a record of its own. In it ``after`` is the id of the one before, until that has ended, and
+``how`` the way in which it came; ``superseded`` is the number of the next one.
 """
 
 from __future__ import annotations
@@ -15,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
-from glidemq_orchestrate._protocol.call import Call, command
+from glidemq_orchestrate._protocol.call import Call, Word, command
 from glidemq_orchestrate.flows.spec import FlowState
-from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.keys import QueueKeys, read_generation
 
 PATH: Final = "portable"
 RUN: Final = "run"
@@ -34,7 +38,7 @@ class Record:
         fields: As they are stored; empty when there is no record.
         number: The round that began last; -1 before the first.
         started_ms: When it began.
-        generation: How often the flow was restarted by then.
+        generation: How often an earlier version had restarted the flow in place by then.
         end: How it has ended: state, finished_at, counts and reason; empty while it runs.
         cancel: Why all open nodes are to end: how (the state) and reason; empty when they are not.
         is_dropped: The submission was aborted; its jobs are being removed.
@@ -90,6 +94,16 @@ class Record:
         return self.is_removed or "expired_at" in self.fields
 
     @property
+    def after(self) -> str:
+        """The generation that has to end before the nodes of this one are released; '' for none."""
+        return self.fields.get("after", "")
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether another generation has begun."""
+        return "superseded" in self.fields
+
+    @property
     def state(self) -> FlowState:
         """The state of the flow."""
         if self.end:
@@ -98,7 +112,8 @@ class Record:
             return FlowState.FAILED
         if self.number >= 0:
             return FlowState.RUNNING
-        return FlowState.CANCELLED if self.cancel else FlowState.STAGING
+        is_over = self.cancel or (self.is_dropped and self.is_superseded)
+        return FlowState.CANCELLED if is_over else FlowState.STAGING
 
     def plain(self) -> dict[str, str]:
         """The fields in the form of a staged flow."""
@@ -109,7 +124,14 @@ class Record:
             fields |= {"completed": "0", "failed": "0", "skipped": "0", "reason": ""}
         if self.cancel:
             fields["reason"] = str(self.cancel["reason"])
+        elif self.is_dropped and self.is_superseded:
+            fields["reason"] = superseding(fields["superseded"])
         return fields | {name: str(value) for name, value in self.end.items()}
+
+
+def superseding(number: int | str) -> str:
+    """Why a generation is cancelled in whose place another one begins."""
+    return f"generation {number} began"
 
 
 _COUNTS: Final = ("completed", "failed", "skipped", "reason")
@@ -146,19 +168,24 @@ def erase(home: QueueKeys, flow_id: str, name: str) -> Call[None]:
     return command("HDEL", home.flow(flow_id), name, decode=replies.anything)
 
 
-def begin(home: QueueKeys, flow_id: str, number: int, now_ms: int, generation: int) -> Call[bool]:
+def begin(home: QueueKeys, flow_id: str, number: int, now_ms: int) -> Call[bool]:
     """Begin a round, unless it has begun or was aborted. Repeatable."""
-    return write_once(home, flow_id, f"begin:{number}", f"{now_ms} {generation}")
+    return write_once(home, flow_id, f"begin:{number}", f"{now_ms} 0")
 
 
 def remove(home: QueueKeys, flow_id: str, number: int, now_ms: int) -> Call[bool]:
     """Take the place of a round that has not begun: nobody can begin it. Repeatable."""
-    return begin(home, flow_id, number, now_ms, _NEVER)
+    return write_once(home, flow_id, f"begin:{number}", f"{now_ms} {_NEVER}")
 
 
 def drop(home: QueueKeys, flow_id: str, token: str) -> Call[bool]:
     """Abort a flow that has not begun. Repeatable; the first token counts."""
     return write_once(home, flow_id, "begin:0", f"{_DROP} {token}")
+
+
+def lose(home: QueueKeys, flow_id: str, token: str) -> Call[None]:
+    """Abort a generation although it has begun: another one was faster, which is for good. Repeatable."""
+    return write(home, flow_id, {"begin:0": f"{_DROP} {token}"})
 
 
 def began(home: QueueKeys, flow_id: str) -> Call[str]:
@@ -169,9 +196,9 @@ def began(home: QueueKeys, flow_id: str) -> Call[str]:
 
     def decode(reply: Any) -> str:
         word, digest = reply
-        if not digest:
-            return GONE
-        return str(word) if str(word or "").startswith(_DROP) else RUN if word else ""
+        if str(word or "").startswith(_DROP):
+            return str(word)
+        return GONE if not digest else RUN if word else ""
 
     return command("HMGET", home.flow(flow_id), "begin:0", "digest", decode=decode)
 
@@ -196,12 +223,12 @@ def drop_record(home: QueueKeys, flow_id: str) -> Call[None]:
     return command("UNLINK", home.flow(flow_id), decode=replies.anything)
 
 
-def keep_for(home: QueueKeys, flow_id: str, tombstone_ms: int) -> Call[None]:
-    """Let the record expire after so long, unless it is about to. Repeatable."""
-    return command("PEXPIRE", home.flow(flow_id), tombstone_ms, "NX", decode=replies.anything)
-
-
 def announce_end(home: QueueKeys, flow_id: str, state: str) -> Call[None]:
-    """Emit the event that the flow has ended, which wakes those who wait for it."""
-    words = ("MAXLEN", "~", 1000, "*", "event", f"flow.{state}", "jobId", "", "flowId", flow_id)
+    """Emit the event that the flow has ended, which wakes those who wait for it.
+
+    With the id that its users know, and the number of a later generation, as ``generations.lua`` does.
+    """
+    public, number = read_generation(flow_id)
+    words: list[Word] = ["MAXLEN", "~", 1000, "*", "event", f"flow.{state}", "jobId", "", "flowId", public]
+    words += ["generation", number] if number else []
     return command("XADD", home.key("events"), *words, decode=replies.anything)
