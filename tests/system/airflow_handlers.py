@@ -8,6 +8,7 @@ from typing import Any
 from glidemq_orchestrate import Context, Handlers, Unrecoverable
 
 handlers = Handlers()
+_tried: set[tuple[str | None, int]] = set()
 
 
 @handlers.handler("echo")
@@ -25,6 +26,21 @@ def add(ctx: Context) -> Any:
 @handlers.handler("fail")
 def fail(ctx: Context) -> Any:
     raise Unrecoverable("month 13 does not exist")
+
+
+@handlers.handler("stamp")
+def stamp(ctx: Context) -> int:
+    """No two runs return the same."""
+    return time.time_ns()
+
+
+@handlers.handler("second time lucky")
+def second_time_lucky(ctx: Context) -> int:
+    run = (ctx.flow_id, ctx.generation)
+    if run not in _tried:
+        _tried.add(run)
+        raise Unrecoverable("not the first time")
+    return ctx.generation
 
 
 @handlers.handler("wait")

@@ -75,7 +75,7 @@ def stack(
         progress=_Progress(),
     )
     with running:
-        for dag_id in ("completes", "fails", "hangs", "senses"):
+        for dag_id in ("completes", "fails", "hangs", "repairs", "senses"):
             running.wait_for_dag(dag_id)
         yield running
 
@@ -138,7 +138,33 @@ def test_a_failed_flow_fails_the_task_with_the_reason(stack: AirflowStack) -> No
     assert "month 13 does not exist" in log
 
 
-def test_a_cleared_task_gets_its_flow_back_and_a_failed_one_cancels_it(
+def test_a_retry_repairs_and_a_clear_runs_anew(stack: AirflowStack, flows: FlowProducer) -> None:
+    run_id = stack.trigger_dag("repairs")
+    flow_id = flow_id_for("repairs", "flow", run_id)
+    stamps = []
+    for generation in range(2):
+        assert stack.wait_for_run("repairs", run_id) == "success", _story(stack, "repairs", run_id)
+        results = stack.xcom("repairs", run_id, "flow")
+        assert results["lucky"] == generation
+        stamps.append(results["stamp"])
+        flow = flows.get(flow_id)
+        assert [status.state for status in flow.history()] == ["completed"] * (generation + 1)
+        assert flow.node("stamp").attempts == 1
+        if not generation:
+            stack.clear_task("repairs", run_id, "flow")
+            _wait_until_it_runs(stack, "repairs", run_id)
+    assert stamps[0] < stamps[1]
+
+
+def _wait_until_it_runs(stack: AirflowStack, dag_id: str, run_id: str) -> None:
+    """Wait until the clear of an ended run has taken effect."""
+    until = time.monotonic() + 60
+    while stack.task_states(dag_id, run_id)["flow"] in ("success", "failed"):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_a_cleared_task_that_waits_runs_anew_and_a_failed_one_cancels_its_flow(
     stack: AirflowStack, flows: FlowProducer
 ) -> None:
     run_id = stack.trigger_dag("hangs")
@@ -147,7 +173,10 @@ def test_a_cleared_task_gets_its_flow_back_and_a_failed_one_cancels_it(
     _wait_until_watched(stack, run_id, try_number=1)
     stack.clear_task("hangs", run_id, "flow")
     _wait_until_watched(stack, run_id, try_number=2)
-    assert flow.status().state is FlowState.RUNNING
+    assert [one.state for one in flow.history()] == ["cancelled", "running"], (
+        "the old trigger was killed late"
+    )
+    flow = flows.get(flow.id)
     stack.mark_task("hangs", run_id, "flow", "failed")
     outcome = flow.wait(timeout=timedelta(seconds=40))
     assert outcome.status.state is FlowState.CANCELLED

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GlideMQError
+from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GlideMQError, Superseded
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.errors import FailedNode
 
 SHOWN_NODES: Final = 10
 UPSTREAM: Final = "upstream failed: "
+_PASSING: Final = (FlowNotFound, Superseded)
 
 
 class GlideMQException(AirflowException):
@@ -45,6 +46,16 @@ class GlideMQFlowTimeout(GlideMQException):
         super().__init__(f"flow {flow_id} had not ended at the task's execution_timeout{progress}")
 
 
+class GlideMQFlowSuperseded(GlideMQException):
+    """A later try of this task has begun the flow anew. This try ends and leaves the flow alone."""
+
+    def __init__(self, flow_id: str) -> None:
+        self.flow_id = flow_id
+        super().__init__(
+            f"flow {flow_id} was begun anew by a later try of this task, so this try no longer waits for it"
+        )
+
+
 @contextmanager
 def airflow_errors() -> Iterator[None]:
     """Turn errors of the core into Airflow's: those that a retry cannot fix fail the task for good.
@@ -57,11 +68,11 @@ def airflow_errors() -> Iterator[None]:
         yield
     except FlowConflict as exc:
         raise AirflowFailException(
-            f"{exc} A flow must be the same on each try of a task: keep times and try numbers out of it, "
-            "or run a changed flow in a new DAG run or under another flow_id."
+            f"{exc} Only the task that began a flow can change it: run a changed flow under another flow_id, "
+            "or in a new DAG run."
         ) from exc
     except GlideMQError as exc:
-        kind = GlideMQException if exc.retryable or isinstance(exc, FlowNotFound) else AirflowFailException
+        kind = GlideMQException if exc.retryable or isinstance(exc, _PASSING) else AirflowFailException
         raise kind(f"{type(exc).__name__}: {exc}") from exc
 
 

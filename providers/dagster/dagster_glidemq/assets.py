@@ -42,14 +42,15 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
     """Make assets from a flow: one step runs it, and each chosen node materializes its asset as it completes.
 
     Nodes that nothing waits for are always chosen. A selection of assets runs their nodes and what these
-    depend on. A re-execution of a failed run keeps completed nodes. A retry policy of the step repeats the
-    events of completed assets, so give nodes ``attempts`` instead.
+    depend on. A re-execution from failure keeps completed nodes, also when the flow was mended; one of
+    everything runs the selected ones anew. A retry policy of the step repeats the events of completed
+    assets, so give nodes ``attempts`` instead.
 
     Args:
         flow: The flow; its nodes determine the assets.
         build: Makes the flow of one run, with the nodes and dependencies of ``flow`` and other payloads. It
-            must make an equal flow in every re-execution: build on ``root_run_id(context)``, never on the
-            time or the run's own id.
+            must make an equal flow in every re-execution from failure: what depends on the time or the
+            run's own id runs again. Build on ``root_run_id(context)``.
         flow_id: Returns the id of the flow; None for the default, derived from run, step and name.
         nodes: Additional nodes that become assets.
         asset_keys: Keys of chosen nodes by node name; names in here are chosen too. Other keys are the
@@ -102,7 +103,7 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
             )
         own_id = flow_id(context) if flow_id is not None else None
         name = own_id or flow_id_for(context, whole.name)
-        former = _former_nodes(context, glidemq, name) if is_retry(context) else set()
+        former = _former_nodes(context, glidemq, whole.name, name) if is_retry(context) else set()
         spec = plan.part(whole, wanted, former)
         emitter = _Emitter(plan, wanted, quality)
         for change in glidemq.stream_flow(context, spec, flow_id=name):
@@ -153,10 +154,12 @@ class _Plan:
         return {node for node, key in self.keys.items() if key in selected}
 
     def part(self, whole: FlowSpec, wanted: set[str], former: set[str]) -> FlowSpec:
-        """The wanted nodes and their ancestors; in a re-execution all nodes of the first run."""
-        needed = {name for node in wanted for name in (node, *self.ancestors[node])}
-        if needed <= former <= set(self.shape):
-            needed = former
+        """The wanted nodes, those of the flow that the run goes on with, and the ancestors of both.
+
+        So a repair keeps what completed, also of assets that are not selected this time.
+        """
+        chosen = wanted | (former & set(self.shape))
+        needed = {name for node in chosen for name in (node, *self.ancestors[node])}
         return replace(whole, nodes=[node for node in whole.nodes if node.name in needed])
 
 
@@ -190,9 +193,13 @@ def _shape(flow: FlowSpec) -> dict[str, tuple[str, ...]]:
     return {node.name: node.after for node in check_flow(flow).nodes}
 
 
-def _former_nodes(context: dg.AssetExecutionContext, glidemq: GlideMQResource, flow_id: str) -> set[str]:
+def _former_nodes(
+    context: dg.AssetExecutionContext, glidemq: GlideMQResource, flow_name: str, flow_id: str
+) -> set[str]:
+    """The nodes of a flow that this run goes on with."""
     try:
-        return glidemq.existing_nodes(flow_id)
+        goes_on = glidemq.goes_on(context, flow_name, flow_id=flow_id)
+        return glidemq.existing_nodes(flow_id) if goes_on else set()
     except GlideMQError as exc:
         context.log.warning("the flow of the earlier run could not be read: %s", exc)
         return set()

@@ -30,7 +30,7 @@ def failure_from(exc: GlideMQError, flow_id: str, *, allow_retries: bool | None 
         metadata["glidemq/failed_nodes"] = failed_table(exc.failed)
     elif isinstance(exc, FlowConflict):
         description = (
-            f"{description}. The flow has changed since this run was first executed: launch a new run instead"
+            f"{description}. Only the runs that began a flow can change it: use another flow_id for this one"
         )
     retries = exc.retryable if allow_retries is None else allow_retries
     return dg.Failure(description=description, metadata=metadata, allow_retries=retries)

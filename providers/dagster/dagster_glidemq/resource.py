@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 import dagster as dg
 from pydantic import Field
 
 from dagster_glidemq.errors import failure_from
 from dagster_glidemq.identity import Context, flow_id_for, is_retry
+from dagster_glidemq.lineage import Decision, Lineage, decide, lineage_of
 from dagster_glidemq.watch import Changes, follow
-from glidemq_orchestrate import EventReader, Flow, FlowOutcome, FlowProducer, FlowSpec, FlowState, NodeStatus
-from glidemq_orchestrate.errors import FlowCancelled, FlowFailed, FlowNotFound, GlideMQError, WaitTimeout
+from glidemq_orchestrate import (
+    EventReader,
+    Flow,
+    FlowOutcome,
+    FlowProducer,
+    FlowSpec,
+    FlowState,
+    FlowStatus,
+    NodeStatus,
+)
+from glidemq_orchestrate.errors import (
+    FlowCancelled,
+    FlowFailed,
+    FlowNotFound,
+    GlideMQError,
+    Superseded,
+    WaitTimeout,
+)
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 LOG_LINES: Final = 25
+OnExisting = Literal["attach", "retry_failed", "restart"]
+
+
+@dataclass(slots=True)
+class _Held:
+    """The flow that ends with its step; while it is being submitted the request tells its generation."""
+
+    flow_id: str
+    lineage: Lineage
+    generation: int | None = None
 
 
 class GlideMQResource(dg.ConfigurableResource[None]):
@@ -76,9 +105,12 @@ class GlideMQResource(dg.ConfigurableResource[None]):
     ) -> FlowOutcome:
         """Run a flow and wait until every node has completed.
 
-        The flow is the same in every re-execution of the run and in every retry of the step: they attach to
-        it while it runs, and otherwise run again only what did not complete. When the step is
-        terminated, the flow is cancelled.
+        A retry of the step, a re-execution from failure and a run retry go on with the flow: they attach to
+        it while it runs, and otherwise run again only what did not complete, what was changed since, and what
+        follows. A re-execution of everything, or of a step that had completed, runs all of it anew: what
+        still runs is cancelled, and no old result is seen. When the step is terminated, the flow is
+        cancelled, unless a later run has begun it anew. A flow that another run or client has begun under
+        a ``flow_id`` of yours is joined: never run anew nor changed.
 
         Args:
             context: The step that waits.
@@ -114,19 +146,18 @@ class GlideMQResource(dg.ConfigurableResource[None]):
 
         Ending the iteration early cancels the flow.
         """
-        name = flow_id or flow_id_for(context, spec.name)
-        with self._failures(name, allow_retries), self.get_client() as producer:
+        held = _Held(flow_id or flow_id_for(context, spec.name), lineage_of(context, spec.name))
+        with self._failures(held.flow_id, allow_retries), self.get_client() as producer:
             try:
-                yield from self._watched(context, producer, spec, name, timeout)
+                yield from self._watched(context, producer, spec, held, timeout)
             except WaitTimeout:
-                _cancel(context, producer, name, f"Dagster: not completed within {timeout}")
+                _cancel(context, producer, held, f"Dagster: not completed within {timeout}")
                 raise
             except GlideMQError:
                 raise  # if it still runs, a retry of the step attaches to it
             except BaseException as exc:
-                _cancel(
-                    context, producer, name, f"Dagster run {context.run.run_id} ended: {type(exc).__name__}"
-                )
+                reason = f"Dagster run {context.run.run_id} ended: {type(exc).__name__}"
+                _cancel(context, producer, held, reason)
                 raise
 
     def existing_nodes(self, flow_id: str) -> set[str]:
@@ -135,18 +166,49 @@ class GlideMQResource(dg.ConfigurableResource[None]):
             return {node.name for node in producer.get(flow_id).nodes()}
         return set()
 
+    def goes_on(self, context: Context, flow_name: str, *, flow_id: str | None = None) -> bool:
+        """Whether ``run_flow`` would go on with a flow that exists, instead of running all of it.
+
+        Args:
+            context: The step.
+            flow_name: Name of the flow's specification.
+            flow_id: As in ``run_flow``.
+        """
+        lineage = lineage_of(context, flow_name)
+        with self.get_client() as producer:
+            history = _history(producer, flow_id or lineage.flow_id)
+        return decide(lineage, history, context.instance) in {Decision.REPAIR, Decision.JOIN}
+
     def _watched(
         self,
         context: Context,
         producer: FlowProducer,
         spec: FlowSpec,
-        flow_id: str,
+        held: _Held,
         timeout: timedelta | None,
     ) -> Iterator[Changes]:
-        flow = self._submit(context, producer, spec, flow_id)
+        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        flow = self._submit(context, producer, spec, held)
         context.log.info(
             "flow %s (%s) has %s nodes on queue %s", flow.id, spec.name, len(spec.nodes), flow.home
         )
+        while True:
+            held.generation = flow.generation
+            left = None if deadline is None else timedelta(seconds=max(deadline - time.monotonic(), 0))
+            try:
+                yield from self._changes(context, flow, left)
+            except Superseded as exc:
+                flow = _next(context, producer, held, exc)
+            else:
+                return
+
+    def _changes(self, context: Context, flow: Flow, timeout: timedelta | None) -> Iterator[Changes]:
+        """Follow one generation of a flow.
+
+        Raises:
+            FlowFailed, FlowCancelled: It ended so.
+            Superseded: Another generation has begun.
+        """
         poll = timedelta(seconds=self.poll_interval_seconds)
         with EventReader(flow.home, self.url, prefix=self.prefix) as reader:
             reader.start()
@@ -155,18 +217,26 @@ class GlideMQResource(dg.ConfigurableResource[None]):
                 yield change
         _raise_unless_completed(change.status.state, flow)
 
-    def _submit(self, context: Context, producer: FlowProducer, spec: FlowSpec, flow_id: str) -> Flow:
-        again = is_retry(context)
-        done = False
-        if again and self.require_workers:
-            with contextlib.suppress(FlowNotFound):
-                done = producer.get(flow_id).status().state is FlowState.COMPLETED
-        return producer.submit(
+    def _submit(self, context: Context, producer: FlowProducer, spec: FlowSpec, held: _Held) -> Flow:
+        """Submit the flow, go on with it, or begin it anew."""
+        history = _history(producer, held.flow_id)
+        decision = decide(held.lineage, history, context.instance)
+        if decision is Decision.YIELD:
+            raise _superseded(held)
+        done = bool(history) and history[-1].state is FlowState.COMPLETED
+        if decision is Decision.RESTART:
+            context.log.info("flow %s was %s and begins anew", held.flow_id, history[-1].state.value)
+        flow = producer.submit(
             spec,
-            flow_id=flow_id,
-            on_existing="retry_failed" if again else "attach",
-            require_workers=self.require_workers and not done,
+            flow_id=held.flow_id,
+            on_existing=_HOW.get(decision, "attach"),
+            request=held.lineage.request,
+            require_workers=self.require_workers and (decision is Decision.RESTART or not done),
         )
+        held.generation = flow.generation
+        if decision is Decision.JOIN and is_retry(context):
+            flow.retry_failed()
+        return flow
 
     @contextlib.contextmanager
     def _failures(self, flow_id: str, allow_retries: bool | None) -> Iterator[None]:  # noqa: FBT001  three values
@@ -184,16 +254,56 @@ def _raise_unless_completed(state: FlowState, flow: Flow) -> None:
         raise FlowFailed(flow.id, outcome.failed)
 
 
-def _cancel(context: Context, producer: FlowProducer, flow_id: str, reason: str) -> None:
-    """Cancel a flow that may not exist; never raises, so that the original error is reported."""
+_HOW: Final[dict[Decision, OnExisting]] = {Decision.REPAIR: "retry_failed", Decision.RESTART: "restart"}
+
+
+def _history(producer: FlowProducer, flow_id: str) -> Sequence[FlowStatus]:
+    """The status of each generation, oldest first; nothing if there is no such flow."""
     try:
-        producer.get(flow_id).cancel(reason)
+        flow = producer.get(flow_id)
+    except FlowNotFound:
+        return []
+    try:
+        return flow.history()
+    except FlowNotFound:  # the record of an old one was removed at this moment
+        return [flow.status()]
+
+
+def _next(context: Context, producer: FlowProducer, held: _Held, exc: Superseded) -> Flow:
+    """The generation that took the place of the one that the step waited for, unless a later run began it.
+
+    Raises:
+        Superseded: A later run of the chain did.
+    """
+    flow = producer.get(held.flow_id)
+    if decide(held.lineage, _history(producer, held.flow_id), context.instance) is Decision.YIELD:
+        raise _superseded(held) from exc
+    context.log.info("%s, which this step waits for now", exc)
+    return flow
+
+
+def _superseded(held: _Held) -> Superseded:
+    return Superseded(f"a later run has begun flow {held.flow_id} anew, so this one no longer waits for it")
+
+
+def _cancel(context: Context, producer: FlowProducer, held: _Held, reason: str) -> None:
+    """Cancel the generation of this step, if there is one; never raises: the original error counts."""
+    try:
+        flow = producer.get(held.flow_id)
+        generation = held.generation
+        if generation is None and flow.status().request == held.lineage.request:  # it was being submitted
+            generation = flow.generation
+        if generation is None:
+            return
+        flow.cancel(reason, generation=generation)
     except FlowNotFound:
         return
+    except Superseded as exc:
+        context.log.info("flow %s is not cancelled: %s", held.flow_id, exc)
     except GlideMQError as exc:
-        context.log.warning("flow %s could not be cancelled: %s", flow_id, exc)
+        context.log.warning("flow %s could not be cancelled: %s", held.flow_id, exc)
     else:
-        context.log.info("flow %s has been cancelled", flow_id)
+        context.log.info("flow %s has been cancelled", held.flow_id)
 
 
 def _log(context: Context, change: Changes) -> None:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate import EventReader, Flow, FlowStatus, NodeStatus
-from glidemq_orchestrate.errors import TransportError, WaitTimeout
+from glidemq_orchestrate.errors import Superseded, TransportError, WaitTimeout
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ def follow(
     Raises:
         WaitTimeout: It has not ended in time. The flow keeps running.
         TransportError: The server was unreachable for too long. The flow keeps running.
+        Superseded: Another generation has begun.
     """
     seen: set[str] = set()
     deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
@@ -64,6 +65,8 @@ def follow(
             outage.wait(exc)
             continue
         outage.end()
+        if status.superseded_by is not None:
+            raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
         ended = [node for node in nodes if node.state.is_terminal and node.name not in seen]
         seen.update(node.name for node in ended)
         if ended or status.state.is_terminal:

@@ -59,6 +59,7 @@ class Valkey:
     url: str
     prefix: str
     gate: threading.Event = field(default_factory=threading.Event)
+    ran: list[str] = field(default_factory=list)
 
     def producer(self) -> FlowProducer:
         return FlowProducer(self.url, prefix=self.prefix)
@@ -81,12 +82,20 @@ def valkey(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Valkey:
 
 @pytest.fixture
 def worker(valkey: Valkey) -> Iterator[Worker]:
-    """Knows ``echo``, ``fail``, ``add`` (sum of the inputs) and ``wait`` (until ``valkey.gate`` is set)."""
+    """Knows ``echo``, ``fail`` and ``wait`` (both until ``valkey.gate`` is set), and ``count``.
+
+    ``count`` notes the node in ``valkey.ran`` and returns how many there are; no two results are equal.
+    """
     made = Worker(valkey.url, queues=[QUEUE], concurrency=4, prefix=valkey.prefix)
 
     @made.handler("echo")
     def echo(ctx: Context) -> Any:
         return ctx.data
+
+    @made.handler("count")
+    def count(ctx: Context) -> int:
+        valkey.ran.append(str(ctx.node))
+        return len(valkey.ran)
 
     @made.handler("fail")
     def fail(ctx: Context) -> Any:
@@ -141,25 +150,20 @@ class FakeTask:
 
 
 @dataclass
-class FakeStore:
-    """The task state store."""
+class FakeRun:
+    """What an operator uses of a DAG run."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.values.get(key, default)
-
-    def set(self, key: str, value: Any) -> None:
-        self.values[key] = json.loads(json.dumps(value))
+    start_date: datetime | None = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    run_after: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    clear_number: int = 0
 
 
 @pytest.fixture
 def context(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Makes contexts; operators may be called outside of tasks."""
+    """Makes contexts; operators may be called outside of tasks. ``run``: fields of the DAG run."""
     monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-    store = FakeStore()
 
-    def make(**fields: Any) -> Any:
-        return {"ti": FakeTask(run_id=fields.pop("run_id", "r1"), **fields), "task_state_store": store}
+    def make(*, run: FakeRun | None = None, **fields: Any) -> Any:
+        return {"ti": FakeTask(run_id=fields.pop("run_id", "r1"), **fields), "dag_run": run or FakeRun()}
 
     return make

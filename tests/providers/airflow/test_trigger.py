@@ -69,6 +69,7 @@ def test_serialize_is_pinned_and_stable() -> None:
         "cancel_on_kill": True,
         "wait_for_flow": True,
         "not_before": 1.5,
+        "generation": 2,
     }
     assert GlideMQFlowTrigger(**kwargs).serialize() == (CLASS_PATH, kwargs)  # type: ignore[arg-type]
 
@@ -87,6 +88,7 @@ async def test_it_fires_when_the_flow_completes(
         "reason": "",
         "completed": 3,
         "total": 3,
+        "generation": 0,
     }
 
 

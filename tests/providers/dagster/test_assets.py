@@ -184,6 +184,7 @@ def execute_again(
 ) -> dg.ExecuteInProcessResult:
     """What the re-execution of the failed assets of a run does."""
     tags = {"dagster/root_run_id": former, "dagster/parent_run_id": former}
+    tags["dagster/is_asset_resume_retry"] = "true"
     return job.execute_in_process(
         instance=instance, asset_selection=list(keys), tags=tags, raise_on_error=False
     )

@@ -125,7 +125,7 @@ def test_an_error_of_the_op_while_it_streams_cancels_the_flow(
         assert producer.get("mine").status().state is FlowState.CANCELLED
 
 
-def test_a_changed_flow_is_refused_in_a_re_execution(
+def test_another_flow_under_an_id_that_a_run_has_chosen_is_refused(
     glidemq: GlideMQResource, instance: dg.DagsterInstance, run_worker: RunWorker
 ) -> None:
     run_worker(["etl"], {"step": lambda ctx: ctx.data})
@@ -134,7 +134,7 @@ def test_a_changed_flow_is_refused_in_a_re_execution(
     ).success
     other = FlowSpec("one", nodes=[FlowNode("only", queue="etl", job="step", data=8)])
     result = run_op(glidemq, instance, lambda context, res: res.run_flow(context, other, flow_id="mine"))
-    assert "launch a new run instead" in failure_of(result).description
+    assert "Only the runs that began a flow can change it" in failure_of(result).description
 
 
 def test_a_refused_flow_leaves_the_one_with_its_id_alone(url: str, instance: dg.DagsterInstance) -> None:

@@ -1,4 +1,4 @@
-"""DAGs for the system test: a flow that completes, one that fails, one that does not end, and a sensor."""
+"""DAGs for the system test: flows that complete, fail, complete on the second try or never end; a sensor."""
 
 from __future__ import annotations
 
@@ -61,6 +61,17 @@ with DAG("fails", schedule=None, catchup=False):
                 node("report", after=["clean"]),
             ],
         },
+    )
+
+with DAG("repairs", schedule=None, catchup=False, default_args=AGAIN):
+    GlideMQFlowOperator(
+        task_id="flow",
+        flow={
+            "name": "repairs",
+            "nodes": [node("stamp", job="stamp"), node("lucky", job="second time lucky", after=["stamp"])],
+        },
+        result="all",
+        defer_after=20,
     )
 
 with DAG("hangs", schedule=None, catchup=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,7 @@ from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.results import ResultMode, check_result_mode, collect
 from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger
 from glidemq_orchestrate import FlowState
-from glidemq_orchestrate.errors import FlowNotFound
+from glidemq_orchestrate.errors import FlowNotFound, Superseded
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -126,7 +127,10 @@ class GlideMQFlowSensor(BaseSensorOperator):
                 flow = producer.get(self._id())
             except FlowNotFound:
                 return False
-            return PokeReturnValue(is_done=True, xcom_value=self._judge(flow)) if _ended(flow) else False
+            try:
+                return PokeReturnValue(is_done=True, xcom_value=self._judge(flow)) if _ended(flow) else False
+            except Superseded:  # it was begun anew since
+                return False
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
         """Resume after the trigger has fired."""
@@ -138,9 +142,10 @@ class GlideMQFlowSensor(BaseSensorOperator):
             raise GlideMQException(f"flow {self._id()} cannot be watched: {event.get('reason', '')}")
         with airflow_errors(), self._producer() as producer:
             flow = producer.get(self._id())
-            if not _ended(flow):  # it was retried in the meantime
-                return self.execute(context)
-            return self._judge(flow)
+            with contextlib.suppress(Superseded):
+                if _ended(flow):
+                    return self._judge(flow)
+        return self.execute(context)  # it was retried or begun anew in the meantime
 
     def _producer(self) -> FlowProducer:
         return GlideMQHook(self.glidemq_conn_id).get_producer()

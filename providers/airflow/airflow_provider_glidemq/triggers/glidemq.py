@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_glidemq.attempt import is_taken_over
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
-from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, TransportError
+from airflow_provider_glidemq.identity import flow_id_for
+from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared import QueueEvents, SharedClient, Subscription
@@ -27,11 +29,17 @@ _GOES_ON: Final = frozenset({"running", "deferred"})
 _ending: set[asyncio.Task[None]] = set()
 
 
-class GlideMQFlowTrigger(BaseTrigger):
-    """Fires once, when a flow has ended, with ``{"status", "flow_id", "reason", "completed", "total"}``.
+class _TakenOver(Exception):
+    """A later try of the task has begun the flow anew."""
 
-    ``status`` is ``completed``, ``failed`` or ``cancelled``; ``timeout`` at the deadline; ``error`` when
-    a retry would not help (``reason`` holds why). A server that cannot be reached is waited for.
+
+class GlideMQFlowTrigger(BaseTrigger):
+    """Fires once, when a flow has ended, with its ``status``, ``flow_id``, ``generation`` and ``reason``.
+
+    ``status`` is ``completed``, ``failed`` or ``cancelled``; ``timeout`` at the deadline; ``superseded`` when
+    a later try of the task has begun the flow anew; ``error`` when a retry would not help (``reason`` holds
+    why). A server that cannot be reached is waited for. A flow that somebody else begins anew is watched
+    from then on, and cancelled by a kill.
 
     Args:
         flow_id: The flow.
@@ -41,6 +49,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         cancel_on_kill: Cancel the flow when the user marks the task as ended or clears it.
         wait_for_flow: Wait for a flow that does not exist yet, instead of firing with ``error``.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the flow has ended.
+        generation: The generation that the task has begun or joined; None: the one that is found first.
     """
 
     def __init__(  # noqa: PLR0913  all but the first have defaults
@@ -53,6 +62,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         cancel_on_kill: bool = False,
         wait_for_flow: bool = False,
         not_before: float | None = None,
+        generation: int | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flow_id = flow_id
@@ -62,6 +72,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         self.cancel_on_kill = cancel_on_kill
         self.wait_for_flow = wait_for_flow
         self.not_before = not_before
+        self.generation = generation
         self._logged = (-1, 0.0)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -76,6 +87,7 @@ class GlideMQFlowTrigger(BaseTrigger):
                 "cancel_on_kill": self.cancel_on_kill,
                 "wait_for_flow": self.wait_for_flow,
                 "not_before": self.not_before,
+                "generation": self.generation,
             },
         )
 
@@ -91,7 +103,8 @@ class GlideMQFlowTrigger(BaseTrigger):
 
         Airflow also calls this, wrongly, when a triggerer that was silent for a while finds that its triggers
         have moved to another one. So it checks the task first: one that is deferred is watched by the other
-        triggerer, and one that runs has attached to the flow again. Neither may lose its flow.
+        triggerer, and one that runs has attached to the flow again. Neither may lose its flow. After a clear
+        the next try may be ahead of this call: only the generation that was watched here is cancelled.
         """
         if not self.cancel_on_kill:
             return
@@ -131,6 +144,8 @@ class GlideMQFlowTrigger(BaseTrigger):
                 await asyncio.sleep(pause)
             except GlideMQError as exc:
                 return self._event("error", f"{type(exc).__name__}: {exc}")
+            except _TakenOver:
+                return self._event("superseded", "a later try of the task has begun the flow anew")
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
         flow = await self._find(client)
@@ -140,6 +155,9 @@ class GlideMQFlowTrigger(BaseTrigger):
             while True:
                 subscription.woken.clear()
                 status = await client.status(flow)
+                if status.superseded_by is not None:
+                    flow = await self._find(client)
+                    continue
                 self._log_progress(status)
                 if status.state.is_terminal:
                     return self._event(status.state.value, status.reason, status.completed, status.total)
@@ -152,7 +170,21 @@ class GlideMQFlowTrigger(BaseTrigger):
             if not self.wait_for_flow:
                 raise FlowNotFound(f"flow {self.flow_id} is no longer on the server")
             await asyncio.sleep(self.poll_interval)
+        if self.generation is not None and flow.generation > self.generation:
+            if (task := self._task()) and is_taken_over(task, self.generation, await client.history(flow)):
+                raise _TakenOver
+            self.log.info("Flow %s was begun anew: waiting for generation %d", self.flow_id, flow.generation)
+        self.generation = flow.generation
         return flow
+
+    def _task(self) -> str | None:
+        """The task that waits, as labels of flows name it."""
+        task = self.task_instance
+        if task is None:
+            return None
+        return flow_id_for(
+            task.dag_id, task.task_id, task.run_id, -1 if task.map_index is None else task.map_index
+        )
 
     async def _until_change(self, events: QueueEvents, subscription: Subscription) -> None:
         """Wait for an event of the flow, at most the poll interval, or until there is progress to log."""
@@ -176,6 +208,7 @@ class GlideMQFlowTrigger(BaseTrigger):
             "reason": reason[:MAX_REASON],
             "completed": completed,
             "total": total,
+            "generation": self.generation,
         }
 
     # -- ending ----------------------------------------------------------------------------------------------
@@ -206,7 +239,10 @@ class GlideMQFlowTrigger(BaseTrigger):
     async def _cancel(self, reason: str) -> None:
         try:
             async with await GlideMQHook(self.glidemq_conn_id).aget_producer() as producer:
-                before = await (await producer.get(self.flow_id)).cancel(reason)
+                flow = await producer.get(self.flow_id)
+                before = await flow.cancel(reason, generation=self.generation)
+        except Superseded as exc:
+            self.log.info("Flow %s is not cancelled: %s", self.flow_id, exc)
         except GlideMQError:
             self.log.exception("Flow %s could not be cancelled", self.flow_id)
         else:

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -175,6 +175,14 @@ class SharedClient:
         """The flow's state; a thousand triggers take turns on a few connections."""
         async with self._gate:
             return await flow.status()
+
+    async def history(self, flow: AsyncFlow) -> Sequence[FlowStatus]:
+        """The status of each generation of the flow, oldest first."""
+        async with self._gate:
+            try:
+                return await flow.history()
+            except FlowNotFound:  # the record of an old one was removed at this moment
+                return [await flow.status()]
 
     def events(self, queue: str) -> QueueEvents:
         """The reader of a queue's events: the running one, or a new one if that has ended or failed."""

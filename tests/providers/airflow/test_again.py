@@ -1,0 +1,525 @@
+"""Run again: retries repair, clears begin a new generation, and what is left of an old try harms nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow_provider_glidemq.exceptions import (
+    GlideMQException,
+    GlideMQFlowCancelled,
+    GlideMQFlowFailed,
+    GlideMQFlowSuperseded,
+    GlideMQFlowTimeout,
+)
+from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, flow_id_for
+from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
+from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
+
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, Worker
+from glidemq_orchestrate._io.sync import SyncDriver
+from glidemq_orchestrate._ops.flows.backend import Reach
+from glidemq_orchestrate.clients import producer
+from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask, Valkey
+from tests.providers.airflow.test_trigger import _task_is, fired, until
+
+Contexts = Callable[..., Any]
+FLOW_ID = flow_id_for("d", "t", "r1")
+LONG = timedelta(seconds=20)
+CLEARED: dict[str, Any] = {"try_number": 2, "max_tries": 2, "run": FakeRun(clear_number=1)}
+RETRIED: dict[str, Any] = {"try_number": 2}
+
+
+def load(job: str = "count", data: Any = None, **kwargs: Any) -> FlowSpec:
+    """extract counts its runs, and load does what is asked for."""
+    nodes = [
+        FlowNode("extract", queue=QUEUE, job="count"),
+        FlowNode("load", queue=QUEUE, job=job, data=data, after=["extract"]),
+    ]
+    return FlowSpec("etl", nodes, **kwargs)
+
+
+def operator(flow: FlowSpec | None = None, **kwargs: Any) -> GlideMQFlowOperator:
+    kwargs.setdefault("deferrable", False)
+    return GlideMQFlowOperator(task_id="t", flow=flow or load(), defer_after=0.0, result="all", **kwargs)
+
+
+def deferred(made: GlideMQFlowOperator, context: Any) -> GlideMQFlowTrigger:
+    """The trigger of a task that waits, as a triggerer recreates it."""
+    made.deferrable = True
+    with pytest.raises(TaskDeferred) as caught:
+        made.execute(context)
+    return recreated(caught.value.trigger.serialize()[1], context)
+
+
+def recreated(kwargs: dict[str, Any], context: Any) -> GlideMQFlowTrigger:
+    trigger = GlideMQFlowTrigger(**{**kwargs, "not_before": None})
+    ti = context["ti"]
+    trigger.task_instance = FakeTask(dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id)  # type: ignore[assignment]
+    return trigger
+
+
+def generations(flows: FlowProducer, flow_id: str = FLOW_ID) -> list[str]:
+    return [status.state.value for status in flows.get(flow_id).history()]
+
+
+@pytest.fixture
+def flows(valkey: Valkey, worker: Worker) -> Any:
+    with valkey.producer() as producer:
+        yield producer
+    valkey.gate.set()
+
+
+class TestRetry:
+    def test_it_repairs(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
+        with pytest.raises(GlideMQFlowFailed):
+            operator(load("fail")).execute(context())
+        valkey.gate.set()
+        assert operator(load("fail")).execute(context(**RETRIED)) == {"extract": 1, "load": "repaired"}
+        assert (valkey.ran, generations(flows)) == (["extract"], ["completed"])
+
+    def test_a_mended_dag_is_accepted_and_keeps_what_completed(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        with pytest.raises(GlideMQFlowFailed):
+            operator(load("fail")).execute(context())
+        assert operator(load("echo", 5)).execute(context(**RETRIED)) == {"extract": 1, "load": 5}
+        assert (valkey.ran, generations(flows)) == (["extract"], ["failed", "completed"])
+        again = context(try_number=3)
+        assert operator(load("echo", 5)).execute(again) == {"extract": 1, "load": 5}
+        assert generations(flows) == ["failed", "completed"], "a repeat begins nothing"
+
+    def test_it_repairs_what_a_kill_of_the_same_run_cancelled(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        first = operator(load("wait"))
+        deferred(first, context())
+        first.on_kill()
+        assert flows.get(FLOW_ID).wait(timeout=LONG).status.state is FlowState.CANCELLED
+        valkey.gate.set()
+        results = operator(load("wait")).execute(context(**RETRIED))
+        assert results == {"extract": 1, "load": "done"}
+        assert generations(flows) == ["completed"]
+
+    def test_it_goes_on_after_the_run_was_put_back_to_queued(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        with pytest.raises(GlideMQFlowFailed):
+            operator(load("fail")).execute(context())
+        valkey.gate.set()
+        later = FakeRun(start_date=datetime(2026, 1, 2, tzinfo=UTC))
+        operator(load("fail")).execute(context(**RETRIED, run=later))
+        assert (valkey.ran, generations(flows)) == (["extract"], ["completed"])
+
+
+class TestClear:
+    @pytest.mark.parametrize("flow", [None, load("echo", 7)])
+    def test_of_a_success_runs_anew_and_shows_no_old_result(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, flow: FlowSpec | None
+    ) -> None:
+        assert operator().execute(context()) == {"extract": 1, "load": 2}
+        results = operator(flow).execute(context(**CLEARED))
+        assert results == ({"extract": 3, "load": 4} if flow is None else {"extract": 3, "load": 7})
+        assert generations(flows) == ["completed", "completed"]
+
+    def test_of_a_failure_runs_all_of_it(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        with pytest.raises(GlideMQFlowFailed):
+            operator(load("fail")).execute(context())
+        with pytest.raises(GlideMQFlowFailed):
+            operator(load("fail")).execute(context(**CLEARED))
+        assert valkey.ran == ["extract", "extract"]
+        valkey.gate.set()
+        results = operator(load("fail")).execute(context(**{**CLEARED, "try_number": 3}))
+        assert results == {"extract": 2, "load": "repaired"}, "the clear's own retry repairs"
+        assert generations(flows) == ["failed", "completed"]
+
+    def test_a_run_that_was_created_again_runs_anew(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        operator().execute(context())
+        later = FakeRun(start_date=datetime(2026, 1, 2, tzinfo=UTC))
+        assert operator().execute(context(run=later)) == {"extract": 3, "load": 4}
+
+    def test_a_worker_that_dies_after_submitting_does_not_begin_it_twice(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        deferred(operator(load("wait")), context())
+        for try_number in (2, 3, 3):
+            deferred(operator(load("wait")), context(**{**CLEARED, "try_number": try_number}))
+        assert generations(flows) == ["cancelled", "running"]
+
+    def test_two_tries_at_once_begin_one_generation(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        deferred(operator(load("wait")), context())
+        contexts = [context(**{**CLEARED, "try_number": 2}) for _ in range(6)]
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda one: deferred(operator(load("wait")), one), contexts))
+        assert generations(flows) == ["cancelled", "running"]
+
+    def test_of_one_that_was_killed_and_cancelled_its_flow_runs_anew_though_max_tries_stay(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        first = operator(load("wait"))
+        deferred(first, context())
+        first.on_kill()
+        flows.get(FLOW_ID).wait(timeout=LONG)
+        valkey.gate.set()
+        cleared = context(try_number=2, run=FakeRun(clear_number=1))
+        assert operator(load("wait")).execute(cleared) == {"extract": 2, "load": "done"}
+        operator(load("wait")).execute(context(try_number=3, run=FakeRun(clear_number=1)))
+        assert generations(flows) == ["cancelled", "completed"]
+
+    def test_after_retries_were_lowered_runs_anew_though_max_tries_stay(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        operator(retries=2).execute(context(max_tries=2))
+        now = {"try_number": 2, "max_tries": 2, "run": FakeRun(clear_number=1)}
+        assert operator(retries=1).execute(context(**now)) == {"extract": 3, "load": 4}
+        assert operator(retries=1).execute(context(**{**now, "try_number": 3})) == {"extract": 3, "load": 4}
+
+
+class TestWhatIsLeftOfAnOldTry:
+    async def test_a_trigger_ends_and_its_kill_touches_nothing(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = operator(load("wait"))
+        old = deferred(first, context())
+        watching = asyncio.create_task(fired(old))
+        await until(lambda: flows.get(FLOW_ID).status().completed)
+        new = deferred(operator(load("wait")), context(**CLEARED))
+        payload = await watching
+        assert (payload["status"], payload["generation"]) == ("superseded", 0)
+        _task_is(monkeypatch, {"r1": {"t": None}})
+        await old.on_kill()
+        first.on_kill()
+        assert generations(flows) == ["cancelled", "running"]
+        with pytest.raises(GlideMQFlowSuperseded, match="begun anew by a later try"):
+            operator(load("wait")).execute_complete(context(), payload)
+        valkey.gate.set()
+        payload = await fired(new)
+        assert (payload["status"], payload["generation"]) == ("completed", 1)
+        made = operator(load("wait"))
+        assert made.execute_complete(context(**CLEARED), payload) == {"extract": 2, "load": "done"}
+
+    async def test_a_trigger_that_starts_late_sees_it_too(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        old = deferred(operator(load("wait")), context())
+        deferred(operator(load("wait")), context(**CLEARED))
+        assert (await fired(old))["status"] == "superseded"
+
+    async def test_a_trigger_follows_what_was_begun_by_hand_and_owns_it(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = context()
+        trigger = deferred(operator(load("wait")), made)
+        watching = asyncio.create_task(fired(trigger))
+        await until(lambda: flows.get(FLOW_ID).status().completed)
+        flows.get(FLOW_ID).restart()
+        flows.submit(load("wait", 1), flow_id=FLOW_ID, on_existing="restart", request="a click")
+        await until(lambda: trigger.generation == 2)
+        _task_is(monkeypatch, {"r1": {"t": "failed"}})
+        await trigger.on_kill()
+        payload = await watching
+        assert (payload["status"], payload["generation"]) == ("cancelled", 2)
+        assert generations(flows) == ["cancelled"] * 3
+
+    async def test_a_trigger_of_an_earlier_release_still_works(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = context()
+        _, kwargs = deferred(operator(load("wait")), made).serialize()
+        old = recreated({key: value for key, value in kwargs.items() if key != "generation"}, made)
+        watching = asyncio.create_task(fired(old))
+        await until(lambda: old.generation == 0)
+        deferred(operator(load("wait")), context(**CLEARED))
+        assert (await watching)["status"] == "superseded"
+        _task_is(monkeypatch, {"r1": {"t": "failed"}})
+        await old.on_kill()
+        assert generations(flows) == ["cancelled", "running"]
+
+    def test_a_worker_that_waits_without_deferring_ends(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        made, errors = operator(load("wait")), list[BaseException]()
+
+        def wait() -> None:
+            try:
+                made.execute(context())
+            except GlideMQException as exc:
+                errors.append(exc)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        while not valkey.ran:
+            waiting.join(0.01)
+        deferred(operator(load("wait")), context(**CLEARED))
+        waiting.join(20)
+        assert [type(error) for error in errors] == [GlideMQFlowSuperseded]
+        made.on_kill()
+        with pytest.raises(GlideMQFlowTimeout):
+            made.resume_execution("__fail__", {"error": "Trigger timeout"}, context())
+        with pytest.raises(GlideMQFlowSuperseded):
+            made.execute(context())
+        assert generations(flows) == ["cancelled", "running"]
+
+    def test_a_worker_follows_what_was_begun_by_hand(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        made = operator(load("wait"))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(made.execute, context())
+            while not valkey.ran:
+                assert not waiting.done()
+            flows.get(FLOW_ID).restart()
+            while len(valkey.ran) < 2:
+                assert not waiting.done()
+            valkey.gate.set()
+            assert waiting.result(20) == {"extract": 2, "load": "done"}
+
+    def test_a_sensor_waits_for_the_generation_that_is_current(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        operator().execute(context())
+        operator(load("echo", 9)).execute(context(**CLEARED))
+        sensor = GlideMQFlowSensor(task_id="s", flow_id=FLOW_ID, result="all")
+        assert sensor.execute(context()) == {"extract": 3, "load": 9}
+
+    async def test_a_sensor_s_trigger_follows(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        deferred(operator(load("wait")), context())
+        trigger = GlideMQFlowTrigger(flow_id=FLOW_ID, wait_for_flow=True)
+        trigger.task_instance = FakeTask(task_id="sensor", run_id="r1")  # type: ignore[assignment]
+        watching = asyncio.create_task(fired(trigger))
+        await until(lambda: trigger.generation == 0)
+        deferred(operator(load("wait")), context(**CLEARED))
+        await until(lambda: trigger.generation == 1)
+        valkey.gate.set()
+        payload = await watching
+        assert (payload["status"], payload["generation"]) == ("completed", 1)
+
+
+class TestKill:
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_while_the_flow_is_being_submitted(
+        self,
+        flows: FlowProducer,
+        valkey: Valkey,
+        context: Contexts,
+        monkeypatch: pytest.MonkeyPatch,
+        when: str,
+    ) -> None:
+        submit, made = FlowProducer.submit, operator(load("wait"))
+
+        def killed(self: FlowProducer, *args: Any, **kwargs: Any) -> Any:
+            if when == "before":
+                made.on_kill()
+            flow = submit(self, *args, **kwargs)
+            if when == "after":
+                made.on_kill()
+            return flow
+
+        deferred(operator(load("wait")), context())
+        monkeypatch.setattr(FlowProducer, "submit", killed)
+        with pytest.raises(GlideMQFlowCancelled, match="the Airflow task was killed"):
+            made.execute(context(**CLEARED))
+        assert generations(flows) == ["cancelled", "cancelled"]
+
+    def test_before_a_restart_leaves_the_generation_of_a_stranger_alone(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = operator(load("wait"), flow_id="shared")
+
+        def lost(*_: Any, **__: Any) -> Any:
+            made.on_kill()
+            raise GlideMQException("the process ends here")
+
+        flows.submit(load("wait"), flow_id="shared")
+        monkeypatch.setattr(FlowProducer, "submit", lost)
+        with pytest.raises(GlideMQException, match="ends here"):
+            made.execute(context())
+        assert generations(flows, "shared") == ["running"]
+
+    def test_after_resuming_cancels_too(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
+        deferred(operator(load("wait")), context())
+        resumed = operator(load("wait"), deferrable=True)
+        with pytest.raises(TaskDeferred):
+            resumed.execute_complete(context(), {"status": "failed", "flow_id": FLOW_ID})
+        resumed.on_kill()
+        assert generations(flows) == ["cancelled"]
+
+
+class TestAFlowOfSomebodyElse:
+    def test_it_is_joined_and_never_begun_anew(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        flows.submit(load("fail"), flow_id="shared").wait(timeout=LONG)
+        made = operator(load("fail"), flow_id="shared")
+        with pytest.raises(GlideMQFlowFailed):
+            made.execute(context())
+        valkey.gate.set()
+        for now in (RETRIED, CLEARED, {**CLEARED, "run": FakeRun(start_date=None)}):
+            assert made.execute(context(**now)) == {"extract": 1, "load": "repaired"}
+        assert (valkey.ran, generations(flows, "shared")) == (["extract"], ["completed"])
+
+    @pytest.mark.parametrize("now", [{}, RETRIED, CLEARED])
+    def test_it_is_never_changed(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, now: dict[str, Any]
+    ) -> None:
+        operator(load("wait"), flow_id="shared", deferrable=True)
+        deferred(operator(load("wait"), flow_id="shared"), context(task_id="other"))
+        with pytest.raises(AirflowFailException, match="Only the task that began a flow can change it"):
+            operator(load("echo"), flow_id="shared").execute(context(**now))
+        assert generations(flows, "shared") == ["running"]
+
+    async def test_its_next_generation_is_followed(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        shared = {"flow_id": "odd: +/ü'\"~" + "x" * 200}
+        deferred(operator(load("wait"), **shared), context(task_id="other"))
+        joined = deferred(operator(load("wait"), **shared), context())
+        watching = asyncio.create_task(fired(joined))
+        await until(lambda: valkey.ran)
+        deferred(operator(load("wait"), **shared), context(task_id="other", **CLEARED))
+        await until(lambda: joined.generation == 1)
+        valkey.gate.set()
+        assert (await watching)["status"] == "completed"
+
+
+class _Died(BaseException):
+    """The process ends here, by a kill -9."""
+
+
+class TestDying:
+    """A worker dies before or after any of its requests to the server; the next try goes on."""
+
+    @pytest.fixture
+    def dying(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+        """Let the process die at its n-th request: an odd one is sent, an even one is not."""
+        reply_to, left = SyncDriver._reply_to, [10**9]
+
+        def request(self: SyncDriver, *args: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                raise _Died
+            reply = reply_to(self, *args)
+            left[0] -= 1
+            if left[0] == 0:
+                raise _Died
+            return reply
+
+        def at(steps: int) -> None:
+            left[0] = steps + 1
+
+        monkeypatch.setattr(SyncDriver, "_reply_to", request)
+        return at
+
+    @pytest.mark.parametrize("kind", ["clear", "mended", "first"])
+    def test_at_any_request(
+        self,
+        flows: FlowProducer,
+        valkey: Valkey,
+        context: Contexts,
+        dying: Callable[[int], None],
+        kind: str,
+    ) -> None:
+        deaths = 0
+        for steps in range(200):
+            run_id = f"{kind}{steps}"
+            before, now, expected = {
+                "clear": ({}, CLEARED, ["completed", "completed"]),
+                "mended": ({}, RETRIED, ["failed", "completed"]),
+                "first": (None, {}, ["completed"]),
+            }[kind]
+            mended = load("echo", 5) if kind == "mended" else load()
+            if before is not None:
+                with suppress(GlideMQFlowFailed):
+                    operator(load("fail") if kind == "mended" else load()).execute(context(run_id=run_id))
+            ran = len(valkey.ran)
+            dying(steps)
+            try:
+                operator(mended).execute(context(run_id=run_id, **now))
+            except _Died:
+                deaths += 1
+                dying(10**9)
+                again = {**now, "try_number": now.get("try_number", 1) + 1}
+                results = operator(mended).execute(context(run_id=run_id, **again))
+                fresh = {"extract": ran + 1, "load": ran + 2}
+                assert results == ({"extract": ran, "load": 5} if kind == "mended" else fresh), steps
+            else:
+                dying(10**9)
+                break
+            assert generations(flows, flow_id_for("d", "t", run_id)) == expected, steps
+        assert 10 < deaths < 199
+
+
+class TestChoices:
+    def test_restart_runs_anew_on_each_try_whoever_began_it(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        flows.submit(load(), flow_id=FLOW_ID).wait(timeout=LONG)
+        made = operator(on_existing="restart")
+        assert made.execute(context()) == {"extract": 3, "load": 4}
+        assert made.execute(context()) == {"extract": 3, "load": 4}, "the same try, again"
+        assert made.execute(context(**RETRIED)) == {"extract": 5, "load": 6}
+
+    def test_attach_and_retry_failed_show_what_is_there_after_a_clear_too(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        with pytest.raises(GlideMQFlowFailed):
+            operator(load("fail")).execute(context())
+        valkey.gate.set()
+        with pytest.raises(GlideMQFlowFailed):
+            operator(load("fail"), on_existing="attach").execute(context(**CLEARED))
+        repaired = operator(load("fail"), on_existing="retry_failed").execute(context(**CLEARED))
+        assert repaired == {"extract": 1, "load": "repaired"}
+        assert generations(flows) == ["completed"]
+
+    def test_a_flow_with_as_many_labels_as_there_may_be_is_still_told_apart(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        full = load(labels={f"label{n}": "x" for n in range(10)})
+        assert operator(full).execute(context()) == {"extract": 1, "load": 2}
+        assert operator(full).execute(context(**RETRIED)) == {"extract": 1, "load": 2}
+        assert operator(full).execute(context(**CLEARED)) == {"extract": 3, "load": 4}
+
+
+class TestThePortablePath:
+    """Flows whose queues are in several slots of a cluster."""
+
+    @pytest.fixture(autouse=True)
+    def _portable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(producer, "Reach", lambda _: Reach(has_functions=False))
+
+    def test_a_retry_repairs(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
+        with pytest.raises(GlideMQFlowFailed):
+            operator(load("fail")).execute(context())
+        valkey.gate.set()
+        assert operator(load("fail")).execute(context(**RETRIED)) == {"extract": 1, "load": "repaired"}
+
+    def test_a_clear_runs_anew(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
+        assert operator().execute(context()) == {"extract": 1, "load": 2}
+        assert operator().execute(context(**CLEARED)) == {"extract": 3, "load": 4}
+
+    def test_a_kill_cancels_and_the_clear_after_it_runs_anew(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        first = operator(load("wait"))
+        deferred(first, context())
+        first.on_kill()
+        flows.get(FLOW_ID).wait(timeout=LONG)
+        valkey.gate.set()
+        ran = len(valkey.ran)
+        results = operator(load("wait")).execute(context(**CLEARED))
+        assert results == {"extract": ran + 1, "load": "done"}

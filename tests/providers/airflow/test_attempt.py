@@ -1,0 +1,203 @@
+"""Telling a retry from a clear: what operators of Airflow 3.1, 3.2 and 3.3 see in each situation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from airflow_provider_glidemq.attempt import ATTEMPT_LABEL, Attempt, Decision, began, decide, is_taken_over
+from airflow_provider_glidemq.identity import flow_id_for
+
+from glidemq_orchestrate import FlowState, FlowStatus
+from tests.providers.airflow.conftest import FakeRun, FakeTask
+
+S0, S1 = datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 12, 0, 0, 5, tzinfo=UTC)
+
+
+def attempt(  # noqa: PLR0917  in the order of the columns of a table
+    try_number: int = 1,
+    max_tries: int = 2,
+    clears: int = 0,
+    start: datetime | None = S0,
+    retries: int = 2,
+    run_after: datetime = S0,
+    run_id: str = "r",
+) -> Attempt:
+    ti: Any = FakeTask(run_id=run_id, try_number=try_number, max_tries=max_tries)
+    run: Any = FakeRun(start_date=start, run_after=run_after, clear_number=clears)
+    return Attempt.of(ti, run, retries)
+
+
+def generation(
+    by: Attempt | None,
+    number: int = 0,
+    state: str = "failed",
+    labels: Mapping[str, str] | None = None,
+    request: str | None = None,
+) -> FlowStatus:
+    """A generation that an attempt began; None: somebody else."""
+    known: dict[str, str] = {}
+    if by is not None:
+        parts = {"orchestrator": "airflow", "dag_id": "d", "task_id": "t", "run_id": "r", "map_index": "-1"}
+        known = {**parts, "try": str(by.number), **by.label(room=1)}
+    return FlowStatus(
+        id="f",  # type: ignore[arg-type]
+        name="n",
+        state=FlowState(state),
+        home="q",
+        total=1,
+        completed=0,
+        failed=0,
+        reason="",
+        labels=known if labels is None else labels,
+        created_at=S0,
+        finished_at=None,
+        generation=number,
+        request=(by.request if by else "") if request is None else request,
+    )
+
+
+FIRST = attempt()
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        pytest.param(attempt(2), Decision.REPAIR, id="b automatic retry"),
+        pytest.param(attempt(1), Decision.REPAIR, id="the same try again"),
+        pytest.param(attempt(2, 3, 1, S1), Decision.RESTART, id="c1 clear of a failed one after one try"),
+        pytest.param(attempt(4, 5, 1, S1), Decision.RESTART, id="c2 clear of a failed one after three tries"),
+        pytest.param(attempt(3, 4, 1, S1), Decision.RESTART, id="d clear of a successful one"),
+        pytest.param(attempt(2, 3, 1), Decision.RESTART, id="e clear while deferred"),
+        pytest.param(attempt(2, 3, 0), Decision.RESTART, id="e on 3.1"),
+        pytest.param(attempt(2, 3, 1), Decision.RESTART, id="f clear while running"),
+        pytest.param(attempt(1, 2, 0, S1), Decision.RESTART, id="h run deleted, created again"),
+        pytest.param(attempt(1, 2, 0, S1, run_after=S1), Decision.RESTART, id="h of a manual run"),
+        pytest.param(attempt(2, 3, 1, S1), Decision.RESTART, id="i backfill over the run"),
+        pytest.param(
+            attempt(2, retries=5), Decision.REPAIR, id="k1 retries edited before an automatic retry"
+        ),
+        pytest.param(attempt(2, retries=0), Decision.REPAIR, id="k1 edited to none"),
+        pytest.param(attempt(2, 5, 1, S1, retries=4), Decision.RESTART, id="k2 retries raised, clear"),
+        pytest.param(
+            attempt(2, 2, 1, S1, retries=1), Decision.RESTART, id="k4 lowered, clear, run had ended"
+        ),
+        pytest.param(
+            attempt(2, 2, 1, retries=1), Decision.RESTART, id="k6 lowered, clear, run still running"
+        ),
+        pytest.param(attempt(2, 2, 0, retries=1), Decision.REPAIR, id="k6 on 3.1: not told apart"),
+        pytest.param(attempt(3, 2, 1, retries=1), Decision.RESTART, id="k6, and its first try was lost"),
+        pytest.param(attempt(2, 2, 1), Decision.REPAIR, id="n sibling cleared; f2 is not told apart"),
+        pytest.param(attempt(2, 2, 0, S1), Decision.REPAIR, id="q run put back to queued"),
+        pytest.param(attempt(2, 2, 0, None), Decision.YIELD, id="an older start"),
+    ],
+)
+def test_a_retry_repairs_and_everything_else_runs_anew(now: Attempt, expected: Decision) -> None:
+    assert decide(now, [generation(FIRST)]) is expected
+
+
+def test_a_clear_that_looks_like_a_retry_is_known_by_the_cancelled_flow() -> None:
+    cancelled = [generation(FIRST, state="cancelled")]
+    assert decide(attempt(2, 2, 1), cancelled) is Decision.RESTART
+    assert decide(attempt(2, 2, 0), cancelled) is Decision.REPAIR  # killed, and retried
+
+
+def test_the_first_try_submits_and_what_others_began_is_joined() -> None:
+    stranger = {"orchestrator": "airflow", "dag_id": "d", "task_id": "other", "run_id": "r", "try": "1"}
+    assert decide(FIRST, []) is Decision.SUBMIT
+    assert decide(FIRST, [generation(None)]) is Decision.JOIN
+    assert decide(FIRST, [generation(FIRST, labels=stranger)]) is Decision.JOIN
+    own_first = [generation(FIRST), generation(None, 1, labels=stranger)]
+    assert decide(attempt(2, 3), own_first) is Decision.JOIN, "the other task has taken it over"
+    assert decide(attempt(1, run_id="r2"), [generation(FIRST)]) is Decision.JOIN
+
+
+def test_a_generation_begun_by_hand_leaves_the_flow_with_its_task() -> None:
+    by_hand = [generation(FIRST), generation(None, 1)]
+    assert decide(attempt(2), by_hand) is Decision.REPAIR
+    assert decide(attempt(2, 3, 1), by_hand) is Decision.RESTART
+
+
+def test_an_older_try_yields_to_a_later_one() -> None:
+    both = [generation(FIRST), generation(attempt(2, 3, 1), 1)]
+    assert decide(FIRST, both) is Decision.YIELD
+    assert decide(FIRST, [*both, generation(None, 2)]) is Decision.YIELD
+    assert decide(attempt(3, 3, 1), both) is Decision.REPAIR
+
+
+def test_a_flow_without_room_for_the_label_is_told_by_its_request() -> None:
+    bare = generation(FIRST)
+    bare = replace(bare, labels={key: value for key, value in bare.labels.items() if key != ATTEMPT_LABEL})
+    assert FIRST.label(room=0) == {}
+    assert decide(attempt(2), [bare]) is Decision.REPAIR
+    assert decide(attempt(2, 3, 1), [bare]) is Decision.RESTART
+    assert decide(attempt(2, 2, 0, S1), [bare]) is Decision.RESTART, "q costs a needless run"
+    anew = replace(bare, request=FIRST.own_request)
+    assert decide(attempt(2), [anew]) is Decision.REPAIR
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (attempt(2), Decision.REPAIR),
+        (attempt(2, 3), Decision.RESTART),
+        (attempt(2, 2, 1, S1), Decision.RESTART),
+        (attempt(1, 2, 0, S1), Decision.RESTART),
+    ],
+)
+def test_a_flow_of_an_earlier_release_is_told_by_its_age(now: Attempt, expected: Decision) -> None:
+    old = generation(FIRST, request="")
+    old = replace(old, labels={key: value for key, value in old.labels.items() if key != ATTEMPT_LABEL})
+    assert decide(now, [old]) is expected
+    assert decide(now, [replace(old, created_at=None)]) is Decision.RESTART
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "",
+        "no JSON",
+        "[]",
+        "{}",
+        '{"start":1,"max_tries":2}',
+        '{"start":"x","max_tries":"2"}',
+        "\udcff",
+        "null",
+    ],
+)
+def test_labels_that_others_wrote_are_no_more_than_unknown(odd: str) -> None:
+    labels = {**generation(FIRST).labels, ATTEMPT_LABEL: odd}
+    found = began(generation(FIRST, labels=labels, request="airflow:elsewhere/x/y"))
+    assert found is not None
+    assert (found.start, found.seen) == ("", {})
+    for broken in ({"try": "two"}, {"map_index": "x"}, {"orchestrator": "dagster"}):
+        assert began(generation(FIRST, labels={**labels, **broken})) is None
+    del labels["run_id"]
+    assert began(generation(FIRST, labels=labels)) is None
+
+
+def test_a_request_is_short_and_plain_whatever_the_names_are() -> None:
+    ti: Any = FakeTask(
+        dag_id="d" * 250, task_id="\n\x00 ü", run_id="r:+" * 80, try_number=10**6, max_tries=10**6
+    )
+    run: Any = FakeRun(start_date=None)
+    made = Attempt.of(ti, run, None)
+    assert len(made.own_request) < 128
+    assert made.own_request.isprintable()
+    assert made.task == flow_id_for("d" * 250, "\n\x00 ü", "r:+" * 80)
+    assert len(json.dumps(made.label(room=1)[ATTEMPT_LABEL])) < 256
+
+
+def test_a_flow_is_taken_over_by_a_later_attempt_of_the_task_only() -> None:
+    task, second = FIRST.task, attempt(2, 3, 1)
+    stranger = {"orchestrator": "airflow", "dag_id": "d", "task_id": "other", "run_id": "r", "try": "9"}
+    assert is_taken_over(task, 0, [generation(FIRST), generation(second, 1)])
+    assert is_taken_over(task, 0, [generation(FIRST), generation(second, 1), generation(None, 2)])
+    assert not is_taken_over(task, 1, [generation(FIRST), generation(second, 1), generation(None, 2)])
+    assert not is_taken_over(task, 0, [generation(FIRST), generation(FIRST, 1)]), "by hand, labels are kept"
+    assert not is_taken_over(task, 0, [generation(FIRST), generation(None, 1, labels=stranger)])
+    assert not is_taken_over("af-another", 0, [generation(FIRST), generation(second, 1)])
