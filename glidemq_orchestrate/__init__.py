@@ -25,6 +25,7 @@ _PUBLIC: Final = {
     "embedded": ("EmbeddedServer",),
     "flows.change": ("FlowChange", "NodeChange"),
     "flows.checked": ("check_flow",),
+    "flows.owner": ("Owner",),
     "flows.pattern": ("chain", "chord", "group", "map_over", "nested"),
     "flows.rules": ("Dependency", "OnFailure", "Rule"),
     "flows.spec": ("FlowNode", "FlowOutcome", "FlowSpec", "FlowState", "FlowStatus", "NodeStatus"),

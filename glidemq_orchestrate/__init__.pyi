@@ -20,6 +20,7 @@ from glidemq_orchestrate.embedded import EmbeddedServer as EmbeddedServer
 from glidemq_orchestrate.flows.change import FlowChange as FlowChange
 from glidemq_orchestrate.flows.change import NodeChange as NodeChange
 from glidemq_orchestrate.flows.checked import check_flow as check_flow
+from glidemq_orchestrate.flows.owner import Owner as Owner
 from glidemq_orchestrate.flows.pattern import chain as chain
 from glidemq_orchestrate.flows.pattern import chord as chord
 from glidemq_orchestrate.flows.pattern import group as group

@@ -6,16 +6,18 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from uuid import uuid4
 
-from glidemq_orchestrate._ops.flows import backend, generations, node_changes
+from glidemq_orchestrate._ops.flows import backend, generations, owners
 from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows import watch as watching
 from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.node_changes import chosen
+from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.clients.facade import AsyncFacade
 from glidemq_orchestrate.codec import Json, JsonLike, encode
+from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.jobs.bounds import milliseconds
@@ -28,9 +30,9 @@ __all__ = ["AsyncFlow"]
 class AsyncFlow:
     """``Flow`` with awaitable calls; same arguments, same errors."""
 
-    def __init__(self, producer: AsyncFacade, ref: FlowRef) -> None:
+    def __init__(self, producer: AsyncFacade, ref: FlowRef, owned: Ownership | None = None) -> None:
         self._ref, self._clock = ref, producer._clock  # noqa: SLF001  the flow's own producer
-        self._backend = backend_of(ref)
+        self._backend, self._owned = backend_of(ref), owned
         self._run = producer._run  # noqa: SLF001
 
     @property
@@ -75,6 +77,8 @@ class AsyncFlow:
     async def wait(self, *, timeout: timedelta | None = None) -> FlowOutcome:  # noqa: ASYNC109  the server waits
         """See ``Flow.wait``."""
         limit = None if timeout is None else milliseconds(timeout)
+        if self._owned is not None:
+            return await self._run(self._owned.wait(self._ref, limit, self._clock))
         return await self._run(self._backend.wait(self._ref, limit, self._clock))
 
     def watch(
@@ -86,6 +90,8 @@ class AsyncFlow:
 
     async def _changes(self, watch: watching.Watch) -> AsyncIterator[NodeChange | FlowChange]:
         while not watch.is_over:
+            if self._owned is not None:
+                await self._run(self._owned.renew_if_due(self._ref, self._clock))
             for change in await self._run(watching.step(watch)):
                 yield change
 
@@ -100,17 +106,25 @@ class AsyncFlow:
         await self._run(generations.fenced(self._ref, generation))
         return await self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
 
+    async def renew(self) -> FlowState:
+        """See ``Flow.renew``."""
+        if self._owned is None:
+            raise ConfigurationError("no owner was given: submit or get the flow with owner=Owner(...)")
+        return await self._run(self._owned.own(self._ref, self._clock))
+
     async def history(self) -> Sequence[FlowStatus]:
         """See ``Flow.history``."""
         return await self._run(generations.history(self._ref))
 
     async def retry_failed(self) -> FlowState:
         """See ``Flow.retry_failed``."""
-        return await self._run(self._backend.retry_failed(self._ref, self._clock))
+        return await self._run(self._backend.retry_failed(self._ref, self._clock, owner_of(self._owned)))
 
     async def restart(self, *, request: str = "") -> FlowState:
         """See ``Flow.restart``."""
-        self._ref = await self._run(generations.restart(self._ref, check_request(request), self._clock))
+        self._ref = await self._run(
+            generations.restart(self._ref, check_request(request), self._clock, owner_of(self._owned))
+        )
         return (await self.status()).state
 
     async def rerun(  # noqa: PLR0913  the ways of choosing nodes
@@ -127,7 +141,7 @@ class AsyncFlow:
         """See ``Flow.rerun``."""
         picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change.rerun(check_request(request) or uuid4().hex, dependents=dependents)
-        return await self._run(node_changes.change(self._ref, picked, change, self._clock))
+        return await self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     async def cancel_node(
         self,
@@ -141,7 +155,7 @@ class AsyncFlow:
         """See ``Flow.cancel_node``."""
         picked = chosen(node, nodes=nodes, pattern=pattern, state=state)
         change = Change("failed", uuid4().hex, f"cancelled: {short_reason(reason)}")
-        return await self._run(node_changes.change(self._ref, picked, change, self._clock))
+        return await self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     async def complete_node(  # noqa: PLR0913  the ways of choosing nodes
         self,
@@ -156,7 +170,7 @@ class AsyncFlow:
         """See ``Flow.complete_node``."""
         picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("completed", uuid4().hex, encode(result, where="the result"))
-        return await self._run(node_changes.change(self._ref, picked, change, self._clock))
+        return await self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     async def skip_node(  # noqa: PLR0913  the ways of choosing nodes
         self,
@@ -171,7 +185,7 @@ class AsyncFlow:
         """See ``Flow.skip_node``."""
         picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped by hand")
-        return await self._run(node_changes.change(self._ref, picked, change, self._clock))
+        return await self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     async def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """See ``Flow.extend``."""

@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from uuid import uuid4
 
-from glidemq_orchestrate._ops.flows import backend, generations, node_changes
+from glidemq_orchestrate._ops.flows import backend, generations, owners
 from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows import watch as watching
 from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.node_changes import chosen
+from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.arguments import explain_methods
 from glidemq_orchestrate.clients.facade import SyncFacade
 from glidemq_orchestrate.codec import Json, JsonLike, encode
+from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.jobs.bounds import milliseconds
@@ -28,9 +30,9 @@ __all__ = ["Flow"]
 class Flow:
     """A flow on the server. Holds no state of its own: every call asks the server."""
 
-    def __init__(self, producer: SyncFacade, ref: FlowRef) -> None:
+    def __init__(self, producer: SyncFacade, ref: FlowRef, owned: Ownership | None = None) -> None:
         self._ref, self._clock = ref, producer._clock  # noqa: SLF001  the flow's own producer
-        self._backend = backend_of(ref)
+        self._backend, self._owned = backend_of(ref), owned
         self._run = producer._run  # noqa: SLF001
 
     @property
@@ -98,6 +100,8 @@ class Flow:
             WaitTimeout: It has not ended in time.
         """
         limit = None if timeout is None else milliseconds(timeout)
+        if self._owned is not None:
+            return self._run(self._owned.wait(self._ref, limit, self._clock))
         return self._run(self._backend.wait(self._ref, limit, self._clock))
 
     def watch(
@@ -126,6 +130,8 @@ class Flow:
 
     def _changes(self, watch: watching.Watch) -> Iterator[NodeChange | FlowChange]:
         while not watch.is_over:
+            if self._owned is not None:
+                self._run(self._owned.renew_if_due(self._ref, self._clock))
             yield from self._run(watching.step(watch))
 
     def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:
@@ -154,6 +160,20 @@ class Flow:
         self._run(generations.fenced(self._ref, generation))
         return self._run(self._backend.cancel(self._ref, short_reason(reason), self._clock))
 
+    def renew(self) -> FlowState:
+        """Renew the lease of the owner with which the flow was submitted or found. Returns the state.
+
+        ``wait``, ``watch`` and ``result`` do so by themselves. An owner whose lease has lapsed owns a flow
+        that still runs again.
+
+        Raises:
+            ConfigurationError: There is no owner here.
+            Superseded, FlowNotFound: The flow cannot be owned any more.
+        """
+        if self._owned is None:
+            raise ConfigurationError("no owner was given: submit or get the flow with owner=Owner(...)")
+        return self._run(self._owned.own(self._ref, self._clock))
+
     def history(self) -> Sequence[FlowStatus]:
         """The status of each generation, oldest first: the current one and at most 100 before it.
 
@@ -169,7 +189,7 @@ class Flow:
 
         Does nothing to a flow that runs or has completed. Repeatable.
         """
-        return self._run(self._backend.retry_failed(self._ref, self._clock))
+        return self._run(self._backend.retry_failed(self._ref, self._clock, owner_of(self._owned)))
 
     def restart(self, *, request: str = "") -> FlowState:
         """Run all of it again, from the beginning, as a new generation. Returns the state of that one.
@@ -184,7 +204,9 @@ class Flow:
             Superseded: Another generation has begun; nothing was changed.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
-        self._ref = self._run(generations.restart(self._ref, check_request(request), self._clock))
+        self._ref = self._run(
+            generations.restart(self._ref, check_request(request), self._clock, owner_of(self._owned))
+        )
         return self.status().state
 
     def rerun(  # noqa: PLR0913  the ways of choosing nodes
@@ -230,7 +252,7 @@ class Flow:
         """
         picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change.rerun(check_request(request) or uuid4().hex, dependents=dependents)
-        return self._run(node_changes.change(self._ref, picked, change, self._clock))
+        return self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     def cancel_node(
         self,
@@ -261,7 +283,7 @@ class Flow:
         """
         picked = chosen(node, nodes=nodes, pattern=pattern, state=state)
         change = Change("failed", uuid4().hex, f"cancelled: {short_reason(reason)}")
-        return self._run(node_changes.change(self._ref, picked, change, self._clock))
+        return self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     def complete_node(  # noqa: PLR0913  the ways of choosing nodes
         self,
@@ -298,7 +320,7 @@ class Flow:
         """
         picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("completed", uuid4().hex, encode(result, where="the result"))
-        return self._run(node_changes.change(self._ref, picked, change, self._clock))
+        return self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     def skip_node(  # noqa: PLR0913  the ways of choosing nodes
         self,
@@ -331,7 +353,7 @@ class Flow:
         """
         picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped by hand")
-        return self._run(node_changes.change(self._ref, picked, change, self._clock))
+        return self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     def extend(self, nodes: Iterable[FlowNode]) -> FlowState:
         """Add nodes to the flow while it runs, or after it has completed: then it runs again. All or none.

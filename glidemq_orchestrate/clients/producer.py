@@ -9,19 +9,23 @@ from datetime import datetime
 from uuid import uuid4
 
 from glidemq_orchestrate import telemetry
-from glidemq_orchestrate._ops.flows import backend, generations, index
+from glidemq_orchestrate._ops.flows import backend, generations, index, owners
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.index import Label
+from glidemq_orchestrate._ops.flows.owners import Ownership, Renewals
 from glidemq_orchestrate._ops.flows.staged import OnExisting
 from glidemq_orchestrate._ops.worker import workers
 from glidemq_orchestrate.clients.async_flow import AsyncFlow
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flow import Flow
+from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
+from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import FlowPlan
 from glidemq_orchestrate.flows.spec import FlowSpec, FlowState, FlowStatus
-from glidemq_orchestrate.keys import check_flow_id
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, check_flow_id
 from glidemq_orchestrate.names import check_request
+from glidemq_orchestrate.settings import Address
 
 __all__ = ["AsyncFlowProducer", "FlowProducer"]
 
@@ -35,13 +39,23 @@ class FlowProducer(SyncFacade):
         clock: For tests.
     """
 
-    def submit(
+    def __init__(
+        self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self._renewals = Renewals()
+
+    def _owned_by(self, owner: Owner | None) -> Ownership | None:
+        return None if owner is None else Ownership(owner, self._renewals)
+
+    def submit(  # noqa: PLR0913  what is submitted, and how
         self,
         spec: FlowSpec,
         *,
         flow_id: str | None = None,
         on_existing: OnExisting = "attach",
         request: str = "",
+        owner: Owner | None = None,
         require_workers: bool = False,
     ) -> Flow:
         """Submit a flow, all or nothing: every job is created, and those without dependencies may run.
@@ -59,6 +73,8 @@ class FlowProducer(SyncFacade):
             request: Whoever asks, such as the id of a click or of a run, at most 256 characters. A restart
                 with the request of an earlier one finds the generation that that one began, so it is safe to
                 repeat; without a request each restart begins another.
+            owner: For whom the flow runs: it is cancelled, or kept, when its last owner has vanished. A flow
+                that runs already gets one owner more. See ``Owner``.
             require_workers: Refuse unless live workers serve every queue and have a handler for every job.
 
         Raises:
@@ -75,10 +91,10 @@ class FlowProducer(SyncFacade):
         if require_workers:
             self._run(workers.require(self._prefix, _jobs(flow), self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
-            flow = replace(flow, trace=trace, request=check_request(request))
-            reach = Reach(self._settings.kind == "cluster")
-            made = backend.submit(self._prefix, flow, name, on_existing, self._clock, reach=reach)
-            return Flow(self, self._run(made))
+            flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
+            reach, owned = Reach(self._settings.kind == "cluster"), self._owned_by(owner)
+            made = owners.submit(self._prefix, flow, name, on_existing, self._clock, reach, owned)
+            return Flow(self, self._run(made), owned)
 
     def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
         """What ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep, and why.
@@ -91,13 +107,18 @@ class FlowProducer(SyncFacade):
         """
         return self._run(generations.plan(self._prefix, check_flow_id(flow_id), check_flow(spec)))
 
-    def get(self, flow_id: str) -> Flow:
+    def get(self, flow_id: str, *, owner: Owner | None = None) -> Flow:
         """Find a flow by its id: its current generation.
+
+        Args:
+            flow_id: As for ``submit``.
+            owner: For whom: owns the flow from the first ``renew``, ``wait``, ``watch`` or ``result`` on.
 
         Raises:
             FlowNotFound: There is none with this id.
         """
-        return Flow(self, self._run(backend.find(self._prefix, check_flow_id(flow_id))))
+        found = self._run(backend.find(self._prefix, check_flow_id(flow_id)))
+        return Flow(self, found, self._owned_by(owner))
 
     def list(
         self,
@@ -128,13 +149,23 @@ class FlowProducer(SyncFacade):
 class AsyncFlowProducer(AsyncFacade):
     """``FlowProducer`` with awaitable calls; same arguments, same errors."""
 
-    async def submit(
+    def __init__(
+        self, url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    ) -> None:
+        super().__init__(url, prefix=prefix, clock=clock)
+        self._renewals = Renewals()
+
+    def _owned_by(self, owner: Owner | None) -> Ownership | None:
+        return None if owner is None else Ownership(owner, self._renewals)
+
+    async def submit(  # noqa: PLR0913  as FlowProducer.submit
         self,
         spec: FlowSpec,
         *,
         flow_id: str | None = None,
         on_existing: OnExisting = "attach",
         request: str = "",
+        owner: Owner | None = None,
         require_workers: bool = False,
     ) -> AsyncFlow:
         """See ``FlowProducer.submit``."""
@@ -142,18 +173,19 @@ class AsyncFlowProducer(AsyncFacade):
         if require_workers:
             await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
-            flow = replace(flow, trace=trace, request=check_request(request))
-            reach = Reach(self._settings.kind == "cluster")
-            made = backend.submit(self._prefix, flow, name, on_existing, self._clock, reach=reach)
-            return AsyncFlow(self, await self._run(made))
+            flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
+            reach, owned = Reach(self._settings.kind == "cluster"), self._owned_by(owner)
+            made = owners.submit(self._prefix, flow, name, on_existing, self._clock, reach, owned)
+            return AsyncFlow(self, await self._run(made), owned)
 
     async def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
         """See ``FlowProducer.plan``."""
         return await self._run(generations.plan(self._prefix, check_flow_id(flow_id), check_flow(spec)))
 
-    async def get(self, flow_id: str) -> AsyncFlow:
+    async def get(self, flow_id: str, *, owner: Owner | None = None) -> AsyncFlow:
         """See ``FlowProducer.get``."""
-        return AsyncFlow(self, await self._run(backend.find(self._prefix, check_flow_id(flow_id))))
+        found = await self._run(backend.find(self._prefix, check_flow_id(flow_id)))
+        return AsyncFlow(self, found, self._owned_by(owner))
 
     async def list(
         self,

@@ -19,6 +19,7 @@ from glidemq_orchestrate.errors import (
     InvalidJob,
 )
 from glidemq_orchestrate.flows.order import check_known, check_unique, topological_order
+from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule, read_policy, read_rule
 from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
@@ -95,6 +96,7 @@ class CheckedFlow:
         fail_fast: Whether the first failure ends it.
         trace: The W3C trace context that its jobs carry; not part of the fingerprint.
         request: The token of whoever asks for this run; not part of the fingerprint.
+        owner: Who keeps it wanted; not part of the fingerprint.
         carried: The ids of the jobs of those nodes that have completed in the generation before.
     """
 
@@ -109,6 +111,7 @@ class CheckedFlow:
     fail_fast: bool = False
     trace: str = ""
     request: str = ""
+    owner: Owner | None = None
     carried: Mapping[str, str] = field(default_factory=dict)
 
     @property

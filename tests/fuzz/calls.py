@@ -60,6 +60,7 @@ GOOD: Final[dict[str, Any]] = {
     "queues": ["etl"],
     "generation": None,
     "request": "r",
+    "owner": None,
     "reason": "why",
     "require_workers": False,
     "root_id": "done",

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from glidemq_orchestrate._ops.flows import claim, generations, growth, staged
 from glidemq_orchestrate._ops.flows.compare import differences
 from glidemq_orchestrate._ops.flows.generations import Place, find_place, ref_of
-from glidemq_orchestrate._ops.flows.portable import portable, reading, rounds
+from glidemq_orchestrate._ops.flows.portable import owners, portable, reading, rounds
 from glidemq_orchestrate._ops.flows.staged import (
     FlowRef,
     OnExisting,
@@ -32,6 +32,7 @@ from glidemq_orchestrate.errors import (
     TransportError,
 )
 from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.keys import QueueKeys, slot_of
 
@@ -62,8 +63,11 @@ class FlowBackend(Protocol):
     def cancel(self, ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
         """End every node that has not ended. Returns the state before."""
 
-    def retry_failed(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
-        """Run again every node that did not complete. Returns the state afterwards."""
+    def own(self, ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
+        """Add an owner to a flow, or renew it; an ended one is not changed. Returns the state."""
+
+    def retry_failed(self, ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
+        """Run again every node that did not complete, for an owner. Returns the state afterwards."""
 
     def extend(self, ref: FlowRef, nodes: Iterable[FlowNode], clock: Clock) -> Op[FlowState]:
         """Add nodes, all or none. Returns the state afterwards."""
@@ -100,6 +104,7 @@ class _Staged:
     outcome = staticmethod(staged.outcome)
     wait = staticmethod(staged.wait)
     cancel = staticmethod(staged.cancel)
+    own = staticmethod(staged.own)
     retry_failed = staticmethod(staged.retry_failed)
     extend = staticmethod(growth.extend)
 
@@ -112,6 +117,7 @@ class _Portable:
     outcome = staticmethod(reading.outcome)
     wait = staticmethod(portable.wait)
     cancel = staticmethod(portable.cancel)
+    own = staticmethod(owners.own)
     retry_failed = staticmethod(rounds.retry_failed)
     extend = staticmethod(portable.extend)
 

@@ -31,6 +31,7 @@ from glidemq_orchestrate._protocol.flows.generations import Found
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GenerationTaken, Superseded
 from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import Done, FlowPlan, reasons
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.keys import QueueKeys, generation_id
@@ -100,7 +101,7 @@ def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     raise _taken(place.ref)
 
 
-def restart(ref: FlowRef, request: str, clock: Clock) -> Op[FlowRef]:
+def restart(ref: FlowRef, request: str, clock: Clock, owner: Owner | None = None) -> Op[FlowRef]:
     """Begin the next generation with the nodes of the current one; returns where it is.
 
     Raises:
@@ -117,7 +118,7 @@ def restart(ref: FlowRef, request: str, clock: Clock) -> Op[FlowRef]:
             return ref
         stored = yield from read_flow(ref, clock)
         before = calls.Before(ref.flow_id, "restart", stored.extensions)
-        new = yield from _begin(ref, replace(stored.flow, request=request), before, clock)
+        new = yield from _begin(ref, replace(stored.flow, request=request, owner=owner), before, clock)
         if new is not None:
             return new
     raise _taken(ref)

@@ -18,6 +18,7 @@ from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import claim, generations, staging
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
+from glidemq_orchestrate._protocol.flows import owners as owner_calls
 from glidemq_orchestrate._protocol.flows.generations import Before
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
@@ -32,6 +33,7 @@ from glidemq_orchestrate.errors import (
     WaitTimeout,
 )
 from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.keys import QueueKeys, read_generation
 from glidemq_orchestrate.names import described
@@ -83,7 +85,7 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     """Write a flow whose id is claimed and let it run; or attach to the equal flow that exists already."""
     state, left = yield from _stage(ref, flow, clock)
     if state in _BROKEN and on_existing == "retry_failed":
-        state = yield from retry_failed(ref, clock)
+        state = yield from retry_failed(ref, clock, flow.owner)
         if state is FlowState.CANCELLED:
             # It was cancelled while it was being staged: no node ever ran, so it is staged again.
             yield from _discard(ref, flow.digest)
@@ -281,9 +283,14 @@ def cancel(ref: FlowRef, reason: str, clock: Clock) -> Op[FlowState]:
     return before
 
 
-def retry_failed(ref: FlowRef, clock: Clock) -> Op[FlowState]:
-    """Run again every node that did not complete. Returns the state afterwards."""
-    state = yield from ask(flow_calls.retry_flow(ref.home, ref.flow_id, clock.now_ms()))
+def own(ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
+    """Add an owner to a flow, or renew it; an ended one is not changed. Returns the state. Repeatable."""
+    return (yield from ask(owner_calls.own(ref.home, ref.flow_id, owner, clock.now_ms())))
+
+
+def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
+    """Run again every node that did not complete, for an owner. Returns the state afterwards."""
+    state = yield from ask(flow_calls.retry_flow(ref.home, ref.flow_id, clock.now_ms(), owner))
     yield from advance(ref, clock)
     return state
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.flows.owners import words
 from glidemq_orchestrate._protocol.flows.portable.record import plain
 from glidemq_orchestrate._protocol.flows.staging import JobNames, Piece, staged
 from glidemq_orchestrate.codec import readable
 from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowId, FlowState, FlowStatus
 from glidemq_orchestrate.keys import QueueKeys, flow_home, read_generation
 from glidemq_orchestrate.stored import exact, moment, parsed_object
@@ -37,6 +39,8 @@ def stage_flow(
         header["fail_fast"] = 1
     if flow.request:
         header["request"] = flow.request
+    if flow.owner:
+        header["owner"] = words(flow.owner)
     if flow.carried:
         header["completed"] = len(flow.carried)
     head, names = json.dumps(header), JobNames(prefix, flow_id, flow.queue_of, flow.trace, flow.carried)
@@ -81,9 +85,10 @@ def cancel_flow(queue: QueueKeys, flow_id: str, reason: str, now_ms: int) -> Cal
     return function("gmo_cancel_flow", [queue.flow(flow_id)], args, FlowState, repeatable=True)
 
 
-def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int) -> Call[FlowState]:
+def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int, owner: Owner | None = None) -> Call[FlowState]:
     """Mark an ended flow so that ``advance_flow`` runs again the nodes that did not complete. Repeatable."""
-    return function("gmo_retry_flow", [queue.flow(flow_id)], (now_ms, flow_id), FlowState)
+    args = (now_ms, flow_id, *(words(owner) if owner else ()))
+    return function("gmo_retry_flow", [queue.flow(flow_id)], args, FlowState)
 
 
 def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:

@@ -44,6 +44,21 @@ Error = Annotated[
 ]
 Wait = Annotated[bool, typer.Option(help="Wait until the flow has ended; the exit code says how it ended.")]
 Watch = Annotated[bool, typer.Option(help="In a terminal, show the flow live while waiting.")]
+Owned = Annotated[
+    str,
+    typer.Option(
+        "--owner", metavar="NAME", help="For whom: cancelled when this command and all other owners vanish."
+    ),
+]
+Lapse = Annotated[
+    float,
+    typer.Option(
+        parser=seconds(),
+        metavar="SECONDS",
+        help="With --owner: how long after it was last heard of an owner is taken for gone.",
+    ),
+]
+Keep = Annotated[bool, typer.Option("--keep", help="With --owner: let the flow run on then.")]
 Timeout = Annotated[
     float | None,
     typer.Option(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from glidemq_orchestrate.cli.flow.follow import show_or_follow
-from glidemq_orchestrate.cli.flow.options import Request, Timeout, Wait, Watch
+from glidemq_orchestrate.cli.flow.options import Keep, Lapse, Owned, Request, Timeout, Wait, Watch
 from glidemq_orchestrate.cli.flow.plan import print_plan
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
 from glidemq_orchestrate.clients.producer import FlowProducer
+from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
@@ -42,6 +44,9 @@ def submit(
         bool, typer.Option(help="If there is a flow of this id, cancel it and run all of the file anew.")
     ] = False,
     request: Request = "",
+    owner: Owned = "",
+    lapse: Lapse = 300.0,
+    keep: Keep = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what --retry-failed would run and keep, and why.")
     ] = False,
@@ -66,6 +71,7 @@ def submit(
             flow_id=flow_id,
             on_existing="restart" if restart else "retry_failed" if retry_failed else "attach",
             request=request,
+            owner=Owner(owner, timedelta(seconds=lapse), "keep" if keep else "cancel") if owner else None,
             require_workers=require_workers,
         )
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)

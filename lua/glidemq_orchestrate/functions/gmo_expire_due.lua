@@ -3,7 +3,8 @@
 -- ARGS  1 now_ms
 -- REPLY {how many were due, time of the next ones or -1}: call again while the first is not 0
 -- EFFECTS those of glidemq_promote, and expired nodes are settled; flows past their deadline are stopped and fail;
---   nodes that no worker has started in time fail. Repeatable by any client at any time.
+--   nodes that no worker has started in time fail; flows whose last owner has vanished are cancelled or kept, see
+--   parts/owners.lua. Repeatable by any client at any time.
 local SLICE, PROMOTED, PASSING = 20, 100, 500
 
 local function seconds(ms)
@@ -61,6 +62,8 @@ local function expire_due(keys, args)
       end_flow(home, name, now)
     elseif kind == 'node' then
       end_node(name, now)
+    elseif kind == 'owner' or kind == 'silent' then
+      L.owners.look(home, name, kind == 'silent', now)
     end
   end
   local next_one = redis.call('ZRANGE', keys[1], 0, 0, 'WITHSCORES')

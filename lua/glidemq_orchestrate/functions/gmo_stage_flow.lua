@@ -1,7 +1,7 @@
 -- gmo_stage_flow: write a chunk of the nodes of a flow. Nothing runs before gmo_start_flow.
 -- KEYS  1 flow hash   2.. id key of each queue of the flow. The id of the flow was claimed before, in its own slot.
 -- ARGS  1 now_ms   2 header JSON {id, name, digest, total, home, labels, retention, deadline, fail_fast, request,
---       completed: how many nodes are carried over}; for each node:
+--       completed: how many nodes are carried over, owner: {name, lapse in ms, cancel or keep}}; for each node:
 --       queue number, job id, node name, job name, data, opts, max attempts, delay_ms, table JSON,
 --       dependents' ids JSON, dependents' queues JSON, more job fields JSON ('' = none; see rules.lua),
 --       n, n dependency refs, m, m dependent refs
@@ -77,6 +77,9 @@ local function write_record(keys, header, home, now)
   end
   if header.request then
     redis.call('HSET', keys[1], 'request', header.request)
+  end
+  if header.owner then
+    redis.call('HSET', keys[1] .. ':owners', header.owner[1], L.numbers.text(header.owner[2]) .. '\n' .. header.owner[3])
   end
   L.index.added(home, header.id, header.labels, now)
 end

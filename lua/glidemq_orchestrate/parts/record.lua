@@ -16,6 +16,7 @@
 --                                 dependents.lua; the outcome `again` makes them forget the node's end
 --   <home>gmo:flow:<id>:growing   set: see grow.lua
 --   <home>gmo:flow:<id>:carried   list: see generations.lua
+--   <home>gmo:flow:<id>:owners    hash: see owners.lua
 --   <home>gmo:todo                set of flow ids that need gmo_advance_flow
 -- A ref is "<queue prefix><job id>", the form of glide-mq's dependency members.
 L.record = {}
@@ -68,6 +69,7 @@ function L.record.start(home, flow_id, now)
   L.index.moved(home, flow_id, 'staging', 'running', now)
   redis.call('SADD', home .. 'gmo:todo', flow_id)
   L.due.flow(home, flow_id, now)
+  L.owners.started(home, flow_id, now)
   L.advance.slice(home, flow_id, now)
 end
 

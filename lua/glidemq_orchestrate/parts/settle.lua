@@ -35,6 +35,7 @@ local function close(home, flow, key, now)
   redis.call('UNLINK', key .. ':ready', key .. ':blocked')
   redis.call('SREM', home .. 'gmo:todo', flow)
   L.due.ended(home, flow)
+  L.owners.ended(home, flow)
   L.index.moved(home, flow, 'running', state, now)
   L.generations.emit(home, 'flow.' .. state, flow)
 end

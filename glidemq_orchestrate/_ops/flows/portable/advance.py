@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
-from glidemq_orchestrate._ops.flows.portable import submit, succession
+from glidemq_orchestrate._ops.flows.portable import owners, submit, succession
 from glidemq_orchestrate._ops.flows.portable.decisions import Decisions, decide
 from glidemq_orchestrate._ops.flows.portable.table import GONE, NOT_BEGUN, Node, read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts, send_all, send_fenced
@@ -55,8 +55,10 @@ def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
             now = yield from ask(records.record(ref.home, ref.flow_id))
             if not _is_running(now) or now.number != record.number:
                 return now.state
-        if reason := _stopped(record, nodes, clock.now_ms()):
-            how = FlowState.FAILED
+        how, reason = FlowState.FAILED, _stopped(record, nodes, clock.now_ms())
+        if not reason and any(not node.end for node in nodes):
+            how, reason = FlowState.CANCELLED, (yield from owners.abandoned(ref, record, clock))
+        if reason:
             yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
             record = yield from ask(records.record(ref.home, ref.flow_id))
     if record.cancel:

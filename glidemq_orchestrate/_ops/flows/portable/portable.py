@@ -45,7 +45,7 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     yield from portable_submit.stage(ref, flow, clock)
     yield from advance(ref, clock)
     if on_existing == "retry_failed":
-        yield from retry_failed(ref, clock)
+        yield from retry_failed(ref, clock, flow.owner)
 
 
 def begin(ref: FlowRef, flow: CheckedFlow, before: Before, clock: Clock) -> Op[None]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from glidemq_orchestrate._ops.flows import claim
+from glidemq_orchestrate._ops.flows.portable import owners
 from glidemq_orchestrate._ops.flows.portable.table import policy_text, read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts, parts_of_size, send_all
 from glidemq_orchestrate._ops.flows.staged import FlowRef
@@ -146,6 +147,8 @@ def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clo
         yield from _carry_over(ref, flow, part)
     # Everything above was accepted: only now may the flow begin.
     yield from claim.confirm(home, flow_id)
+    if flow.owner is not None:
+        yield from owners.own_round(ref, flow.owner, 0, clock)
     is_first = yield from ask(records.begin(home, flow_id, 0, clock.now_ms()))
     word = yield from ask(records.began(home, flow_id))
     if word == records.GONE:

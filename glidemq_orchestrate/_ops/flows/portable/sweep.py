@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate._ops.flows.index import TOMBSTONE
-from glidemq_orchestrate._ops.flows.portable import submit, succession
+from glidemq_orchestrate._ops.flows.portable import owners, submit, succession
 from glidemq_orchestrate._ops.flows.portable.advance import _is_running, advance, close
 from glidemq_orchestrate._ops.flows.portable.table import read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts
@@ -100,4 +100,5 @@ def _expire(ref: FlowRef, clock: Clock, tombstone: timedelta) -> Op[None]:
         yield from submit.drop_own(ref, [(node.queue, node.job_id) for node in part])
     if record.fields and not record.is_superseded:
         yield from succession.end_with(ref, milliseconds(tombstone))
+    yield from owners.forget(ref.home, record, clock)
     yield from submit.forget(ref, record)  # last: until then it is listed as due

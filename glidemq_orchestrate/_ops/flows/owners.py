@@ -1,0 +1,108 @@
+"""Keeping flows wanted: one call for all flows of an owner with the same home queue, a few times a lease.
+
+A flow that is submitted, retried or restarted has its owner from the call that starts it; one that runs
+already, or runs again for single nodes, has it from a call after that. A kill between the two leaves it to
+the owners that it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from glidemq_orchestrate._ops.flows import backend, node_changes
+from glidemq_orchestrate._ops.flows.backend import Reach, backend_of
+from glidemq_orchestrate._ops.flows.node_changes import Chosen
+from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
+from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._protocol.flows import owners as calls
+from glidemq_orchestrate._protocol.flows.node_changes import Change
+from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import WaitTimeout
+from glidemq_orchestrate.flows.checked import CheckedFlow
+from glidemq_orchestrate.flows.owner import Owner
+from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState
+
+PER_LEASE: Final = 3
+
+
+@dataclass(slots=True)
+class Renewals:
+    """When a client renewed leases last, in monotonic ms, by home queue and owner."""
+
+    done: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """What an owner does for its flows; all of one client share the ``renewals``."""
+
+    owner: Owner
+    renewals: Renewals
+
+    def own(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
+        """Add the owner to a flow, or renew its lease. An ended flow is not changed. Returns the state.
+
+        Raises:
+            FlowNotFound, Superseded: The flow cannot be owned.
+        """
+        began = clock.monotonic_ms()
+        state = yield from backend_of(ref).own(ref, self.owner, clock)
+        self.renewals.done[ref.home.base, self.owner.name] = began
+        return state
+
+    def renew_if_due(self, ref: FlowRef, clock: Clock) -> Op[None]:
+        """Renew the lease, unless that was done lately, for any flow."""
+        began = clock.monotonic_ms()
+        at = self.renewals.done.get((ref.home.base, self.owner.name))
+        if at is not None and began - at < self.owner.lapse_ms // PER_LEASE:
+            return
+        if (yield from ask(calls.renew(ref.home, self.owner, clock.now_ms()))):
+            self.renewals.done[ref.home.base, self.owner.name] = began
+        else:
+            yield from self.own(ref, clock)
+
+    def wait(self, ref: FlowRef, timeout_ms: int | None, clock: Clock) -> Op[FlowOutcome]:
+        """Wait for the end of a flow, and keep it wanted meanwhile."""
+        deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
+        while True:
+            yield from self.renew_if_due(ref, clock)
+            step = self.owner.lapse_ms // PER_LEASE
+            left = step if deadline is None else max(deadline - clock.monotonic_ms(), 0)
+            try:
+                return (yield from backend_of(ref).wait(ref, min(step, left), clock))
+            except WaitTimeout:
+                if deadline is not None and clock.monotonic_ms() >= deadline:
+                    raise
+
+
+def owner_of(owned: Ownership | None) -> Owner | None:
+    """For whom a handle acts."""
+    return None if owned is None else owned.owner
+
+
+def change(
+    ref: FlowRef, picked: Chosen, wanted: Change, clock: Clock, owned: Ownership | None
+) -> Op[Sequence[str]]:
+    """``node_changes.change``; a flow that runs again by it is owned."""
+    names = yield from node_changes.change(ref, picked, wanted, clock)
+    if owned is not None and names:
+        yield from owned.own(ref, clock)
+    return names
+
+
+def submit(  # noqa: PLR0913, PLR0917  a flow, its name, where it goes, and whose it is
+    prefix: str,
+    flow: CheckedFlow,
+    flow_id: str,
+    on_existing: OnExisting,
+    clock: Clock,
+    reach: Reach,
+    owned: Ownership | None,
+) -> Op[FlowRef]:
+    """``backend.submit`` for an owner, if there is one."""
+    ref = yield from backend.submit(prefix, flow, flow_id, on_existing, clock, reach=reach)
+    if owned is not None:
+        yield from owned.own(ref, clock)
+    return ref

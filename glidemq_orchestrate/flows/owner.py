@@ -1,0 +1,50 @@
+"""Owner: who keeps a flow wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Literal, get_args
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.jobs.bounds import lasting, milliseconds
+from glidemq_orchestrate.names import OWNER, described
+
+OnLapse = Literal["cancel", "keep"]
+LEAST: Final = timedelta(seconds=15)
+MOST: Final = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Somebody for whom a flow runs: a process, a task, a session.
+
+    A flow is wanted while one of its owners lives. An owner lives while it renews its lease: ``wait``,
+    ``watch`` and ``result`` do so for the owner with which the flow was submitted or found, ``Flow.renew``
+    does it explicitly. The lease is one for all flows of an owner with the same home queue.
+
+    Attributes:
+        name: Who, 1 to 256 characters: different for each that may vanish by itself.
+        lapse: How long after it was last heard of an owner is taken for gone, 15 seconds to 7 days. Time in
+            which the server itself is away ends no lease: half the lapse is always left for coming back.
+        on_lapse: What then happens to a flow that nobody else owns: ``cancel`` it, or ``keep`` it running.
+            Of several owners, the one that vanishes last decides.
+
+    Raises:
+        ConfigurationError: One of them is not valid.
+    """
+
+    name: str
+    lapse: timedelta = timedelta(minutes=5)
+    on_lapse: OnLapse = "cancel"
+
+    def __post_init__(self) -> None:
+        OWNER.check(self.name)
+        lasting("lapse", self.lapse, least=LEAST, most=MOST, error=ConfigurationError)
+        if self.on_lapse not in get_args(OnLapse):
+            raise ConfigurationError(f"on_lapse must be cancel or keep, got {described(self.on_lapse)}")
+
+    @property
+    def lapse_ms(self) -> int:
+        """The same in milliseconds."""
+        return milliseconds(self.lapse)

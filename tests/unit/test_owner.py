@@ -1,0 +1,29 @@
+"""Owner: what is refused."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import Owner
+from glidemq_orchestrate.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": ""}, "owner '' is not valid: use 1 to 256 characters"),
+        ({"name": "x" * 257}, "owner"),
+        ({"name": 7}, "owner"),
+        ({"name": "a\nb"}, "owner"),
+        ({"name": "a", "lapse": timedelta(seconds=14)}, "lapse must be at least 0:00:15"),
+        ({"name": "a", "lapse": timedelta(days=8)}, "lapse must be at most 7 days"),
+        ({"name": "a", "lapse": 60}, "lapse must be a timedelta, got int"),
+        ({"name": "a", "on_lapse": "drop"}, "on_lapse must be cancel or keep"),
+    ],
+)
+def test_a_bad_owner_is_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Owner(**arguments)
