@@ -10,7 +10,7 @@ import hashlib
 import re
 from binascii import crc_hqx
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 from glidemq_orchestrate.names import FLOW_ID, JOB_ID, MAX_NAME, QUEUE, shown
@@ -21,7 +21,12 @@ SLOTS = 16384
 
 _READABLE = re.compile(r"[A-Za-z0-9_.\-]{1,120}\Z")
 _GENERATION = re.compile(r"(.+)\{([1-9][0-9]{0,8})\.([0-9a-f]{8})\}\Z", re.DOTALL)
-_NO_FLOW_ID = re.compile(r":(nodes|order|open|ready|failed|blocked|notifying|growing|carried)\Z")
+TABLES_OF_FLOWS: Final = (
+    "nodes", "order", "open", "ready", "failed", "again", "giving", "blocked", "notifying", "growing",
+    "carried", "owners",
+)  # fmt: skip
+"""What the keys of a flow's tables end in, after the key of its record, as in ``retain.lua``."""
+_NO_FLOW_ID = re.compile(rf":({'|'.join(TABLES_OF_FLOWS)})\Z")
 
 
 KeyName = Literal[
@@ -236,7 +241,7 @@ def check_flow_id(flow_id: str) -> str:
     if _NO_FLOW_ID.search(FLOW_ID.check(flow_id)):
         raise ConfigurationError(
             f"flow id {shown(flow_id)} is not valid: it may not end in "
-            ":nodes :order :open :ready :failed :blocked :notifying :growing :carried"
+            + " ".join(f":{table}" for table in TABLES_OF_FLOWS)
         )
     return flow_id
 

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from glidemq_orchestrate._io.confirming import followed, judged
 from glidemq_orchestrate._io.connect import async_pool, opened_async
-from glidemq_orchestrate._io.packing import outcome, pack, put_back, sort_out
+from glidemq_orchestrate._io.packing import outcome, pieces, put_back, sort_out
 from glidemq_orchestrate._io.pool import Pool
 from glidemq_orchestrate._io.repeats import PAUSES, Delivered
 from glidemq_orchestrate._io.topology import Parcel, Received, Replies, Single, Topology, topology_of
@@ -141,8 +141,7 @@ class AsyncDriver:
         limit = settings.socket_timeout + sum(call.blocks_for or 0 for call in parcel.calls)
         try:
             async with asyncio.timeout(limit):
-                packed = [call.packed or pack(call.words) for call in parcel.calls]
-                await connection.send_packed_command(packed)
+                await connection.send_packed_command(pieces(parcel.calls))
                 return [await self._reply(connection) for _ in parcel.calls]
         except Exception as exc:
             raise broken(settings, parcel.place, exc) from exc

@@ -24,6 +24,8 @@ HALF: Final = "a text with half a character (a lone surrogate)"
 _MOST: Final = 2**63  # hiredis crashes on numbers of thousands of digits
 _NUMBERS: Final = frozenset({int, float})
 
+PIECE: Final = 65_536
+
 Refused = Mapping[int, EncodeError]
 _NONE: Final[Refused] = {}
 
@@ -45,6 +47,26 @@ def pack(words: Sequence[Word]) -> bytes:
         data = _encoded(word)
         parts += (b"$%d\r\n" % len(data), data, b"\r\n")
     return b"".join(parts)
+
+
+def pieces(calls: Sequence[Call[Any]]) -> list[bytes]:
+    """The calls of a trip in few pieces, each sent by one system call; large calls are not copied."""
+    packed = [call.packed or pack(call.words) for call in calls]
+    if len(packed) == 1:
+        return packed
+    found: list[bytes] = []
+    small: list[bytes] = []
+    size = 0
+    for command in packed:
+        if len(command) > PIECE or size + len(command) > PIECE:
+            found += [b"".join(small)] if small else []
+            small, size = [], 0
+        if len(command) > PIECE:
+            found.append(command)
+        else:
+            small.append(command)
+            size += len(command)
+    return [*found, b"".join(small)] if small else found
 
 
 def _encoded(word: Word) -> bytes:

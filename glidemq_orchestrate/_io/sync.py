@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from glidemq_orchestrate._io.confirming import followed, judged
 from glidemq_orchestrate._io.connect import opened, sync_pool
-from glidemq_orchestrate._io.packing import outcome, pack, put_back, sort_out
+from glidemq_orchestrate._io.packing import outcome, pieces, put_back, sort_out
 from glidemq_orchestrate._io.pool import Pool
 from glidemq_orchestrate._io.repeats import PAUSES, Delivered
 from glidemq_orchestrate._io.topology import Parcel, Received, Replies, Single, Topology, topology_of
@@ -135,8 +135,7 @@ class SyncDriver:
 
     def _converse(self, connection: AbstractConnection, parcel: Parcel) -> Replies:
         try:
-            packed = [call.packed or pack(call.words) for call in parcel.calls]
-            connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
+            connection.send_packed_command(pieces(parcel.calls))  # type: ignore[no-untyped-call]
             return [self._reply(connection, call) for call in parcel.calls]
         except Exception as exc:
             raise broken(self._settings, parcel.place, exc) from exc

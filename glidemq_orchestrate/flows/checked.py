@@ -98,6 +98,7 @@ class CheckedFlow:
         request: The token of whoever asks for this run; not part of the fingerprint.
         owner: Who keeps it wanted; not part of the fingerprint.
         carried: The ids of the jobs of those nodes that have completed in the generation before.
+        settled: Those of them whose dependents are the same as there, and are carried over too.
     """
 
     name: str
@@ -113,6 +114,7 @@ class CheckedFlow:
     request: str = ""
     owner: Owner | None = None
     carried: Mapping[str, str] = field(default_factory=dict)
+    settled: frozenset[str] = frozenset()
 
     @property
     def queues(self) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from glidemq_orchestrate.flows.checked import CheckedNode
@@ -61,3 +62,22 @@ def reasons(
         elif before := next((name for name in node.after if name in found), None):
             found[node.name] = f"follows {before}"
     return found
+
+
+def settled(
+    nodes: Sequence[CheckedNode], kept: Collection[str], before: Mapping[str, Iterable[str]]
+) -> frozenset[str]:
+    """The nodes that are kept with the same dependents as before, all of which are kept too.
+
+    Args:
+        nodes: The specification.
+        kept: The nodes that keep their results.
+        before: What each node of the flow followed before, also nodes that are gone now.
+    """
+    followed: dict[str, set[str]] = defaultdict(set)
+    for name, after in before.items():
+        for one in after:
+            followed[one].add(name)
+    names = {node.name for node in nodes} & set(kept)
+    same = (node.name for node in nodes if set(node.dependents) == followed.get(node.name, set()))
+    return frozenset(name for name in same if name in names and followed.get(name, set()) <= names)

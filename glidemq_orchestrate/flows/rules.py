@@ -145,14 +145,18 @@ def verdict(rule: Rule, completed: int, failed: int, skipped: int, *, total: int
     return _VERDICT[rule](completed, failed, skipped, total) if total else "run"
 
 
+_POLICIES: Final[dict[str, OnFailure]] = {one.value: one for one in OnFailure}
+_RULES: Final[dict[str, Rule]] = {one.value: one for one in Rule}
+
+
 def read_policy(value: str, *, where: str) -> OnFailure:
     """The policy of this name.
 
     Raises:
         InvalidFlow: There is no such policy.
     """
-    if isinstance(value, str) and value in tuple(OnFailure):
-        return OnFailure(value)
+    if isinstance(value, str) and (found := _POLICIES.get(value)) is not None:
+        return found
     raise InvalidFlow(f"{where}: on_failure {described(value)} is unknown; use {_listed(OnFailure)}")
 
 
@@ -162,8 +166,8 @@ def read_rule(value: str, *, where: str) -> Rule:
     Raises:
         InvalidFlow: There is no such rule.
     """
-    if isinstance(value, str) and value in tuple(Rule):
-        return Rule(value)
+    if isinstance(value, str) and (found := _RULES.get(value)) is not None:
+        return found
     raise InvalidFlow(f"{where}: rule {described(value)} is unknown; use {_listed(Rule)}")
 
 

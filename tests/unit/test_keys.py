@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from glidemq_orchestrate.errors import ConfigurationError, InvalidJob
 from glidemq_orchestrate.keys import (
+    TABLES_OF_FLOWS,
     QueueKeys,
     check_flow_id,
     check_job_id,
@@ -21,6 +23,7 @@ from glidemq_orchestrate.keys import (
 )
 
 KEYS = QueueKeys("glide", "etl")
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_key_of_a_queue_has_its_hash_tag() -> None:
@@ -77,7 +80,7 @@ def test_a_bad_flow_id_is_refused(flow_id: str) -> None:
         check_flow_id(flow_id)
 
 
-@pytest.mark.parametrize("table", ["nodes", "open", "ready", "failed", "blocked"])
+@pytest.mark.parametrize("table", TABLES_OF_FLOWS)
 def test_a_flow_id_cannot_name_the_table_of_another_flow(table: str) -> None:
     with pytest.raises(ConfigurationError, match="flow id"):
         check_flow_id(f"other:{table}")
@@ -123,3 +126,10 @@ def test_jobs_of_generations_have_ids_of_their_own() -> None:
     assert node_job_id(first, "n").startswith("f@1.")
     taken = node_job_id(first, "n").removesuffix("~n")
     assert node_job_id(taken, "n") not in found  # a flow that a user named like it
+
+
+def test_the_tables_of_a_flow_are_those_that_the_library_removes() -> None:
+    text = (ROOT / "lua/glidemq_orchestrate/parts/retain.lua").read_text()
+    found = re.search(r"local TABLES = \{([^}]*)\}", text)
+    assert found is not None
+    assert set(re.findall(r"'(\w+)'", found[1])) == set(TABLES_OF_FLOWS)

@@ -32,7 +32,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GenerationTaken, Superseded
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.plan import Done, FlowPlan, reasons
+from glidemq_orchestrate.flows.plan import Done, FlowPlan, reasons, settled
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.keys import QueueKeys, generation_id
 
@@ -92,9 +92,11 @@ def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
             if is_equal and (not is_restart or (yield from _is_staging(ref))):
                 yield from _SUBMIT[ref.path](ref, flow, "attach" if is_restart else on_existing, clock)
                 return ref
-            carried = {} if is_restart else (yield from _compared(ref, flow)).carried
-            before = calls.Before(ref.flow_id, on_existing)
-            new = yield from _begin(ref, replace(flow, carried=carried), before, clock)
+            next_one = flow
+            if not is_restart:
+                compared = yield from _compared(ref, flow)
+                next_one = replace(flow, carried=compared.carried, settled=compared.settled)
+            new = yield from _begin(ref, next_one, calls.Before(ref.flow_id, on_existing), clock)
             if new is not None:
                 return new
         place = yield from find_place(ref.home.prefix, ref.public_id)
@@ -174,10 +176,14 @@ class _Compared(NamedTuple):
     rows: Mapping[str, Row]
     runs: Mapping[str, str]
     carried: Mapping[str, str]
+    settled: frozenset[str]
 
 
 def _compared(ref: FlowRef, flow: CheckedFlow) -> Op[_Compared]:
-    """Why the nodes of a specification have to run, and the ids of the jobs of the others."""
+    """Why the nodes of a specification have to run, and the ids of the jobs of the others.
+
+    And those of the others whose edges in the flow can stay as they are.
+    """
     try:
         found = yield from (reading.ran(ref) if ref.path == "portable" else _ran(ref))
     except FlowExpired:  # nothing is left to carry over
@@ -188,8 +194,10 @@ def _compared(ref: FlowRef, flow: CheckedFlow) -> Op[_Compared]:
     known = {name: ran.definition for name, ran in found.items()}
     changed = yield from compare.changes(ref, flow, rows, shaping=True, known=known)
     runs = reasons(flow.nodes, done, changed)
-    kept = (node.name for node in flow.nodes if node.name not in runs)
-    return _Compared(rows, runs, {name: rows[name][2] for name in kept})
+    kept = {node.name: rows[node.name][2] for node in flow.nodes if node.name not in runs}
+    return _Compared(
+        rows, runs, kept, settled(flow.nodes, kept, {name: row[4:] for name, row in rows.items()})
+    )
 
 
 def _ran(ref: FlowRef) -> Op[dict[str, Ran]]:

@@ -49,7 +49,7 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
         raise_if_superseded(current)
         if "expired_at" in record:
             raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
-        rows = yield from read_rows(ref)
+        rows, works = yield from _read_all(ref)
         is_whole = ref.path == "staged" or Record.read(record).number >= 0
         if is_whole and len(rows) >= number(record.get("total")):
             break
@@ -58,7 +58,7 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
                 f"flow {ref.public_id} was cancelled while it was submitted: submit it again"
             )
         yield from advance(ref, clock)  # nodes that were added are still joining the flow
-    works = yield from _works(ref, rows)
+    works |= yield from _works(ref, {name: row for name, row in rows.items() if name not in works})
     own: dict[str, dict[str, OnFailure]] = {}
     if ref.path == "portable":
         works, own = _from_table(works, (yield from read_policies(ref)))
@@ -83,6 +83,22 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
         fail_fast="fail_fast" in record,
     )
     return Stored(flow, record.get("extensions", "0"))
+
+
+def _read_all(ref: FlowRef) -> Op[tuple[dict[str, Row], dict[str, Work]]]:
+    """The rows of a flow, dependencies before dependents, and what jobs say read with them."""
+    if ref.path == "portable":
+        return (yield from read_rows(ref)), {}
+    rows: dict[str, Row] = {}
+    works: dict[str, Work] = {}
+    cursor = ""
+    while cursor != "0":
+        cursor, page = yield from ask(calls.works(ref.home, ref.flow_id, cursor or "0"))
+        for name, (row, work) in page.items():
+            rows[name] = row
+            if work is not None:
+                works[name] = work
+    return dict(sorted(rows.items(), key=lambda item: item[1][0])), works
 
 
 def _works(ref: FlowRef, rows: Mapping[str, Row]) -> Op[dict[str, Work]]:

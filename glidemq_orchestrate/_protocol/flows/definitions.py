@@ -44,6 +44,8 @@ def definition(
 
 def settled_options(options: str, path: str) -> dict[str, Any]:
     """The options of a node without what its flow adds or leaves out, such as the trace context."""
+    if options == "{}":
+        return {}
     added = {"traceparent", "tracestate", "gmo", *(KEEPING if path == "portable" else ())}
     return {name: value for name, value in json.loads(options).items() if name not in added}
 
@@ -71,28 +73,49 @@ class Work(NamedTuple):
 
 def work(queue: QueueKeys, job_id: str) -> Call[Work | None]:
     """What the job of a node of the staged path says; None if it was removed."""
+    return command("HMGET", queue.job(job_id), *_OF_WORK, decode=_read_work)
 
-    def decode(reply: Any) -> Work | None:
-        data, options, attempts, priority, placed, grown, rule, on_failure, timeout, edge = reply
-        if data is None or options is None:
-            return None
-        own = settled_options(options, "staged")
-        return Work(
-            data=data,
-            options=json.dumps(own, separators=(",", ":"), ensure_ascii=False),
-            attempts=max(number(attempts), 1),
-            delay_ms=number(own.get("delay")),
-            priority=number(priority),
-            is_placed=placed == "1",
-            rule=rule or "",
-            on_failure=on_failure or "",
-            edge=edge or "",
-            queue_timeout_ms=number(timeout) if timeout else None,
-            extension=str(grown or "") if str(grown or "").startswith("x-") else "",
-        )
 
-    fields = ("data", "opts", "maxAttempts", "priority", "gmo:placed", "gmo:grown", *POLICIES)
-    return command("HMGET", queue.job(job_id), *fields, decode=decode)
+_OF_WORK: Final = ("data", "opts", "maxAttempts", "priority", "gmo:placed", "gmo:grown", *POLICIES)
+
+
+def _read_work(fields: Sequence[str | None]) -> Work | None:
+    data, options, attempts, priority, placed, grown, rule, on_failure, timeout, edge = fields
+    if data is None or not options:
+        return None
+    own = settled_options(options, "staged")
+    return Work(
+        data=data,
+        options="{}" if not own else json.dumps(own, separators=(",", ":"), ensure_ascii=False),
+        attempts=max(number(attempts), 1),
+        delay_ms=number(own.get("delay")),
+        priority=number(priority),
+        is_placed=placed == "1",
+        rule=rule or "",
+        on_failure=on_failure or "",
+        edge=edge or "",
+        queue_timeout_ms=number(timeout) if timeout else None,
+        extension=str(grown or "") if str(grown or "").startswith("x-") else "",
+    )
+
+
+def works(
+    queue: QueueKeys, flow_id: str, cursor: str
+) -> Call[tuple[str, dict[str, tuple[list[Any], Work | None]]]]:
+    """A page of the nodes of a flow: the next cursor (``0`` at the end), and row and work by name.
+
+    The work is None where the job was removed, or is about to be reset.
+    """
+    fields = ("state", *_OF_WORK)
+
+    def decode(reply: Any) -> tuple[str, dict[str, tuple[list[Any], Work | None]]]:
+        found: dict[str, tuple[list[Any], Work | None]] = {}
+        for name, text, _state, *job in replies.rows(2 + len(fields))(reply[1:]):
+            if (row := read_row(text)) is not None:
+                found[name] = ([*row[:4], *row[4]], _read_work(job))
+        return replies.text(reply[0]), found
+
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
 
 
 class Ran(NamedTuple):

@@ -43,7 +43,10 @@ def stage_flow(
         header["owner"] = words(flow.owner)
     if flow.carried:
         header["completed"] = len(flow.carried)
-    head, names = json.dumps(header), JobNames(prefix, flow_id, flow.queue_of, flow.trace, flow.carried)
+    head, names = (
+        json.dumps(header),
+        JobNames(prefix, flow_id, flow.queue_of, flow.trace, flow.carried, flow.settled),
+    )
     places = [QueueKeys(prefix, queue) for queue in flow.queues]
     numbers = {place.queue: number for number, place in enumerate(places, start=1)}
     home = QueueKeys(prefix, flow.home)

@@ -19,6 +19,7 @@ CHUNK_BYTES: Final = 1_048_576
 # Nodes with more dependents have them in the set of parents only, not in the two fields for people to read.
 MOST_LISTED: Final = 1_000
 CARRIED: Final = "="
+SETTLED: Final = "=="
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +35,22 @@ class Piece:
 class JobNames:
     """Job ids and refs of the nodes of a flow, each made once; and the trace context of its jobs.
 
-    ``carried``: the ids of the jobs of nodes that the generation before has completed.
+    ``carried``: the ids of the jobs of nodes that the generation before has completed. ``settled``: those of
+    them that keep their edges too.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  all that the names depend on
         self,
         prefix: str,
         flow_id: str,
         queue_of: Mapping[str, str],
         trace: str = "",
         carried: Mapping[str, str] = MappingProxyType({}),
+        settled: frozenset[str] = frozenset(),
     ) -> None:
-        self.queue_of, self.trace, self.carried = queue_of, trace, carried
-        self._flow_id = flow_id
-        self._bases = {queue: QueueKeys(prefix, queue).base for queue in set(queue_of.values())}
+        self.queue_of, self.trace, self.carried, self.settled = queue_of, trace, carried, settled
+        self._prefix, self._flow_id = prefix, flow_id
+        self._bases: dict[str, str] = {}
         self._ids: dict[str, str] = dict(carried)
 
     def own_id(self, name: str) -> str:
@@ -63,7 +66,11 @@ class JobNames:
 
     def ref(self, name: str) -> str:
         """The member of glide-mq's dependency sets that stands for a node."""
-        return f"{self._bases[self.queue_of[name]]}:{self.job_id(name)}"
+        queue = self.queue_of[name]
+        base = self._bases.get(queue)
+        if base is None:
+            base = self._bases[queue] = QueueKeys(self._prefix, queue).base
+        return f"{base}:{self.job_id(name)}"
 
 
 def pieces(node: CheckedNode) -> Iterator[Piece]:
@@ -144,12 +151,15 @@ def staged(piece: Piece, names: JobNames) -> Iterator[Word]:
 
 
 def _carried(piece: Piece, names: JobNames) -> Iterator[Word]:
-    """The same for a node that has completed in the generation before: only its dependents are new."""
+    """The same for a node that has completed in the generation before: only its dependents may be new."""
     node, job_id = piece.node, names.job_id(piece.node.name)
     row = _row(node, job_id) if piece.is_last else ""
-    yield from (names.own_id(node.name), node.name, "", job_id, "", "", "", row, "", "", CARRIED, 0)
-    yield len(piece.dependents)
-    yield from map(names.ref, piece.dependents)
+    is_settled = node.name in names.settled
+    kept = SETTLED if is_settled else CARRIED
+    dependents = () if is_settled else piece.dependents
+    yield from (names.own_id(node.name), node.name, "", job_id, "", "", "", row, "", "", kept, 0)
+    yield len(dependents)
+    yield from map(names.ref, dependents)
 
 
 def _row(node: CheckedNode, job_id: str) -> str:

@@ -8,7 +8,8 @@
 --       A node with more edges than a call should carry comes in pieces: all but the last have an empty table JSON
 --       and only edges. The last writes the node, so that none starts without all its edges.
 --       A node that is carried over from the generation before has '=' for more job fields, its job there in place of
---       data, no dependencies, and as job id one that only keeps its dependents until then (generations.lua).
+--       data, no dependencies, and as job id one that only keeps its dependents until then (generations.lua);
+--       '==' if its dependents are the same as there, and are all carried over: it has none here.
 -- REPLY state of the flow: staging; in any other state nothing was changed
 -- ERROR GMO_FLOW_CONFLICT: another flow has the id, or a job of a node exists outside this flow. Nothing was changed.
 -- EFFECTS first chunk: record, index. Each node once: job hash (waiting-children), deps and parents sets,
@@ -38,7 +39,8 @@ local function write_nodes(nodes, key, home, flow_id, now)
   for _, node in ipairs(nodes) do
     if L.stage.is_carried(node) then
       L.stage.write_edges(node)
-      carried[#carried + 1] = node.row ~= '' and node.ref .. '\n' .. node.id or nil
+      local staged_id = L.stage.is_settled(node) and '' or node.id
+      carried[#carried + 1] = node.row ~= '' and node.ref .. '\n' .. staged_id or nil
     elseif node.row == '' then
       L.stage.write_edges(node)
       if #node.after > 0 then redis.call('SREM', key .. ':ready', node.ref) end -- an earlier piece may have added it

@@ -7,7 +7,8 @@
 -- `after`, the id of its predecessor, from the same moment until the predecessor has ended and what this generation
 -- carries over is its own. Before that none of its nodes is released.
 --   <flow>:carried   list of "<ref>\n<job id>": completed nodes of the predecessor that are nodes of this generation too,
---                    each with the id under which its dependents were staged, and a + while these are being moved
+--                    each with the id under which its dependents were staged, and a + while these are being moved;
+--                    with no id if its dependents are the same, and carried over too
 L.generations = {}
 local SLICE, BUDGET, MOVED, MOST = 50, 100, 500, 100
 
@@ -125,7 +126,12 @@ end
 local function adopt(flow, ref, staged_id, is_begun, now)
   local prefix, job_id = L.record.split(ref)
   local job_key, staged, parents = prefix .. 'job:' .. job_id, prefix .. 'parents:' .. staged_id, prefix .. 'parents:' .. job_id
-  if not is_begun then
+  if staged_id == '' then
+    if redis.call('EXISTS', job_key) == 1 then
+      redis.call('HSET', job_key, 'gmo:flow', flow.id)
+    end
+    return true, 1
+  elseif not is_begun then
     if redis.call('EXISTS', job_key) == 1 then
       redis.call('HSET', job_key, 'gmo:flow', flow.id)
       redis.call('HDEL', job_key, 'parentIds', 'parentQueues')
@@ -150,7 +156,9 @@ end
 function L.generations.forget_carried(key)
   for _, entry in ipairs(redis.call('LPOP', key .. ':carried', SLICE) or {}) do
     local ref, staged_id = entry:match('^(.*)\n([^\n]*)$')
-    redis.call('UNLINK', L.record.split(ref) .. 'parents:' .. staged_id)
+    if staged_id ~= '' then
+      redis.call('UNLINK', L.record.split(ref) .. 'parents:' .. staged_id)
+    end
   end
 end
 

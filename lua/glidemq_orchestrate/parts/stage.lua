@@ -39,7 +39,12 @@ end
 
 -- Whether the node has its job from the generation before; see generations.lua.
 function L.stage.is_carried(node)
-  return node.more == '='
+  return node.more == '=' or node.more == '=='
+end
+
+-- Whether it keeps its edges too: all its dependents were the same there, and have completed.
+function L.stage.is_settled(node)
+  return node.more == '=='
 end
 
 -- Adds members to a set, a thousand in a command.

@@ -125,6 +125,22 @@ class TestCarryingOver:
         plan = broken.plan(diamond(d={"data": 3}), flow_id="f")
         assert (plan.generation, plan.runs, len(plan.keeps)) == (3, {}, 5)
 
+    @STAGED
+    def test_what_is_kept_runs_again_by_hand_with_what_follows(
+        self, broken: FlowProducer, work: Work
+    ) -> None:
+        """The edges between nodes that are kept are those of the generation before."""
+        flow = broken.submit(diamond(e={"data": "mended"}), flow_id="f", on_existing="retry_failed")
+        assert flow.wait(timeout=LONG).status.completed == 5
+        again = broken.submit(diamond(e={"data": "again"}), flow_id="f", on_existing="retry_failed")
+        assert again.wait(timeout=LONG).status.completed == 5
+        work.ran.clear()
+        again.rerun("a")
+        assert again.wait(timeout=LONG).status.completed == 5
+        assert sorted(work.ran) == list("abcd")
+        assert work.ran[0] == "a"
+        assert work.ran[-1] == "d"
+
     def test_another_home_queue_and_name(self, broken: FlowProducer, run_worker: RunWorker) -> None:
         run_worker(["else"], {"work": lambda ctx: f"{ctx.node}?"})
         nodes = [replace(one, queue="else") if one.name != "e" else one for one in diamond().nodes]

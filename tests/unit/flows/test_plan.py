@@ -1,4 +1,4 @@
-"""Why nodes run again."""
+"""Why nodes run again, and which edges of those that do not can stay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.flows.checked import check_flow
-from glidemq_orchestrate.flows.plan import Done, reasons
+from glidemq_orchestrate.flows.plan import Done, reasons, settled
 
 NODES = check_flow(
     FlowSpec("n", [FlowNode(one[0], "etl", "work", after=list(one[1:])) for one in ("a", "ba", "cb", "d")])
@@ -30,3 +30,22 @@ def test_reasons(
     done: dict[str, Done], changed: dict[str, tuple[str, ...]], expected: dict[str, str]
 ) -> None:
     assert reasons(NODES, done, changed) == expected
+
+
+SAME = {node.name: node.after for node in NODES}
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "expected"),
+    [
+        ("abcd", SAME, "abcd"),
+        ("abd", SAME, "ad"),  # c runs again, so b has to tell it
+        ("ad", SAME, "d"),
+        ("abcd", SAME | {"c": ()}, "acd"),  # c follows b since
+        ("abcd", SAME | {"d": ("a",)}, "bcd"),  # and d no longer a
+        ("abcd", SAME | {"grown": ("a", "d")}, "bc"),  # a node that is gone did
+        ("", {}, ""),
+    ],
+)
+def test_settled(kept: str, before: dict[str, tuple[str, ...]], expected: str) -> None:
+    assert settled(NODES, kept, before) == set(expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glidemq_orchestrate._io import packing
-from glidemq_orchestrate._io.packing import pack, put_back, sort_out
+from glidemq_orchestrate._io.packing import PIECE, pack, pieces, put_back, sort_out
 from glidemq_orchestrate._protocol.call import Call
 
 BYTES = st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
@@ -67,3 +68,13 @@ def test_what_is_not_a_word_is_refused_instead_of_crashing(word: Any) -> None:
     """A number of thousands of digits makes hiredis kill the interpreter."""
     sent, refused = sort_out([call("SET", "k", word)])
     assert (sent, list(refused)) == ((), [0])
+
+
+@given(st.lists(st.integers(0, 2 * PIECE), max_size=30))
+def test_the_calls_of_a_trip_go_out_in_order_and_in_few_pieces(sizes: list[int]) -> None:
+    calls = [call("SET", f"k{number}", "x" * size) for number, size in enumerate(sizes)]
+    found = pieces(calls)
+    assert b"".join(found) == b"".join(pack(one.words) for one in calls)
+    together = [sum(map(len, two)) for two in itertools.pairwise(found)]
+    assert all(size > PIECE for size in together)
+    assert all(len(piece) <= PIECE or piece.count(b"SET") == 1 for piece in found)
