@@ -160,7 +160,7 @@ class Checker:
         else:
             yield from bad.values()
         if state == "cancelled":
-            if planned.action != "cancel":
+            if planned.action not in ("cancel", "orphan"):
                 yield "is cancelled, and nobody did that"
         elif (state == "failed") != fails(steps, states) and not planned.fail_fast:
             yield f"is {state} with the ends {Counter(states.values())}"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, OnFailure, Ordering, Rule
+from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, OnFailure, Ordering, Owner, Rule
 from glidemq_orchestrate.flows.rules import Dependency
 
 KEYS: Final = ("red", "green", "blue")
-ACTIONS: Final = ("none",) * 6 + ("retry", "retry", "cancel", "restart", "extend", "rerun")
+ACTIONS: Final = ("none",) * 6 + ("retry", "retry", "cancel", "restart", "extend", "rerun", "orphan")
 LONG_MS: Final = 3_000
 """Longer than a lease."""
 
@@ -96,7 +96,7 @@ class FlowPlan:
     Attributes:
         action: ``none``; ``cancel`` it at some moment; ``retry`` what failed, or ``restart`` all of it, once
             it has ended; ``rerun`` a node with all that follow it, when that has ended; ``extend`` it by
-            nodes at some moment.
+            nodes at some moment; ``orphan``: its owner has vanished as soon as it is submitted.
         delay_ms: How long after the submission.
         added: What ``extend`` adds.
     """
@@ -107,6 +107,12 @@ class FlowPlan:
     delay_ms: int = 0
     added: tuple[Step, ...] = ()
     fail_fast: bool = False
+
+    def owner(self, waiter: int) -> Owner:
+        """For whom it runs: whoever waits for it, or somebody who has vanished."""
+        if self.action == "orphan":
+            return Owner("gone", timedelta(seconds=15))
+        return Owner(f"waiter{waiter}", timedelta(minutes=1))
 
     def spec(self) -> FlowSpec:
         """The flow as it is submitted."""

@@ -160,7 +160,7 @@ def submitter(world: World, ledger: Ledger, number: int) -> None:
         for index, flow in _share(world, number):
             if flow.flow_id not in done:
                 ledger.write("submitting", flow=flow.flow_id)
-                again(partial(flows.submit, flow.spec(), flow_id=flow.flow_id))
+                again(partial(flows.submit, flow.spec(), flow_id=flow.flow_id, owner=flow.owner(number)))
                 ledger.write("submitted", flow=flow.flow_id)
                 time.sleep(pause * random.Random(flow.flow_id).uniform(0, 1.6))
             for job in world.plan.plain[index * 3 : index * 3 + 3]:
@@ -181,7 +181,8 @@ def waiter(world: World, ledger: Ledger, number: int) -> None:
             for flow in left[:]:
                 # Superseded: it was restarted, and is waited for again.
                 with contextlib.suppress(FlowNotFound, WaitTimeout, TransportError, Superseded):
-                    outcome = flows.get(flow.flow_id).wait(timeout=timedelta(seconds=0.5))
+                    owner = None if flow.action == "orphan" else flow.owner(number)
+                    outcome = flows.get(flow.flow_id, owner=owner).wait(timeout=timedelta(seconds=0.5))
                     ledger.write("waited", flow=flow.flow_id, state=outcome.status.state)
                     left.remove(flow)
             time.sleep(0.1)

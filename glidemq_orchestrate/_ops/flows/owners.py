@@ -34,12 +34,17 @@ class Renewals:
     done: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ownership:
-    """What an owner does for its flows; all of one client share the ``renewals``."""
+    """What an owner does for one flow; all of one client share the ``renewals``.
+
+    Attributes:
+        given: The id under which the generation is stored that the owner was given last.
+    """
 
     owner: Owner
     renewals: Renewals
+    given: str = ""
 
     def own(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
         """Add the owner to a flow, or renew its lease. An ended flow is not changed. Returns the state.
@@ -50,10 +55,14 @@ class Ownership:
         began = clock.monotonic_ms()
         state = yield from backend_of(ref).own(ref, self.owner, clock)
         self.renewals.done[ref.home.base, self.owner.name] = began
+        self.given = ref.flow_id
         return state
 
     def renew_if_due(self, ref: FlowRef, clock: Clock) -> Op[None]:
-        """Renew the lease, unless that was done lately, for any flow."""
+        """Own the flow, or renew the lease, unless that was done lately, for any flow."""
+        if self.given != ref.flow_id:
+            yield from self.own(ref, clock)
+            return
         began = clock.monotonic_ms()
         at = self.renewals.done.get((ref.home.base, self.owner.name))
         if at is not None and began - at < self.owner.lapse_ms // PER_LEASE:

@@ -18,7 +18,7 @@ from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._ops.worker import attempt
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.clock import SystemClock
-from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, Superseded
+from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, Superseded, WaitTimeout
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys
 from tests.server.conftest import REACHES
@@ -125,7 +125,7 @@ class TestVanishing:
         flow = flows.submit(FLOW, owner=MINUTE)
         supervisor.look(3600)
         supervisor.clock.seconds = 3610
-        again = Ownership(MINUTE, Renewals())
+        again = Ownership(MINUTE, Renewals(), flow.id)
         hand.run(again.renew_if_due(FlowRef(ETL, flow.id, path), supervisor.clock))
         supervisor.look(3631, 3641, 3665)
         assert flow.status().state == "running"
@@ -239,6 +239,19 @@ class TestAgain:
 
 
 class TestRenewing:
+    def test_whoever_waits_for_a_flow_of_others_owns_it(
+        self, flows: FlowProducer, supervisor: Supervisor
+    ) -> None:
+        """Also where the lease was renewed lately, for another flow."""
+        other = flows.submit(FLOW, owner=MINUTE)
+        flows.submit(FLOW, flow_id="f")
+        mine = flows.get("f", owner=MINUTE)
+        for flow in (other, mine):
+            with pytest.raises(WaitTimeout):
+                flow.wait(timeout=timedelta(milliseconds=1))
+        supervisor.look(31, 62)
+        assert mine.status().state == "cancelled"
+
     @pytest.mark.parametrize("way", ["wait", "result", "watch"])
     def test_whoever_waits_renews(
         self, flows: FlowProducer, work: Work, monkeypatch: pytest.MonkeyPatch, redis_client: Any, way: str
@@ -262,11 +275,12 @@ class TestRenewing:
     def test_a_thousand_flows_cost_one_call_a_third_of_a_lease(
         self, flows: FlowProducer, hand: Hand, path: Any
     ) -> None:
+        shared, clock, calls = Renewals(), Ahead(), []
         refs = [FlowRef(ETL, flows.submit(FLOW, owner=MINUTE).id, path) for _ in range(20)] * 50
-        clock, mine, calls = Ahead(), Ownership(MINUTE, Renewals()), []
+        mine = [(Ownership(MINUTE, shared, ref.flow_id), ref) for ref in refs]
         for clock.seconds in range(1, 62, 5):
-            for ref in refs:
-                calls += list(hand.steps(mine.renew_if_due(ref, clock)))
+            for one, ref in mine:
+                calls += list(hand.steps(one.renew_if_due(ref, clock)))
         words = [getattr(call, "words", ()) for call in calls]
         assert [each[:1] for each in words] == [("ZADD",)] * 4
 

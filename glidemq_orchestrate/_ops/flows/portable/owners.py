@@ -66,7 +66,8 @@ def abandoned(ref: FlowRef, record: Record, clock: Clock) -> Op[str]:
             if not record.fields.get(mark, "").startswith(f"{at or 0} "):
                 yield from ask(records.write(ref.home, ref.flow_id, {mark: f"{at or 0} {now_ms}"}))
             is_wanted = True
-    last, at = max(zip(owners, (at or 0 for at in heard), strict=True), key=lambda pair: pair[1])
+    pairs = [(one, at or 0) for one, at in zip(owners, heard, strict=True)]
+    last, at = max(pairs, key=lambda pair: pair[1] + pair[0].lapse_ms)
     return "" if is_wanted or last.choice != "cancel" else _reason(last, at)
 
 
