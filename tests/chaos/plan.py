@@ -15,6 +15,7 @@ KEYS: Final = ("red", "green", "blue")
 ACTIONS: Final = ("none",) * 6 + ("retry", "retry", "cancel", "restart", "extend", "rerun", "orphan")
 LONG_MS: Final = 3_000
 """Longer than a lease."""
+ORPHANED: Final = 6
 
 SHAPES: Final = ("fan-out", "fan-in", "diamonds", "layers", "chain", "rules", "random", "growing")
 HANDLERS: Final = ("async",) * 16 + ("thread",) * 4 + ("process",)
@@ -169,7 +170,14 @@ def plan(
     """
     chance = random.Random(f"plan {seed}")
     made = tuple(
-        _flow(chance, f"s{seed}-f{number}", tuple(queues), widest, may_grow=may_grow)
+        _flow(
+            chance,
+            f"s{seed}-f{number}",
+            tuple(queues),
+            widest,
+            may_grow=may_grow,
+            is_late=2 * number >= flows,
+        )
         for number in range(flows)
     )
     if giant:
@@ -188,7 +196,13 @@ def _plain(chance: random.Random, job_id: str, queues: Sequence[str], longs: flo
 
 
 def _flow(
-    chance: random.Random, flow_id: str, queues: tuple[str, ...], widest: int, *, may_grow: bool
+    chance: random.Random,
+    flow_id: str,
+    queues: tuple[str, ...],
+    widest: int,
+    *,
+    may_grow: bool,
+    is_late: bool,
 ) -> FlowPlan:
     shape, action = chance.choice(SHAPES), chance.choice(ACTIONS)
     if not may_grow:
@@ -199,6 +213,20 @@ def _flow(
     steps = _MAKERS[shape](chance, queues, widest)
     if action == "retry":
         steps = [_curable(chance, step) for step in steps]
+    if action == "orphan" and is_late:  # it would be waited for after the faults
+        action = "none"
+    if action == "orphan":  # a tail that takes longer than the lease of its owner
+        ends = tuple(step.name for step in steps)[-1:]
+        for number in range(ORPHANED):
+            fixed = {
+                "ms": LONG_MS,
+                "ends": "complete",
+                "handler": "async",
+                "ordering": None,
+                "rule": Rule.ALL_DONE,
+            }
+            steps.append(_step(chance, queues, f"tail{number}", ends, **fixed))
+            ends = (steps[-1].name,)
     added: tuple[Step, ...] = ()
     if action == "extend":
         names = [step.name for step in steps]
