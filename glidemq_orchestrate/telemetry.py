@@ -97,6 +97,7 @@ def running(attempt: Attempt) -> Iterator[None]:
     }
     if attempt.flow_id:
         attributes |= {"glidemq.flow.id": attempt.flow_id, "glidemq.node": attempt.node or ""}
+        attributes["glidemq.flow.generation"] = attempt.generation
     with tracer.start_as_current_span(
         f"process {attempt.queue}", kind=trace.SpanKind.CONSUMER, attributes=attributes, links=links
     ):

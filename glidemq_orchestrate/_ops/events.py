@@ -96,6 +96,11 @@ class Event:
         return _whole(self.job_id) if self.kind in _COUNTS else None
 
     @property
+    def generation(self) -> int:
+        """Of ``flow.*`` events: which run of the flow id; 0 for the first, and for all other events."""
+        return (_whole(self.fields.get("generation")) or 0) if self.flow_id else 0
+
+    @property
     def result(self) -> Json:
         """Of ``completed``: what the handler returned. Raises DecodeError if it is not valid JSON."""
         return decode(self.fields.get("returnvalue"), where=f"result of job {self.job_id}")

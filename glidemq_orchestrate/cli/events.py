@@ -38,7 +38,13 @@ def events(
 
 
 def _json(event: Event) -> str:
-    about = {"id": event.id, "kind": event.kind, "job": event.job_id, "flow": event.flow_id}
+    about: dict[str, str | int] = {
+        "id": event.id,
+        "kind": event.kind,
+        "job": event.job_id,
+        "flow": event.flow_id,
+    }
+    about |= {"generation": event.generation} if event.flow_id else {}
     return json.dumps(about | {"fields": dict(event.fields)})
 
 
@@ -47,4 +53,6 @@ def _line(event: Event) -> str:
         return f"{event.id}  events after this position were lost"
     # Payloads only with --json: terminal output may be logged elsewhere.
     about = event.flow_id or event.job_id
+    if event.generation:
+        about += f" generation {event.generation}"
     return f"{event.id}  {event.kind}  {about}  {event.fields.get('name', '')}".rstrip()

@@ -11,6 +11,7 @@ from glidemq_orchestrate.cli.flow.history import history
 from glidemq_orchestrate.cli.flow.list import list_
 from glidemq_orchestrate.cli.flow.node import node
 from glidemq_orchestrate.cli.flow.options import EXIT_CODES
+from glidemq_orchestrate.cli.flow.plan import plan
 from glidemq_orchestrate.cli.flow.rerun import rerun, restart, retry
 from glidemq_orchestrate.cli.flow.schema import schema
 from glidemq_orchestrate.cli.flow.show import show
@@ -33,6 +34,7 @@ flow_app.command(epilog=EXIT_CODES)(rerun)
 flow_app.command("cancel-node")(cancel_node)
 flow_app.command("complete-node")(complete_node)
 flow_app.command("skip-node")(skip_node)
+flow_app.command()(plan)
 flow_app.command()(history)
 flow_app.command()(graph)
 flow_app.command()(node)

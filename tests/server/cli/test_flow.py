@@ -83,9 +83,8 @@ class TestEnded:
             "run   end  (was failed)",
             "2 to run in generation 1, 1 kept",
         ]
-        found = json.loads(
-            glidemq("flow", "submit", str(path), "--id", "bad-1", "--dry-run", "--json").stdout
-        )
+        assert glidemq("flow", "plan", str(path), "--id", "bad-1").stdout == plan.stdout
+        found = json.loads(glidemq("flow", "plan", str(path), "--id", "bad-1", "--json").stdout)
         assert (found["keeps"], found["generation"]) == (["clean[2]"], 1)
         assert glidemq("flow", "submit", str(path), "--dry-run").exit_code == 2
         assert glidemq("flow", "submit", str(path), "--id", "bad-1", "--retry-failed").exit_code == 1
@@ -95,6 +94,9 @@ class TestEnded:
         shown = [(one["generation"], one["state"], one["request"]) for one in history]
         assert shown == [(0, "failed", "first"), (1, "failed", ""), (2, "failed", "again")]
         assert "stored_as" not in history[0]
+        told = glidemq("events", "-q", "etl", "--from", "0-0", "--no-follow", "--flow", "bad-1").stdout
+        ends = [line.split(maxsplit=1)[1] for line in told.splitlines()]
+        assert ends == [f"flow.failed  bad-1{more}" for more in ("", " generation 1", " generation 2")]
         assert "failed" in glidemq("flow", "history", "bad-1").stdout
         stale = glidemq("flow", "cancel", "bad-1", "--generation", "1")
         assert (stale.exit_code, "generation 1 of flow bad-1 was superseded" in stale.stderr) == (1, True)
