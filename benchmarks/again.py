@@ -40,6 +40,10 @@ WAYS: Final[dict[str, Begin]] = {
     "the last node changed": lambda flows, spec, flow_id: flows.submit(
         _changed(spec), flow_id=flow_id, on_existing="retry_failed"
     ),
+    "rerun the last node": lambda flows, spec, flow_id: _rerun(flows.get(flow_id), spec.nodes[-1]),
+    "rerun one that 54 follow": lambda flows, spec, flow_id: _rerun(
+        flows.get(flow_id), spec.nodes[-1 - 9 * WIDTH]
+    ),
 }
 
 
@@ -132,6 +136,11 @@ async def _nothing(_: Any) -> None:
 
 def _restarted(flow: Flow) -> Flow:
     flow.restart()
+    return flow
+
+
+def _rerun(flow: Flow, node: FlowNode) -> Flow:
+    flow.rerun(node.name)
     return flow
 
 
