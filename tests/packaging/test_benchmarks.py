@@ -99,9 +99,12 @@ def test_what_running_again_costs_is_compared_with_a_submission() -> None:
         "submit with restart",
         "flow.restart()",
         "the last node changed",
+        "rerun the last node",
+        "rerun one that 54 follow",
     ]
     assert ways["submit a new flow"]["ratio"] == 1.0
-    assert all(row["seconds"] > 0 and row["server ms"] > 0 for row in ways.values())
+    assert all(row["seconds"] > 0 for row in ways.values())
+    assert all(ways[way]["server ms"] > 0 for way in list(ways)[:4])
 
 
 def test_latency_counts_from_the_intended_arrival(tmp_path: Path) -> None:
