@@ -25,6 +25,7 @@ from glidemq_orchestrate import (
     FlowState,
     FlowStatus,
     NodeStatus,
+    Owner,
 )
 from glidemq_orchestrate.errors import (
     FlowCancelled,
@@ -37,6 +38,7 @@ from glidemq_orchestrate.errors import (
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 LOG_LINES: Final = 25
+MOST_OF_A_NAME: Final = 256
 OnExisting = Literal["attach", "retry_failed", "restart"]
 
 
@@ -47,6 +49,7 @@ class _Held:
     flow_id: str
     lineage: Lineage
     generation: int | None = None
+    owner: Owner | None = None
 
 
 class GlideMQResource(dg.ConfigurableResource[None]):
@@ -85,6 +88,16 @@ class GlideMQResource(dg.ConfigurableResource[None]):
         description=(
             "Fail immediately unless live workers serve every queue and have a handler for every job of the "
             "flow. Turn it off where workers are started on demand."
+        ),
+    )
+
+    lapse_seconds: float | None = Field(
+        default=3_600.0,
+        ge=15,
+        le=604_800,
+        description=(
+            "Cancel the flow of a step of which nothing was heard for so long: its process was killed, or "
+            "its machine lost. None: let it run on. One that somebody else has begun is never ended so."
         ),
     )
 
@@ -196,13 +209,15 @@ class GlideMQResource(dg.ConfigurableResource[None]):
             held.generation = flow.generation
             left = None if deadline is None else timedelta(seconds=max(deadline - time.monotonic(), 0))
             try:
-                yield from self._changes(context, flow, left)
+                yield from self._changes(context, flow, held.owner, left)
             except Superseded as exc:
                 flow = _next(context, producer, held, exc)
             else:
                 return
 
-    def _changes(self, context: Context, flow: Flow, timeout: timedelta | None) -> Iterator[Changes]:
+    def _changes(
+        self, context: Context, flow: Flow, owner: Owner | None, timeout: timedelta | None
+    ) -> Iterator[Changes]:
         """Follow one generation of a flow.
 
         Raises:
@@ -212,7 +227,8 @@ class GlideMQResource(dg.ConfigurableResource[None]):
         poll = timedelta(seconds=self.poll_interval_seconds)
         with EventReader(flow.home, self.url, prefix=self.prefix) as reader:
             reader.start()
-            for change in follow(flow, reader, poll=poll, timeout=timeout):
+            lapse = None if owner is None else owner.lapse
+            for change in follow(flow, reader, poll=poll, timeout=timeout, lapse=lapse):
                 _log(context, change)
                 yield change
         _raise_unless_completed(change.status.state, flow)
@@ -223,6 +239,7 @@ class GlideMQResource(dg.ConfigurableResource[None]):
         decision = decide(held.lineage, history, context.instance)
         if decision is Decision.YIELD:
             raise _superseded(held)
+        held.owner = None if decision is Decision.JOIN else self._owner(context)
         done = bool(history) and history[-1].state is FlowState.COMPLETED
         if decision is Decision.RESTART:
             context.log.info("flow %s was %s and begins anew", held.flow_id, history[-1].state.value)
@@ -231,12 +248,21 @@ class GlideMQResource(dg.ConfigurableResource[None]):
             flow_id=held.flow_id,
             on_existing=_HOW.get(decision, "attach"),
             request=held.lineage.request,
+            owner=held.owner,
             require_workers=self.require_workers and (decision is Decision.RESTART or not done),
         )
         held.generation = flow.generation
         if decision is Decision.JOIN and is_retry(context):
             flow.retry_failed()
         return flow
+
+    def _owner(self, context: Context) -> Owner | None:
+        """The step as the owner of its flow."""
+        if self.lapse_seconds is None:
+            return None
+        key = context.op_execution_context.get_step_execution_context().step.key
+        name = f"Dagster run {context.run.run_id}, step {key}"
+        return Owner(name[:MOST_OF_A_NAME], timedelta(seconds=self.lapse_seconds))
 
     @contextlib.contextmanager
     def _failures(self, flow_id: str, allow_retries: bool | None) -> Iterator[None]:  # noqa: FBT001  three values
@@ -275,7 +301,7 @@ def _next(context: Context, producer: FlowProducer, held: _Held, exc: Superseded
     Raises:
         Superseded: A later run of the chain did.
     """
-    flow = producer.get(held.flow_id)
+    flow = producer.get(held.flow_id, owner=held.owner)
     if decide(held.lineage, _history(producer, held.flow_id), context.instance) is Decision.YIELD:
         raise _superseded(held) from exc
     context.log.info("%s, which this step waits for now", exc)

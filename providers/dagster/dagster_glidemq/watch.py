@@ -7,6 +7,7 @@ interval, so a trimmed stream or a node in another queue delays a change but nev
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,13 +32,14 @@ class Changes:
     ended: Sequence[NodeStatus]
 
 
-def follow(
+def follow(  # noqa: PLR0913  how to follow
     flow: Flow,
     reader: EventReader,
     *,
     poll: timedelta,
     timeout: timedelta | None = None,
     patience: timedelta = PATIENCE,
+    lapse: timedelta | None = None,
 ) -> Iterator[Changes]:
     """Yield whenever nodes have ended; the last yield is the one whose status is terminal.
 
@@ -47,6 +49,7 @@ def follow(
         poll: Longest time between two reads.
         timeout: Longest time in total; None: for ever.
         patience: How long the server may be unreachable; shorter outages are waited out.
+        lapse: Of the owner with which the flow was submitted or found, who is renewed; None: it has none.
 
     Raises:
         WaitTimeout: It has not ended in time. The flow keeps running.
@@ -55,10 +58,13 @@ def follow(
     """
     seen: set[str] = set()
     deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
-    outage = _Outage(patience)
+    outage, renewed = _Outage(patience), -math.inf
     while True:
         began = time.monotonic()
         try:
+            if lapse is not None and began - renewed > lapse.total_seconds() / 3:
+                flow.renew()
+                renewed = began
             status = flow.status()  # before the nodes, so that the end comes with their last states
             nodes = flow.nodes()
         except TransportError as exc:

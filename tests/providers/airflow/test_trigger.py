@@ -70,6 +70,8 @@ def test_serialize_is_pinned_and_stable() -> None:
         "wait_for_flow": True,
         "not_before": 1.5,
         "generation": 2,
+        "owner": "Airflow task d.t of run r",
+        "lapse": 60.0,
     }
     assert GlideMQFlowTrigger(**kwargs).serialize() == (CLASS_PATH, kwargs)  # type: ignore[arg-type]
 

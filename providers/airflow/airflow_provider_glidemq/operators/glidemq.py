@@ -25,9 +25,10 @@ from airflow_provider_glidemq.exceptions import (
 )
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.ownership import DAY, check_lapse, name_of, owner_of
 from airflow_provider_glidemq.results import ResultMode, check_result_mode, collect
 from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger, reconnect_pauses
-from glidemq_orchestrate import FlowSpec, FlowState
+from glidemq_orchestrate import FlowSpec, FlowState, Owner
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError, WaitTimeout
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ class GlideMQFlowOperator(BaseOperator):
         result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all`` or
             ``none``. Over 48 KiB a reference is returned instead.
         cancel_on_kill: Whether killing or marking the task cancels the flow.
+        lapse: Seconds, 15 to 604,800, after which the flow is cancelled when nothing was heard of the task:
+            no worker and no triggerer has waited for it. None: it runs on. Without ``cancel_on_kill``, and
+            for a flow that somebody else has begun, there is no lease.
         on_existing: What to do with a flow of this id, whoever began it: ``attach`` to it as it is,
             ``retry_failed`` (repair it), or ``restart`` (each try runs all of it); default: as above.
 
@@ -117,11 +121,13 @@ class GlideMQFlowOperator(BaseOperator):
         require_workers: bool = True,
         result: ResultMode = "leaves",
         cancel_on_kill: bool = True,
+        lapse: float | None = DAY,
         on_existing: OnExisting | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_result_mode(result)
+        check_lapse(lapse)
         self.flow = flow
         self.flow_kwargs = flow_kwargs
         self.flow_id = flow_id
@@ -132,8 +138,10 @@ class GlideMQFlowOperator(BaseOperator):
         self.require_workers = require_workers
         self.result = result
         self.cancel_on_kill = cancel_on_kill
+        self.lapse = lapse
         self.on_existing = on_existing
         self._held: _Held | None = None
+        self._owner: Owner | None = None
         self._is_killed = False
 
     # -- what Airflow calls ----------------------------------------------------------------------------------
@@ -146,7 +154,7 @@ class GlideMQFlowOperator(BaseOperator):
         if self.do_xcom_push:
             ti.xcom_push(key=XCOM_FLOW_ID, value=self._id(ti))
         with airflow_errors(), self._producer() as producer:
-            flow = self._submit(producer, spec, self._id(ti), attempt)
+            flow = self._submit(producer, spec, ti, attempt)
             if self._is_killed:  # while it was being submitted
                 self.on_kill()
             return self._settle(context, producer, flow)
@@ -234,8 +242,11 @@ class GlideMQFlowOperator(BaseOperator):
 
     # -- which generation of the flow is that of this try -------------------------------------------------
 
-    def _submit(self, producer: FlowProducer, spec: FlowSpec, flow_id: str, attempt: Attempt) -> Flow:
+    def _submit(
+        self, producer: FlowProducer, spec: FlowSpec, ti: RuntimeTaskInstanceProtocol, attempt: Attempt
+    ) -> Flow:
         """Submit the flow, go on with it, or begin it anew; also while another try does the same."""
+        flow_id = self._id(ti)
         history = _history(producer, flow_id)
         decision = decide(attempt, history)
         if decision is Decision.YIELD and self.on_existing is None:
@@ -251,6 +262,7 @@ class GlideMQFlowOperator(BaseOperator):
             flow_id=flow_id,
             on_existing=how,
             request=request,
+            owner=self._owned_by(ti, decision),
             require_workers=self.require_workers and (how == "restart" or state is not FlowState.COMPLETED),
         )
         self._held = _Held(flow_id, request, flow.generation)
@@ -270,10 +282,16 @@ class GlideMQFlowOperator(BaseOperator):
             GlideMQFlowSuperseded: A later try has begun it.
             FlowNotFound: The flow no longer exists.
         """
-        flow = producer.get(flow_id)
-        if decide(self._attempt(context), _history(producer, flow_id)) is Decision.YIELD:
+        decision = decide(self._attempt(context), _history(producer, flow_id))
+        if decision is Decision.YIELD:
             raise GlideMQFlowSuperseded(flow_id)
-        return flow
+        return producer.get(flow_id, owner=self._owned_by(context["ti"], decision))
+
+    def _owned_by(self, ti: RuntimeTaskInstanceProtocol, decision: Decision) -> Owner | None:
+        """The task as the owner of its flow; nobody of one that others have begun, or a kill lets run."""
+        is_own = self.cancel_on_kill and decision is not Decision.JOIN
+        self._owner = owner_of(name_of(ti), self.lapse) if is_own else None
+        return self._owner
 
     # -- how it ends -----------------------------------------------------------------------------------------
 
@@ -312,6 +330,8 @@ class GlideMQFlowOperator(BaseOperator):
             trigger=GlideMQFlowTrigger(
                 flow_id=flow.id,
                 generation=flow.generation,
+                owner=None if self._owner is None else self._owner.name,
+                lapse=self.lapse,
                 glidemq_conn_id=self.glidemq_conn_id,
                 poll_interval=self.poll_interval,
                 deadline=deadline,

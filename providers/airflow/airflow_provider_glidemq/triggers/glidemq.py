@@ -7,6 +7,7 @@ import importlib
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -14,6 +15,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_glidemq.attempt import is_taken_over
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.ownership import owner_of
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class GlideMQFlowTrigger(BaseTrigger):
         wait_for_flow: Wait for a flow that does not exist yet, instead of firing with ``error``.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the flow has ended.
         generation: The generation that the task has begun or joined; None: the one that is found first.
+        owner: For whom the flow runs; None: the trigger keeps no lease.
+        lapse: Seconds after which it is cancelled when nothing was heard of that owner; None: no lease.
     """
 
     def __init__(  # noqa: PLR0913  all but the first have defaults
@@ -63,6 +67,8 @@ class GlideMQFlowTrigger(BaseTrigger):
         wait_for_flow: bool = False,
         not_before: float | None = None,
         generation: int | None = None,
+        owner: str | None = None,
+        lapse: float | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flow_id = flow_id
@@ -73,6 +79,9 @@ class GlideMQFlowTrigger(BaseTrigger):
         self.wait_for_flow = wait_for_flow
         self.not_before = not_before
         self.generation = generation
+        self.owner = owner
+        self.lapse = lapse
+        self._renewed: tuple[int, float] | None = None
         self._logged = (-1, 0.0)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -88,6 +97,8 @@ class GlideMQFlowTrigger(BaseTrigger):
                 "wait_for_flow": self.wait_for_flow,
                 "not_before": self.not_before,
                 "generation": self.generation,
+                "owner": self.owner,
+                "lapse": self.lapse,
             },
         )
 
@@ -161,12 +172,28 @@ class GlideMQFlowTrigger(BaseTrigger):
                 self._log_progress(status)
                 if status.state.is_terminal:
                     return self._event(status.state.value, status.reason, status.completed, status.total)
+                await self._renew(client, flow)
                 await self._until_change(events, subscription)
         finally:
             events.unsubscribe(self.flow_id, subscription)
 
+    async def _renew(self, client: SharedClient, flow: AsyncFlow) -> None:
+        """Keep the flow wanted: a call each third of the lapse."""
+        if self.owner is None or self.lapse is None:
+            return
+        now = asyncio.get_running_loop().time()
+        if (
+            self._renewed is None
+            or self._renewed[0] != flow.generation
+            or now - self._renewed[1] > self.lapse / 3
+        ):
+            with suppress(Superseded):  # the next look tells
+                await client.renew(flow)
+            self._renewed = (flow.generation, now)
+
     async def _find(self, client: SharedClient) -> AsyncFlow:
-        while (flow := await client.find(self.flow_id)) is None:
+        owner = owner_of(self.owner, self.lapse)
+        while (flow := await client.find(self.flow_id, owner)) is None:
             if not self.wait_for_flow:
                 raise FlowNotFound(f"flow {self.flow_id} is no longer on the server")
             await asyncio.sleep(self.poll_interval)

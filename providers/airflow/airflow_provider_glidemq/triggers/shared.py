@@ -19,7 +19,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
-from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, FlowStatus
+from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, FlowStatus, Owner
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, TransportError
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.supervisor import Supervisor
@@ -161,11 +161,11 @@ class SharedClient:
         self._first = asyncio.Lock()
         self._connected = False
 
-    async def find(self, flow_id: str) -> AsyncFlow | None:
-        """The flow of that id, or None."""
+    async def find(self, flow_id: str, owner: Owner | None = None) -> AsyncFlow | None:
+        """The flow of that id, or None; ``owner``: for whom it is to be renewed."""
         async with self._first if not self._connected else self._gate:  # one connects, the others wait
             try:
-                flow = await self._producer.get(flow_id)
+                flow = await self._producer.get(flow_id, owner=owner)
             except FlowNotFound:
                 flow = None
             self._connected = True
@@ -175,6 +175,11 @@ class SharedClient:
         """The flow's state; a thousand triggers take turns on a few connections."""
         async with self._gate:
             return await flow.status()
+
+    async def renew(self, flow: AsyncFlow) -> None:
+        """Renew the lease of the owner with which the flow was found."""
+        async with self._gate:
+            await flow.renew()
 
     async def history(self, flow: AsyncFlow) -> Sequence[FlowStatus]:
         """The status of each generation of the flow, oldest first."""

@@ -1,0 +1,171 @@
+"""The task owns its flow: one whose task has vanished ends, and one that is waited for does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled
+from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
+from airflow_provider_glidemq.ownership import name_of
+from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
+
+from glidemq_orchestrate import FlowProducer
+from glidemq_orchestrate._io.sync import SyncDriver
+from glidemq_orchestrate._ops.worker import attempt
+from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.flows import owner as owner_module
+from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.settings import ConnectionSettings
+from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
+from tests.providers.airflow.test_again import FLOW_ID, RETRIED, deferred, flows, load, operator, recreated
+from tests.providers.airflow.test_trigger import fired, until
+
+__all__ = ["flows"]
+
+Contexts = Callable[..., Any]
+LONG = timedelta(seconds=20)
+DAY = 86_400.0
+
+
+class Ahead(SystemClock):
+    """A clock that is some seconds ahead."""
+
+    seconds = 0.0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int(self.seconds * 1000)
+
+
+@pytest.fixture
+def later(valkey: Valkey) -> Iterator[Callable[..., None]]:
+    """Lets a supervisor look at these seconds after now."""
+    driver, clock = SyncDriver(ConnectionSettings.resolve(valkey.url)), Ahead()
+
+    def look(*at: float) -> None:
+        for clock.seconds in at:
+            driver.run(attempt.upkeep([QueueKeys(valkey.prefix, QUEUE)], clock))
+
+    yield look
+    driver.close()
+
+
+def heard(valkey: Valkey) -> dict[str, float]:
+    """When owners were heard of."""
+    client: Any = redis.Redis.from_url(valkey.url.replace("valkey://", "redis://"), decode_responses=True)
+    with client:
+        return dict(client.zrange(f"{valkey.prefix}:{{{QUEUE}}}:gmo:owners", 0, -1, withscores=True))
+
+
+class TestAVanishedTask:
+    def test_its_flow_is_cancelled_and_says_whose_it_was(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]
+    ) -> None:
+        """It was deferred, and no triggerer ever began to watch; or its process was killed by then."""
+        deferred(operator(load("wait")), context())
+        later(DAY / 2 + 1, DAY - 60)
+        assert flows.get(FLOW_ID).status().state == "running"
+        later(DAY + 60)
+        status = flows.get(FLOW_ID).wait(timeout=LONG).status
+        assert status.state == "cancelled"
+        assert status.reason.startswith(
+            "its owner Airflow task d.t of run r1 has vanished: last heard of at "
+        )
+
+    def test_a_retry_repairs_it(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]
+    ) -> None:
+        deferred(operator(load("wait"), lapse=60.0), context())
+        later(31, 62)
+        assert flows.get(FLOW_ID).wait(timeout=LONG).status.state == "cancelled"
+        valkey.gate.set()
+        results = operator(load("wait"), lapse=60.0).execute(context(**RETRIED))
+        assert results == {"extract": 1, "load": "done"}
+        assert flows.get(FLOW_ID).generation == 0
+
+    def test_a_task_that_only_lost_its_flow_is_told(
+        self, flows: FlowProducer, context: Contexts, later: Callable[..., None]
+    ) -> None:
+        made = operator(load("wait"), lapse=60.0)
+        deferred(made, context())
+        later(31, 62)
+        flows.get(FLOW_ID).wait(timeout=LONG)
+        with pytest.raises(GlideMQFlowCancelled, match="has vanished"):
+            made.execute_complete(context(), {"status": "cancelled", "flow_id": FLOW_ID})
+
+
+class TestNoOwner:
+    @pytest.mark.parametrize("arguments", [{"lapse": None}, {"cancel_on_kill": False}])
+    def test_where_the_flow_is_to_run_on(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, arguments: dict[str, Any]
+    ) -> None:
+        trigger = deferred(operator(load("wait"), **arguments), context())
+        assert (heard(valkey), trigger.owner) == ({}, None)
+
+    def test_of_a_flow_that_somebody_else_has_begun(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        flows.submit(load("wait"), flow_id="theirs")
+        trigger = deferred(operator(load("wait"), flow_id="theirs"), context())
+        assert (heard(valkey), trigger.owner) == ({}, None)
+
+
+class TestTheTrigger:
+    async def test_it_renews_while_it_watches(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(owner_module, "LEAST", timedelta(0))
+        trigger = deferred(operator(load("wait"), lapse=0.6, poll_interval=0.05), context())
+        (name, before) = next(iter(heard(valkey).items()))
+        assert name == "600:Airflow task d.t of run r1"
+        watching = asyncio.create_task(fired(trigger, 20))
+        await until(lambda: heard(valkey).get(name, 0) > before + 1_500)
+        assert flows.get(FLOW_ID).status().state == "running"
+        valkey.gate.set()
+        assert (await watching)["status"] == "completed"
+
+    async def test_it_owns_the_generation_that_somebody_began_by_hand(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]
+    ) -> None:
+        trigger = deferred(operator(load("wait"), lapse=60.0, poll_interval=0.1), context())
+        watching = asyncio.create_task(fired(trigger, 20))
+        await until(lambda: trigger._renewed is not None)
+        await asyncio.to_thread(flows.get(FLOW_ID).restart)
+        await until(lambda: trigger._renewed is not None and trigger._renewed[0] == 1)
+        watching.cancel()
+        await asyncio.to_thread(later, 31, 62)
+        assert flows.get(FLOW_ID).wait(timeout=LONG).status.state == "cancelled"
+
+    async def test_one_of_an_earlier_release_owns_nothing(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts
+    ) -> None:
+        flows.submit(load(), flow_id="f")
+        trigger = recreated({"flow_id": "f", "glidemq_conn_id": "glidemq_default"}, context())
+        assert (await fired(trigger))["status"] == "completed"
+        assert heard(valkey) == {}
+
+
+def test_names_fit_and_differ() -> None:
+    def named(**fields: Any) -> str:
+        return name_of(FakeTask(**fields))  # type: ignore[arg-type]
+
+    assert named(dag_id="d", task_id="g.t", run_id="r") == "Airflow task d.g.t of run r"
+    assert named(dag_id="d", task_id="t", run_id="r", map_index=3) == "Airflow task d.t[3] of run r"
+    long = [named(dag_id="d" * 250, task_id="t" * 250, run_id=run) for run in ("r1", "r2", "r\n")]
+    assert len(set(long)) == 3
+    assert all(len(name) <= 256 and name.isprintable() for name in long)
+
+
+@pytest.mark.parametrize("lapse", [14, 604_801, "60", float("nan"), 1e300, -1])
+def test_a_lapse_that_is_not_valid_is_refused_at_parse_time(lapse: Any) -> None:
+    with pytest.raises(ValueError, match=r"lapse must be None or seconds from 15 to 604,800"):
+        GlideMQFlowOperator(task_id="t", flow=load(), lapse=lapse)
+
+
+def test_a_trigger_serializes_its_owner() -> None:
+    made = GlideMQFlowTrigger(flow_id="f", owner="o", lapse=60.0)
+    assert GlideMQFlowTrigger(**made.serialize()[1]).owner == "o"
