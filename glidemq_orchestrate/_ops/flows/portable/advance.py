@@ -256,4 +256,9 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     if _is_running(now):
         yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
         yield from ask(lists.expire_never(ref.home, ref.flow_id))
+        return now.state
+    # One that was cut off may have listed it under an older state meanwhile: the sweep corrects that.
+    others = [state for state in FlowState if state is not now.state]
+    if any((yield from ask_all([lists.is_indexed(ref.home, ref.flow_id, state) for state in others]))):
+        yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
     return now.state

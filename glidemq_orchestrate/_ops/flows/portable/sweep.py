@@ -67,6 +67,9 @@ def _check(ref: FlowRef, clock: Clock) -> Op[None]:
         yield from close(ref, clock)
     elif not record.fields:
         yield from ask(lists.delist(ref.home, ref.flow_id))
+        # A submission may have listed it just before, and written its record since.
+        if (yield from ask(records.record(ref.home, ref.flow_id))).fields:
+            yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
     elif record.is_dropped:
         yield from submit.remove(ref)
     elif record.is_superseded or _last_alive_ms(record) < clock.now_ms() - ABANDONED_MS:

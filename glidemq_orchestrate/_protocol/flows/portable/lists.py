@@ -28,6 +28,12 @@ def index(
     ]
 
 
+def is_indexed(home: QueueKeys, flow_id: str, state: FlowState) -> Call[bool]:
+    """Whether a flow of this home is listed in this state."""
+    key = f"{home.flows()}:state:{state}"
+    return command("ZSCORE", key, flow_id, decode=lambda reply: reply is not None)
+
+
 def unindex(home: QueueKeys, flow_id: str, labels: Mapping[str, str]) -> list[Call[None]]:
     """Calls that delist a flow everywhere in its home. Repeatable."""
     lists = [f"{home.flows()}:state:{state}" for state in FlowState]

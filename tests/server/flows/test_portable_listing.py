@@ -1,0 +1,72 @@
+"""Where a portable flow is listed, however its callers overtake each other or die."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import FlowProducer, FlowSpec
+from glidemq_orchestrate._ops.flows import backend
+from glidemq_orchestrate._ops.flows.portable import advance, sweep
+from glidemq_orchestrate._ops.flows.staged import FlowRef
+from glidemq_orchestrate._protocol.call import ask
+from glidemq_orchestrate._protocol.flows.portable import lists
+from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clock import SystemClock
+from glidemq_orchestrate.flows.checked import check_flow
+from glidemq_orchestrate.keys import QueueKeys
+from tests.server.conftest import REACHES
+from tests.server.policy_work import LONG, node
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Hand
+
+ETL = QueueKeys("glide", "etl")
+REF = FlowRef(ETL, "f", "portable")
+FLOW = FlowSpec("n", [node("a"), node("b", "a")])
+
+
+class Later(SystemClock):
+    """The clock of a supervisor that comes when a submission is taken for abandoned."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 16 * 60_000
+
+
+@pytest.mark.parametrize("calls", range(4, 16))
+def test_a_sweep_that_overtakes_a_submission_does_not_hide_it(
+    hand: Hand, redis_client: Any, calls: int
+) -> None:
+    """It reads after the flow was listed and before it has a record, and delists it after that."""
+    hand.run(ask(lists.enlist(ETL, "f", 0)))
+    sweeping = hand.steps(sweep.sweep(ETL, SystemClock()))
+    while getattr(next(sweeping), "words", ("",))[0] != "HGETALL":
+        pass
+    making = backend.submit(
+        "glide", check_flow(FLOW), "f", "attach", SystemClock(), reach=REACHES["portable"]
+    )
+    hand.run_until(making, calls)
+    for _ in sweeping:
+        pass
+    hand.run(sweep.sweep(ETL, Later()))
+    assert redis_client.keys("*f~*") == []
+    assert redis_client.keys("*gmo:flow:f*") == []
+
+
+def test_one_that_was_listed_in_an_older_state_at_its_end_is_corrected(
+    flows: FlowProducer, hand: Hand, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a client that was cut off, while another one listed the end."""
+    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES["portable"])
+    flow = flows.submit(FLOW, flow_id="f")
+    flow.cancel()
+    assert flow.wait(timeout=LONG).status.state == "cancelled"
+    redis_client.zadd("glide:{etl}:gmo:flows:state:running", {"f": 1})
+    hand.run(advance.close(REF, SystemClock()))
+    hand.run(sweep.sweep(ETL, SystemClock()))
+    listed = {
+        key for key in redis_client.keys("*gmo:flows:state:*") if redis_client.zscore(key, "f") is not None
+    }
+    assert listed == {"glide:{etl}:gmo:flows:state:cancelled"}
+    assert redis_client.zcard("glide:{etl}:gmo:portable") == 0
