@@ -17,8 +17,8 @@ from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.keys import QueueKeys
 from tests.properties.simulation.expiry import Expiry
-from tests.properties.simulation.ledger import FLOW, PREFIX, Ledger
-from tests.properties.simulation.limits import LATENESS_MS, QUEUE_TIMEOUT, Limits
+from tests.properties.simulation.ledger import FLOW, PREFIX, VANISHED, Ledger
+from tests.properties.simulation.limits import LATENESS_MS, QUEUE_TIMEOUT, Limits, in_ms
 from tests.properties.simulation.oracle import decisions, flow_state, outcomes
 from tests.properties.simulation.plan import JOB, Plan, fate, node_data
 from tests.properties.simulation.scheduler import Scheduler
@@ -41,11 +41,11 @@ _KEYS: Final = re.compile(
             _QUEUE + r"gmo:generations:f",
             _QUEUE + r"gmo:flows(:state:\w+)?",
             _QUEUE + r"gmo:(portable(:((policies|waiting):f(\{\d+\.\w+\})?|expiring))?|expiring)",
-            _QUEUE + r"gmo:(todo|staging|due|letters|workers|supervisor|supervised|list-held|growing)",
+            _QUEUE + r"gmo:(todo|staging|due|owners|letters|workers|supervisor|supervised|list-held|growing)",
         ]
     )
 )
-_LEFT: Final = ("open", "ready", "again", "giving", "blocked", "notifying", "growing")
+_LEFT: Final = ("open", "owners", "ready", "again", "giving", "blocked", "notifying", "growing")
 
 
 def possible_nodes(plan: Plan) -> dict[str, FlowNode]:
@@ -83,12 +83,13 @@ class Checker:
             state = self.client.hget(self.home.flow(self.ledger.stored), "state")
             return self.users.is_gone if state is None else FlowState(state).is_terminal
         record = self.scheduler.run(ask(records.record(self.home, self.ledger.stored)))
-        is_listed = bool(self.client.zcard(self.home.key("gmo:portable")))
+        is_listed = self.client.zscore(self.home.key("gmo:portable"), self.ledger.stored) is not None
         return bool(record.end) and not is_listed if record.fields else self.users.is_gone
 
     def has_staged(self) -> bool:
-        """Whether nodes are left that an attempt has staged, which did not complete."""
-        return bool(self.client.keys("*:gmo:grow:*"))
+        """Whether something is left that was staged by somebody who has given up: nodes, or a generation."""
+        listed = set(self.client.zrange(self.home.key("gmo:portable"), 0, -1))
+        return bool(self.client.keys("*:gmo:grow:*") or listed - {self.ledger.stored})
 
     def has_due(self) -> bool:
         """Whether the time of a node has passed, and nobody has taken note."""
@@ -185,8 +186,7 @@ class Checker:
         late = {name for name, node in found.items() if node.reason.startswith(QUEUE_TIMEOUT)}
         nodes = [node for name, node in ledger.nodes.items() if name in ends]
         if status.state == "cancelled":
-            if not ledger.was_cancelled:
-                yield "the flow was cancelled, and nobody did that"
+            yield from self._cancelled(status)
             return
         if ledger.was_cancelled or spec.fail_fast or self._limits.was_stopped(status):
             if status.state == "completed" and flow_state(nodes, ends) == "failed":
@@ -205,6 +205,18 @@ class Checker:
             yield f"the nodes end as {own}; allowed: {allowed}"
         if others := {name: end for name, end in ends.items() if name not in own and end != "completed"}:
             yield f"added nodes did not complete: {others}"
+
+    def _cancelled(self, status: FlowStatus) -> Iterator[str]:
+        """Somebody did that; or its owner was silent for as long as the lease lasts, and had chosen so."""
+        owner, heard = self.plan.owner, self.ledger.heard
+        if not self.ledger.was_cancelled:
+            yield "the flow was cancelled, and nobody did that"
+        if not status.reason.startswith(VANISHED):
+            return
+        if owner is None or owner.on_lapse != "cancel":
+            yield f"the flow was cancelled for its owner, {owner}"
+        elif in_ms(status.finished_at) < heard + owner.lapse_ms:
+            yield f"the flow was cancelled by {status.finished_at}, its owner was heard of at {heard}"
 
     def _rules(self, nodes: Sequence[FlowNode], ends: Mapping[str, str]) -> Iterator[str]:
         """Nodes that did not run ended as their rules say."""
@@ -238,6 +250,8 @@ class Checker:
                     found, queue, self.scheduler.now - LATENESS_MS[self.plan.path]
                 )
             )
+        if self.path == "staged" and (left := found.get(self.home.key("gmo:owners"))):
+            yield f"the flow has ended, and leases are left: {left}"
         for table in _LEFT:
             if left := found.get(f"{self.home.flow(self.ledger.stored)}:{table}"):
                 yield f"the flow has ended, and its {table} are {left}"

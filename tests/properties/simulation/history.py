@@ -15,7 +15,7 @@ from tests.properties.simulation.choices import Choices
 from tests.properties.simulation.expiry import TOMBSTONE_MS
 from tests.properties.simulation.ledger import PREFIX, Ledger
 from tests.properties.simulation.limits import LATENESS_MS
-from tests.properties.simulation.plan import Path, Plan, draw_plan
+from tests.properties.simulation.plan import Path, Plan, draw_owner, draw_plan
 from tests.properties.simulation.scheduler import START_MS, Scheduler, Stuck
 from tests.properties.simulation.store import Store
 from tests.properties.simulation.users import Users
@@ -58,6 +58,7 @@ class History:
         self.users = Users(self.scheduler, plan)
         home = QueueKeys(PREFIX, check_flow(plan.spec).home)
         self.ledger = Ledger(store.client, home, possible_nodes(plan), LOCK_MS)
+        self.ledger.lapse_ms = plan.owner.lapse_ms if plan.owner else 0
         self.checker = Checker(plan, self.scheduler, self.ledger, self.users)
         self.workers: dict[int, SimulatedWorker] = {}
         store.reset(choices.between(1, 2**30), self._observe, self.checker.expiry.before)
@@ -76,6 +77,8 @@ class History:
         for number in range(plan.submitters):
             name = f"submitter-{number}"
             scheduler.after(self.choices.between(0, 300), partial(self.users.submit, name))
+        if plan.owner is not None:
+            self.users.own(plan.owner)
         for number, (ms, what) in enumerate(plan.steps):
             scheduler.after(ms, partial(self.users.step, number, what))
 
@@ -174,7 +177,7 @@ class History:
 def run_history(store: Store, seed: str, path: Path) -> Result:
     """Draw a history from a seed, run and check it."""
     choices = Choices(f"{path}:{seed}")
-    plan = draw_plan(choices, path)
+    plan = draw_owner(Choices(f"owner of {path}:{seed}"), draw_plan(choices, path))
     history = History(store, choices, plan)
     problems = history.run()
     scheduler = history.scheduler

@@ -21,6 +21,7 @@ _WORDS: Final = 9
 _FIRST: Final = 12
 ENDS: Final = {"done": "completed", "fail": "failed", "skip": "skipped"}
 _ENDED: Final = ("completed", "failed")
+VANISHED: Final = "its owner user has vanished: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Ledger:
         stored: The id under which the current generation is stored.
         retried: How often the events say that it runs again without a new generation.
         changes: What users have done with single nodes, by request; each begins a round.
+        lapse_ms: How long the lease of the owner lasts; 0 without one.
+        heard: When the owner was last heard of, in ms.
         staged: When generations of the portable path began that may not be current yet, in ms, by that id.
     """
 
@@ -84,6 +87,8 @@ class Ledger:
     stored: str = FLOW
     retried: int = 0
     changes: dict[str, str] = field(default_factory=dict)
+    lapse_ms: int = 0
+    heard: int = 0
     staged: dict[str, int] = field(default_factory=dict)
 
     def observe(self, call: Call[Any], reply: Any) -> None:
@@ -93,8 +98,27 @@ class Ledger:
             self._record_written(str(words[1]), str(words[2]), str(words[3]))
         elif words[:2] == ("XADD", self.home.generations(FLOW)) and isinstance(reply, str):
             self._noted(str(words[4]))
+        elif words[:2] == ("ZADD", self.home.key("gmo:owners")):
+            self._hear(int(words[-2]))
         elif words[0] == "FCALL":
             self._called(words, reply)
+        if self.lapse_ms and not self.was_cancelled:
+            self._look_for_a_lapse(call)
+
+    def _hear(self, at: int) -> None:
+        """The owner of the flow is heard of, in time or not."""
+        if not self.was_cancelled:
+            self.heard = max(self.heard, at)
+
+    def _look_for_a_lapse(self, call: Call[Any]) -> None:
+        """Whether this call has cancelled the flow because its owner has vanished; it may not do so early."""
+        words = call.words
+        if words[:2] == ("FCALL", "gmo_expire_due"):
+            reason = self.client.hget(self.home.flow(self.stored), "reason") or ""
+            if reason.startswith(VANISHED):
+                self.was_cancelled = True
+                if int(words[4]) < self.heard + self.lapse_ms:
+                    self.problems.append(f"cancelled at {words[4]}, its owner was heard of at {self.heard}")
 
     def _called(self, words: Sequence[Any], reply: Any) -> None:
         """A function of ours."""
@@ -110,6 +134,8 @@ class Ledger:
 
     def _steered(self, name: str, words: Sequence[Any], reply: Any) -> None:
         """A call by which users change the flow."""
+        if name in ("gmo_own_flow", "gmo_start_flow", "gmo_begin_generation"):
+            self._hear(int(words[6 if name == "gmo_begin_generation" else 4]))
         if name == "gmo_retry_flow":
             self._run_again(int(words[4]))
         elif name == "gmo_change_nodes":

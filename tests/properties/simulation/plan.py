@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Ordering, Rule
+from glidemq_orchestrate import Dependency, FlowNode, FlowSpec, JobOptions, OnFailure, Ordering, Owner, Rule
 from glidemq_orchestrate._ops.flows.backend import Reach
 from tests.properties.simulation.choices import Choices
 
@@ -55,6 +55,8 @@ class Plan:
         abandons: The submission is not repeated when its process dies.
         late: A queue that no worker serves in the first ms.
         comes_back: The flow is submitted again when nothing is left of it.
+        owner: For whom it is submitted.
+        leaves: When the owner vanishes, in ms after the start.
     """
 
     path: Path
@@ -68,6 +70,8 @@ class Plan:
     abandons: bool = False
     late: tuple[str, int] = ("", 0)
     comes_back: bool = False
+    owner: Owner | None = None
+    leaves: int = 0
 
     @property
     def reach(self) -> Reach:
@@ -78,6 +82,15 @@ class Plan:
     def queues(self) -> tuple[str, ...]:
         """All queues, also those without a node."""
         return QUEUES[self.path]
+
+
+def draw_owner(choices: Choices, plan: Plan) -> Plan:
+    """The same plan; in some, the flow has an owner, whose lease is shorter than users may choose."""
+    if plan.submitters > 1 or not choices.chance(0.25):
+        return plan
+    owner = Owner("user", on_lapse=choices.pick(["cancel", "cancel", "keep"]))
+    object.__setattr__(owner, "lapse", timedelta(milliseconds=choices.pick([1_500, 3_000, 9_000])))
+    return replace(plan, owner=owner, leaves=choices.pick([0, 2_000, 6_000, 60_000, 60_000]))
 
 
 def lasting(ms: int | None) -> timedelta | None:

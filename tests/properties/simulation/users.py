@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate import FlowNode, Owner
 from glidemq_orchestrate._ops.flows import backend, generations, node_changes
 from glidemq_orchestrate._ops.flows.node_changes import Chosen
+from glidemq_orchestrate._ops.flows.owners import Ownership, Renewals
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op
 from glidemq_orchestrate._protocol.flows.node_changes import Change
@@ -26,7 +28,7 @@ from glidemq_orchestrate.flows.checked import check_flow
 from tests.properties.simulation.ledger import FLOW, PREFIX
 from tests.properties.simulation.plan import JOB, Plan, node_data
 from tests.properties.simulation.process import Process, Program, Sleep
-from tests.properties.simulation.scheduler import Scheduler
+from tests.properties.simulation.scheduler import START_MS, Scheduler
 
 ADDED = "added"
 BY_HAND = "ended by hand"
@@ -57,6 +59,25 @@ class Users:
         name = f"user-{number}-{what}"
         self._begin(name, self._step(what), lambda: self.step(number, what))
 
+    def own(self, owner: Owner) -> None:
+        """Keep the flow wanted, by a process that is begun again when it dies, until the owner vanishes."""
+        self._begin("owner", self._owning(owner), lambda: self.own(owner))
+
+    def _owning(self, owner: Owner) -> Program:
+        renewals, given = Renewals(), ""
+        while self.scheduler.now < START_MS + self.plan.leaves:
+            try:
+                ref = yield from backend.find(PREFIX, FLOW)
+                mine = Ownership(owner, renewals, given)
+                yield from mine.renew_if_due(ref, self.scheduler)
+                given = mine.given
+                if (yield from backend.backend_of(ref).status(ref)).state.is_terminal:
+                    return
+            except (TransportError, FlowNotFound, Superseded):
+                yield Sleep(50)
+            else:
+                yield Sleep(owner.lapse_ms // 6)
+
     def _begin(self, name: str, program: Program, again: Callable[[], None]) -> None:
         self.running.add(name)
         process = Process(name, weight=self.scheduler.choices.pick([0.2, 1.0, 3.0]), again=again)
@@ -74,7 +95,8 @@ class Users:
         self.running.discard(name)
 
     def _submission(self) -> Program:
-        checked, plan = check_flow(self.plan.spec), self.plan
+        plan = self.plan
+        checked = replace(check_flow(plan.spec), owner=plan.owner)
         while True:
             submitting = backend.submit(PREFIX, checked, FLOW, "attach", self.scheduler, reach=plan.reach)
             try:
