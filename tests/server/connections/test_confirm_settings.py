@@ -183,7 +183,9 @@ def test_without_an_append_only_file_the_first_call_says_what_to_do(
 def test_a_user_needs_the_right_to_wait(alone: Server, confirm: str) -> None:
     alone.client.execute_command("ACL", "SETUSER", "worker", "reset", "on", ">do", *acl.rule().split())
     mine = ConnectionSettings(
-        f"valkey://worker:do@127.0.0.1:{alone.port}", confirm=confirm, confirm_timeout=0.02
+        f"valkey://worker:do@127.0.0.1:{alone.port}",
+        confirm=confirm,
+        confirm_timeout=10 if confirm == "disk" else 0.02,
     )
     with Queue("etl", mine) as queue, pytest.raises(ConfigurationError, match=r"lacks a permission.*wait"):
         queue.add("work")

@@ -102,7 +102,7 @@ def test_what_is_carried_over_is_adopted_whatever_servers_die(keeper: Keeper) ->
         slices += call == "gmo_advance_flow"
         if call == "gmo_advance_flow" and slices % 10 == 1:
             keeper.again(kill=True)
-    assert slices > WIDE / 50
+    assert slices >= WIDE / 50
     (left,) = keeper.begin()
     assert (left.node, left.generation) == ("end", 1)
     keeper.hand_in(Kind.DONE, '"new"', [left])
