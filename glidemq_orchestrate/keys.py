@@ -135,6 +135,10 @@ class QueueKeys:
         """Since when nodes of a portable flow have waited for a worker."""
         return f"{self.base}:gmo:portable:waiting:{flow_id}"
 
+    def portable_notes(self, flow_id: str) -> str:
+        """The nodes that the next round of a portable flow runs again or ends by hand."""
+        return f"{self.base}:gmo:portable:notes:{flow_id}"
+
     def growth(self, growth_id: str) -> str:
         """What is staged to be added to a flow whose home is this queue."""
         return f"{self.base}:gmo:grow:{growth_id}"

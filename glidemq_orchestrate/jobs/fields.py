@@ -15,7 +15,7 @@ _Payload = Literal["data", "returnvalue"]
 _Else = Literal[
     "parentIds", "parentQueues", "lastActive", "suspendReason", "suspendedAt", "suspendTimeout", "signals",
     "gmo:token", "gmo:entry", "gmo:round", "gmo:skipped", "gmo:begun", "gmo:end", "gmo:queue_timeout",
-    "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests",
+    "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
 ]  # fmt: skip
 JobField = Literal[_Read, _Payload, _Else]
 """The fields by their names; those with ``gmo:`` are ours. Fields of one thing each (``usage:<category>``,

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from glidemq_orchestrate._ops.flows import claim, generations, growth, staged
 from glidemq_orchestrate._ops.flows.compare import differences
 from glidemq_orchestrate._ops.flows.generations import Place, find_place, ref_of
-from glidemq_orchestrate._ops.flows.portable import owners, portable, reading, rounds
+from glidemq_orchestrate._ops.flows.portable import changes, owners, portable, reading
 from glidemq_orchestrate._ops.flows.staged import (
     FlowRef,
     OnExisting,
@@ -29,6 +29,7 @@ from glidemq_orchestrate.errors import (
     FlowConflict,
     GlideMQError,
     OutcomeUnknown,
+    Superseded,
     TransportError,
 )
 from glidemq_orchestrate.flows.checked import CheckedFlow
@@ -94,6 +95,7 @@ class Reach:
 
 
 ONE_SERVER: Final = Reach()
+MAX_GENERATIONS: Final = 5
 
 
 class _Staged:
@@ -118,7 +120,7 @@ class _Portable:
     wait = staticmethod(portable.wait)
     cancel = staticmethod(portable.cancel)
     own = staticmethod(owners.own)
-    retry_failed = staticmethod(rounds.retry_failed)
+    retry_failed = staticmethod(changes.retry_failed)
     extend = staticmethod(portable.extend)
 
 
@@ -136,10 +138,24 @@ def submit(  # noqa: PLR0913  a flow, its name, and where it goes
 ) -> Op[FlowRef]:
     """Write a flow and let it run, by the path that its topology requires. Repeatable.
 
+    Where another generation takes the place of the one that it is about to join, it joins that.
+
     Raises:
         FlowConflict: Another flow has the id, or a job of a node exists outside it. Nothing is left behind.
+        Superseded: Others kept beginning generations.
     """
     check_on_existing(on_existing)
+    for _ in range(MAX_GENERATIONS):
+        try:
+            return (yield from _submit(prefix, flow, flow_id, on_existing, clock, reach))
+        except Superseded as exc:
+            superseded = exc
+    raise superseded
+
+
+def _submit(  # noqa: PLR0913, PLR0917  as submit
+    prefix: str, flow: CheckedFlow, flow_id: str, on_existing: OnExisting, clock: Clock, reach: Reach
+) -> Op[FlowRef]:
     home = QueueKeys(prefix, flow.home)
     try:
         found = yield from claim.take(home, flow_id)

@@ -2,7 +2,8 @@
 
 What is to be done is noted in the record, at most ``PER_CALL`` nodes in a call, each call all or nothing.
 Whoever dies after a call leaves nodes that every supervisor of the home queue resets or ends; nodes of later
-calls are changed by a repeat of the request, which passes over those that are done.
+calls are changed by a repeat of the request, which passes over those that are done. On the portable path one
+note has all nodes: see ``portable.rounds``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows.backend import backend_of
+from glidemq_orchestrate._ops.flows.portable import changes
 from glidemq_orchestrate._ops.flows.portable.table import Row, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef, advance
@@ -21,7 +23,7 @@ from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import node_changes as calls
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import ConfigurationError, NodeNotEnded, NodeNotRepeatable, StateError
+from glidemq_orchestrate.errors import ConfigurationError, NodeNotEnded, NodeNotRepeatable
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
@@ -92,11 +94,9 @@ def change(ref: FlowRef, nodes: Chosen, wanted: Change, clock: Clock) -> Op[list
         FlowEnded: The flow is being cancelled.
         Superseded, FlowNotFound, FlowExpired, FlowIncomplete: It cannot be changed any more, or not yet.
     """
-    if ref.path == "portable":
-        raise StateError(
-            f"flow {ref.public_id} takes the portable path, which changes no single nodes: restart the flow"
-        )
     names = list(nodes.names) or (yield from _matching(ref, nodes, wanted))
+    if ref.path == "portable":
+        return (yield from changes.change(ref, names, wanted, clock, strict=bool(nodes.names)))
     if (yield from ask(calls.has_grown(ref.home, ref.flow_id))):
         yield from _refuse_growers(ref, names, follow=wanted.what != "alone")
     per_call = min(PER_CALL, max(BYTES_PER_CALL // (len(wanted.text) + 1), 1))

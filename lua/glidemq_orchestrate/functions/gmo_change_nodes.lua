@@ -12,23 +12,12 @@
 --       was removed, or it has added nodes). Nothing was changed.
 -- EFFECTS the flow runs (again); parts/rerun.lua says what follows. A worker that runs such a node has lost its lease.
 -- EVENT flow.retried {flowId} on the events stream of the home queue if the flow had ended
-local REMEMBERED = 10
 local RERUNS = { alone = true, follow = true }
 
 -- Whether the flow has work that has to be done before its nodes may change.
 local function is_busy(key)
   return redis.call('HEXISTS', key, 'after') == 1
     or redis.call('EXISTS', key .. ':notifying', key .. ':blocked', key .. ':growing') > 0
-end
-
--- The requests that changed the node last, with this one.
-local function remember(requests, request)
-  local found = {}
-  for one in requests:gmatch('[^,]+') do
-    found[#found + 1] = one
-  end
-  found[#found + 1] = request
-  return table.concat(found, ',', math.max(#found - REMEMBERED + 1, 1))
 end
 
 -- Whether a node that has ended has this end.
@@ -55,7 +44,7 @@ local function read(key, what, request, is_strict, name, text)
   if (',' .. (v[3] or '') .. ','):find(',' .. request .. ',', 1, true) then
     return { name = name, is_done = true }
   end
-  local node = { ref = ref, job_key = job_key, text = text, name = name, requests = v[3] or '' }
+  local node = { ref = ref, job_key = job_key, text = text, name = name }
   if redis.call('SISMEMBER', key .. ':open', ref) == 1 then
     if not RERUNS[what] then
       return node
@@ -73,7 +62,7 @@ end
 
 -- Notes what is to become of a node.
 local function note(key, what, request, node)
-  redis.call('HSET', node.job_key, 'gmo:requests', remember(node.requests, request))
+  L.rerun.remember(node.job_key, request)
   if not RERUNS[what] then
     redis.call('HSET', node.job_key, 'gmo:given', what .. '\n' .. node.text)
   end

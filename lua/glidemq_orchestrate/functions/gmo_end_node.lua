@@ -1,7 +1,7 @@
 -- gmo_end_node: end the job of a node of a portable flow.
 -- KEYS  1 job hash
--- ARGS  1 now_ms   2 job id   3 round   4 failed or skipped: for a job that waits for others; unstarted: for one that
---       waits for a worker and never had one; cancelled: for any job that has not ended   5 reason
+-- ARGS  1 now_ms   2 job id   3 round   4 failed, skipped or completed: for a job that waits for others; unstarted: for
+--       one that waits for a worker and never had one; cancelled: for any job that has not ended   5 reason, or result
 -- REPLY 1, or 0 when the job is in another state or a later round; then nothing was changed
 -- EFFECTS the job has ended; a cancelled one is in no place from which it could start, and has lost its lease
 -- EVENT failed {failedReason} | completed {returnvalue, skipped} | revoked, then failed
@@ -19,14 +19,20 @@ local function skip(prefix, job_id, reason, now)
   L.events.emit(prefix .. 'events', 'completed', job_id, 'returnvalue', 'null', 'skipped', reason)
 end
 
+local function complete(prefix, job_id, result, now)
+  redis.call('ZADD', prefix .. 'completed', now, job_id)
+  redis.call('HSET', prefix .. 'job:' .. job_id, 'state', 'completed', 'returnvalue', result, 'finishedOn',
+    L.numbers.text(now))
+  L.events.emit(prefix .. 'events', 'completed', job_id, 'returnvalue', result)
+end
+
+local ENDS = { failed = fail, skipped = skip, completed = complete }
+
 local function cancel(prefix, job_id, job, reason, now)
-  local job_key = prefix .. 'job:' .. job_id
-  redis.call('HSET', job_key, 'revoked', '1')
+  redis.call('HSET', prefix .. 'job:' .. job_id, 'revoked', '1')
   L.events.emit(prefix .. 'events', 'revoked', job_id)
-  L.remove.take_out(prefix, job_id, job, redis.call('HGET', job_key, 'gmo:entry') or nil, 0)
-  redis.call('ZREM', prefix .. 'gmo:list-held', job_id)
+  L.portable.withdraw(prefix, job_id, job, 0, now)
   L.ordering.mark_done(prefix, job.orderingKey, job.orderingSeq)
-  L.groups.leave(prefix, job, now)
   fail(prefix, job_id, reason, now)
 end
 
@@ -43,9 +49,9 @@ local function end_node(keys, args)
   elseif job.state ~= 'waiting-children' then
     return 0
   else
-    local act = how == 'skipped' and skip or fail
-    act(prefix, job_id, reason, now)
+    ENDS[how](prefix, job_id, reason, now)
   end
+  redis.call('HDEL', keys[1], 'gmo:withdrawn')
   return 1
 end
 

@@ -13,5 +13,13 @@ local function is_unstarted(job_key, job)
   return READY[job.state] and not L.due.has_begun(job_key)
 end
 
+-- Takes a job out of every place from which a worker could start it, and from a worker that runs it. `limit`: how many
+-- entries of the stream are looked at.
+function L.portable.withdraw(prefix, job_id, job, limit, now)
+  L.remove.take_out(prefix, job_id, job, redis.call('HGET', prefix .. 'job:' .. job_id, 'gmo:entry') or nil, limit)
+  redis.call('ZREM', prefix .. 'gmo:list-held', job_id)
+  L.groups.leave(prefix, job, now)
+end
+
 L.portable.is_later = is_later
 L.portable.is_unstarted = is_unstarted

@@ -7,9 +7,19 @@
 --   <flow>:giving   set of refs: nodes that end with the outcome in their field gmo:given, "<outcome>\n<result or
 --                   reason>", when all that is to forget their end before has done so
 L.rerun = {}
-local SLICE, BUDGET, SEARCHED = 50, 250, 1000
+local SLICE, BUDGET, SEARCHED, REMEMBERED = 50, 250, 1000, 10
 local ENDS = { completed = 'complete', skipped = 'skip_for_good', failed = 'fail' }
 local ENDED = { completed = true, failed = true }
+
+-- Notes in the job of a node which request has changed it; the last ten count.
+function L.rerun.remember(job_key, request)
+  local found = {}
+  for one in (redis.call('HGET', job_key, 'gmo:requests') or ''):gmatch('[^,]+') do
+    found[#found + 1] = one
+  end
+  found[#found + 1] = request
+  redis.call('HSET', job_key, 'gmo:requests', table.concat(found, ',', math.max(#found - REMEMBERED + 1, 1)))
+end
 
 -- Takes the end of a node out of the counts of the flow.
 local function uncount(key, ref, v)

@@ -40,7 +40,7 @@ _KEYS: Final = re.compile(
             + r"gmo:flow:f(\{\d+\.\w+\})?(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
             _QUEUE + r"gmo:generations:f",
             _QUEUE + r"gmo:flows(:state:\w+)?",
-            _QUEUE + r"gmo:(portable(:((policies|waiting):f(\{\d+\.\w+\})?|expiring))?|expiring)",
+            _QUEUE + r"gmo:(portable(:((policies|waiting|notes):f(\{\d+\.\w+\})?|expiring))?|expiring)",
             _QUEUE + r"gmo:(todo|staging|due|owners|letters|workers|supervisor|supervised|list-held|growing)",
         ]
     )
@@ -84,7 +84,7 @@ class Checker:
             return self.users.is_gone if state is None else FlowState(state).is_terminal
         record = self.scheduler.run(ask(records.record(self.home, self.ledger.stored)))
         is_listed = self.client.zscore(self.home.key("gmo:portable"), self.ledger.stored) is not None
-        return bool(record.end) and not is_listed if record.fields else self.users.is_gone
+        return bool(record.end) and not is_listed and not record.note if record.fields else self.users.is_gone
 
     def has_staged(self) -> bool:
         """Whether something is left that was staged by somebody who has given up: nodes, or a generation."""

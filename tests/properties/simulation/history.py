@@ -15,7 +15,7 @@ from tests.properties.simulation.choices import Choices
 from tests.properties.simulation.expiry import TOMBSTONE_MS
 from tests.properties.simulation.ledger import PREFIX, Ledger
 from tests.properties.simulation.limits import LATENESS_MS
-from tests.properties.simulation.plan import Path, Plan, draw_owner, draw_plan
+from tests.properties.simulation.plan import Path, Plan, draw_changes, draw_owner, draw_plan
 from tests.properties.simulation.scheduler import START_MS, Scheduler, Stuck
 from tests.properties.simulation.store import Store
 from tests.properties.simulation.users import Users
@@ -177,7 +177,8 @@ class History:
 def run_history(store: Store, seed: str, path: Path) -> Result:
     """Draw a history from a seed, run and check it."""
     choices = Choices(f"{path}:{seed}")
-    plan = draw_owner(Choices(f"owner of {path}:{seed}"), draw_plan(choices, path))
+    plan = draw_changes(Choices(f"changes of {path}:{seed}"), draw_plan(choices, path))
+    plan = draw_owner(Choices(f"owner of {path}:{seed}"), plan)
     history = History(store, choices, plan)
     problems = history.run()
     scheduler = history.scheduler

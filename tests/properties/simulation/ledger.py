@@ -6,6 +6,7 @@ who asked. It raises no error: it collects what breaks a promise.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -63,6 +64,7 @@ class Ledger:
         stored: The id under which the current generation is stored.
         retried: How often the events say that it runs again without a new generation.
         changes: What users have done with single nodes, by request; each begins a round.
+        notes: What rounds of a portable flow will do: what, the text, and the nodes.
         lapse_ms: How long the lease of the owner lasts; 0 without one.
         heard: When the owner was last heard of, in ms.
         staged: When generations of the portable path began that may not be current yet, in ms, by that id.
@@ -87,6 +89,7 @@ class Ledger:
     stored: str = FLOW
     retried: int = 0
     changes: dict[str, str] = field(default_factory=dict)
+    notes: dict[int, tuple[str, str, list[str]]] = field(default_factory=dict)
     lapse_ms: int = 0
     heard: int = 0
     staged: dict[str, int] = field(default_factory=dict)
@@ -158,10 +161,28 @@ class Ledger:
                 self.started[0] = began
         elif kind == "cancel" and is_current:
             self.was_cancelled = True
+        elif kind == "note" and is_current:
+            self._note(json.loads(value), int(number))
         elif kind == "begin" and number not in ("", "0") and is_current:
             began, mark = map(int, value.split())
             if mark >= 0:  # else it is removed, and does not begin
                 self._begin_round(began, is_restart=False)
+                self._change(int(number))
+
+    def _note(self, note: Mapping[str, Any], number: int) -> None:
+        """What a round of a portable flow will do with which nodes."""
+        rows = self.client.hgetall(self.home.portable_notes(self.stored))
+        own = {row.partition("\n")[2]: text for row, text in rows.items() if row.startswith(note["nodes"])}
+        text = own.pop("", "")
+        if note["what"] != "retry":
+            self.changes[note["nodes"]] = note["what"]
+            self.notes[number] = (note["what"], text, list(own))
+
+    def _change(self, number: int) -> None:
+        """A round of a portable flow begins for which nodes were noted."""
+        what, text, names = self.notes.pop(number, ("", "", []))
+        for name in names:
+            self._changed_now(what, name, text)
 
     def _noted(self, stored: str) -> None:
         """A generation of a portable flow is current."""
@@ -187,6 +208,9 @@ class Ledger:
         self.changes[request] = what
         self._is_retried_again()  # it had ended
         self._begin_round(int(words[4]), is_restart=False)
+        self._changed_now(what, name, text)
+
+    def _changed_now(self, what: str, name: str, text: str) -> None:
         if what == "follow" and (ended := [one for one in self._followers(name) if self.end_of(one)]):
             self.problems.append(f"{name} runs again, and {ended}, which follow, have their ends")
         if what not in ("alone", "follow"):
@@ -290,6 +314,7 @@ class Ledger:
         """Nothing of the flow is left: what follows is another one."""
         for table in (
             self.changes,
+            self.notes,
             self.accepted,
             self.running,
             self.started,
@@ -307,6 +332,9 @@ class Ledger:
         strange = set(inputs) - set(map(str, self.nodes[name].after))
         completed = self.expected.get((name, token))
         if completed is None:  # of a generation that was superseded when it began
+            return
+        running = self.running.get(node_job_id(self.stored, name))
+        if self.notes or running is None or running.round != self.round:  # it may have been taken from it
             return
         missing = completed - set(inputs) if not self.restarts else set()
         wrong = {one for one, value in inputs.items() if value != one}

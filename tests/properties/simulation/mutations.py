@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_orchestrate._ops.flows.portable import advance, succession
+from glidemq_orchestrate._ops.flows.portable import advance, rounds, succession
+from glidemq_orchestrate._ops.flows.portable.table import Node
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask, ask_each
 from glidemq_orchestrate._protocol.flows.generations import Found
@@ -80,6 +81,11 @@ def _always_win(ref: FlowRef) -> Op[bool]:
 def _keep_all(*_: Any) -> Op[None]:
     """Nothing removes the jobs of the generation before."""
     yield from ()
+
+
+def _nobody(*_: Any) -> list[Node]:
+    """Nothing follows a node."""
+    return []
 
 
 _OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
@@ -172,6 +178,17 @@ MUTATIONS: Final = (
         "the jobs of a portable generation before stay",
         "portable",
         patched=((succession, "retire", _keep_all),),
+    ),
+    Mutation(
+        "what follows a portable node does not run again with it",
+        "portable",
+        patched=((rounds, "_followers", _nobody),),
+    ),
+    Mutation(
+        "a portable node that runs again is not taken from its worker",
+        "portable",
+        (("    take_back(prefix, job_id, job, now)\n  elseif", "  elseif"),),
+        seed=185,
     ),
     Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=60),
 )

@@ -18,7 +18,7 @@ _POLICIES: Final = [None] * 6 + list(OnFailure)
 _ENDS: Final = ["completed"] * 6 + ["failed", "failed", "skipped"]
 _STEPS: Final = ["cancel", "cancel", "retry_failed", "retry_failed", "restart", "attach", "extend"]
 _CHANGES: Final = ["follow", "follow", "alone", "completed", "skipped", "failed"]
-"""What users do with single nodes of a staged flow: see ``_protocol/flows/node_changes.py``."""
+"""What users do with single nodes: see ``_protocol/flows/node_changes.py``."""
 # How often a plan has a limit of each kind.
 _LIMITED: Final = 0.25
 _QUEUE_TIMEOUTS: Final = [50, 400, 1_500, 5_000]
@@ -93,6 +93,22 @@ def draw_owner(choices: Choices, plan: Plan) -> Plan:
     return replace(plan, owner=owner, leaves=choices.pick([0, 2_000, 6_000, 60_000, 60_000]))
 
 
+def draw_changes(choices: Choices, plan: Plan) -> Plan:
+    """The same portable plan; in some, users change single nodes, and nothing has limits."""
+    if plan.path == "staged" or not choices.chance(0.4):
+        return plan
+    nodes = [replace(node, queue_timeout=None) for node in plan.spec.nodes]
+    return Plan(
+        plan.path,
+        FlowSpec("any", nodes, fail_fast=plan.spec.fail_fast),
+        workers=plan.workers,
+        supervisors=plan.supervisors,
+        steps=tuple(sorted([*plan.steps, *_draw_some_changes(choices, nodes)])),
+        heals=plan.heals,
+        faults=plan.faults,
+    )
+
+
 def lasting(ms: int | None) -> timedelta | None:
     """So many ms."""
     return None if ms is None else timedelta(milliseconds=ms)
@@ -137,9 +153,7 @@ def draw_plan(choices: Choices, path: Path) -> Plan:
     nodes = _draw_nodes(choices, path)
     fail_fast = choices.chance(0.15)
     if path == "staged" and choices.chance(0.3):
-        changes = [
-            (choices.between(0, 9_000), _draw_change(choices, nodes)) for _ in range(choices.between(1, 4))
-        ]
+        changes = _draw_some_changes(choices, nodes)
         plain = [replace(node, queue_timeout=None) for node in nodes]
         return Plan(
             path,
@@ -171,6 +185,10 @@ def draw_plan(choices: Choices, path: Path) -> Plan:
         late=(choices.pick(QUEUES[path]), choices.pick([2_000, 9_000])) if choices.chance(0.2) else ("", 0),
         comes_back=spec.retention is not None and choices.chance(0.3),
     )
+
+
+def _draw_some_changes(choices: Choices, nodes: list[FlowNode]) -> list[tuple[int, str]]:
+    return [(choices.between(0, 9_000), _draw_change(choices, nodes)) for _ in range(choices.between(1, 4))]
 
 
 def _draw_change(choices: Choices, nodes: list[FlowNode]) -> str:

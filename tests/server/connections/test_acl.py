@@ -30,7 +30,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate._io.sync import SyncDriver
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows.backend import Reach
-from glidemq_orchestrate._ops.flows.portable import portable, rounds
+from glidemq_orchestrate._ops.flows.portable import changes, portable
 from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
@@ -155,7 +155,7 @@ def test_flows_by_the_portable_path_are_allowed(guarded: Guarded, url: str, run_
     )
     run_worker(["etl", "etl2"], {"work": lambda ctx: 1}, url=url)
     assert driver.run(portable.wait(ref, 20_000, clock)).status.state is FlowState.COMPLETED
-    assert driver.run(rounds.retry_failed(ref, clock)) is FlowState.COMPLETED
+    assert driver.run(changes.retry_failed(ref, clock)) is FlowState.COMPLETED
     driver.close()
     assert guarded.denied() == []
 

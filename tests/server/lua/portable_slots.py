@@ -44,7 +44,9 @@ class Slots:
 
     def __init__(self, ports: list[int], reach: Reach) -> None:
         self.reach = reach
-        self.clients: list[Any] = [redis.Redis(port=port, decode_responses=True) for port in ports]
+        self.clients: list[Any] = [
+            redis.Redis(port=port, protocol=2, decode_responses=True) for port in ports
+        ]
         self.by_port = dict(zip(ports, self.clients, strict=True))
         self.ports, self.now = ports, 1_700_000_000_000
         for client in self.clients:

@@ -9,7 +9,7 @@ import pytest
 from glidemq_orchestrate import FlowSpec, FlowState
 from glidemq_orchestrate._ops.flows import backend
 from glidemq_orchestrate._ops.flows import watch as flow_watch
-from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, rounds, sweep
+from glidemq_orchestrate._ops.flows.portable import advance, changes, portable, reading, sweep
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound
 from glidemq_orchestrate.keys import QueueKeys
 from tests.server.lua.portable_slots import QUEUES, Slots, node
@@ -53,10 +53,10 @@ def test_a_failure_ends_dependents_in_other_slots_and_a_retry_runs_only_what_did
     assert "end" not in order
     assert slots.status() == ("failed", 3, 2)
     assert slots.client("{b}").hget("glide:{b}:job:f~end", "failedReason") == "upstream failed: m"
-    assert slots.run(rounds.retry_failed(slots.ref(), slots))[0] is FlowState.RUNNING
+    assert slots.run(changes.retry_failed(slots.ref(), slots))[0] is FlowState.RUNNING
     assert slots.run_jobs("~end") == ["m", "end"]
     assert slots.status() == ("failed", 4, 1)
-    slots.run(rounds.retry_failed(slots.ref(), slots))
+    slots.run(changes.retry_failed(slots.ref(), slots))
     assert slots.run_jobs() == ["end"]
     assert slots.status() == ("completed", 5, 0)
 
@@ -68,7 +68,7 @@ def test_a_cancel_reaches_every_slot_and_can_be_repaired(slots: Slots) -> None:
     assert slots.run(portable.cancel(slots.ref(), "enough", slots))[0] is FlowState.RUNNING
     assert slots.status() == ("cancelled", 0, 5)
     assert slots.run_jobs() == []
-    slots.run(rounds.retry_failed(slots.ref(), slots))
+    slots.run(changes.retry_failed(slots.ref(), slots))
     assert len(slots.run_jobs()) == 5
     assert slots.status() == ("completed", 5, 0)
 
@@ -100,8 +100,8 @@ def test_an_advance_and_a_retry_cut_anywhere_are_done_by_the_next(slots: Slots) 
         slots.advance()
         slots.run_jobs("~m")
         assert slots.status() == ("failed", 3, 2), cut
-        slots.run(rounds.retry_failed(slots.ref(), slots), cut)
-        slots.run(rounds.retry_failed(slots.ref(), slots))
+        slots.run(changes.retry_failed(slots.ref(), slots), cut)
+        slots.run(changes.retry_failed(slots.ref(), slots))
         slots.advance()
         slots.run_jobs()
         assert slots.status() == ("completed", 5, 0), cut

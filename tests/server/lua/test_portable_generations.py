@@ -14,7 +14,7 @@ import pytest
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate._ops.flows import backend, generations
-from glidemq_orchestrate._ops.flows.portable import advance, reading, rounds, sweep
+from glidemq_orchestrate._ops.flows.portable import advance, changes, reading, sweep
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GenerationTaken, Superseded
@@ -252,7 +252,7 @@ def test_a_retry_at_any_place_of_a_beginning(slots: Slots) -> None:
         if is_over:
             break
         with suppress(Superseded):
-            slots.run(rounds.retry_failed(old, slots))
+            slots.run(changes.retry_failed(old, slots))
         assert finish(slow).generation == 1, place
         assert Counter(supervised(slots))["a"] == 1, place
         assert slots.status() == ("completed", 3, 0), place
@@ -266,7 +266,7 @@ def test_a_beginning_at_any_place_of_a_retry(slots: Slots) -> None:
         clear(slots)
         failed(slots)
         old = slots.ref()
-        slow, is_over = slots.begun(rounds.retry_failed(old, slots), place)
+        slow, is_over = slots.begun(changes.retry_failed(old, slots), place)
         slots.run(begin(slots))
         with suppress(Superseded):
             for _ in slow:
@@ -285,7 +285,7 @@ def test_a_submission_that_is_overtaken_runs_nothing(slots: Slots) -> None:
         clear(slots)
         slow, is_over = slots.begun(slots.submission(OLD), place)
         ref, _ = slots.run(begin(slots))
-        with suppress(Superseded):
+        with suppress(FlowConflict):
             for _ in slow:
                 pass
         assert Counter(supervised(slots)) == Counter("amn"), place

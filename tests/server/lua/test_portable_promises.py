@@ -12,7 +12,7 @@ from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate._ops.flows import backend, generations
-from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, rounds, sweep
+from glidemq_orchestrate._ops.flows.portable import advance, changes, portable, reading, sweep
 from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate.errors import ConfigurationError, FlowConflict, FlowExpired, FlowNotFound
@@ -100,7 +100,7 @@ def test_a_retry_at_any_place_of_the_end_stays_with_the_supervisors(slots: Slots
             NodeWorker(slots.client(f"{{{name}}}"), name, slots.now).run_all("~a", "~side")
         late, is_over = slots.begun(advance.advance(slots.ref(), slots), place)
         assert slots.advance() is FlowState.FAILED
-        assert slots.run(rounds.retry_failed(slots.ref(), slots))[0] is FlowState.RUNNING
+        assert slots.run(changes.retry_failed(slots.ref(), slots))[0] is FlowState.RUNNING
         for _ in late:
             pass
         workers = [NodeWorker(slots.client(f"{{{name}}}"), name, slots.now) for name in QUEUES]
@@ -121,8 +121,8 @@ def test_retries_at_any_place_of_a_retry_run_every_node_once(slots: Slots) -> No
         slots.submit(TWO)
         slots.run_jobs("~a")
         assert slots.status() == ("failed", 0, 2)
-        slow, is_over = slots.begun(rounds.retry_failed(slots.ref(), slots), place)
-        slots.run(rounds.retry_failed(slots.ref(), slots))
+        slow, is_over = slots.begun(changes.retry_failed(slots.ref(), slots), place)
+        slots.run(changes.retry_failed(slots.ref(), slots))
         for _ in slow:
             pass
         assert Counter(slots.run_jobs()) == {"a": 1, "m": 1}, place
@@ -226,7 +226,7 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
     for read in (reading.results, reading.nodes):
         with pytest.raises(FlowExpired):
             slots.run(read(slots.ref()))
-    for again in (generations.restart(slots.ref(), "", slots), rounds.retry_failed(slots.ref(), slots)):
+    for again in (generations.restart(slots.ref(), "", slots), changes.retry_failed(slots.ref(), slots)):
         assert_unchanged(slots, again)
     for key in ("glide:gmo:home:{f}", "glide:{b}:gmo:flow:f"):
         assert 29 * 86400 < slots.client(key).ttl(key) <= 30 * 86400
@@ -249,7 +249,7 @@ def test_a_cancel_at_any_place_of_a_submission_ends_the_flow(slots: Slots) -> No
             pass
         assert slots.run_jobs() == [], place
         assert slots.status() == ("cancelled", 0, 2), place
-        slots.run(rounds.retry_failed(slots.ref(), slots))
+        slots.run(changes.retry_failed(slots.ref(), slots))
         assert Counter(slots.run_jobs()) == {"a": 1, "m": 1}, place
         if is_over:
             break
@@ -272,7 +272,7 @@ def test_a_removal_after_the_retention_is_continued_wherever_it_was_cut(slots: S
 def test_a_flow_that_runs_again_is_kept(slots: Slots) -> None:
     slots.submit(KEPT)
     slots.run_jobs("~m")
-    slots.run(rounds.retry_failed(slots.ref(), slots))
+    slots.run(changes.retry_failed(slots.ref(), slots))
     slots.now += 25 * 3_600_000
     slots.run(sweep.sweep(HOME, slots))
     slots.run_jobs()
@@ -298,7 +298,7 @@ def test_flows_of_the_version_before_go_on(slots: Slots) -> None:
     client.hset(key, mapping={"state": "running", "round": 0, "started_at": slots.now, "completed": 0})
     slots.run_jobs("~m")
     assert slots.status() == ("failed", 3, 2)
-    slots.run(rounds.retry_failed(slots.ref(), slots))
+    slots.run(changes.retry_failed(slots.ref(), slots))
     slots.run_jobs()
     assert slots.status() == ("completed", 5, 0)
 

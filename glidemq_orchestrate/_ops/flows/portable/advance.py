@@ -1,8 +1,8 @@
 """Advancing portable flows: what the server does by itself for flows within one slot.
 
 ``advance`` notifies dependents in every queue, opens gates, counts, and ends the flow. Repeatable, also
-concurrently. Each call concerns one round: when the round has ended by the time the nodes are read, it does
-nothing. A generation waits for the one before: see ``succession``.
+concurrently. Each call concerns one round: when the round has ended by the time the nodes are read, or the
+next one is noted, it does nothing. A generation waits for the one before: see ``succession``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
-from glidemq_orchestrate._ops.flows.portable import owners, submit, succession
+from glidemq_orchestrate._ops.flows.portable import owners, rounds, submit, succession
 from glidemq_orchestrate._ops.flows.portable.decisions import Decisions, decide
 from glidemq_orchestrate._ops.flows.portable.table import GONE, NOT_BEGUN, Node, read_nodes
 from glidemq_orchestrate._ops.flows.portable.trips import parts, send_all, send_fenced
@@ -31,6 +31,9 @@ CANCELLED: Final = "cancelled: "
 def advance(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     """Do what a running flow needs in any slot. Returns its state. Repeatable, also concurrently."""
     record = yield from ask(records.record(ref.home, ref.flow_id))
+    while record.note and not record.is_expired:
+        yield from rounds.begin(ref, record, clock)
+        record = yield from ask(records.record(ref.home, ref.flow_id))
     if not _is_running(record):
         return record.state
     if record.after and not (yield from _follow(ref, record, clock)):
@@ -42,8 +45,10 @@ def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
     """Do what a running flow needs whose nodes may be released."""
     nodes = yield from read_nodes(ref)
     now = yield from ask(records.record(ref.home, ref.flow_id))
-    if not _is_running(now) or now.number != record.number:
+    if not _is_still(now, record):
         return now.state  # the nodes may be those of the next round
+    if any(node.is_stray for node in nodes):
+        return (yield from _refuse_strays(ref, nodes, now, clock))
     record, still_open = now, [node for node in nodes if not node.end]
     if not record.cancel:
         decided = yield from _decide(ref, nodes, record, clock)
@@ -53,14 +58,9 @@ def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
         if (yield from _expire_waiting(ref, nodes, record.number, clock)):
             nodes = yield from read_nodes(ref)  # a worker may have begun one of them at this moment
             now = yield from ask(records.record(ref.home, ref.flow_id))
-            if not _is_running(now) or now.number != record.number:
+            if not _is_still(now, record):
                 return now.state
-        how, reason = FlowState.FAILED, _stopped(record, nodes, clock.now_ms())
-        if not reason and any(not node.end for node in nodes):
-            how, reason = FlowState.CANCELLED, (yield from owners.abandoned(ref, record, clock))
-        if reason:
-            yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
-            record = yield from ask(records.record(ref.home, ref.flow_id))
+        record = yield from _stop_if_due(ref, record, nodes, clock)
     if record.cancel:
         reason = f"{CANCELLED}{record.cancel['reason']}"
         yield from _cancel([node for node in nodes if not node.end], record.number, reason, clock.now_ms())
@@ -68,6 +68,13 @@ def _advance(ref: FlowRef, record: Record, clock: Clock) -> Op[FlowState]:
         # One that was to be ended here may have ended otherwise just before: its end is what counts.
         nodes = yield from read_nodes(ref)
     return (yield from _count(ref, nodes, record, clock))
+
+
+def _refuse_strays(ref: FlowRef, nodes: Sequence[Node], record: Record, clock: Clock) -> Op[FlowState]:
+    """Run nodes again, and what follows, that Node workers have ended after they were taken from them."""
+    strays = [node.name for node in nodes if node.is_stray]
+    yield from rounds.note(ref, record, "follow", clock, names=strays)
+    return (yield from advance(ref, clock))
 
 
 def _follow(ref: FlowRef, record: Record, clock: Clock) -> Op[bool]:
@@ -106,6 +113,22 @@ def _is_running(record: Record) -> bool:
     return record.number >= 0 and not record.end and not record.is_expired and bool(record.fields)
 
 
+def _is_still(now: Record, record: Record) -> bool:
+    """Whether the round runs that was read before, and no other one is noted."""
+    return _is_running(now) and now.number == record.number and not now.note
+
+
+def _stop_if_due(ref: FlowRef, record: Record, nodes: Sequence[Node], clock: Clock) -> Op[Record]:
+    """Request the end of all open nodes if a limit or the owners ask for it; returns the record then."""
+    how, reason = FlowState.FAILED, _stopped(record, nodes, clock.now_ms())
+    if not reason and any(not node.end for node in nodes):
+        how, reason = FlowState.CANCELLED, (yield from owners.abandoned(ref, record, clock))
+    if not reason:
+        return record
+    yield from ask(records.cancel(ref.home, ref.flow_id, record.number, how, reason))
+    return (yield from ask(records.record(ref.home, ref.flow_id)))
+
+
 def _stopped(record: Record, nodes: Sequence[Node], now_ms: int) -> str:
     """Why all open nodes are to end (deadline, fail-fast), or ''."""
     limit = int(record.fields.get("deadline", 0))
@@ -129,14 +152,14 @@ def _decide(ref: FlowRef, nodes: list[Node], record: Record, clock: Clock) -> Op
     Returns the nodes then; None when the round has ended meanwhile.
     """
     for _ in range(len(nodes)):
-        decisions = decide(nodes, record.started_ms, clock.now_ms())
+        decisions = decide(nodes, record.begun_ms, clock.now_ms())
         yield from _end(decisions, record.number, clock.now_ms())
         yield from _release(decisions.run, nodes, record, clock)
         if not any(node.is_unsure for node in nodes):
             break
         nodes = yield from read_nodes(ref)  # what became of these decides about others
         now = yield from ask(records.record(ref.home, ref.flow_id))
-        if not _is_running(now) or now.number != record.number:
+        if not _is_still(now, record):
             return None
     return nodes
 
@@ -235,7 +258,7 @@ def _count(ref: FlowRef, nodes: Sequence[Node], record: Record, clock: Clock) ->
         ended = FlowState(record.cancel["how"])
     counts |= {"state": ended, "finished_at": clock.now_ms()}
     if (yield from ask(records.end(ref.home, ref.flow_id, record.number, counts))):
-        yield from ask(records.announce_end(ref.home, ref.flow_id, ended))
+        yield from ask(records.announce(ref.home, ref.flow_id, ended))
     return (yield from close(ref, clock))
 
 
@@ -253,7 +276,7 @@ def close(ref: FlowRef, clock: Clock) -> Op[FlowState]:
     yield from ask(lists.delist(ref.home, ref.flow_id))
     # A client that ran it again at this moment may have listed it just before it was delisted.
     now = yield from ask(records.record(ref.home, ref.flow_id))
-    if _is_running(now):
+    if _is_running(now) or now.note:
         yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
         yield from ask(lists.expire_never(ref.home, ref.flow_id))
         return now.state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,11 +22,11 @@ class Decisions:
     skip: list[Node]
 
 
-def decide(nodes: Sequence[Node], started_ms: int, now_ms: int) -> Decisions:
+def decide(nodes: Sequence[Node], begun_ms: Callable[[int], int], now_ms: int) -> Decisions:
     """Decide about every node that waits; sets the state and reason of those that end.
 
     In topological order, so that a failure reaches its last dependent in one pass; but nothing is decided by
-    an end that is ``is_unsure``.
+    an end that is ``is_unsure``. ``begun_ms``: when a round began.
     """
     by_name = {node.name: node for node in nodes}
     decisions = Decisions([], [], [])
@@ -34,7 +34,7 @@ def decide(nodes: Sequence[Node], started_ms: int, now_ms: int) -> Decisions:
         if node.state != "waiting-children":
             continue
         what, dependency, is_sure = _verdict(node, by_name)
-        if what == "run" and _due_ms(node, by_name, started_ms) <= now_ms:
+        if what == "run" and _due_ms(node, by_name, begun_ms) <= now_ms:
             decisions.run.append(node)
         elif what in ("failed", "skipped"):
             node.state, node.is_unsure = what, not is_sure
@@ -73,7 +73,10 @@ def _reason(dependency: Node | None) -> str:
     return f"{UPSTREAM}{dependency.end}: {dependency.name}"
 
 
-def _due_ms(node: Node, by_name: Mapping[str, Node], started_ms: int) -> int:
-    """When a delayed node may run: its delay counts from the end of its last dependency."""
-    since = max((by_name[name].ended_ms for name in node.after), default=started_ms)
-    return since + node.policy.delay_ms if node.policy.delay_ms else 0
+def _due_ms(node: Node, by_name: Mapping[str, Node], begun_ms: Callable[[int], int]) -> int:
+    """When a delayed node may run: its delay counts from the end of its last dependency in its round."""
+    if not node.policy.delay_ms:
+        return 0
+    return (
+        max(begun_ms(node.round), *(by_name[name].ended_ms for name in node.after), 0) + node.policy.delay_ms
+    )

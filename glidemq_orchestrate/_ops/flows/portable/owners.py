@@ -79,11 +79,12 @@ def _is_gone(one: _Owned, heard: int, record: Record, now_ms: int) -> bool:
 
 
 def _owners(record: Record) -> list[_Owned]:
-    start = f"owner:{record.number}:"
-    found = [
-        (name.removeprefix(start), text) for name, text in record.fields.items() if name.startswith(start)
-    ]
-    pairs = [(name, text.partition("\n")) for name, text in found]
+    found: dict[str, str] = {}
+    for number in reversed(record.lasting):
+        start = f"owner:{number}:"
+        own = {name: text for name, text in record.fields.items() if name.startswith(start)}
+        found |= {name.removeprefix(start): text for name, text in own.items()}
+    pairs = [(name, text.partition("\n")) for name, text in found.items()]
     return [_Owned(name, int(lapse), choice) for name, (lapse, _, choice) in pairs]
 
 

@@ -16,8 +16,8 @@ from glidemq_orchestrate._ops import events
 from glidemq_orchestrate._ops.flows.portable import submit as portable_submit
 from glidemq_orchestrate._ops.flows.portable import succession
 from glidemq_orchestrate._ops.flows.portable.advance import advance
+from glidemq_orchestrate._ops.flows.portable.changes import retry_failed
 from glidemq_orchestrate._ops.flows.portable.reading import living, outcome, status, unsuperseded
-from glidemq_orchestrate._ops.flows.portable.rounds import retry_failed
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._protocol.call import Op, ask

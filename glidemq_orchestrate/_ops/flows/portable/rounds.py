@@ -1,71 +1,199 @@
-"""Running again what did not complete in an ended portable flow: each run is a round."""
+"""Running nodes of a portable flow again, and ending them by hand: each time begins a round.
+
+A round is noted first, by one write that counts once; then its nodes are put behind its gate, and it begins.
+Whoever advances the flow does what is noted, so a kill after the note leaves nothing undone; one before it
+leaves nodes in the table of notes that no note names, some 50 bytes each, until the flow is removed.
+
+Clients that are slow do no harm. A job that a round has put behind its gate is put there once, and no older
+round ends it. All that follows a node comes before the node itself: while that has its old end, something may
+be missing, and afterwards nothing is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Literal
+from uuid import uuid4
 
 from glidemq_orchestrate._ops.flows.portable import owners
 from glidemq_orchestrate._ops.flows.portable import submit as portable_submit
-from glidemq_orchestrate._ops.flows.portable.advance import advance
-from glidemq_orchestrate._ops.flows.portable.reading import living, record_of
+from glidemq_orchestrate._ops.flows.portable.reading import record_of
 from glidemq_orchestrate._ops.flows.portable.table import UPSTREAM, Node, read_nodes
-from glidemq_orchestrate._ops.flows.portable.trips import parts, send_fenced
+from glidemq_orchestrate._ops.flows.portable.trips import parts, parts_of_size, send_all, send_fenced
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Op, ask
-from glidemq_orchestrate._protocol.flows.portable import lists, node_jobs, tables
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
+from glidemq_orchestrate._protocol.flows.node_changes import What
+from glidemq_orchestrate._protocol.flows.portable import gates, lists, node_jobs, tables
 from glidemq_orchestrate._protocol.flows.portable import record as records
 from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.spec import FlowState
 
-_UNSUCCESSFUL: Final = (FlowState.FAILED, FlowState.CANCELLED)
+GIVEN: Final = ("completed", "skipped", "failed")
 
 
-def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
-    """Run again the nodes of an ended flow that did not complete. Returns the new state. Repeatable.
+def note(  # noqa: PLR0913  what is noted
+    ref: FlowRef,
+    record: Record,
+    what: What | Literal["retry"],
+    clock: Clock,
+    *,
+    names: Collection[str] = (),
+    request: str = "",
+    text: str = "",
+    owner: Owner | None = None,
+) -> Op[bool]:
+    """Note what the next round does; False when another round was noted first. ``begin`` does it.
 
-    A node whose job was removed cannot run again: it stays failed, and so do its dependents.
+    ``what``: see ``Change``, for these names; ``retry``: what did not complete runs again.
     """
-    record = yield from living(ref)
-    if record.state in _UNSUCCESSFUL and record.end:
-        nodes = yield from read_nodes(ref)
-        redo = [node for node in nodes if node.state == "failed" or _was_skipped_for_others(node)]
-        yield from _begin_again(ref, record, redo, clock, owner)
-    return (yield from record_of(ref)).state
-
-
-def _was_skipped_for_others(node: Node) -> bool:
-    """Whether a dependency made it skip, not a decision of its own: then it gets another chance."""
-    return node.state == "skipped" and node.reason.startswith(UPSTREAM)
-
-
-def _begin_again(
-    ref: FlowRef, record: Record, redo: Iterable[Node], clock: Clock, owner: Owner | None
-) -> Op[None]:
-    """Reset the nodes behind the gate of the next round, then begin it.
-
-    A kill in between leaves an ended flow with nodes behind a closed gate: a repeat goes on from there.
-    """
-    number = record.number + 1
-    for part in parts(list(redo)):
-        # Another client has begun this round: nodes that it has started must not be reset.
-        if (yield from record_of(ref)).number >= number:
-            return
-        places = [(node.queue, node.job_id, number) for node in part]
-        now_ms = clock.now_ms()
-        yield from send_fenced(
-            (node_jobs.run_again(*place, now_ms), node_jobs.reset(*place)) for place in places
-        )
-    yield from ask(tables.forget_waiting(ref.home, ref.flow_id))
-    yield from ask(lists.expire_never(ref.home, ref.flow_id))
-    yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
+    number, name = record.number + 1, uuid4().hex
+    rows = {_row(name, node): "" for node in names} | {_row(name, ""): text}
+    for part in parts_of_size(rows.items()):
+        yield from ask(tables.write_noted(ref.home, ref.flow_id, part))
     if owner is not None:
         yield from owners.own_round(ref, owner, number, clock)
-    yield from ask(records.begin(ref.home, ref.flow_id, number, clock.now_ms()))
-    # Once more: the client that ended the last round may have delisted the flow in between.
-    yield from ask(lists.enlist(ref.home, ref.flow_id, clock.now_ms()))
-    yield from living(ref)
+    said = {"what": what, "nodes": name, "request": request, "goes_on": not record.end}
+    yield from ask(lists.expire_never(ref.home, ref.flow_id))
+    enlisting = lists.enlist(ref.home, ref.flow_id, clock.now_ms())
+    noting = records.note(ref.home, ref.flow_id, number, said)
+    # On both sides: the client that ended the last round may delist the flow in between.
+    calls: list[Call[Any]] = [enlisting, noting, enlisting]
+    _, is_first, _ = yield from ask_all(calls)
+    if not is_first:
+        yield from _forget(ref, list(rows))
+    return bool(is_first)
+
+
+def _row(note_name: str, node: str) -> str:
+    return f"{note_name}\n{node}"
+
+
+def begin(ref: FlowRef, record: Record, clock: Clock) -> Op[None]:
+    """Do what is noted for the next round, and begin it. Repeatable, also concurrently.
+
+    A node whose job was removed cannot run again: it stays failed.
+    """
+    number = record.number + 1
+    rows = yield from _noted(ref, record.note["nodes"])
+    names = {row.partition("\n")[2] for row in rows} - {""}
+    turn = _Turn(ref, number, record.note["request"], clock)
+    what = record.note["what"]
+    if what in GIVEN:
+        yield from turn.give(names, what, rows.get(_row(record.note["nodes"], ""), ""))
+    else:
+        yield from turn.run_again(names, what)
+    enlisting = lists.enlist(ref.home, ref.flow_id, clock.now_ms())
+    beginning = records.begin(ref.home, ref.flow_id, number, clock.now_ms())
+    calls: list[Call[Any]] = [lists.expire_never(ref.home, ref.flow_id), enlisting, beginning, enlisting]
+    _, _, is_first, _ = yield from ask_all(calls)
+    if is_first and record.end:
+        yield from ask(records.announce(ref.home, ref.flow_id, "retried"))
     yield from portable_submit.relist(ref)
-    yield from advance(ref, clock)
+    yield from _forget(ref, list(rows))
+
+
+def _noted(ref: FlowRef, name: str) -> Op[dict[str, str]]:
+    """The rows of a note."""
+    found: dict[str, str] = {}
+    cursor = "0"
+    while True:
+        cursor, page = yield from ask(tables.noted(ref.home, ref.flow_id, cursor))
+        found |= {row: text for row, text in page.items() if row.startswith(_row(name, ""))}
+        if cursor == "0":
+            return found
+
+
+def _forget(ref: FlowRef, rows: Sequence[str]) -> Op[None]:
+    yield from send_all(tables.forget_noted(ref.home, ref.flow_id, part) for part in parts(rows))
+
+
+class _Turn:
+    """The nodes of a flow on their way into a round that is noted and has not begun."""
+
+    def __init__(self, ref: FlowRef, number: int, request: str, clock: Clock) -> None:
+        self.ref, self.number, self.request, self.clock = ref, number, request, clock
+
+    def run_again(self, names: Collection[str], what: str) -> Op[None]:
+        """Put nodes behind the gate: these, or all that did not complete; with ``follow`` all that follow."""
+        nodes = yield from read_nodes(self.ref)
+        if what == "retry":
+            yield from self._reset([node for node in nodes if _is_to_retry(node)])
+            return
+        chosen = [node for node in nodes if node.name in names]
+        if what == "follow":
+            yield from self._reset(_followers(nodes, names))
+        else:
+            yield from self._hold_back(nodes, names)
+        yield from self._reset(chosen, self.request)
+
+    def _hold_back(self, nodes: Sequence[Node], names: Collection[str]) -> Op[None]:
+        """Put those that wait for one of these, and do not run again, behind the gate too."""
+        waiting = [node for node in nodes if node.state == "waiting-children" and node.name not in names]
+        yield from send_all(
+            gates.add_deps(node.queue, node.job_id, [gates.gate(node.queue, self.number)])
+            for node in waiting
+            if not set(node.after).isdisjoint(names)
+        )
+
+    def give(self, names: Collection[str], how: str, text: str) -> Op[None]:
+        """End nodes in this way; what follows one that had ended runs again."""
+        while True:
+            nodes = yield from read_nodes(self.ref)
+            left = [node for node in nodes if node.name in names and node.state and node.round < self.number]
+            if not left or (yield from self._has_begun()):
+                break
+            ended = {node.name for node in left if node.end}
+            yield from self._reset([node for node in _followers(nodes, ended) if node.name not in names])
+            yield from self._reset([node for node in left if node.end], self.request)
+            yield from self._reset([node for node in left if not node.end], self.request, if_open=True)
+        todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
+        for node in nodes:
+            if node.name in names and node.state == "waiting-children" and node.round == self.number:
+                place, now_ms = (node.queue, node.job_id), self.clock.now_ms()
+                plain: Sequence[Call[Any]] = [node_jobs.fail(*place, text, now_ms)]
+                if how != "failed":
+                    plain = (node_jobs.give if how == "completed" else node_jobs.skip)(*place, text, now_ms)
+                todo.append((node_jobs.end_node(*place, self.number, how, text, now_ms), plain))
+        yield from send_fenced(todo)
+
+    def _reset(self, nodes: Sequence[Node], request: str = "", *, if_open: bool = False) -> Op[None]:
+        """Put nodes behind the gate, unless they are or were there."""
+        for part in parts(nodes):
+            # Without our functions, nodes that another client has begun in this round must not be reset.
+            if (yield from self._has_begun()):
+                return
+            now_ms = self.clock.now_ms()
+            yield from ask(
+                tables.forget_waiting(self.ref.home, self.ref.flow_id, [node.name for node in part])
+            )
+            todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
+            for node in part:
+                place = (node.queue, node.job_id)
+                call = node_jobs.run_again(*place, self.number, now_ms, request=request, if_open=if_open)
+                plain: Sequence[Call[Any]] = ()
+                if node.state and node.round < self.number:
+                    plain = node_jobs.reset(*place, self.number, request)
+                if plain and not node.end:
+                    plain = [node_jobs.revoke(*place, now_ms), node_jobs.fail(*place, "", now_ms), *plain]
+                todo.append((call, plain))
+            yield from send_fenced(todo)
+
+    def _has_begun(self) -> Op[bool]:
+        return (yield from record_of(self.ref)).number >= self.number
+
+
+def _is_to_retry(node: Node) -> bool:
+    """Whether it did not complete, and not by a decision of its own."""
+    was_skipped_for_others = node.state == "skipped" and node.reason.startswith(UPSTREAM)
+    return node.state == "failed" or was_skipped_for_others
+
+
+def _followers(nodes: Sequence[Node], names: Collection[str]) -> list[Node]:
+    """The nodes that depend on these, directly or not, without these."""
+    affected, found = set(names), []
+    for node in nodes:  # dependencies come before dependents
+        if not affected.isdisjoint(node.after):
+            affected.add(node.name)
+            found.append(node)
+    return [node for node in found if node.name not in names]

@@ -55,7 +55,7 @@ def _check(ref: FlowRef, clock: Clock) -> Op[None]:
     """Do for one listed flow what its record asks for."""
     yield from ask(lists.requeue(ref.home, ref.flow_id, clock.now_ms()))
     record = yield from ask(records.record(ref.home, ref.flow_id))
-    if _is_running(record):
+    if _is_running(record) or (record.note and not record.is_expired):
         yield from advance(ref, clock)
     elif record.is_expired:  # another client, which found the tombstone, may have listed it late
         yield from ask(lists.expire_at(ref.home, ref.flow_id, clock.now_ms()))

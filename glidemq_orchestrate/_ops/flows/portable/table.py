@@ -67,7 +67,7 @@ def policy_text(node: CheckedNode) -> str:
 
 @dataclass(slots=True)
 class Node:
-    """A node as the table and its job have it. ``state`` is '' when the job was removed.
+    """A node as the table and its job have it: see ``node_jobs.JobNow``.
 
     ``is_unsure``: ``state`` is the end decided here, and another client may decide otherwise: the server
     takes the first.
@@ -84,6 +84,8 @@ class Node:
     result: str = "null"
     ended_ms: int = 0
     has_begun: bool = False
+    round: int = 0
+    is_stray: bool = False
     is_unsure: bool = False
 
     @property
@@ -126,7 +128,8 @@ def read_nodes(ref: FlowRef) -> Op[list[Node]]:
     for part in parts(nodes):
         jobs = yield from ask_all([node_jobs.job(node.queue, node.job_id) for node in part])
         for node, job in zip(part, jobs, strict=True):
-            node.state, node.reason, node.result, node.ended_ms, node.has_begun = job
+            node.state, node.reason, node.result, node.ended_ms = job[:4]
+            node.has_begun, node.round, node.is_stray = job[4:]
     return nodes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
@@ -71,27 +71,46 @@ def owner(queue: QueueKeys, job_id: str) -> Call[str]:
     return job_hash.get(queue, job_id, "opts", decode)
 
 
-JobNow = tuple[str, str, str, int, bool]
+class JobNow(NamedTuple):
+    """The job of a node as it is now.
+
+    Attributes:
+        state: '' = removed.
+        reason: Of its end.
+        result: As it is stored.
+        ended_ms: When it ended.
+        has_begun: A worker has begun it.
+        round: The round that began it again last.
+        is_stray: A Node worker has ended it that it was taken from, before another one began it.
+    """
+
+    state: str
+    reason: str
+    result: str
+    ended_ms: int
+    has_begun: bool
+    round: int
+    is_stray: bool
+
+
 _NOW: Final[tuple[JobField, ...]] = (
     "state", "failedReason", "returnvalue", "finishedOn", "processedOn", "gmo:skipped", "stalledCount",
-    "gmo:begun", "attemptsMade",
+    "gmo:begun", "attemptsMade", "gmo:round", "gmo:withdrawn",
 )  # fmt: skip
 
 
 def job(queue: QueueKeys, job_id: str) -> Call[JobNow]:
-    """State ('' = removed), reason of its end, stored result, when it ended (ms), whether it was begun."""
+    """The job of a node."""
 
     def decode(reply: Any) -> JobNow:
-        state, reason, result, ended, on, skipped, stalled, begun, attempts = (field or "" for field in reply)
+        state, reason, result, ended, on, skipped, stalled, begun, attempts, in_round, withdrawn = (
+            field or "" for field in reply
+        )
+        is_stray = bool(withdrawn and state in ("completed", "failed") and not on)
         if skipped:
             state, reason = "skipped", skipped
-        return (
-            state,
-            reason,
-            result or "null",
-            number(ended),
-            bool(on or stalled or begun or number(attempts)),
-        )
+        has_begun = bool(on or stalled or begun or number(attempts))
+        return JobNow(state, reason, result or "null", number(ended), has_begun, number(in_round), is_stray)
 
     return job_hash.get_some(queue, job_id, _NOW, decode)
 
@@ -102,6 +121,17 @@ def skip(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> list[Call[N
         "state": "completed", "returnvalue": "null", "finishedOn": now_ms, "gmo:skipped": reason
     }  # fmt: skip
     event = ("event", "completed", "jobId", job_id, "returnvalue", "null", "skipped", reason)
+    return [
+        job_hash.put(queue, job_id, ended),
+        command("ZADD", queue.key("completed"), now_ms, job_id, decode=replies.anything),
+        command("XADD", queue.key("events"), "MAXLEN", "~", 1000, "*", *event, decode=replies.anything),
+    ]
+
+
+def give(queue: QueueKeys, job_id: str, result: str, now_ms: int) -> list[Call[None]]:
+    """Calls that end a waiting job as completed, with a result that no worker made. Repeatable."""
+    ended: dict[JobField, Word] = {"state": "completed", "returnvalue": result, "finishedOn": now_ms}
+    event = ("event", "completed", "jobId", job_id, "returnvalue", result)
     return [
         job_hash.put(queue, job_id, ended),
         command("ZADD", queue.key("completed"), now_ms, job_id, decode=replies.anything),
@@ -148,17 +178,23 @@ def end_node(  # noqa: PLR0913, PLR0917  what a node is ended with
 ) -> Call[int]:
     """End a job, unless a later round has begun it again. Repeatable; a job that has ended stays as it is.
 
-    ``how``: ``failed`` or ``skipped`` ends one that waits for others, ``unstarted`` one that no worker has
-    begun, ``cancelled`` any that has not ended.
+    ``how``: ``failed``, ``skipped`` or ``completed`` (``reason`` is the result) ends one that waits for
+    others, ``unstarted`` one that no worker has begun, ``cancelled`` any that has not ended.
     """
     args = (now_ms, job_id, number, how, reason)
     return function("gmo_end_node", [queue.job(job_id)], args, replies.integer)
 
 
-def run_again(queue: QueueKeys, job_id: str, number: int, now_ms: int) -> Call[int]:
-    """Put a job that has ended behind the gate of a round, unless that was done already. Repeatable."""
+def run_again(  # noqa: PLR0913  which job, in which round, and for whom
+    queue: QueueKeys, job_id: str, number: int, now_ms: int, *, request: str = "", if_open: bool = False
+) -> Call[int]:
+    """Put a job behind the gate of a round, unless that was done already. Repeatable.
+
+    One that has not ended is taken from its worker, or from where it waits for one. ``if_open``: only such a
+    one. ``request`` is remembered in the job. Returns whether the job is in this round or a later one.
+    """
     keys = [queue.job(job_id), queue.deps(job_id), queue.key("completed"), queue.key("failed")]
-    args = (now_ms, job_id, number, gate(queue, number))
+    args = (now_ms, job_id, number, gate(queue, number), int(if_open), request)
     return function("gmo_run_again", keys, args, replies.integer)
 
 
@@ -173,12 +209,14 @@ def explain(queue: QueueKeys, job_id: str, reason: str) -> Call[None]:
     return job_hash.put(queue, job_id, {"failedReason": reason})
 
 
-def reset(queue: QueueKeys, job_id: str, number: int) -> list[Call[None]]:
-    """``run_again`` by plain calls, which are not safe when they arrive late."""
+def reset(queue: QueueKeys, job_id: str, number: int, request: str = "") -> list[Call[None]]:
+    """``run_again`` of an ended job by plain calls, which are not safe when they arrive late."""
     fresh: dict[JobField, Word] = {
         "gmo:round": number, "state": "waiting-children", "attemptsMade": "0", "failedReason": "",
         "finishedOn": "",
     }  # fmt: skip
+    if request:
+        fresh["gmo:requests"] = request
     return [
         add_deps(queue, job_id, [gate(queue, number)]),
         command("ZREM", queue.key("failed"), job_id, decode=replies.anything),

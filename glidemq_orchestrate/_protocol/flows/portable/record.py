@@ -7,6 +7,10 @@ first write counts; fields of an older round do not concern the current one. Aft
 another generation has begun, the next round is begun with -1 for 0, so that it can never run;
 ``expired_at`` says when the jobs were removed.
 
+``note:n`` says, before round *n* begins, which nodes it runs again or ends by hand: see ``rounds``. A round
+may be noted while the one before runs. Then it goes on with that: what was asked of the one before, and for
+whom it runs, holds for it too.
+
 A generation has a record of its own. In it ``after`` is the id of the one before, until that has ended, and
 ``how`` the way in which it came; ``superseded`` is the number of the next one.
 """
@@ -37,12 +41,13 @@ class Record:
     Attributes:
         fields: As they are stored; empty when there is no record.
         number: The round that began last; -1 before the first.
-        started_ms: When it began.
+        started_ms: When it began, or the first of the rounds that it goes on with.
         generation: How often an earlier version had restarted the flow in place by then.
         end: How it has ended: state, finished_at, counts and reason; empty while it runs.
         cancel: Why all open nodes are to end: how (the state) and reason; empty when they are not.
         is_dropped: The submission was aborted; its jobs are being removed.
         is_removed: No round will follow, as its jobs are being removed after its retention.
+        note: What the next round does with which nodes, when it is to begin; else empty.
     """
 
     fields: Mapping[str, str]
@@ -53,10 +58,19 @@ class Record:
     cancel: Mapping[str, Any] = field(default_factory=dict)
     is_dropped: bool = False
     is_removed: bool = False
+    note: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, fields: Mapping[str, str]) -> Record:
         """From the fields of the record."""
+        record = cls._of(fields)
+        following = record.number + 1
+        if not following or f"begin:{following}" in fields:
+            return record
+        return replace(record, note=json.loads(fields.get(f"note:{following}", "{}")))
+
+    @classmethod
+    def _of(cls, fields: Mapping[str, str]) -> Record:
         found = [int(name[6:]) for name in fields if name.startswith("begin:") and name[6:].isdigit()]
         rounds = [number for number in found if not fields[f"begin:{number}"].endswith(f" {_NEVER}")]
         is_removed = len(rounds) < len(found)
@@ -66,9 +80,12 @@ class Record:
         began = fields[f"begin:{number}"]
         if began.startswith(_DROP):
             return cls(fields, is_dropped=True)
-        started, _, generation = began.partition(" ")
-        end, cancel = (json.loads(fields.get(f"{kind}:{number}", "{}")) for kind in ("end", "cancel"))
-        return cls(fields, number, int(started), int(generation or 0), end, cancel, is_removed=is_removed)
+        generation, end = began.partition(" ")[2], json.loads(fields.get(f"end:{number}", "{}"))
+        lasting = _lasting(fields, number)
+        cancels = (json.loads(fields.get(f"cancel:{one}", "{}")) for one in lasting)
+        cancel: dict[str, Any] = next(filter(None, cancels), {})
+        started = _begun(fields, lasting[-1])
+        return cls(fields, number, started, int(generation or 0), end, cancel, is_removed=is_removed)
 
     @classmethod
     def _of_old(cls, fields: Mapping[str, str]) -> Record:
@@ -87,6 +104,15 @@ class Record:
             cancel = {"how": how, "reason": fields.get("reason", "")}
         started, generation = int(fields.get("started_at", 0)), int(fields.get("generation", 0))
         return cls(fields, number, started, generation, end, cancel)
+
+    @property
+    def lasting(self) -> list[int]:
+        """The round that began last, and those that it goes on with, latest first."""
+        return _lasting(self.fields, self.number)
+
+    def begun_ms(self, number: int) -> int:
+        """When a round began, as far as that is known, but not before ``started_ms``."""
+        return max(_begun(self.fields, number), self.started_ms)
 
     @property
     def is_expired(self) -> bool:
@@ -129,6 +155,17 @@ class Record:
         return fields | {name: str(value) for name, value in self.end.items()}
 
 
+def _lasting(fields: Mapping[str, str], number: int) -> list[int]:
+    found = [number]
+    while json.loads(fields.get(f"note:{found[-1]}", "{}")).get("goes_on"):
+        found.append(found[-1] - 1)
+    return found
+
+
+def _begun(fields: Mapping[str, str], number: int) -> int:
+    return int(fields.get(f"begin:{number}", "0").partition(" ")[0])
+
+
 def superseding(number: int | str) -> str:
     """Why a generation is cancelled in whose place another one begins."""
     return f"generation {number} began"
@@ -166,6 +203,11 @@ def write_once(home: QueueKeys, flow_id: str, name: str, value: str | int) -> Ca
 def erase(home: QueueKeys, flow_id: str, name: str) -> Call[None]:
     """Delete a field of the record."""
     return command("HDEL", home.flow(flow_id), name, decode=replies.anything)
+
+
+def note(home: QueueKeys, flow_id: str, number: int, text: Mapping[str, Any]) -> Call[bool]:
+    """Say what a round does that is to begin; the first one counts. Returns whether it is this one."""
+    return write_once(home, flow_id, f"note:{number}", json.dumps(text))
 
 
 def begin(home: QueueKeys, flow_id: str, number: int, now_ms: int) -> Call[bool]:
@@ -223,12 +265,12 @@ def drop_record(home: QueueKeys, flow_id: str) -> Call[None]:
     return command("UNLINK", home.flow(flow_id), decode=replies.anything)
 
 
-def announce_end(home: QueueKeys, flow_id: str, state: str) -> Call[None]:
-    """Emit the event that the flow has ended, which wakes those who wait for it.
+def announce(home: QueueKeys, flow_id: str, what: str) -> Call[None]:
+    """Emit an event of the flow: its end, which wakes those who wait for it, or ``retried``.
 
     With the id that its users know, and the number of a later generation, as ``generations.lua`` does.
     """
     public, number = read_generation(flow_id)
-    words: list[Word] = ["MAXLEN", "~", 1000, "*", "event", f"flow.{state}", "jobId", "", "flowId", public]
+    words: list[Word] = ["MAXLEN", "~", 1000, "*", "event", f"flow.{what}", "jobId", "", "flowId", public]
     words += ["generation", number] if number else []
     return command("XADD", home.key("events"), *words, decode=replies.anything)

@@ -1,8 +1,8 @@
-"""The tables of a portable flow: nodes, policies, and since when nodes have waited for a worker."""
+"""The tables of a portable flow: nodes, policies, waiting nodes, and the nodes that a round is noted for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glidemq_orchestrate._protocol import replies
@@ -42,12 +42,33 @@ def note_waiting(home: QueueKeys, flow_id: str, name: str, now_ms: int) -> list[
     ]
 
 
-def forget_waiting(home: QueueKeys, flow_id: str) -> Call[None]:
-    """Forget since when nodes have waited: they run again."""
-    return command("UNLINK", home.portable_waiting(flow_id), decode=replies.anything)
+def forget_waiting(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[None]:
+    """Forget since when these nodes have waited: they run again."""
+    return command("HDEL", home.portable_waiting(flow_id), *names, decode=replies.anything)
+
+
+def write_noted(home: QueueKeys, flow_id: str, rows: Mapping[str, str]) -> Call[None]:
+    """Store nodes, with the name of their note before their own."""
+    words = [word for pair in rows.items() for word in pair]
+    return command("HSET", home.portable_notes(flow_id), *words, decode=replies.anything)
+
+
+def noted(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
+    """A page of the nodes of all notes."""
+
+    def decode(reply: Any) -> tuple[str, dict[str, str]]:
+        return reply[0], replies.pairs(reply[1])
+
+    return command("HSCAN", home.portable_notes(flow_id), cursor, "COUNT", PAGE, decode=decode)
+
+
+def forget_noted(home: QueueKeys, flow_id: str, rows: Sequence[str]) -> Call[None]:
+    """Forget nodes of a note."""
+    return command("HDEL", home.portable_notes(flow_id), *rows, decode=replies.anything)
 
 
 def drop_tables(home: QueueKeys, flow_id: str) -> Call[None]:
     """Delete the tables of a flow."""
-    keys = (f"{home.flow(flow_id)}:nodes", home.portable_policies(flow_id), home.portable_waiting(flow_id))
+    keys = [f"{home.flow(flow_id)}:nodes", home.portable_policies(flow_id)]
+    keys += [home.portable_waiting(flow_id), home.portable_notes(flow_id)]
     return command("UNLINK", *keys, decode=replies.anything)

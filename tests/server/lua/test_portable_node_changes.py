@@ -1,0 +1,305 @@
+"""Nodes of portable flows run again or end by hand: whoever is killed or slow at any call, each once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from glidemq_orchestrate import FlowSpec, FlowState
+from glidemq_orchestrate._ops.flows import generations, node_changes
+from glidemq_orchestrate._ops.flows.node_changes import Chosen
+from glidemq_orchestrate._ops.flows.portable import advance, portable, reading, sweep
+from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate._protocol.flows.node_changes import Change, What
+from glidemq_orchestrate._protocol.flows.portable.record import Record
+from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
+from glidemq_orchestrate.keys import QueueKeys
+from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, node
+from tests.server.node_worker import NodeWorker
+
+HOME = QueueKeys("glide", "b")
+CLUSTER = pytest.mark.parametrize("slot_servers", ["cluster"], indirect=True)
+GIVEN = '"by hand"'
+
+
+def clear(slots: Slots) -> None:
+    for client in slots.clients:
+        client.flushall()
+
+
+def change(slots: Slots, what: What, *names: str, request: str = "r") -> Op[list[str]]:
+    return node_changes.change(slots.ref(), Chosen(names), Change(what, request, GIVEN), slots)
+
+
+def supervised(slots: Slots) -> list[str]:
+    """Workers and supervisors, and no client, do what is due; the nodes that ran."""
+    ran: list[str] = []
+    for _ in range(8):
+        slots.now += 1
+        slots.run(sweep.sweep(slots.ref().home, slots))
+        ran += [name for queue in QUEUES for name in run_queue(slots, queue)]
+    return ran
+
+
+def run_queue(slots: Slots, queue: str) -> list[str]:
+    worker = NodeWorker(slots.client(f"{{{queue}}}"), queue, slots.now)
+    return [job_id.partition("~")[2] for job_id in worker.run_all()]
+
+
+def states(slots: Slots) -> dict[str, str]:
+    return {one.name: str(one.state) for one in slots.run(reading.nodes(slots.ref()))[0]}
+
+
+def is_noted(slots: Slots) -> bool:
+    return bool(slots.client(HOME.base).hexists(HOME.flow("f"), "note:1"))
+
+
+def notes_left(slots: Slots) -> bool:
+    return HOME.portable_notes("f") in slots.stored()
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "again"),
+    [
+        ("follow", "a", ["a", "end", "m", "n"]),
+        ("alone", "m", ["m"]),
+        ("completed", "m", ["end"]),
+        ("skipped", "n", []),
+    ],
+)
+def test_what_a_caller_that_is_killed_has_noted_is_done(
+    slots: Slots, what: What, name: str, again: list[str]
+) -> None:
+    for cut in itertools.count(1):
+        clear(slots)
+        slots.submit()
+        slots.run_jobs()
+        _, sent = slots.run(change(slots, what, name), cut)
+        was_noted = is_noted(slots)
+        assert sorted(supervised(slots)) == (again if was_noted else []), cut
+        if not was_noted:
+            assert slots.status() == ("completed", 5, 0), cut
+        assert slots.run(change(slots, what, name))[0] == [name], cut
+        ran = supervised(slots)
+        assert sorted(ran) == ([] if was_noted else again), cut
+        assert states(slots)[name] == ("skipped" if what == "skipped" else "completed"), cut
+        assert slots.run(reading.status(slots.ref()))[0].state.is_terminal, cut
+        if what == "completed":
+            assert slots.run(reading.results(slots.ref()))[0][name] == "by hand", cut
+        assert HOME.key("gmo:portable") not in slots.stored(), cut
+        if sent < cut:
+            break
+    assert cut > 25
+    assert not notes_left(slots)
+
+
+@CLUSTER
+@pytest.mark.parametrize("second", ["follow", "completed"])
+def test_a_change_at_any_place_of_another(slots: Slots, second: What) -> None:
+    for place in itertools.count():
+        clear(slots)
+        slots.submit()
+        slots.run_jobs()
+        slow, is_over = slots.begun(change(slots, "follow", "a", request="slow"), place)
+        slots.run(change(slots, second, "side", request="quick"))
+        for _ in slow:
+            pass
+        ran = Counter(supervised(slots))
+        assert ran == Counter(["a", "m", "n", "end", *(["side"] if second == "follow" else [])]), place
+        assert slots.status() == ("completed", 5, 0), place
+        if is_over:
+            break
+    assert place > 25
+
+
+@CLUSTER
+def test_the_same_request_twice_at_any_place_is_one(slots: Slots) -> None:
+    for place in itertools.count():
+        clear(slots)
+        slots.submit()
+        slots.run_jobs()
+        slow, is_over = slots.begun(change(slots, "follow", "m"), place)
+        assert slots.run(change(slots, "follow", "m"))[0] == ["m"], place
+        ran = supervised(slots)
+        for _ in slow:
+            pass
+        assert sorted(ran + supervised(slots)) == ["end", "m"], place
+        assert slots.status() == ("completed", 5, 0), place
+        if is_over:
+            break
+
+
+@CLUSTER
+def test_a_slow_advance_releases_nothing_that_waits_for_what_runs_again(slots: Slots) -> None:
+    for place in itertools.count():
+        clear(slots)
+        slots.submit()
+        run_queue(slots, "b")  # a; m, n and side are in their streams
+        run_queue(slots, "c")
+        slow, is_over = slots.begun(advance.advance(slots.ref(), slots), place)
+        slots.run(change(slots, "follow", "a"))
+        for _ in slow:
+            pass
+        assert run_queue(slots, "c") == [], place
+        assert run_queue(slots, "q") == ["side"], place
+        assert sorted(supervised(slots)) == ["a", "end", "m", "n"], place
+        assert slots.status() == ("completed", 5, 0), place
+        if is_over:
+            break
+    assert place > 8
+
+
+@CLUSTER
+def test_what_waits_for_a_node_that_runs_again_alone_waits_for_it_anew(slots: Slots) -> None:
+    slots.submit(FlowSpec("n", [node("x"), node("y"), node("end", "x", "y"), node("far", queue="c")]))
+    worker = NodeWorker(slots.client("{b}"), "b", slots.now)
+    first, second = worker.take(), worker.take()
+    assert first is not None
+    assert second is not None
+    worker.complete(*first)
+    slots.run(change(slots, "alone", first[0].partition("~")[2]))
+    again = worker.take()
+    assert again is not None
+    assert again[0] == first[0]
+    worker.complete(*second)
+    assert (worker.take(), states(slots)["end"]) == (None, "waiting-children")
+    worker.complete(*again)
+    assert sorted(supervised(slots)) == ["end", "far"]
+    assert slots.status() == ("completed", 4, 0)
+
+
+@CLUSTER
+def test_a_cancel_at_any_place_of_a_change_and_a_change_at_any_place_of_a_cancel(slots: Slots) -> None:
+    for place, is_slow_cancel in itertools.product(range(60), (False, True)):
+        clear(slots)
+        slots.submit()
+        run_queue(slots, "b")
+        slots.advance()
+        both = [change(slots, "follow", "a"), portable.cancel(slots.ref(), "enough", slots)]
+        slow, _ = slots.begun(both[is_slow_cancel], place)
+        cancelled_at = is_noted(slots)
+        with suppress(FlowEnded, NodeNotEnded):
+            slots.run(both[not is_slow_cancel])
+        with suppress(FlowEnded, NodeNotEnded):
+            for _ in slow:
+                pass
+        ran = supervised(slots)
+        state = slots.run(reading.status(slots.ref()))[0].state
+        if is_slow_cancel or cancelled_at:
+            assert state is FlowState.CANCELLED or sorted(ran) == ["a", "end", "m", "n"], place
+        assert state.is_terminal, (place, is_slow_cancel)
+        assert "active" not in states(slots).values()
+        assert supervised(slots) == []
+
+
+@CLUSTER
+def test_a_cancel_that_was_meant_for_the_round_before_holds_for_the_next(slots: Slots) -> None:
+    slots.submit()
+    run_queue(slots, "b")
+    slots.advance()
+    slow, _ = slots.begun(portable.cancel(slots.ref(), "enough", slots), 1)  # it has read the record
+    slots.run(change(slots, "follow", "a"))
+    for _ in slow:
+        pass
+    assert slots.run(reading.status(slots.ref()))[0].reason == "enough"
+    assert (supervised(slots), slots.status()[0]) == ([], "cancelled")
+
+
+@CLUSTER
+def test_a_flow_that_is_removed_at_any_place_of_a_change_runs_again_or_is_gone(slots: Slots) -> None:
+    kept = replace(FLOW, retention=timedelta(0))
+    outcomes = set()
+    for place in itertools.count():
+        clear(slots)
+        slots.submit(kept)
+        slots.run_jobs()
+        slow, is_over = slots.begun(change(slots, "follow", "m"), place)
+        slots.run(sweep.sweep(HOME, slots))
+        try:
+            for _ in slow:
+                pass
+            outcomes.add("runs")
+            assert sorted(supervised(slots)) == ["end", "m"], place
+        except FlowExpired:
+            outcomes.add("gone")
+            assert supervised(slots) == [], place
+        slots.run(sweep.sweep(HOME, slots))
+        assert [key for key in slots.stored() if ":job:" in key] == [], place
+        if is_over:
+            break
+    assert outcomes == {"runs", "gone"}
+
+
+@CLUSTER
+def test_a_generation_that_begins_at_any_place_of_a_change_is_the_one(slots: Slots) -> None:
+    for place in itertools.count():
+        clear(slots)
+        slots.submit()
+        slots.run_jobs()
+        slow, is_over = slots.begun(change(slots, "follow", "a"), place)
+        ref, _ = slots.run(generations.restart(slots.ref(), "", slots))
+        with suppress(Exception):
+            for _ in slow:
+                pass
+        assert Counter(supervised(slots)) == Counter(["a", "m", "n", "end", "side"]), place
+        assert (slots.ref(), slots.status()) == (ref, ("completed", 5, 0)), place
+        if is_over:
+            break
+
+
+@CLUSTER
+def test_the_late_end_by_a_node_worker_that_a_node_was_taken_from_does_not_count(slots: Slots) -> None:
+    slots.submit()
+    run_queue(slots, "b")
+    slots.advance()
+    worker = NodeWorker(slots.client("{c}"), "c", slots.now)
+    taken = worker.take()
+    assert taken is not None
+    slots.run(change(slots, "follow", "a"))
+    worker.complete(*taken, '"stale"')
+    assert supervised(slots) == ["a", "side", "m", "n", "end"]
+    assert slots.run(reading.results(slots.ref()))[0]["m"] == "f~m"
+
+
+@CLUSTER
+def test_a_submission_that_another_generation_overtakes_joins_it(slots: Slots) -> None:
+    for place in itertools.count(9):
+        clear(slots)
+        slow, is_over = slots.begun(slots.submission(), place)
+        slots.submit()
+        restarted, _ = slots.run(generations.restart(slots.ref(), "", slots))
+        try:
+            while True:
+                next(slow)
+        except StopIteration as stop:
+            joined = stop.value
+        if not is_over:
+            assert joined.generation in (0, 1), place
+        assert slots.ref() == restarted, place
+        assert Counter(supervised(slots)) == Counter(["a", "m", "n", "end", "side"]), place
+        if is_over:
+            break
+    assert place > 20
+
+
+def test_what_was_asked_of_a_round_holds_for_one_that_goes_on_with_it() -> None:
+    going_on = json.dumps({"what": "follow", "nodes": "x", "request": "", "goes_on": True})
+    fields = {
+        "begin:0": "5 0",
+        "cancel:0": json.dumps({"how": "cancelled", "reason": "enough"}),
+        "note:1": going_on,
+    }
+
+    before, after = Record.read(fields), Record.read(fields | {"begin:1": "9 0"})
+    assert (before.number, before.note["what"]) == (0, "follow")
+    assert (after.number, after.lasting, after.note) == (1, [1, 0], {})
+    assert (after.cancel["reason"], after.started_ms, after.begun_ms(1)) == ("enough", 5, 9)
+    anew = fields | {"begin:1": "9 0", "note:1": going_on.replace("true", "false"), "end:0": "{}"}
+    assert (Record.read(anew).cancel, Record.read(anew).started_ms) == ({}, 9)
+    assert Record.read(fields | {"begin:1": "9 -1"}).note == {}
