@@ -14,7 +14,7 @@ REST: Final = re.compile(r"gmo:(todo|staging|portable|portable:expiring|letters)
 GROWTH: Final = re.compile(r"gmo:grow:(.*?)(:held|:edges|:meta)?\Z")
 OF_MANY: Final = re.compile(
     r"(group|groupq|budget|usage|tpm|job|log|jstream|deps|parents|signals|w|schedulers:lock|"
-    r"gmo:(flow|flows|owned|generations|grow|notified|portable:policies|portable:waiting)):.+\Z",
+    r"gmo:(flow|flows|owned|generations|grow|notified|portable:(policies|waiting|notes))):.+\Z",
     re.DOTALL,
 )
 ALONE: Final = {

@@ -266,7 +266,7 @@ def _rerun(found: Flow, flow: FlowPlan) -> str | None:
         return None
     except FlowNotFound:
         raise
-    except StateError:  # the portable path does not, nor does a node that has added nodes
+    except StateError:  # a node that has added nodes does not run again
         return "refused"
     return "rerun"
 
