@@ -140,7 +140,7 @@ completed by hand: waiting-children active failed > completed
 reset: completed failed > waiting-children
     gmo_advance_flow gmo_retry_flow gmo_run_again gmo_change_nodes gmo_settle_foreign
 taken back: waiting delayed prioritized group-waiting suspended active > waiting-children
-    gmo_change_nodes gmo_advance_flow gmo_settle_foreign
+    gmo_change_nodes gmo_advance_flow gmo_settle_foreign gmo_run_again
 removed: any > absent
     glidemq_removeJob glidemq_clean glidemq_drain glidemq_dedup glidemq_complete
     glidemq_completeAndFetchNext glidemq_fail gmo_remove_jobs gmo_finish_and_fetch gmo_discard_flow

@@ -122,7 +122,10 @@ def test_latency_counts_from_the_intended_arrival(tmp_path: Path) -> None:
 
 
 def test_jobs_of_a_killed_worker_run_again_and_end(tmp_path: Path) -> None:
-    report = quick("recovery", "--plot", str(tmp_path / "recovery.svg"))
+    for _ in range(3):
+        report = quick("recovery", "--plot", str(tmp_path / "recovery.svg"))
+        if report["runs"]["kill -9 of a worker"][0]["again"]:  # else all it had was accepted just before
+            break
     assert {name: len(found) for name, found in report["runs"].items()} == {
         "kill -9 of a worker": 1, "kill -9 of the server": 1,
     }  # fmt: skip

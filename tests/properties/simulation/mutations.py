@@ -116,7 +116,12 @@ _TAKEN_BACK = "L.end_nodes.withdraw(prefix, job_id, now)\n  L.grow.abandon"
 _IS_ENDED = "if not job or not job.state or ENDED[job.state] or"
 
 MUTATIONS: Final = (
-    Mutation("the outcome of a stale attempt is accepted", "staged", ((_OWNS, "if v[1] ~= 'active' then"),)),
+    Mutation(
+        "the outcome of a stale attempt is accepted",
+        "staged",
+        ((_OWNS, "if v[1] ~= 'active' then"),),
+        seed=25,
+    ),
     Mutation(
         "a node is released with its first dependency",
         "staged",
@@ -137,6 +142,7 @@ MUTATIONS: Final = (
         "a retry runs completed nodes again",
         "staged",
         ((_COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{_COUNTED}"),),
+        seed=36,
     ),
     Mutation(
         "nobody opens the gates of portable flows",
@@ -149,7 +155,12 @@ MUTATIONS: Final = (
         ((_IS_ENDING, "if new ~= 'staging' and record[2] then"),),
     ),
     Mutation("the jobs of a removed flow stay", "staged", ((_REMOVED, "  L.due"),)),
-    Mutation("a deadline is ignored", "staged", ((_DEADLINE, _DEADLINE.replace("'running'", "'staging'")),)),
+    Mutation(
+        "a deadline is ignored",
+        "staged",
+        ((_DEADLINE, _DEADLINE.replace("'running'", "'staging'")),),
+        seed=100,
+    ),
     Mutation(
         "a queue timeout leaves dependents waiting, and the supervisor looks at none",
         "staged",
@@ -160,7 +171,10 @@ MUTATIONS: Final = (
     ),
     Mutation("a queue timeout ends what has begun", "staged", ((_HAS_BEGUN, "then"),)),
     Mutation(
-        "the deadline of a portable flow is ignored", "portable", patched=((advance, "_stopped", _keep_time),)
+        "the deadline of a portable flow is ignored",
+        "portable",
+        patched=((advance, "_stopped", _keep_time),),
+        seed=41,
     ),
     Mutation("what follows a node does not run again with it", "staged", ((_FOLLOWS, "if false then"),)),
     Mutation("what runs again is not taken from its worker", "staged", ((_TAKEN_BACK, "L.grow.abandon"),)),
@@ -188,7 +202,7 @@ MUTATIONS: Final = (
         "a portable node that runs again is not taken from its worker",
         "portable",
         (("    take_back(prefix, job_id, job, now)\n  elseif", "  elseif"),),
-        seed=185,
+        seed=231,
     ),
-    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=60),
+    Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=405),
 )

@@ -77,9 +77,15 @@ class TestAVanishedTask:
         )
 
     def test_a_retry_repairs_it(
-        self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]
+        self,
+        flows: FlowProducer,
+        valkey: Valkey,
+        context: Contexts,
+        later: Callable[..., None],
+        eventually: Callable[..., Any],
     ) -> None:
         deferred(operator(load("wait"), lapse=60.0), context())
+        eventually(lambda: flows.get(FLOW_ID).node("extract").state == "completed")
         later(31, 62)
         assert flows.get(FLOW_ID).wait(timeout=LONG).status.state == "cancelled"
         valkey.gate.set()

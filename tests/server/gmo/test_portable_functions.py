@@ -108,7 +108,7 @@ class TestRunningAgain:
         assert (blocked.job("j")["state"], blocked.job("j")["gmo:round"]) == ("waiting-children", "1")
         assert "returnvalue" not in blocked.job("j")
         assert blocked.client.exists("glide:{etl}:completed") == 0
-        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5)) == 0
+        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5)) == 1
         blocked.call(gates.open_gate(ETL, "j", 1))
         assert blocked.job("j")["state"] == "waiting"
 
@@ -117,8 +117,19 @@ class TestRunningAgain:
         end(blocked, "failed")
         assert blocked.call(node_jobs.run_again(ETL, "j", 2, 5)) == 1
         assert unchanged(blocked, how, 1)
-        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5)) == 0
+        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 1, 5)) == 1
         assert end(blocked, how, 2) == 1
+
+    def test_one_that_runs_is_taken_from_its_worker(self, blocked: Bench) -> None:
+        blocked.call(gates.open_gate(ETL, "j", 0))
+        attempt = blocked.begin()
+        assert blocked.call(node_jobs.run_again(ETL, "j", 1, 5, request="r", if_open=True)) == 1
+        assert (blocked.job("j")["state"], blocked.job("j")["gmo:requests"]) == ("waiting-children", "r")
+        assert blocked.client.xlen("glide:{etl}:stream") == 0
+        assert blocked.stale(Outcome(attempt, Kind.DONE, "1"))
+        assert blocked.call(node_jobs.end_node(ETL, "j", 1, "completed", '"by hand"', 6)) == 1
+        assert blocked.job("j")["returnvalue"] == '"by hand"'
+        assert blocked.unchanged(node_jobs.run_again(ETL, "j", 2, 7, if_open=True)) == 0
 
     def test_a_missing_one_is_not_made(self, bench: Bench) -> None:
         assert bench.unchanged(node_jobs.run_again(ETL, "j", 1, 5)) == 0

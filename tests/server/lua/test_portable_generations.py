@@ -20,7 +20,7 @@ from glidemq_orchestrate._protocol.call import Batch, Call, Op, Request
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GenerationTaken, Superseded
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import QueueKeys, node_job_id
-from tests.server.lua.portable_slots import QUEUES, Slots, node
+from tests.server.lua.portable_slots import QUEUES, Slots, node, places
 from tests.server.node_worker import NodeWorker
 
 HOME = QueueKeys("glide", "b")
@@ -91,7 +91,7 @@ def of_others(slots: Slots) -> list[str]:
 
 @pytest.mark.parametrize("how", ["restart", "retry_failed"])
 def test_a_beginning_cut_anywhere_is_completed_by_a_repeat(slots: Slots, how: OnExisting) -> None:
-    for cut in itertools.count(1):
+    for cut in places(1):
         clear(slots)
         failed(slots)
         _, sent = slots.run(begin(slots, how=how), cut)
@@ -113,7 +113,7 @@ def test_a_beginning_cut_anywhere_is_completed_or_removed_by_supervisors(
     slots: Slots, how: OnExisting
 ) -> None:
     began: list[int] = []
-    for cut in itertools.count(1):
+    for cut in places(1):
         clear(slots)
         failed(slots)
         _, sent = slots.run(begin(slots, how=how), cut)
@@ -157,7 +157,7 @@ def test_two_who_begin_at_once_begin_one_after_the_other(
     slots: Slots, slow_how: OnExisting, how: OnExisting
 ) -> None:
     other = FlowSpec("n", [*MENDED.nodes[:2], replace(OLD.nodes[2], data="other")])
-    for place in itertools.count():
+    for place in places():
         clear(slots)
         failed(slots)
         slow, is_over = slots.begun(begin(slots, MENDED, slow_how, "one"), place)
@@ -177,7 +177,7 @@ def test_two_who_begin_at_once_begin_one_after_the_other(
 
 @CLUSTER
 def test_the_same_request_of_two_at_once_begins_one(slots: Slots) -> None:
-    for place in itertools.count():
+    for place in places():
         clear(slots)
         failed(slots)
         slow, is_over = slots.begun(begin(slots), place)
@@ -225,7 +225,7 @@ def finish(slow: Generator[None, None, Any]) -> FlowRef:
 @CLUSTER
 @pytest.mark.parametrize("late", [0, sweep.ABANDONED_MS + 1], ids=["now", "as if abandoned"])
 def test_a_sweep_at_any_place_of_a_beginning(slots: Slots, late: int) -> None:
-    for place in itertools.count():
+    for place in places():
         clear(slots)
         failed(slots)
         slow, is_over = slots.begun(begin(slots), place)
@@ -244,7 +244,7 @@ def test_a_sweep_at_any_place_of_a_beginning(slots: Slots, late: int) -> None:
 @CLUSTER
 def test_a_retry_at_any_place_of_a_beginning(slots: Slots) -> None:
     """The one before runs again, and is cancelled; or the retry comes too late."""
-    for place in itertools.count():
+    for place in places():
         clear(slots)
         failed(slots)
         old = slots.ref()
@@ -262,7 +262,7 @@ def test_a_retry_at_any_place_of_a_beginning(slots: Slots) -> None:
 
 @CLUSTER
 def test_a_beginning_at_any_place_of_a_retry(slots: Slots) -> None:
-    for place in itertools.count():
+    for place in places():
         clear(slots)
         failed(slots)
         old = slots.ref()
@@ -281,7 +281,7 @@ def test_a_beginning_at_any_place_of_a_retry(slots: Slots) -> None:
 @CLUSTER
 def test_a_submission_that_is_overtaken_runs_nothing(slots: Slots) -> None:
     """Another specification takes the place of a flow that is still being submitted."""
-    for place in itertools.count(9):
+    for place in places(9):
         clear(slots)
         slow, is_over = slots.begun(slots.submission(OLD), place)
         ref, _ = slots.run(begin(slots))
@@ -312,7 +312,7 @@ def assert_kept(slots: Slots) -> None:
 def test_the_removal_of_a_flow_at_any_place_of_a_beginning(slots: Slots) -> None:
     """A tombstone ends with its claim, except where the flow runs again."""
     mended = FlowSpec("n", MENDED.nodes)
-    for place in itertools.count():
+    for place in places():
         clear(slots)
         slots.submit(KEPT)
         slots.run_jobs()
@@ -330,7 +330,7 @@ def test_the_removal_of_a_flow_at_any_place_of_a_beginning(slots: Slots) -> None
 @CLUSTER
 def test_a_beginning_at_any_place_of_the_removal(slots: Slots) -> None:
     mended = FlowSpec("n", MENDED.nodes)
-    for place in itertools.count():
+    for place in places():
         clear(slots)
         slots.submit(KEPT)
         slots.run_jobs()
