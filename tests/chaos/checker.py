@@ -12,7 +12,7 @@ from glidemq_orchestrate.testing.chaos.ledger import Entry
 from tests.chaos.book import Book
 from tests.chaos.in_process import value_of
 from tests.chaos.model import Allowed, ends, fails
-from tests.chaos.plan import FlowPlan, Plan, Step
+from tests.chaos.plan import BY_TWO, MENDED, FlowPlan, Plan, Step
 
 
 class Excuses(TypedDict):
@@ -26,15 +26,20 @@ EARLY: Final = {Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS}
 """Rules that do not wait for every dependency."""
 
 
-def is_again_in_place(planned: FlowPlan, found: Mapping[str, NodeStatus]) -> bool:
-    """Whether the jobs of a flow that is restarted run again, as on the portable path."""
-    return planned.action == "restart" and not any("@" in node.job_id for node in found.values())
-
-
 def generation_of(job_id: str) -> tuple[str, str]:
     """The flow and the node of a job of any generation."""
     stored, _, node = job_id.partition("~")
     return stored.partition("@")[0], node
+
+
+def kept(old: FlowPlan, new: FlowPlan) -> set[str]:
+    """The steps that may keep their results when a flow is mended."""
+    before, names = {step.name: step for step in old.steps}, set[str]()
+    for step in new.steps:
+        is_same = step.name in before and step.has_result_of(before[step.name]) and not step.grows
+        if is_same and all(name in names for name in step.after):
+            names.add(step.name)
+    return names
 
 
 class Checker:
@@ -107,22 +112,27 @@ class Checker:
             yield f"has not ended: {status.state}, open: {open_ones}"
             return
         found = {node.name: node for node in nodes}
+        before, is_mended = planned, MENDED in found
+        if is_mended:
+            planned = planned.after_mending()
         states = {name: str(node.state) for name, node in found.items()}
         counts = Counter(states.values())
         if (status.completed, status.failed, status.skipped, status.total) != (
             counts["completed"], counts["failed"], counts["skipped"], len(nodes)
         ):  # fmt: skip
             yield f"counts do not add up: {status} for {counts}"
-        yield from self._states(planned, str(status.state), states, self._excuses(planned, found))
+        yield from self._states(
+            planned, str(status.state), states, self._excuses(planned, found), before if is_mended else None
+        )
         waited = self._book.waited.get(planned.flow_id)
         if planned.action == "none" and waited not in (None, str(status.state)):
             yield from self._lost("ends of flows", f"ended as {waited}, and is {status.state} now")
         for name, node in found.items():
             yield from (f"{name}: {problem}" for problem in self._node(planned, node, found, results))
-            if not is_again_in_place(planned, found) and (result := results.get(name)):
+            if result := results.get(name):
                 yield from self._superseded(node.queue, node.job_id, result["run"])
-        if planned.action == "restart":
-            yield from self._of_older_generations(planned, found)
+        if planned.action in BY_TWO:
+            yield from self._generations(before, status.generation, found)
 
     def _excuses(self, planned: FlowPlan, found: Mapping[str, NodeStatus]) -> Excuses:
         """The nodes that may end otherwise than planned."""
@@ -138,7 +148,12 @@ class Checker:
         }
 
     def _states(
-        self, planned: FlowPlan, state: str, states: Mapping[str, str], excuses: Excuses
+        self,
+        planned: FlowPlan,
+        state: str,
+        states: Mapping[str, str],
+        excuses: Excuses,
+        unmended: FlowPlan | None,
     ) -> Iterator[str]:
         expected, present = self._present(planned, states), set(states)
         if missing := expected - present:
@@ -151,7 +166,7 @@ class Checker:
         steps = {name: step for name, step in planned.all_steps.items() if name in present}
         bad = {
             name: f"{name} is {states[name]}, allowed: {sorted(allowed)}"
-            for name, allowed in self._allowed(planned, steps, state, excuses).items()
+            for name, allowed in self._allowed(planned, steps, state, excuses, unmended).items()
             if states[name] not in allowed
         }
         before = ends(steps.values(), **excuses)
@@ -176,8 +191,19 @@ class Checker:
             names |= {step.name for step in planned.added}
         return names
 
-    def _allowed(self, planned: FlowPlan, steps: Mapping[str, Step], state: str, excuses: Excuses) -> Allowed:
-        allowed = ends(steps.values(), **excuses)
+    def _allowed(
+        self,
+        planned: FlowPlan,
+        steps: Mapping[str, Step],
+        state: str,
+        excuses: Excuses,
+        unmended: FlowPlan | None,
+    ) -> Allowed:
+        before = None
+        if unmended is not None:
+            old, same = ends(unmended.steps), kept(unmended, planned)
+            before = {name: old[name] | {"skipped"} for name in same}  # that it was kept is not certain
+        allowed = ends(steps.values(), before=before, **excuses)
         if planned.action == "retry" and planned.flow_id in self._book.steered:
             may_fail = any("failed" in allowed[name] and steps[name].on_failure != "ignore" for name in steps)
             must_fail = any(
@@ -195,9 +221,7 @@ class Checker:
     def _node(
         self, planned: FlowPlan, node: NodeStatus, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
     ) -> Iterator[str]:
-        is_in_place = is_again_in_place(planned, found)
-        may_run_twice = is_in_place or planned.action == "rerun"
-        yield from self._accepted((node.queue, node.job_id), runs=1 + may_run_twice)
+        yield from self._accepted((node.queue, node.job_id), runs=1 + (planned.action == "rerun"))
         if node.state is not JobState.COMPLETED:
             return
         result = results.get(node.name)
@@ -209,14 +233,45 @@ class Checker:
         value = value_of(node.name, {name: self._book.ends.get(run) for name, run in given.items()})
         if result["value"] != value:
             yield "has a wrong result"
-        if not is_in_place or result["run"] not in self._book.unfenced.runs:
-            yield from self._given(planned, node, found, results, begin)
+        yield from self._given(planned, node, found, results, begin)
 
     def _accepted(self, place: tuple[str, str], *, runs: int = 1) -> Iterator[str]:
         """The end of a job is accepted once in each of its runs, and once more each time that all is lost."""
         times, allowed = self._book.accepted[place], runs + len(self._book.emptied)
         if times > allowed and place not in self._book.unfenced:
             yield from self._lost("results", f"accepted {times} times", times - allowed)
+
+    def _generations(self, planned: FlowPlan, number: int, found: Mapping[str, NodeStatus]) -> Iterator[str]:
+        """A generation begins once, whoever asks for it how often, and has what may be carried over."""
+        steered = planned.flow_id in self._book.steered and not self._book.emptied
+        is_changed = MENDED in found or not planned.mended
+        if number > 1:
+            yield f"has generation {number}, and one was asked for"
+        elif steered and (number == 0 or not is_changed):
+            yield from self._lost("generations", f"generation 1 was begun, and {number} is there")
+        if number and MENDED in found:
+            yield from self._carried(planned, planned.after_mending(), found)
+        yield from self._of_older_generations(planned, found)
+
+    def _carried(self, old: FlowPlan, new: FlowPlan, found: Mapping[str, NodeStatus]) -> Iterator[str]:
+        """A result is carried over where nothing that shapes it has changed; then it has to be."""
+        carried: set[str] = set()
+        same = kept(old, new)
+        for step in (step for step in new.steps if step.name in found):
+            node = found[step.name]
+            is_same = step.name in same and all(name in carried for name in step.after)
+            place = (step.queue, f"{old.flow_id}~{step.name}")
+            if node.job_id == place[1]:
+                carried.add(step.name)
+                if not is_same:
+                    yield f"{step.name} shows the result of generation 0, and does not do the same"
+            elif is_same and old.waits and self._was_accepted(place):
+                yield from self._lost("results", f"{step.name} had completed, and ran again")
+
+    def _was_accepted(self, place: tuple[str, str]) -> bool:
+        """Whether a result was accepted for good."""
+        is_certain = not self._book.emptied and place not in self._book.unfenced
+        return is_certain and self._book.accepted[place] > 0
 
     def _of_older_generations(self, planned: FlowPlan, found: Mapping[str, NodeStatus]) -> Iterator[str]:
         """The same for the jobs that the flow no longer has, as it was restarted."""

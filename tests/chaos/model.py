@@ -27,7 +27,8 @@ def ends(
 
     Args:
         steps: Dependencies before dependents.
-        before: The ends before a retry: what has completed keeps its result, the rest runs again, cured.
+        before: The ends before a retry, of nodes that may keep their results: what has completed keeps it,
+            the rest runs again, cured.
         struck: Nodes that may have used up their attempts because their processes were killed.
         unfenced: Further ends of nodes that Node workers have ended when they were not theirs.
     """
@@ -39,8 +40,8 @@ def ends(
         if step.name in struck and "run" in again:
             found |= {"failed"}
         found |= (unfenced or {}).get(step.name, frozenset())
-        if before is not None and "completed" in before[step.name]:
-            found = frozenset({"completed"}) if before[step.name] == {"completed"} else found | {"completed"}
+        if before is not None and "completed" in (was := before.get(step.name, frozenset())):
+            found = frozenset({"completed"}) if was == {"completed"} else found | {"completed"}
         allowed[step.name] = found
     return allowed
 

@@ -12,10 +12,18 @@ from glidemq_orchestrate import Backoff, FlowNode, FlowSpec, JobOptions, OnFailu
 from glidemq_orchestrate.flows.rules import Dependency
 
 KEYS: Final = ("red", "green", "blue")
-ACTIONS: Final = ("none",) * 6 + ("retry", "retry", "cancel", "restart", "extend", "rerun", "orphan")
+ACTIONS: Final = (
+    *("none",) * 6, "retry", "retry", "cancel", "restart", "mend", "mend", "extend", "rerun", "orphan"
+)  # fmt: skip
+BY_TWO: Final = ("restart", "mend")
+"""What two processes do to the same flow."""
+WAITS_BELOW_MS: Final = 300
+"""A flow with a shorter delay is run again when it has ended, any other after the delay."""
 LONG_MS: Final = 3_000
 """Longer than a lease."""
 ORPHANED: Final = 6
+MENDED: Final = "mended"
+"""The node that every flow has only after it was mended."""
 
 SHAPES: Final = ("fan-out", "fan-in", "diamonds", "layers", "chain", "rules", "random", "growing")
 HANDLERS: Final = ("async",) * 16 + ("thread",) * 4 + ("process",)
@@ -32,6 +40,7 @@ class Step:
         handler: Where it runs: on the loop, in a thread or in a process.
         spare: How many attempts it has beyond; a killed process costs one.
         grows: Steps that its handler adds to the flow.
+        edition: How often it was changed.
     """
 
     name: str
@@ -48,6 +57,7 @@ class Step:
     ordering: str | None = None
     priority: int = 0
     grows: tuple[Step, ...] = ()
+    edition: int = 0
 
     @property
     def attempts(self) -> int:
@@ -60,11 +70,9 @@ class Step:
             name if policy is None else Dependency(name, on_failure=policy)
             for name, policy in zip(self.after, self.policies or (None,) * len(self.after), strict=True)
         ]
-        data: dict[str, Any] = {
-            "flow": flow_id, "node": self.name, "ends": self.ends, "fails": self.fails, "ms": self.ms,
-        }  # fmt: skip
         return FlowNode(
-            self.name, self.queue, self.handler, data, after, rule=self.rule, on_failure=self.on_failure,
+            self.name, self.queue, self.handler, self._data(flow_id), after, rule=self.rule,
+            on_failure=self.on_failure,
             options=JobOptions(
                 attempts=self.attempts,
                 backoff=Backoff("fixed", timedelta(milliseconds=50)) if self.attempts > 1 else None,
@@ -72,6 +80,21 @@ class Step:
                 priority=self.priority,
             ),
         )  # fmt: skip
+
+    def has_result_of(self, other: Step) -> bool:
+        """Whether what shapes the results of the two is equal."""
+        return self._shape() == other._shape()
+
+    def _shape(self) -> tuple[object, ...]:
+        policies = self.policies or (None,) * len(self.after)
+        after = sorted((name, policy or "") for name, policy in zip(self.after, policies, strict=True))
+        return self.queue, self.handler, self._data(""), after, self.rule
+
+    def _data(self, flow_id: str) -> dict[str, Any]:
+        return {
+            "flow": flow_id, "node": self.name, "ends": self.ends, "fails": self.fails, "ms": self.ms,
+            "edition": self.edition,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,11 +118,14 @@ class FlowPlan:
     """A flow and what is done to it from outside.
 
     Attributes:
-        action: ``none``; ``cancel`` it at some moment; ``retry`` what failed, or ``restart`` all of it, once
-            it has ended; ``rerun`` a node with all that follow it, when that has ended; ``extend`` it by
-            nodes at some moment; ``orphan``: its owner has vanished as soon as it is submitted.
+        action: ``none``; ``cancel`` it at some moment; ``retry`` what failed once it has ended; ``restart``
+            all of it, or ``mend`` it and retry it, once it has ended or while it runs; ``rerun`` a node with
+            all that follow it, when that has ended; ``extend`` it by nodes at some moment; ``orphan``: its
+            owner has vanished as soon as it is submitted.
         delay_ms: How long after the submission.
         added: What ``extend`` adds.
+        mended: What it consists of when it was mended: steps that fail do so no more, some are changed, one
+            is new and one may be gone.
     """
 
     flow_id: str
@@ -108,6 +134,7 @@ class FlowPlan:
     delay_ms: int = 0
     added: tuple[Step, ...] = ()
     fail_fast: bool = False
+    mended: tuple[Step, ...] = ()
 
     def owner(self, waiter: int) -> Owner:
         """For whom it runs: whoever waits for it, or somebody who has vanished."""
@@ -121,15 +148,24 @@ class FlowPlan:
         return FlowSpec("chaos", nodes, fail_fast=self.fail_fast)
 
     @property
+    def waits(self) -> bool:
+        """Whether it has to end before it is restarted or mended."""
+        return self.delay_ms < WAITS_BELOW_MS
+
+    def after_mending(self) -> FlowPlan:
+        """The flow as it is submitted when it is mended."""
+        return replace(self, steps=self.mended)
+
+    @property
     def again(self) -> str:
         """The node that ``rerun`` runs again."""
         return self.steps[len(self.steps) // 3].name
 
     @property
     def all_steps(self) -> dict[str, Step]:
-        """By name, also those that are added while it runs."""
+        """By name, also those that are added while it runs or when it is mended."""
         grown = [more for step in self.steps for more in step.grows]
-        return {step.name: step for step in (*self.steps, *grown, *self.added)}
+        return {step.name: step for step in (*self.mended, *self.steps, *grown, *self.added)}
 
 
 @dataclass(frozen=True)
@@ -237,7 +273,9 @@ def _flow(
     if not may_grow and len({step.queue for step in steps}) > 1:  # the portable path refuses ordering keys
         steps = [replace(step, ordering=None) for step in steps]
     fail_fast = shape == "layers" and chance.random() < 0.2
-    return FlowPlan(flow_id, tuple(steps), action, chance.choice((0, 5, 50, 300, 1_000)), added, fail_fast)
+    mended = _mended(chance, queues, steps) if action == "mend" else ()
+    delay_ms = chance.choice((0, 5, 50, 300, 1_000))
+    return FlowPlan(flow_id, tuple(steps), action, delay_ms, added, fail_fast, mended)
 
 
 def _giant(chance: random.Random, flow_id: str, queues: tuple[str, ...], width: int) -> FlowPlan:
@@ -273,6 +311,21 @@ def _step(
         "on_failure": chance.choices(list(OnFailure), (85, 5, 5, 5))[0],
     }
     return Step(name, chance.choice(queues), after, **{**given, **fixed})
+
+
+def _mended(chance: random.Random, queues: tuple[str, ...], steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps after somebody has looked at those that fail."""
+    followed = {name for step in steps for name in step.after}
+    leaves = [step.name for step in steps if step.name not in followed]
+    gone = chance.choice(leaves) if len(steps) > 1 and chance.random() < 0.3 else None
+    mended = []
+    for step in steps:
+        if step.ends == "fail" or chance.random() < 0.1:
+            mended.append(replace(step, ends="complete" if step.ends == "fail" else step.ends, edition=1))
+        elif step.name != gone:
+            mended.append(replace(step, spare=step.spare + chance.choice((0, 0, 1))))
+    after = tuple(chance.sample([step.name for step in mended], min(len(mended), chance.randint(0, 3))))
+    return (*mended, replace(_step(chance, queues, MENDED, after), ordering=None))
 
 
 def _curable(chance: random.Random, step: Step) -> Step:

@@ -25,12 +25,14 @@ from glidemq_orchestrate import (
     JobOptions,
     JobTemplate,
     Ordering,
+    Owner,
     Queue,
     Schedule,
     Schedulers,
     Worker,
 )
 from glidemq_orchestrate.errors import (
+    FlowConflict,
     FlowEnded,
     FlowIncomplete,
     FlowNotFound,
@@ -48,7 +50,7 @@ from tests.chaos.handlers import Recorder, Steps
 from tests.chaos.in_process import FOLDER, cures_of, ledger_of
 from tests.chaos.mutations import BY_NAME as DEFECTS
 from tests.chaos.node_worker import node_worker
-from tests.chaos.plan import FlowPlan, Plan, plan
+from tests.chaos.plan import BY_TWO, FlowPlan, Plan, plan
 from tests.chaos.versions import NEWER, OLDER, playing
 
 T = TypeVar("T")
@@ -160,7 +162,8 @@ def submitter(world: World, ledger: Ledger, number: int) -> None:
         for index, flow in _share(world, number):
             if flow.flow_id not in done:
                 ledger.write("submitting", flow=flow.flow_id)
-                again(partial(flows.submit, flow.spec(), flow_id=flow.flow_id, owner=flow.owner(number)))
+                with contextlib.suppress(*((FlowConflict,) if flow.mended else ())):  # it was mended before
+                    again(partial(flows.submit, flow.spec(), flow_id=flow.flow_id, owner=flow.owner(number)))
                 ledger.write("submitted", flow=flow.flow_id)
                 time.sleep(pause * random.Random(flow.flow_id).uniform(0, 1.6))
             for job in world.plan.plain[index * 3 : index * 3 + 3]:
@@ -189,15 +192,20 @@ def waiter(world: World, ledger: Ledger, number: int) -> None:
 
 
 def steerer(world: World, ledger: Ledger, number: int) -> None:
-    """Cancel, retry, restart and extend flows, and run single nodes again."""
+    """Cancel, retry, restart, mend and extend flows, and run single nodes again.
+
+    Two restart or mend the same flow, with the same request.
+    """
     done, forgotten = _done(world, "steered"), Forgotten(world.ledger)
-    left = [flow for _, flow in _share(world, number) if flow.action != "none" and flow.flow_id not in done]
+    mine = [flow for _, flow in _share(world, number) if flow.action != "none"]
+    others = [flow for _, flow in _share(world, (number + 1) % world.parts) if flow.action in BY_TWO]
+    left = [flow for flow in (*mine, *others) if flow.flow_id not in done]
     with FlowProducer(world.url_for(number)) as flows:
         while left := [flow for flow in left if flow.flow_id not in forgotten.flows()]:
             for flow in left[:]:
                 # Superseded: a process that was killed had restarted it.
                 with contextlib.suppress(FlowNotFound, TransportError, Superseded):
-                    if (state := _steer(world, flows.get(flow.flow_id), flow)) is not None:
+                    if (state := _steer(world, flows, flow, flow.owner(number))) is not None:
                         ledger.write("steered", flow=flow.flow_id, action=flow.action, state=state)
                         left.remove(flow)
             time.sleep(0.1)
@@ -234,20 +242,27 @@ def again(act: Callable[[], T]) -> T:
             time.sleep(0.05)
 
 
-def _steer(world: World, found: Flow, flow: FlowPlan) -> str | None:
+def _steer(world: World, flows: FlowProducer, flow: FlowPlan, owner: Owner) -> str | None:
     """Act on a flow; the state that the call returned, or None when it is not time yet."""
+    found = flows.get(flow.flow_id)
     if flow.action in ("cancel", "extend"):
         time.sleep(flow.delay_ms / 1000)
         return found.cancel("by the plan") if flow.action == "cancel" else _extend(found, flow)
     if flow.action == "rerun":
         return _rerun(found, flow)
-    status = found.status()
-    if flow.action == "restart" and status.generation:
-        return "restarted before"
-    if not status.state.is_terminal:
+    is_early = flow.action in BY_TWO and not flow.waits
+    if not is_early and not found.status().state.is_terminal:
         return None
+    if is_early:
+        time.sleep(flow.delay_ms / 1000)
+    if flow.action == "mend":
+        mended = flow.after_mending().spec()
+        again = flows.submit(
+            mended, flow_id=flow.flow_id, on_existing="retry_failed", request="the plan", owner=owner
+        )
+        return f"generation {again.generation}"
     if flow.action == "restart":
-        return found.restart()
+        return found.restart(request="the plan")
     (world.cures / flow.flow_id).touch()
     return found.retry_failed()
 

@@ -18,7 +18,7 @@ from tests.chaos.checker import Checker
 from tests.chaos.children import Children
 from tests.chaos.leftovers import leftovers
 from tests.chaos.model import ends
-from tests.chaos.plan import Plain, Plan, Step
+from tests.chaos.plan import MENDED, FlowPlan, Plain, Plan, Step
 from tests.chaos.round import Round
 from tests.chaos.size import Size
 from tests.chaos.unfenced import RETURNED, Unfenced
@@ -67,7 +67,10 @@ def doubled(entries: Entries) -> None:
 
 
 def accepted_twice(entries: Entries) -> None:
-    entries += [entry for entry in of_kind(entries, "completed") if entry["flow"]][:1] * 2
+    steered = {entry["flow"] for entry in of_kind(entries, "steered")}
+    entries += [one for one in of_kind(entries, "completed") if one["flow"] and one["flow"] not in steered][
+        :1
+    ] * 2
 
 
 def plain_accepted_twice(entries: Entries) -> None:
@@ -131,7 +134,6 @@ def test_what_a_node_worker_has_reported_too_late_may_be_the_end_of_a_job() -> N
     unfenced = Unfenced(begins, late)
     assert unfenced.ends(("etl", "j")) == {"failed"}
     assert list(unfenced.items()) == [(("etl", "j"), 4)]
-    assert unfenced.runs == {"1", "2"}
     step = Step("n", "etl")
     assert ends([step]) == {"n": {"completed"}}
     assert ends([step], unfenced={"n": unfenced.ends(("etl", "j"))}) == {"n": {"completed", "failed"}}
@@ -165,6 +167,44 @@ def test_a_ledger_that_shows_a_broken_promise(
     entries = [dict(entry) for entry in played.entries]
     change(entries)
     assert any(said in problem for problem in problems(played, entries))
+
+
+def mended_ones(played: Round) -> list[FlowPlan]:
+    return [flow for flow in played.world.plan.flows if flow.mended]
+
+
+def test_a_result_that_is_carried_over_though_its_node_has_changed(played: Round) -> None:
+    plan = played.world.plan
+
+    def seen(flow: FlowPlan) -> list[str]:
+        changed = tuple(replace(step, edition=7) for step in flow.mended)
+        other = replace(plan, flows=(replace(flow, mended=changed),), by_id={})
+        return [
+            problem for problem in problems(played, played.entries, other) if "does not do the" in problem
+        ]
+
+    assert any(map(seen, mended_ones(played)))
+
+
+def test_a_node_that_runs_again_though_its_result_should_be_carried_over(played: Round) -> None:
+    plan = played.world.plan
+
+    def seen(flow: FlowPlan) -> list[str]:
+        same = tuple(replace(step, edition=0) for step in flow.mended)
+        was = tuple(step for step in same if step.name != MENDED)
+        other = replace(plan, flows=(replace(flow, steps=was, mended=same),), by_id={})
+        return [problem for problem in problems(played, played.entries, other) if "and ran again" in problem]
+
+    assert any(map(seen, mended_ones(played)))
+
+
+def test_a_generation_that_is_lost(played: Round) -> None:
+    flow = next(flow for flow in played.world.plan.flows if flow.action == "none")
+    plan = replace(played.world.plan, flows=(replace(flow, action="restart"),), by_id={})
+    steered = Entry(kind="steered", flow=flow.flow_id, state="running", at=0)
+    assert any(
+        "generation 1 was begun" in problem for problem in problems(played, [*played.entries, steered], plan)
+    )
 
 
 def test_a_flow_or_a_job_that_is_lost(played: Round) -> None:

@@ -15,9 +15,6 @@ Of an unfenced job, and of no other, may not be promised
 - that its ordering key holds: what ends twice frees two places (S9). So that is not promised of the jobs of
   the key that begin after it.
 
-In a flow that was restarted in place, on the portable path, the result in such a report may be of an older
-generation, which Node workers do not know: it need not follow from the results of this one.
-
 Everything else must hold, also of these: the flow ends, its counts agree with its nodes, nothing stays
 active, and no place is taken.
 """
@@ -46,13 +43,11 @@ class Unfenced:
 
     def __init__(self, begins: Iterable[Entry], reports: Sequence[Entry]) -> None:
         replies = {entry["run"]: entry for entry in reports if entry["kind"] == "reported"}
-        self.runs: set[str] = set()
         self._since: dict[Job, int] = {}
         self._ends: dict[Job, set[str]] = defaultdict(set)
         for entry in reports:
             if entry["kind"] == "reporting" and replies.get(entry["run"], {"late": True})["late"]:
                 self._note(entry)
-                self.runs.add(entry["run"])
                 if entry["error"] != RETURNED:
                     self._ends[_job(entry)].add("failed" if entry["error"] else "completed")
         for entry in begins:

@@ -27,6 +27,7 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     ConnectionFailed,
     FlowConflict,
+    FlowNotFound,
     GlideMQError,
     OutcomeUnknown,
     Superseded,
@@ -160,10 +161,10 @@ def _submit(  # noqa: PLR0913, PLR0917  as submit
     try:
         found = yield from claim.take(home, flow_id)
         place = Place(ref_of(home, found), found) if found else None
-    except FlowConflict:
-        if on_existing == "attach":
-            raise (yield from _conflict(prefix, flow_id, flow)) from None
-        place = yield from find_place(prefix, flow_id)
+    except FlowConflict as exc:  # it has another home
+        place = yield from _found(prefix, flow_id, exc)
+    if place:  # it keeps its home, whichever queue has most of the nodes now
+        home = place.ref.home
     if place and (on_existing == "restart" or place.found.digest != flow.digest):
         if on_existing == "attach" or not _may_begin(place.ref, flow, reach):
             raise (yield from _conflict(prefix, flow_id, flow))
@@ -181,6 +182,14 @@ def _submit(  # noqa: PLR0913, PLR0917  as submit
             raise exc from broken
         raise
     return ref
+
+
+def _found(prefix: str, flow_id: str, otherwise: FlowConflict) -> Op[Place]:
+    """Where a flow is; if it was removed meanwhile, the error that said that it exists."""
+    try:
+        return (yield from find_place(prefix, flow_id))
+    except FlowNotFound:
+        raise otherwise from None
 
 
 def _conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowConflict]:

@@ -130,7 +130,7 @@ def _begin(ref: FlowRef, flow: CheckedFlow, before: calls.Before, clock: Clock) 
     """Stage the next generation and begin it; None if the current one is another one now."""
     new = _next(ref, flow, before)
     try:
-        yield from _BEGIN[ref.path](new, replace(flow, home=ref.home.queue), before, clock)
+        yield from _BEGIN[ref.path](new, flow, before, clock)
     except GenerationTaken:
         return None
     return new

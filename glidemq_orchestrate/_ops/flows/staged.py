@@ -132,7 +132,7 @@ def _stage_once(
     """Returns the state; or the first refusal, while everything else that was sent remains."""
     now_ms = clock.now_ms()
     chunks = staging.chunks(flow.nodes)
-    stage = flow_calls.stage_flow(ref.home.prefix, ref.flow_id, flow, chunks, now_ms)
+    stage = flow_calls.stage_flow(ref.home, ref.flow_id, flow, chunks, now_ms)
     trip: list[Call[Any]] = list(islice(stage, CALLS_PER_TRIP))
     # A single call is accepted or refused as a whole, so the start may follow in the same trip. Otherwise it
     # waits until every call was accepted: a node whose edges came in several calls must not start when some

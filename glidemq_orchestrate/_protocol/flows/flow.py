@@ -20,7 +20,7 @@ from glidemq_orchestrate.stored import exact, moment, parsed_object
 
 
 def stage_flow(
-    prefix: str, flow_id: str, flow: CheckedFlow, chunks: Iterable[Sequence[Piece]], now_ms: int
+    home: QueueKeys, flow_id: str, flow: CheckedFlow, chunks: Iterable[Sequence[Piece]], now_ms: int
 ) -> Iterator[Call[FlowState]]:
     """Write a flow's nodes, a call for each chunk; each returns the state. No node runs yet. Repeatable."""
     header: dict[str, Any] = {
@@ -28,7 +28,7 @@ def stage_flow(
         "name": flow.name,
         "digest": flow.digest,
         "total": len(flow.nodes),
-        "home": flow.home,
+        "home": home.queue,
         "labels": json.dumps(dict(flow.labels)),
     }
     if flow.retention_ms is not None:
@@ -45,11 +45,10 @@ def stage_flow(
         header["completed"] = len(flow.carried)
     head, names = (
         json.dumps(header),
-        JobNames(prefix, flow_id, flow.queue_of, flow.trace, flow.carried, flow.settled),
+        JobNames(home.prefix, flow_id, flow.queue_of, flow.trace, flow.carried, flow.settled),
     )
-    places = [QueueKeys(prefix, queue) for queue in flow.queues]
+    places = [QueueKeys(home.prefix, queue) for queue in flow.queues]
     numbers = {place.queue: number for number, place in enumerate(places, start=1)}
-    home = QueueKeys(prefix, flow.home)
     keys = [home.flow(flow_id), *(place.key("id") for place in places)]
     for chunk in chunks:
         args: list[Word] = [now_ms, head]

@@ -22,7 +22,16 @@ from glidemq_orchestrate.flows import owner as owner_module
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.settings import ConnectionSettings
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
-from tests.providers.airflow.test_again import FLOW_ID, RETRIED, deferred, flows, load, operator, recreated
+from tests.providers.airflow.test_again import (
+    FLOW_ID,
+    RETRIED,
+    deferred,
+    flows,
+    load,
+    operator,
+    recreated,
+    waiting,
+)
 from tests.providers.airflow.test_trigger import fired, until
 
 __all__ = ["flows"]
@@ -82,10 +91,8 @@ class TestAVanishedTask:
         valkey: Valkey,
         context: Contexts,
         later: Callable[..., None],
-        eventually: Callable[..., Any],
     ) -> None:
-        deferred(operator(load("wait"), lapse=60.0), context())
-        eventually(lambda: flows.get(FLOW_ID).node("extract").state == "completed")
+        waiting(operator(load("wait"), lapse=60.0), context(), flows)
         later(31, 62)
         assert flows.get(FLOW_ID).wait(timeout=LONG).status.state == "cancelled"
         valkey.gate.set()

@@ -151,6 +151,21 @@ class TestCarryingOver:
         assert (outcome.status.name, outcome.status.home, flow.home) == ("other", "etl", "etl")
         assert [one.generation for one in broken.list(label=("a", "b"))] == [1]
 
+    @pytest.mark.parametrize("how", ["attach", "retry_failed"])
+    def test_with_another_home_queue_it_is_submitted_as_often_as_you_like(
+        self, broken: FlowProducer, work: Work, run_worker: RunWorker, how: Any
+    ) -> None:
+        nodes = [replace(one, queue="else") if one.name != "e" else one for one in diamond().nodes]
+        spec = FlowSpec("n", nodes)
+        broken.submit(spec, flow_id="f", on_existing="retry_failed")
+        again = broken.submit(spec, flow_id="f", on_existing=how)
+        run_worker(["else"], {"work": lambda ctx: f"{ctx.node}?"})
+        assert again.wait(timeout=LONG).status.completed == 5
+        ended = broken.submit(spec, flow_id="f", on_existing=how)
+        assert (ended.generation, ended.home, ended.status().state) == (1, "etl", "completed")
+        with pytest.raises(FlowConflict, match=r"nodes that differ: e \(queue\)"):
+            broken.submit(FlowSpec("n", [*nodes[:-1], replace(nodes[-1], queue="else")]), flow_id="f")
+
     def test_where_nothing_is_left_to_run_it_has_completed(self, broken: FlowProducer, work: Work) -> None:
         nodes = [one for one in diamond().nodes if one.name not in "bd"]
         flow = broken.submit(FlowSpec("n", nodes), flow_id="f", on_existing="retry_failed")

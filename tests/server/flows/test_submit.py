@@ -96,7 +96,9 @@ def test_nothing_can_be_taken_before_the_flow_starts(hand: Hand, redis_client: A
         if any(call.words[1] == "gmo_start_flow" for call in getattr(request, "calls", ())):
             break
     spec = check_flow(chain(130))
-    for stage in flow_calls.stage_flow("glide", "g", spec, staging.chunks(spec.nodes), 0):
+    for stage in flow_calls.stage_flow(
+        QueueKeys("glide", spec.home), "g", spec, staging.chunks(spec.nodes), 0
+    ):
         hand.answer(stage)
     assert {job for job in waiting(redis_client) if job.startswith("g~")} == set()
     assert {state for job, state in states(redis_client).items() if job.startswith("g~")} == {
@@ -160,7 +162,9 @@ def one_by_one(hand: Hand, spec: FlowSpec) -> Iterator[str]:
         *(
             call
             for chunk in chunks
-            for call in flow_calls.stage_flow("glide", "f", checked, staging.chunks(chunk), 1)
+            for call in flow_calls.stage_flow(
+                QueueKeys("glide", checked.home), "f", checked, staging.chunks(chunk), 1
+            )
         ),
         flow_calls.start_flow(QueueKeys("glide", checked.home), "f", checked.digest, 1),
     ]

@@ -84,7 +84,7 @@ class Bench:
     def stage(self, *nodes: FlowNode) -> Any:
         checked = check_flow(FlowSpec("n", nodes))
         pieces = [piece for node in checked.nodes for piece in staging.pieces(node)]
-        return next(flow.stage_flow("glide", "f", checked, [pieces], self.now))
+        return next(flow.stage_flow(QueueKeys("glide", checked.home), "f", checked, [pieces], self.now))
 
     def digest(self, *nodes: FlowNode) -> str:
         return check_flow(FlowSpec("n", nodes)).digest

@@ -112,7 +112,7 @@ class TestStaging:
         many = [node(f"n{n}") for n in range(1_100)]
         checked = check_flow(FlowSpec("n", [*many, node("all", *(one.name for one in many))]))
         chunks = list(staging.chunks(checked.nodes))
-        calls = list(flow.stage_flow("glide", "f", checked, chunks, bench.now))
+        calls = list(flow.stage_flow(QueueKeys("glide", checked.home), "f", checked, chunks, bench.now))
         late = next(n for n, chunk in enumerate(chunks) if any(not piece.is_last for piece in chunk))
         for call in (*calls[:late], *calls[late + 1 :], *calls):
             assert bench.call(call) == "staging"

@@ -406,7 +406,9 @@ def test_our_own_workers_cost_a_supervisor_a_few_calls_only(scene: Scene) -> Non
 def test_a_flow_in_staging_is_left_alone(scene: Scene) -> None:
     checked = check_flow(DIAMOND)
     scene.client.set("glide:gmo:home:{f}", checked.home)
-    (stage,) = flow_calls.stage_flow("glide", "f", checked, staging.chunks(checked.nodes), scene.now)
+    (stage,) = flow_calls.stage_flow(
+        QueueKeys("glide", checked.home), "f", checked, staging.chunks(checked.nodes), scene.now
+    )
     scene.hand.answer(stage)
     scene.lap()
     assert scene.flows.get("f").status().state is FlowState.STAGING

@@ -11,6 +11,7 @@ from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate._protocol.flows.staging import CHUNK_EDGES, CHUNK_NODES, chunks
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
+from glidemq_orchestrate.keys import QueueKeys
 
 
 def layers(count: int, width: int) -> CheckedFlow:
@@ -59,7 +60,7 @@ def test_a_node_with_more_edges_than_a_call_carries_is_cut_and_complete_at_last(
 
 def test_the_calls_of_a_large_flow_are_made_one_by_one() -> None:
     flow = layers(20, 50)
-    calls = flow_calls.stage_flow("glide", "f", flow, chunks(flow.nodes), 0)
+    calls = flow_calls.stage_flow(QueueKeys("glide", flow.home), "f", flow, chunks(flow.nodes), 0)
     first = next(calls)
     assert first.words[1] == "gmo_stage_flow"
     assert sum(1 for _ in calls) > 20

@@ -135,7 +135,7 @@ def _stage_all(ref: FlowRef, flow: CheckedFlow, before: Before | None, clock: Cl
 def _stage_and_begin(ref: FlowRef, flow: CheckedFlow, before: Before | None, clock: Clock) -> Op[bool]:
     home, flow_id, now_ms = ref.home, ref.flow_id, clock.now_ms()
     yield from ask(records.write_once(home, flow_id, "created_at", now_ms))
-    yield from ask(records.write(home, flow_id, _header(flow_id, flow, before)))
+    yield from ask(records.write(home, flow_id, _header(ref, flow, before)))
     yield from _write_tables(ref, flow)
     part: Sequence[CheckedNode] = ()
     for more in parts(flow.nodes[::-1]):  # dependents first: no dependency is ever seen without them
@@ -184,14 +184,14 @@ def _heartbeat(ref: FlowRef, clock: Clock) -> Op[str]:
     return str((yield from ask_all(calls))[0])
 
 
-def _header(flow_id: str, flow: CheckedFlow, before: Before | None) -> dict[str, str | int]:
+def _header(ref: FlowRef, flow: CheckedFlow, before: Before | None) -> dict[str, str | int]:
     """The fields that every client that submits this flow writes alike."""
     fields: dict[str, str | int] = {
         "path": records.PATH,  # again: a sweep may have removed the record just before its digest came
-        "id": flow_id,
+        "id": ref.flow_id,
         "name": flow.name,
         "total": len(flow.nodes),
-        "home": flow.home,
+        "home": ref.home.queue,
         "labels": json.dumps(dict(flow.labels)),
     }
     limits = {"deadline": flow.deadline_ms, "retention": flow.retention_ms}
