@@ -132,7 +132,7 @@ class Checker:
             if result := results.get(name):
                 yield from self._superseded(node.queue, node.job_id, result["run"])
         if planned.action in BY_TWO:
-            yield from self._generations(before, status.generation, found)
+            yield from self._generations(before, status.generation, found, results)
 
     def _excuses(self, planned: FlowPlan, found: Mapping[str, NodeStatus]) -> Excuses:
         """The nodes that may end otherwise than planned."""
@@ -241,7 +241,9 @@ class Checker:
         if times > allowed and place not in self._book.unfenced:
             yield from self._lost("results", f"accepted {times} times", times - allowed)
 
-    def _generations(self, planned: FlowPlan, number: int, found: Mapping[str, NodeStatus]) -> Iterator[str]:
+    def _generations(
+        self, planned: FlowPlan, number: int, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
+    ) -> Iterator[str]:
         """A generation begins once, whoever asks for it how often, and has what may be carried over."""
         steered = planned.flow_id in self._book.steered and not self._book.emptied
         is_changed = MENDED in found or not planned.mended
@@ -250,18 +252,18 @@ class Checker:
         elif steered and (number == 0 or not is_changed):
             yield from self._lost("generations", f"generation 1 was begun, and {number} is there")
         if number and MENDED in found:
-            yield from self._carried(planned, planned.after_mending(), found)
+            yield from self._carried(planned, planned.after_mending(), results)
         yield from self._of_older_generations(planned, found)
 
-    def _carried(self, old: FlowPlan, new: FlowPlan, found: Mapping[str, NodeStatus]) -> Iterator[str]:
+    def _carried(self, old: FlowPlan, new: FlowPlan, results: Mapping[str, Any]) -> Iterator[str]:
         """A result is carried over where nothing that shapes it has changed; then it has to be."""
         carried: set[str] = set()
         same = kept(old, new)
-        for step in (step for step in new.steps if step.name in found):
-            node = found[step.name]
+        for step in new.steps:
             is_same = step.name in same and all(name in carried for name in step.after)
             place = (step.queue, f"{old.flow_id}~{step.name}")
-            if node.job_id == place[1]:
+            result = results.get(step.name) or {}
+            if self._book.begins.get(result.get("run"), {}).get("job") == place[1]:
                 carried.add(step.name)
                 if not is_same:
                     yield f"{step.name} shows the result of generation 0, and does not do the same"

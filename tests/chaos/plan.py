@@ -273,7 +273,7 @@ def _flow(
     if not may_grow and len({step.queue for step in steps}) > 1:  # the portable path refuses ordering keys
         steps = [replace(step, ordering=None) for step in steps]
     fail_fast = shape == "layers" and chance.random() < 0.2
-    mended = _mended(chance, queues, steps) if action == "mend" else ()
+    mended = _mended(chance, steps) if action == "mend" else ()
     delay_ms = chance.choice((0, 5, 50, 300, 1_000))
     return FlowPlan(flow_id, tuple(steps), action, delay_ms, added, fail_fast, mended)
 
@@ -289,8 +289,9 @@ def _giant(chance: random.Random, flow_id: str, queues: tuple[str, ...], width: 
         )
         for name in names
     ]  # fmt: skip
-    join = _step(chance, queues, "join", names, rule=Rule.ALL_DONE, ends="complete")
-    return FlowPlan(flow_id, (_step(chance, queues, "root", ends="complete"), *leaves, join))
+    join = _step(chance, queues, "join", names, rule=Rule.ALL_DONE, ends="complete", ordering=None)
+    root = _step(chance, queues, "root", ends="complete", ordering=None)
+    return FlowPlan(flow_id, (root, *leaves, join))
 
 
 def _ms(chance: random.Random) -> int:
@@ -313,8 +314,9 @@ def _step(
     return Step(name, chance.choice(queues), after, **{**given, **fixed})
 
 
-def _mended(chance: random.Random, queues: tuple[str, ...], steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps after somebody has looked at those that fail."""
+def _mended(chance: random.Random, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps after somebody has looked at those that fail; in the queues of before."""
+    queues = tuple(dict.fromkeys(step.queue for step in steps))
     followed = {name for step in steps for name in step.after}
     leaves = [step.name for step in steps if step.name not in followed]
     gone = chance.choice(leaves) if len(steps) > 1 and chance.random() < 0.3 else None
