@@ -58,11 +58,14 @@ local function end_blocked(home, flow_id, key, now)
   return redis.call('SCARD', key .. ':blocked')
 end
 
--- Releases a slice of the ready nodes. Returns how many are left.
+-- Releases a slice of the ready nodes. Returns how many are left. One that runs again alone may follow nodes whose end was
+-- told to nobody, as all was cancelled.
 local function release_ready(flow, key, now)
   for _, ref in ipairs(redis.call('SPOP', key .. ':ready', SLICE)) do
     if L.rules.decide(key, ref) then
       L.release.node(flow, ref, now)
+    else
+      L.blocked.check(flow, key, ref, now)
     end
   end
   return redis.call('SCARD', key .. ':ready')

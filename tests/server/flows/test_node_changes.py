@@ -150,6 +150,19 @@ class TestRerun:
         assert states(flow) == dict.fromkeys("abcde", "completed")
         assert counts(flow) == ("completed", 5, 0, 0)
 
+    def test_alone_it_knows_of_what_was_cancelled_before_it(self, flows: FlowProducer) -> None:
+        spec = diamond()
+        always = replace(spec, nodes=[*spec.nodes, node("after all", "b", rule=Rule.ALL_DONE, queue="other")])
+        flow = flows.submit(always, flow_id="f")
+        flow.cancel("enough")
+        flow.wait(timeout=LONG)
+        flow.rerun("d", dependents=False)
+        flow.wait(timeout=LONG)  # no worker looks after it
+        assert reasons(flow)["d"].startswith("upstream failed: ")
+        flow.rerun("after all", dependents=False)
+        flow.status()
+        assert flow.node("after all").state == "waiting"
+
     def test_what_follows_and_runs_is_stopped(self, flows: FlowProducer, run_worker: RunWorker) -> None:
         begun, held, stopped = threading.Semaphore(0), threading.Event(), threading.Event()
         value = [1]

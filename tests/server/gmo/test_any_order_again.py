@@ -167,7 +167,6 @@ class AnyOrderAgain(AnyOrder):
 
     @rule()
     def a_supervisor_looks_at_open_nodes(self) -> None:
-        """It ends those that wait for a node which was cancelled, and so told nobody."""
         self.world.clock.now += supervise.LAP_MS
         watch = Supervision(self.home, "one")
         for _ in range(20):
@@ -231,7 +230,6 @@ class AnyOrderAgain(AnyOrder):
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
-            self.a_supervisor_looks_at_open_nodes()
             for _ in range(60):  # as a supervisor does
                 for flow_id in self.client.smembers(self.home.key("gmo:todo")):
                     self.world.call(flow.advance_flow(self.home, flow_id, self.world.clock.now))
