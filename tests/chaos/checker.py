@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
-from glidemq_orchestrate import FlowProducer, JobState, NodeStatus, Queue, Rule
+from glidemq_orchestrate import FlowProducer, FlowStatus, JobState, NodeStatus, Queue, Rule
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
 from glidemq_orchestrate.testing.chaos.ledger import Entry
 from tests.chaos.book import Book
@@ -122,7 +122,7 @@ class Checker:
         ):  # fmt: skip
             yield f"counts do not add up: {status} for {counts}"
         yield from self._states(
-            planned, str(status.state), states, self._excuses(planned, found), before if is_mended else None
+            planned, status, found, self._excuses(planned, found), before if is_mended else None
         )
         waited = self._book.waited.get(planned.flow_id)
         if planned.action == "none" and waited not in (None, str(status.state)):
@@ -150,11 +150,12 @@ class Checker:
     def _states(
         self,
         planned: FlowPlan,
-        state: str,
-        states: Mapping[str, str],
+        status: FlowStatus,
+        found: Mapping[str, NodeStatus],
         excuses: Excuses,
         unmended: FlowPlan | None,
     ) -> Iterator[str]:
+        state, states = str(status.state), {name: str(node.state) for name, node in found.items()}
         expected, present = self._present(planned, states), set(states)
         if missing := expected - present:
             if missing & {step.name for step in planned.steps}:
@@ -165,7 +166,7 @@ class Checker:
             yield f"has nodes that nobody added: {sorted(extra)}"
         steps = {name: step for name, step in planned.all_steps.items() if name in present}
         bad = {
-            name: f"{name} is {states[name]}, allowed: {sorted(allowed)}"
+            name: f"{name} is {states[name]} ({found[name].reason!r}), allowed: {sorted(allowed)}"
             for name, allowed in self._allowed(planned, steps, state, excuses, unmended).items()
             if states[name] not in allowed
         }

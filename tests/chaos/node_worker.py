@@ -46,6 +46,7 @@ REST_SECONDS: Final = 0.2
 RETURN_MS: Final = 50
 MAX_STALLED: Final = 1_000_000
 BEGIN: Final = "glidemq_moveToActive"
+REVOKED: Final = "revoked"
 NOTED: Final = {BEGIN, "glidemq_completeAndFetchNext", "glidemq_fail", "glidemq_moveActiveToDelayed"}
 
 
@@ -65,12 +66,14 @@ class Reporter(Node):
     Attributes:
         was: The state of the job before it was begun; nothing is known of those in the reply to a report.
         begun: When the attempt was activated whose end is reported next.
+        is_refusal: What is reported next is the end of a job that was met revoked.
         is_late: The attempt whose end was reported last was no longer its own.
         anywhere: The way to jobs in other slots.
     """
 
     was = "waiting"
     begun = ""
+    is_refusal = False
     is_late = False
     anywhere: Any = None
 
@@ -86,16 +89,26 @@ class Reporter(Node):
         self.fail(taken, error, backoff, attempts=0 if error == Unrecoverable.__name__ else None)
         return []
 
+    def refuse(self, revoked: Taken) -> None:
+        """End a job that was met revoked."""
+        self.is_refusal = True
+        try:
+            self.fail(revoked, REVOKED, attempts=0)
+        finally:
+            self.is_refusal = False
+
     def fcall(self, name: str, keys: list[str], *args: Any) -> Any:
         """A call; begins and reports read the job in the same transaction."""
         if name not in NOTED:
             return super().fcall(name, keys, *args)
         pipeline = self.client.pipeline(transaction=True)
-        pipeline.hmget(next(key for key in keys if ":job:" in key), "state", "processedOn")
+        pipeline.hmget(next(key for key in keys if ":job:" in key), "state", "processedOn", "revoked")
         pipeline.fcall(name, len(keys), *keys, *args)
-        (state, begun), reply = pipeline.execute()
+        (state, begun, revoked), reply = pipeline.execute()
         if name == BEGIN:
             self.was = state
+        elif self.is_refusal:
+            self.is_late = not revoked  # its flow was cancelled, and is retried
         else:
             self.is_late = (state, begun) != ("active", self.begun)
         return reply
@@ -198,22 +211,32 @@ class NodeWorker:
         if not begun:
             node.finish(nothing, "null")
         elif begun == "REVOKED":
-            node.fail(nothing, "revoked", attempts=0)
+            self._refuse(node, nothing)
         elif not entry:
             node.client.decrby(f"{node.prefix}:list-active", 1)
         return None
 
+    def _refuse(self, node: Reporter, revoked: Taken) -> None:
+        """End a job that was met revoked."""
+        about = {"run": self._new_run(revoked), "queue": self._queue, "job": revoked.id, "error": REVOKED}
+        self._ledger.write("reporting", **about)
+        node.refuse(revoked)
+        self._ledger.write("reported", **about, late=node.is_late)
+
+    def _new_run(self, taken: Taken) -> str:
+        return f"{self._consumer}-{secrets.token_hex(4)}:{taken.id}"
+
     def _next(self, node: Reporter, reply: list[str]) -> Taken | None:
         """The job in the reply to a report."""
         if reply[:1] == ["NEXT_REVOKED"]:
-            node.fail(Taken(reply[2], reply[3], {"opts": "{}"}), "revoked", attempts=0)
+            self._refuse(node, Taken(reply[2], reply[3], {"opts": "{}"}))
         node.was = "waiting"
         return node.fetched(reply)
 
     def _run(self, node: Reporter, taken: Taken) -> list[str]:
         """Run a job and report its end; the reply."""
         data = json.loads(taken.fields["data"])
-        run = f"{self._consumer}-{secrets.token_hex(4)}:{taken.id}"
+        run = self._new_run(taken)
         about = {"run": run, "queue": self._queue, "job": taken.id}
         error, value = RETURNED, None
         if not self._is_for_others(taken.fields["name"], data):

@@ -4,8 +4,9 @@ A job is unfenced when a Node worker reported the end of an attempt that was no 
 although it was not waiting. glide-mq accepts both: a report in any state of the job, which counts an attempt
 and may complete or fail the job (sections 4.15 to 4.17 and Q3 of the specification of its functions); and a
 job in any state becomes active for a worker that has an entry of it (4.13). A worker comes to that when it
-was stopped for longer than its lease, or when its flow was cancelled or restarted meanwhile. A report whose
-reply was lost may have been one.
+was stopped for longer than its lease, or when its flow was cancelled or restarted meanwhile; also when it met
+a job of a cancelled flow as revoked, and fails it when the flow has been retried. A report whose reply was
+lost may have been one.
 
 Of an unfenced job, and of no other, may not be promised
 

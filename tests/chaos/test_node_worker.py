@@ -1,0 +1,26 @@
+"""What a Node worker notes of its own reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
+from tests.chaos.node_worker import REVOKED, connected
+from tests.node import Taken
+
+
+@pytest.mark.parametrize("is_retried", [False, True])
+def test_a_job_that_was_met_revoked_is_failed_too_late_when_its_flow_was_retried(
+    url: str, *, is_retried: bool
+) -> None:
+    with FlowProducer(url) as flows, connected(url.replace("valkey", "redis"), "q", "node") as node:
+        flow = flows.submit(FlowSpec("f", [FlowNode("a", "q", "work")]), flow_id="f")
+        place = node.place(1_000)
+        assert place
+        flow.cancel("late")
+        assert node.activate(*place) == "REVOKED"
+        if is_retried:
+            flow.retry_failed()
+        node.refuse(Taken(*place, {"opts": "{}", "processedOn": ""}))
+        (found,) = flow.nodes()
+    assert (node.is_late, found.reason) == (is_retried, REVOKED if is_retried else "cancelled: late")
