@@ -12,7 +12,7 @@ from glidemq_orchestrate.testing.chaos.ledger import Entry
 from tests.chaos.book import Book
 from tests.chaos.in_process import value_of
 from tests.chaos.model import Allowed, ends, fails
-from tests.chaos.plan import BY_TWO, MENDED, FlowPlan, Plan, Step
+from tests.chaos.plan import BY_TWO, MENDED, RETRIED, FlowPlan, Plan, Step
 
 
 class Excuses(TypedDict):
@@ -205,15 +205,12 @@ class Checker:
             old, same = ends(unmended.steps), kept(unmended, planned)
             before = {name: old[name] | {"skipped"} for name in same}  # that it was kept is not certain
         allowed = ends(steps.values(), before=before, **excuses)
-        if planned.action == "retry" and planned.flow_id in self._book.steered:
-            may_fail = any("failed" in allowed[name] and steps[name].on_failure != "ignore" for name in steps)
-            must_fail = any(
-                allowed[name] == {"failed"} and steps[name].on_failure != "ignore" for name in steps
-            )
+        if planned.action in RETRIED and planned.flow_id in self._book.steered:
+            counts = [allowed[name] for name, step in steps.items() if step.on_failure != "ignore"]
             again = ends(steps.values(), before=allowed, **excuses)
-            if must_fail:
+            if planned.action == "retry" and {"failed"} in counts:
                 allowed = again
-            elif may_fail:
+            elif planned.action == "orphan" or any("failed" in ends_of for ends_of in counts):
                 allowed = {name: allowed[name] | again[name] for name in steps}
         if state == "cancelled" or planned.fail_fast:
             allowed = {name: found | {"failed"} for name, found in allowed.items()}
@@ -302,9 +299,8 @@ class Checker:
                 yield f"began before {name} had ended"
         for name in self._awaited(step, found) - set(given):
             ended = self._book.ends[results[name]["run"]]["at"]
-            if not (
-                planned.action == "retry" and ended > begin["at"]
-            ):  # it was cured after this node had run
+            is_later = planned.action in RETRIED and ended > begin["at"]  # it was retried after this had run
+            if not is_later:
                 yield f"got results of {sorted(given)}, and {name} has completed"
 
     def _superseded(self, queue: str, job_id: str, run: str) -> Iterator[str]:

@@ -17,6 +17,8 @@ ACTIONS: Final = (
 )  # fmt: skip
 BY_TWO: Final = ("restart", "mend")
 """What two processes do to the same flow."""
+RETRIED: Final = ("retry", "orphan")
+"""After these a flow that has ended is retried."""
 WAITS_BELOW_MS: Final = 300
 """A flow with a shorter delay is run again when it has ended, any other after the delay."""
 LONG_MS: Final = 3_000

@@ -80,6 +80,11 @@ def confirm(home: QueueKeys, flow_id: str) -> Op[None]:
     yield from ask(calls.keep(home.prefix, flow_id))
 
 
+def hold(home: QueueKeys, flow_id: str) -> list[Call[None]]:
+    """The calls that keep a claim for good, and make it again where the server has lost it meanwhile."""
+    return [calls.claim(home, flow_id), calls.keep(home.prefix, flow_id)]
+
+
 def release(home: QueueKeys, flow_id: str) -> Op[None]:
     """Free the id of a flow that has no record. Repeatable; does nothing if it has one."""
     if (yield from ask(calls.claimed(home.prefix, flow_id))) != home.queue:
@@ -89,8 +94,7 @@ def release(home: QueueKeys, flow_id: str) -> Op[None]:
     yield from ask(calls.unclaim(home.prefix, flow_id))
     # A submission since the check has found the claim and relied on it.
     if (yield from found(home, flow_id)) is not None:
-        again: list[Call[Any]] = [calls.claim(home, flow_id), calls.keep(home.prefix, flow_id)]
-        yield from ask_all(again)
+        yield from ask_all(hold(home, flow_id))
 
 
 def leave(home: QueueKeys) -> Op[None]:

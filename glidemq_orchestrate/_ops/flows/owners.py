@@ -19,7 +19,7 @@ from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.flows import owners as calls
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import WaitTimeout
+from glidemq_orchestrate.errors import FlowNotFound, StateError, Superseded, WaitTimeout
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState
@@ -110,8 +110,25 @@ def submit(  # noqa: PLR0913, PLR0917  a flow, its name, where it goes, and whos
     reach: Reach,
     owned: Ownership | None,
 ) -> Op[FlowRef]:
-    """``backend.submit`` for an owner, if there is one."""
-    ref = yield from backend.submit(prefix, flow, flow_id, on_existing, clock, reach=reach)
-    if owned is not None:
-        yield from owned.own(ref, clock)
-    return ref
+    """``backend.submit`` for an owner, if there is one.
+
+    Again where the server has lost the flow before it is owned, and where another generation took its place.
+
+    Raises:
+        Superseded: That which a restart began was superseded before it was owned; or others kept beginning
+            generations.
+        FlowNotFound: The server kept losing the flow.
+    """
+    for _ in range(backend.MAX_GENERATIONS):
+        ref = yield from backend.submit(prefix, flow, flow_id, on_existing, clock, reach=reach)
+        if owned is None:
+            return ref
+        try:
+            yield from owned.own(ref, clock)
+        except (FlowNotFound, Superseded) as exc:
+            if on_existing == "restart" and isinstance(exc, Superseded):
+                raise
+            gone: StateError = exc
+        else:
+            return ref
+    raise gone

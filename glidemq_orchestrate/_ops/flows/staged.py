@@ -12,7 +12,7 @@ from itertools import count, islice
 from typing import Any, Final, Literal, get_args
 
 from glidemq_orchestrate._ops import events
-from glidemq_orchestrate._ops.flows.claim import take
+from glidemq_orchestrate._ops.flows.claim import hold, take
 from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all, ask_each
 from glidemq_orchestrate._protocol.flows import claim, generations, staging
@@ -142,7 +142,7 @@ def _stage_once(
         trip += starting
         starting = []
     # On a cluster the claim is in another slot; it has been kept by the time the next trip starts.
-    trip = [claim.note_home(ref.home), claim.keep(ref.home.prefix, ref.flow_id), *trip]
+    trip = [claim.note_home(ref.home), *hold(ref.home, ref.flow_id), *trip]
     staged: Staged = (FlowState.STAGING, -1)
     while trip and staged[0] is FlowState.STAGING:
         for reply in (yield from ask_each(trip)):

@@ -330,7 +330,7 @@ class TestRetention:
         assert flow.status().state is FlowState.COMPLETED
 
 
-CLAIMED = 6  # calls before the first chunk
+CLAIMED = 7  # calls before the first chunk
 
 
 class TestAbandoned:

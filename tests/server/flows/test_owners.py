@@ -329,3 +329,21 @@ def test_a_supervisor_that_dies_after_any_call_is_followed_by_another(
     hand.run_until(sweep.sweep(ETL, supervisor.clock), calls)
     supervisor.look(63, 64, 65)
     assert {flow.status().state.value for flow in mine} == {"cancelled"}
+
+
+@pytest.mark.parametrize("is_owned", [True, False])
+@pytest.mark.parametrize("at", range(1, 14))
+def test_a_submission_during_which_the_server_loses_all_submits_again(
+    flows: FlowProducer, hand: Hand, redis_client: Any, path: str, at: int, *, is_owned: bool
+) -> None:
+    flow = replace(check_flow(FLOW), owner=MINUTE if is_owned else None)
+    owned = Ownership(MINUTE, Renewals()) if is_owned else None
+    op = owners.submit("glide", flow, "f", "attach", SystemClock(), REACHES[path], owned)
+    has_begun = False
+    for number, _ in enumerate(hand.steps(op), 1):
+        if number == at:
+            has_begun = any(one.state == "running" for one in flows.list())
+            redis_client.flushdb()
+    if not has_begun:
+        assert flows.get("f").status().state == "running"
+        assert [one.id for one in flows.list()] == ["f"]

@@ -106,7 +106,7 @@ def test_nothing_can_be_taken_before_the_flow_starts(hand: Hand, redis_client: A
     }
 
 
-CLAIMED = 6  # claim, its owner, the record, the generations; the list of homes, the claim kept
+CLAIMED = 7  # claim, its owner, the record, the generations; the list of homes, the claim made again, kept
 STAGED = CLAIMED + 3  # chunks
 STEPS = STAGED + 2  # start with release of the first slice, and one more that finds nothing
 

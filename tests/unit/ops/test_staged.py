@@ -46,7 +46,7 @@ def spec(count: int, size: int = 1) -> FlowSpec:
     return FlowSpec("n", [FlowNode(f"n{n}", "etl", "work", "x" * size) for n in range(count)])
 
 
-HEAD = ["SADD", "PERSIST"]
+HEAD = ["SADD", "SET", "PERSIST"]
 CLAIMED = [True, "etl", [None, None, None], []]
 
 
@@ -55,48 +55,48 @@ class TestSubmitting:
         return flow.submit(REF, check_flow(spec(count, size)), kw.get("on_existing", "attach"), clock)
 
     def test_a_small_flow_is_one_trip_and_its_release(self, scripted: Scripted, clock: ManualClock) -> None:
-        transcript = scripted(self.submit(clock), [[1, 1, "staging", "running", 0]])
+        transcript = scripted(self.submit(clock), [[1, 1, 1, "staging", "running", 0]])
         assert transcript.names == [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
 
     def test_chunks_hold_fifty_nodes(self, scripted: Scripted, clock: ManualClock) -> None:
-        script = [[1, 1, *["staging"] * 5], ["running", *[9] * 5], 1, 0]
+        script = [[1, 1, 1, *["staging"] * 5], ["running", *[9] * 5], 1, 0]
         transcript = scripted(self.submit(clock, 250), script)
         staged = [*HEAD, *["gmo_stage_flow"] * 5]
         assert transcript.names == [*staged, "gmo_start_flow", *["gmo_advance_flow"] * 7]
 
     def test_chunks_hold_a_mebibyte(self, scripted: Scripted, clock: ManualClock) -> None:
-        transcript = scripted(self.submit(clock, 3, 600_000), [[1, 1, *["staging"] * 3], ["running", 0]])
+        transcript = scripted(self.submit(clock, 3, 600_000), [[1, 1, 1, *["staging"] * 3], ["running", 0]])
         assert transcript.names.count("gmo_stage_flow") == 3
 
     def test_a_trip_holds_256_calls(self, scripted: Scripted, clock: ManualClock) -> None:
-        script = [[1, 1, *["staging"] * 256], ["staging"] * 44, ["running", *[0] * 20]]
+        script = [[1, 1, 1, *["staging"] * 256], ["staging"] * 44, ["running", *[0] * 20]]
         transcript = scripted(self.submit(clock, 15_000), script)
         trips = [len(request.calls) for request in transcript.requests[:2] if isinstance(request, Batch)]
-        assert trips == [258, 44]
+        assert trips == [259, 44]
 
     def test_the_start_waits_until_every_chunk_was_accepted(
         self, scripted: Scripted, clock: ManualClock, make_transcript: type[Transcript]
     ) -> None:
         transcript = make_transcript()
         with pytest.raises(ServerBusy):
-            scripted(self.submit(clock, 100), [[1, 1, ServerBusy("OOM"), "staging"], 0], transcript)
+            scripted(self.submit(clock, 100), [[1, 1, 1, ServerBusy("OOM"), "staging"], 0], transcript)
         assert transcript.names == [*HEAD, "gmo_stage_flow", "gmo_stage_flow", "gmo_discard_flow"]
 
     def test_nothing_more_is_sent_of_a_flow_that_is_there(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
-        transcript = scripted(self.submit(clock, 15_000), [[1, 1, *["completed"] * 256]])
+        transcript = scripted(self.submit(clock, 15_000), [[1, 1, 1, *["completed"] * 256]])
         assert len(transcript.requests) == 1
 
     def test_nodes_that_a_sweep_took_are_staged_again(self, scripted: Scripted, clock: ManualClock) -> None:
-        swept = [1, 1, "staging", FlowIncomplete("x"), 0]
-        script = [swept, CLAIMED, [1, 1, "staging", "running", 0]]
+        swept = [1, 1, 1, "staging", FlowIncomplete("x"), 0]
+        script = [swept, CLAIMED, [1, 1, 1, "staging", "running", 0]]
         transcript = scripted(self.submit(clock), script)
         staged = [*HEAD, "gmo_stage_flow", "gmo_start_flow", "gmo_advance_flow"]
         assert transcript.names == [*staged, "SET", "GET", "HMGET", "XREVRANGE", *staged]
 
     def test_what_stays_incomplete_is_reported(self, scripted: Scripted, clock: ManualClock) -> None:
-        swept = [1, 1, "staging", FlowIncomplete("x"), 0]
+        swept = [1, 1, 1, "staging", FlowIncomplete("x"), 0]
         with pytest.raises(FlowIncomplete):
             scripted(self.submit(clock), [swept, CLAIMED, swept, CLAIMED, swept, 0])
 
@@ -104,7 +104,7 @@ class TestSubmitting:
         nodes = [FlowNode(f"n{n}", "etl", "work") for n in range(2500)]
         nodes.append(FlowNode("all", "etl", "work", after=[node.name for node in nodes]))
         checked = check_flow(FlowSpec("n", nodes))
-        script = [[1, 1, *["staging"] * 53], ["running", *[0] * 20]]
+        script = [[1, 1, 1, *["staging"] * 53], ["running", *[0] * 20]]
         transcript = scripted(flow.submit(REF, checked, "attach", clock), script)
         assert transcript.names.count("gmo_stage_flow") == 53
 
@@ -112,21 +112,21 @@ class TestSubmitting:
         self, scripted: Scripted, clock: ManualClock, make_transcript: type[Transcript]
     ) -> None:
         script: list[Any] = [
-            [1, 1, "staging", FlowConflict("job exists")],
+            [1, 1, 1, "staging", FlowConflict("job exists")],
             7,
             0,
         ]
         transcript = make_transcript()
         with pytest.raises(FlowConflict, match="job exists"):
             scripted(self.submit(clock, 100), script, transcript)
-        assert transcript.names[4:] == ["gmo_discard_flow"] * 2
+        assert transcript.names[5:] == ["gmo_discard_flow"] * 2
 
     def test_a_refusal_stands_even_when_the_server_is_down_for_the_discard(
         self, scripted: Scripted, clock: ManualClock
     ) -> None:
         with pytest.raises(FlowConflict):
             scripted(
-                self.submit(clock), [[1, 1, FlowConflict("x"), FlowConflict("x"), 0], OutcomeUnknown("gone")]
+                self.submit(clock), [[1, 1, 1, FlowConflict("x"), FlowConflict("x"), 0], OutcomeUnknown("gone")]
             )
 
     def test_a_broken_connection_discards_nothing(self, scripted: Scripted, clock: ManualClock) -> None:
@@ -137,20 +137,20 @@ class TestSubmitting:
     def test_attaching_to_an_ended_flow_changes_nothing(
         self, scripted: Scripted, clock: ManualClock, state: str
     ) -> None:
-        assert len(scripted(self.submit(clock), [[1, 1, state, state, 0]]).requests) == 1
+        assert len(scripted(self.submit(clock), [[1, 1, 1, state, state, 0]]).requests) == 1
 
     @pytest.mark.parametrize("state", ["failed", "cancelled"])
     def test_a_failed_flow_is_retried_on_request(
         self, scripted: Scripted, clock: ManualClock, state: str
     ) -> None:
         transcript = scripted(
-            self.submit(clock, on_existing="retry_failed"), [[1, 1, state, state, 0], "running", 1, 0]
+            self.submit(clock, on_existing="retry_failed"), [[1, 1, 1, state, state, 0], "running", 1, 0]
         )
-        assert transcript.names[5:] == ["gmo_retry_flow", *["gmo_advance_flow"] * 2]
+        assert transcript.names[6:] == ["gmo_retry_flow", *["gmo_advance_flow"] * 2]
 
     def test_a_completed_flow_is_not_retried(self, scripted: Scripted, clock: ManualClock) -> None:
         asked = scripted(
-            self.submit(clock, on_existing="retry_failed"), [[1, 1, "completed", "completed", 0]]
+            self.submit(clock, on_existing="retry_failed"), [[1, 1, 1, "completed", "completed", 0]]
         )
         assert len(asked.requests) == 1
 
