@@ -126,7 +126,8 @@ class TestSubmitting:
     ) -> None:
         with pytest.raises(FlowConflict):
             scripted(
-                self.submit(clock), [[1, 1, 1, FlowConflict("x"), FlowConflict("x"), 0], OutcomeUnknown("gone")]
+                self.submit(clock),
+                [[1, 1, 1, FlowConflict("x"), FlowConflict("x"), 0], OutcomeUnknown("gone")],
             )
 
     def test_a_broken_connection_discards_nothing(self, scripted: Scripted, clock: ManualClock) -> None:
