@@ -63,11 +63,10 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
     if ref.path == "portable":
         works, own = _from_table(works, (yield from read_policies(ref)))
     stay = [name for name, row in rows.items() if is_of_spec(row) or works[name].extension]
-    after = {name: tuple(one for one in rows[name][4:] if one in works) for name in stay}
-    after = {name: tuple(one for one in names if one in after) for name, names in after.items()}
     dependents: dict[str, list[str]] = {name: [] for name in stay}
-    for name in stay:
-        for one in after[name]:
+    after = {name: tuple([one for one in rows[name][4:] if one in dependents]) for name in stay}
+    for name, names in after.items():
+        for one in names:
             dependents[one].append(name)
     policies = own or (yield from _policies(ref, rows, works, after))
     nodes = [_node(name, rows[name], works[name], after[name], dependents[name], policies) for name in stay]
@@ -157,22 +156,9 @@ def _node(  # noqa: PLR0913, PLR0917  the parts of a node
     dependents: Sequence[str],
     policies: Mapping[str, Mapping[str, OnFailure]],
 ) -> CheckedNode:
+    data, options, attempts, delay_ms, priority, is_placed, rule, on_failure, _, timeout_ms, extension = work
     return CheckedNode(
-        rank=row[0],
-        name=name,
-        queue=row[1],
-        job=row[3],
-        data=work.data,
-        options=work.options,
-        attempts=work.attempts,
-        delay_ms=work.delay_ms,
-        after=after,
-        dependents=tuple(dependents),
-        priority=work.priority,
-        is_placed=work.is_placed,
-        rule=Rule(work.rule) if work.rule else None,
-        on_failure=OnFailure(work.on_failure) if work.on_failure else None,
-        policies=policies.get(name, {}),
-        queue_timeout_ms=work.queue_timeout_ms,
-        extension=work.extension,
-    )
+        row[0], name, row[1], row[3], data, options, attempts, delay_ms, after, tuple(dependents), priority,
+        is_placed, Rule(rule) if rule else None, OnFailure(on_failure) if on_failure else None,
+        policies.get(name, {}), timeout_ms, extension,
+    )  # fmt: skip

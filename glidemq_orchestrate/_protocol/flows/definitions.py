@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate._protocol.flows.nodes import read_row
+from glidemq_orchestrate._protocol.flows.nodes import flat_row
 from glidemq_orchestrate._protocol.flows.portable.node_jobs import KEEPING
 from glidemq_orchestrate.flows.checked import canonical
 from glidemq_orchestrate.keys import QueueKeys
@@ -85,17 +85,17 @@ def _read_work(fields: Sequence[str | None]) -> Work | None:
         return None
     own = settled_options(options, "staged")
     return Work(
-        data=data,
-        options="{}" if not own else json.dumps(own, separators=(",", ":"), ensure_ascii=False),
-        attempts=max(number(attempts), 1),
-        delay_ms=number(own.get("delay")),
-        priority=number(priority),
-        is_placed=placed == "1",
-        rule=rule or "",
-        on_failure=on_failure or "",
-        edge=edge or "",
-        queue_timeout_ms=number(timeout) if timeout else None,
-        extension=str(grown or "") if str(grown or "").startswith("x-") else "",
+        data,
+        "{}" if not own else json.dumps(own, separators=(",", ":"), ensure_ascii=False),
+        max(number(attempts), 1),
+        number(own.get("delay")) if own else 0,
+        number(priority),
+        placed == "1",
+        rule or "",
+        on_failure or "",
+        edge or "",
+        number(timeout) if timeout else None,
+        added if (added := str(grown or "")).startswith("x-") else "",
     )
 
 
@@ -111,8 +111,8 @@ def works(
     def decode(reply: Any) -> tuple[str, dict[str, tuple[list[Any], Work | None]]]:
         found: dict[str, tuple[list[Any], Work | None]] = {}
         for name, text, _state, *job in replies.rows(2 + len(fields))(reply[1:]):
-            if (row := read_row(text)) is not None:
-                found[name] = ([*row[:4], *row[4]], _read_work(job))
+            if (row := flat_row(text)) is not None:
+                found[name] = (row, _read_work(job))
         return replies.text(reply[0]), found
 
     return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
@@ -142,12 +142,11 @@ def ran(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str
         found: dict[str, Ran] = {}
         for name, text, *job in replies.rows(2 + len(fields))(reply[1:]):
             state, skipped, grown, data, options, *policies = job
-            row = read_row(text)
-            if row is None:
+            if (row := flat_row(text)) is None:
                 continue
             own = {policy: text for policy, text in zip(POLICIES, policies, strict=True) if text}
             known = Definition(canonical(data), settled_options(options, "staged"), own) if options else None
-            found[name] = Ran([*row[:4], *row[4]], "skipped" if skipped else state, grown, known)
+            found[name] = Ran(row, "skipped" if skipped else state, grown, known)
         return replies.text(reply[0]), found
 
     return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)

@@ -17,6 +17,7 @@ from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 
 PAGE: Final = 200
+_NUMBERS: Final = frozenset({int, float})
 LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
 
 
@@ -74,14 +75,20 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
     )
 
 
-def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
-    """Rank, queue, job id, handler and dependencies from a row of the node table; None if it is not valid."""
+def flat_row(text: str) -> list[Any] | None:
+    """A row of the node table: rank, queue, job id, handler, and each dependency; None if it is not valid."""
     row = parsed(text)
-    if not isinstance(row, list) or len(row) < 4 or not all(isinstance(part, str) for part in row[1:]):
+    if not isinstance(row, list) or len(row) < 4 or not replies.TEXT.issuperset(map(type, row[1:])):
+        return None
+    return row if type(row[0]) in _NUMBERS and 0 <= row[0] < LAST_RANK else None
+
+
+def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
+    """``flat_row`` with the dependencies apart."""
+    if (row := flat_row(text)) is None:
         return None
     rank, queue, job_id, job, *after = row
-    is_rank = isinstance(rank, int | float) and not isinstance(rank, bool) and 0 <= rank < LAST_RANK
-    return (rank, queue, job_id, job, tuple(after)) if is_rank else None
+    return (rank, queue, job_id, job, tuple(after))
 
 
 def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:
