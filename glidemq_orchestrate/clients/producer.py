@@ -72,7 +72,7 @@ class FlowProducer(SyncFacade):
                 nothing, with the same or another specification. A new generation cancels the one before.
             request: Whoever asks, such as the id of a click or of a run, at most 256 characters. A restart
                 with the request of an earlier one finds the generation that that one began, so it is safe to
-                repeat; without a request each restart begins another.
+                repeat, with the same specification; without a request each restart begins another.
             owner: For whom the flow runs: it is cancelled, or kept, when its last owner has vanished. A flow
                 that runs already gets one owner more. See ``Owner``.
             require_workers: Refuse unless live workers serve every queue and have a handler for every job.
@@ -82,6 +82,7 @@ class FlowProducer(SyncFacade):
             EncodeError, PayloadTooLarge: The flow cannot run as written; nothing was sent.
             QueueNotServed, HandlerNotFound: ``require_workers``, and some are missing; nothing was sent.
             FlowConflict: Another flow has this id, or a job of a node exists already; nothing was changed.
+                Also where a restart has the request of one with another specification.
                 Also where a new generation was asked for with queues in several slots of a cluster, and those
                 of the flow are in one.
             GenerationTaken: Other callers kept beginning generations; nothing was changed.

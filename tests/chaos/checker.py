@@ -289,6 +289,8 @@ class Checker:
         begin: Mapping[str, Any],
     ) -> Iterator[str]:
         """Whether a run got the accepted results, and began after them."""
+        if (node.queue, node.job_id) in self._book.unfenced:  # it may have begun before it was ready
+            return
         given, step = begin["inputs"], planned.all_steps[node.name]
         for name, run in given.items():
             other = found[name]

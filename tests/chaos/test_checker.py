@@ -121,6 +121,7 @@ def test_only_of_an_unfenced_job_a_dependent_may_have_another_result(played: Rou
     in_time = [*entries, report, report | {"kind": "reported", "late": False}]
     assert any("is not the accepted one" in problem for problem in problems(played, in_time))
     assert problems(played, [*in_time, begin | {"run": "stray", "was": "completed"}]) == []
+    assert problems(played, [*entries, node | {"run": "stray", "was": "waiting-children"}]) == []
 
 
 def test_what_a_node_worker_has_reported_too_late_may_be_the_end_of_a_job() -> None:

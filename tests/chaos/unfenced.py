@@ -13,6 +13,7 @@ Of an unfenced job, and of no other, may not be promised
 - that one result counts: it may end twice, with the results of two runs, and a dependent has either;
 - that its end is the planned one: attempts that were no longer its own count, so it may have none left, and
   it may complete or fail as such a report says;
+- that it got the results which count now: it may have begun while what it follows was to run again;
 - that its ordering key holds: what ends twice frees two places (S9). So that is not promised of the jobs of
   the key that begin after it.
 

@@ -29,7 +29,7 @@ from glidemq_orchestrate._protocol.flows import generations as calls
 from glidemq_orchestrate._protocol.flows.definitions import Ran
 from glidemq_orchestrate._protocol.flows.generations import Found
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GenerationTaken, Superseded
+from glidemq_orchestrate.errors import FlowConflict, FlowExpired, FlowNotFound, GenerationTaken, Superseded
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import Done, FlowPlan, reasons, settled
@@ -80,12 +80,17 @@ def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     current generation has the same specification.
 
     Raises:
+        FlowConflict: The request has begun a generation with another specification.
         GenerationTaken: Other callers kept beginning generations.
     """
     for _ in range(MAX_TRIES):
         ref, found = place
         is_restart = on_existing == "restart"
-        if is_restart and flow.request and (known := (yield from _of_request(ref, flow.request, clock))):
+        if (
+            is_restart
+            and flow.request
+            and (known := (yield from _of_request(ref, flow.request, clock, flow)))
+        ):
             return known
         with suppress(Superseded):  # meanwhile
             is_equal = found.digest == flow.digest
@@ -146,14 +151,25 @@ def _next(ref: FlowRef, flow: CheckedFlow, before: calls.Before) -> FlowRef:
     return replace(ref, flow_id=generation_id(ref.public_id, ref.generation + 1, origin))
 
 
-def _of_request(ref: FlowRef, request: str, clock: Clock) -> Op[FlowRef | None]:
-    """The newest generation that was asked for with this request, moved on where its caller may have died."""
+def _of_request(
+    ref: FlowRef, request: str, clock: Clock, flow: CheckedFlow | None = None
+) -> Op[FlowRef | None]:
+    """The newest generation that was asked for with this request, moved on where its caller may have died.
+
+    Raises:
+        FlowConflict: It has another specification than the flow.
+    """
     every = yield from ask(calls.every(ref.home, ref.public_id))
     if not every and (first := (yield from ask(calls.first(ref.home, ref.public_id)))):
         every = [first]
     for found in reversed(every):
         if found.request == request:
             known = ref_of(ref.home, found)
+            if flow is not None and found.digest not in ("", flow.digest):
+                raise FlowConflict(
+                    f"request {request} began generation {known.generation} of flow {ref.public_id} with "
+                    "another specification: a restart with this one needs a request of its own"
+                )
             if known.path == "portable":
                 yield from advance(known, clock)
             return known

@@ -525,6 +525,17 @@ class TestRefusals:
         with pytest.raises(FlowConflict, match=r"nodes that differ: b \(data\)"):
             broken.submit(diamond(b={"data": 1}), flow_id="f")
 
+    def test_a_request_that_has_begun_another_specification(self, broken: FlowProducer, dump: Dump) -> None:
+        broken.submit(diamond(), flow_id="f", on_existing="restart", request="r").wait(timeout=LONG)
+        before = dump()
+        with pytest.raises(FlowConflict, match="request r began generation 1 of flow f with another spec"):
+            broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", request="r")
+        assert dump() == before
+        mended = broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", request="s")
+        assert mended.generation == 2
+        with pytest.raises(FlowConflict, match="request r began generation 1"):
+            broken.submit(diamond(b={"data": 1}), flow_id="f", on_existing="restart", request="r")
+
     @pytest.mark.parametrize("request_", ["x" * 257, "a\nb", 7])
     def test_odd_requests(self, flows: FlowProducer, dump: Dump, request_: Any) -> None:
         before = dump()
