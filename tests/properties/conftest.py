@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.profile import IS_LONG
 from tests.properties.simulation.store import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.properties.simulation.store import Store
-
-IS_LONG: Final = os.environ.get("GLIDEMQ_TEST_PROFILE", "ci") == "long"
 
 
 @pytest.fixture(scope="module")

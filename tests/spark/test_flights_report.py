@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from glidemq_orchestrate.spark.flights.storage import source_directory
 from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.spark.steps import run_python_step
 from glidemq_orchestrate.worker.signals import Unrecoverable
+from tests.profile import IS_LONG
 
 if TYPE_CHECKING:
     from glidemq_orchestrate.flows.spec import FlowSpec
@@ -36,7 +36,6 @@ FLIGHTS_OF_THE_YEAR = 336_776
 # Months, flights, cancelled; with weather, plane, destination; late departures in percent, median, p90.
 YEAR = (range(1, 13), FLIGHTS_OF_THE_YEAR, 8_255, (335_220, 284_170, 329_174), (21.5, -2.0, 49.0))
 CHANGES_OF_CLOCKS = ((3, 11), 28_834 + 27_268, 861 + 233, (56_007, 47_544, 54_819), (18.5, -2.0, 39.0))
-IS_LONG = os.environ.get("GLIDEMQ_TEST_PROFILE") == "long"
 MONTHS, FLIGHTS, CANCELLED, MATCHED, (LATE, MEDIAN, P90) = YEAR if IS_LONG else CHANGES_OF_CLOCKS
 Results = dict[str, Any]
 Measures = dict[tuple[str, str], Mapping[str, float]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -18,10 +17,10 @@ from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting
 from glidemq_orchestrate._protocol.call import Batch, Call, Op
 from glidemq_orchestrate._protocol.replies import error_from
 from glidemq_orchestrate.flows.checked import check_flow
+from tests.profile import IS_LONG
 from tests.server.lua.servers import owner_of
 from tests.server.node_worker import NodeWorker
 
-IS_LONG = os.environ.get("GLIDEMQ_TEST_PROFILE") == "long"
 QUEUES = ("b", "c", "q")  # one for each primary
 
 

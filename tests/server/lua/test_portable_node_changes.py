@@ -20,7 +20,8 @@ from glidemq_orchestrate._protocol.flows.node_changes import Change, What
 from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.errors import FlowEnded, FlowExpired, NodeNotEnded
 from glidemq_orchestrate.keys import QueueKeys
-from tests.server.lua.portable_slots import FLOW, IS_LONG, QUEUES, Slots, node, places
+from tests.profile import IS_LONG
+from tests.server.lua.portable_slots import FLOW, QUEUES, Slots, node, places
 from tests.server.node_worker import NodeWorker
 
 HOME = QueueKeys("glide", "b")
