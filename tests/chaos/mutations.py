@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from glidemq_orchestrate._lua import ORCHESTRATE, library
+from glidemq_orchestrate._ops.flows import generations
 from glidemq_orchestrate._ops.server import library as of_the_package
+from glidemq_orchestrate.flows.plan import reasons
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.runner import JobRunner
@@ -73,6 +75,21 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
 
 
+def _of_nobody(*_: Any) -> Iterator[Any]:
+    """Find no generation that was asked for with a request."""
+    yield from ()
+
+
+def _changed_nothing(nodes: Any, done: Any, _: Any) -> dict[str, str]:
+    """Why nodes have to run, whatever has changed in them."""
+    return reasons(nodes, done, {})
+
+
+def _kept_nothing(nodes: Any, *_: Any) -> dict[str, str]:
+    """Why nodes have to run: all of them."""
+    return {node.name: "new" for node in nodes}
+
+
 _OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
 _REQUEUED = "L.stream.append(r.prefix .. 'stream', job_id, job.name)\n"
 _KEPT = "redis.call('HSET', key, 'lastActive', args[1])\n      kept[#kept + 1]"
@@ -93,6 +110,8 @@ _COUNTED = "L.hashes.add(key, 'completed', removed)"
 _CHANGED = "if args[3] == '' or L.scheduler.stored(keys[2], name) ~= args[3] then"
 _ALIVE = "return now - last < threshold\n"
 _RESULT = "found[#found + 1], found[#found + 2] = job[1] or dependency, result"
+
+_FORGOTTEN = "L.rules.forget(ref, dependent)\n  if follow then"
 
 DEFECTS: Final = (
     Defect("the outcome of a stale attempt is accepted", "staged", ((_OWNS, "if v[1] ~= 'active' then"),),
@@ -118,6 +137,14 @@ DEFECTS: Final = (
     Defect("each completed node is counted twice", "staged", ((_COUNTED, _COUNTED.replace("d)", "d * 2)")),)),
     Defect("a retry runs completed nodes again", "staged",
            ((_COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{_COUNTED}"),)),
+    Defect("what follows a node that runs again keeps its end", "staged",
+           ((_FORGOTTEN, "if follow then"),)),
+    Defect("a request begins a generation each time", "staged",
+           patched=((generations, "_of_request", _of_nobody),)),
+    Defect("what has changed is carried over", "staged",
+           patched=((generations, "reasons", _changed_nothing),)),
+    Defect("what has completed is not carried over", "staged",
+           patched=((generations, "reasons", _kept_nothing),)),
     Defect("a slot of a schedule is fired by each that reads it", "staged",
            ((_CHANGED, "if args[3] == '' then"),)),
     Defect("a result is left out", "staged",
