@@ -64,7 +64,8 @@ class Reporter(Node):
     """A Node client that notes what it meets: see ``unfenced.py``.
 
     Attributes:
-        was: The state of the job before it was begun; nothing is known of those in the reply to a report.
+        was: The state of the job before it was begun; of one in the reply to a report is known whether it had
+            ended.
         begun: When the attempt was activated whose end is reported next.
         is_refusal: What is reported next is the end of a job that was met revoked.
         is_late: The attempt whose end was reported last was no longer its own.
@@ -88,6 +89,12 @@ class Reporter(Node):
         backoff = json.loads(taken.fields["opts"]).get("backoff", {}).get("delay", 0)
         self.fail(taken, error, backoff, attempts=0 if error == Unrecoverable.__name__ else None)
         return []
+
+    def fetched(self, reply: list[str]) -> Taken | None:
+        """The job in the reply to a report."""
+        taken = super().fetched(reply)
+        self.was = "ended" if taken is not None and taken.fields.get("finishedOn") else "waiting"
+        return taken
 
     def refuse(self, revoked: Taken) -> None:
         """End a job that was met revoked."""
@@ -230,7 +237,6 @@ class NodeWorker:
         """The job in the reply to a report."""
         if reply[:1] == ["NEXT_REVOKED"]:
             self._refuse(node, Taken(reply[2], reply[3], {"opts": "{}"}))
-        node.was = "waiting"
         return node.fetched(reply)
 
     def _run(self, node: Reporter, taken: Taken) -> list[str]:
@@ -245,7 +251,7 @@ class NodeWorker:
                 error, value = self._handle(node, taken, data, about)
             finally:
                 self._running.discard(taken.id)
-        self._ledger.write("reporting", **about, error=error)
+        self._ledger.write("reporting", **about, error=error, was=node.was)
         reply = node.report(taken, error, json.dumps({"run": run, "value": value, "node": data.get("node")}))
         self._ledger.write("reported", **about, error=error, late=node.is_late)
         return reply

@@ -142,6 +142,16 @@ def test_what_a_node_worker_has_reported_too_late_may_be_the_end_of_a_job() -> N
     assert unfenced.ends(("etl", "other")) == frozenset()
 
 
+@pytest.mark.parametrize(("error", "ends_as"), [("", {"completed"}), (RETURNED, set())])
+def test_what_a_node_worker_ends_in_time_after_it_began_an_ended_job_is_not_due(
+    error: str, ends_as: set[str]
+) -> None:
+    entry = {"queue": "etl", "job": "j", "at": 5, "run": "1", "error": error, "was": "ended"}
+    unfenced = Unfenced([], [entry | {"kind": "reporting"}, entry | {"kind": "reported", "late": False}])
+    assert list(unfenced.items()) == [(("etl", "j"), 5)]
+    assert unfenced.ends(("etl", "j")) == ends_as
+
+
 def ended_otherwise(entries: Entries) -> None:
     for entry in of_kind(entries, "waited"):
         entry["state"] = "cancelled"

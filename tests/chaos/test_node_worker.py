@@ -24,3 +24,18 @@ def test_a_job_that_was_met_revoked_is_failed_too_late_when_its_flow_was_retried
         node.refuse(Taken(*place, {"opts": "{}", "processedOn": ""}))
         (found,) = flow.nodes()
     assert (node.is_late, found.reason) == (is_retried, REVOKED if is_retried else "cancelled: late")
+
+
+def test_a_job_that_had_ended_is_known_by_the_reply_to_a_report(url: str) -> None:
+    with FlowProducer(url) as flows, connected(url.replace("valkey", "redis"), "q", "node") as node:
+        flows.submit(FlowSpec("f", [FlowNode("a", "q", "work"), FlowNode("b", "q", "work")]), flow_id="f")
+        entries = [place for _ in "ab" if (place := node.place(1_000))]
+        (first, second) = (node.activate(*place) for place in entries)
+        assert isinstance(first, Taken)
+        assert isinstance(second, Taken)
+        node.finish(first, "1")
+        node.client.xadd(f"{node.prefix}:stream", {"jobId": first.id, "name": "work"})  # as after a retry
+        taken = node.fetched(node.finish(second, "1"))
+        assert taken
+        assert taken.id == first.id
+        assert node.was == "ended"

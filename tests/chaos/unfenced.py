@@ -40,7 +40,8 @@ class Unfenced:
 
     Args:
         begins: The begins of runs; those of Node workers have ``was``: the state of the job before.
-        reports: What Node workers have reported: before (``reporting``) and after it (``reported``).
+        reports: What Node workers have reported: before (``reporting``, with ``was`` too: a run that is left
+            to others has no begin) and after it (``reported``).
     """
 
     def __init__(self, begins: Iterable[Entry], reports: Sequence[Entry]) -> None:
@@ -48,12 +49,14 @@ class Unfenced:
         self._since: dict[Job, int] = {}
         self._ends: dict[Job, set[str]] = defaultdict(set)
         for entry in reports:
-            if entry["kind"] == "reporting" and replies.get(entry["run"], {"late": True})["late"]:
+            if entry["kind"] != "reporting":
+                continue
+            if _was_taken(entry) or replies.get(entry["run"], {"late": True})["late"]:
                 self._note(entry)
                 if entry["error"] != RETURNED:
                     self._ends[_job(entry)].add("failed" if entry["error"] else "completed")
         for entry in begins:
-            if entry.get("was", "waiting") != "waiting":
+            if _was_taken(entry):
                 self._note(entry)
 
     def _note(self, entry: Entry) -> None:
@@ -70,6 +73,11 @@ class Unfenced:
     def ends(self, job: Job) -> frozenset[str]:
         """How it may have ended by a report that was not due."""
         return frozenset(self._ends[job]) if job in self._ends else frozenset()
+
+
+def _was_taken(entry: Entry) -> bool:
+    """Whether a Node worker had begun a job that was not waiting."""
+    return bool(entry.get("was", "waiting") != "waiting")
 
 
 def _job(entry: Entry) -> Job:

@@ -1,7 +1,7 @@
 -- advance: the work of a flow, a slice at a time: nodes to be ended, reset or released. All open work is in the record,
 -- so another caller can continue after one that died.
 L.advance = {}
-local SLICE, EDGES = 50, 500
+local SLICE, EDGES, BUDGET = 50, 500, 250
 local ENDED = { completed = true, failed = true }
 
 -- Counts an open node whose job a Node worker has ended: that end holds. False for any other.
@@ -58,14 +58,17 @@ local function end_blocked(home, flow_id, key, now)
   return redis.call('SCARD', key .. ':blocked')
 end
 
--- Releases a slice of the ready nodes. Returns how many are left. One that runs again alone may follow nodes whose end was
--- told to nobody, as all was cancelled.
+-- Releases a slice of the ready nodes. Returns how many are left. One that runs again may follow nodes whose end was told
+-- to nobody, as all was cancelled.
 local function release_ready(flow, key, now)
+  local spent = 0
   for _, ref in ipairs(redis.call('SPOP', key .. ':ready', SLICE)) do
-    if L.rules.decide(key, ref) then
+    if spent > BUDGET then
+      redis.call('SADD', key .. ':ready', ref)
+    elseif L.rules.decide(key, ref) then
       L.release.node(flow, ref, now)
     else
-      L.blocked.check(flow, key, ref, now)
+      spent = spent + L.blocked.catch_up(flow, key, ref, now)
     end
   end
   return redis.call('SCARD', key .. ':ready')

@@ -101,6 +101,23 @@ function L.blocked.check(flow, key, ref, now)
   return cost + count, false
 end
 
+-- Notifies an open node of those of its dependencies that have ended, while others are open: some may have told nobody,
+-- as they were cancelled, and the node runs again without them. One with many dependencies is left to the walk over the
+-- open nodes. Returns the cost.
+function L.blocked.catch_up(flow, key, ref, now)
+  local prefix, job_id = L.record.split(ref)
+  local deps = prefix .. 'deps:' .. job_id
+  local count = redis.call('SCARD', deps)
+  if count > SMALL or redis.call('SINTERCARD', 2, deps, key .. ':open') == count then
+    return 1
+  end
+  for _, dependency in ipairs(redis.call('SMEMBERS', deps)) do
+    notify(flow, key, ref, dependency, now)
+  end
+  decide(flow, key, ref, now)
+  return count
+end
+
 L.blocked.PAGE = PAGE
 L.blocked.notify = notify
 L.blocked.decide = decide

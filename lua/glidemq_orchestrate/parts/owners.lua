@@ -1,12 +1,14 @@
 -- owners: who keeps a running flow wanted. An owner is a process or a task; its lease is one for all its flows of a home
 -- queue, so that one small call renews it. A lease is named "<lapse in ms>:<name of the owner>".
---   <flow>:owners            hash: name of an owner -> "<lapse in ms>\n<cancel or keep>"; until the flow has ended
+--   <flow>:owners            hash: name of an owner -> "<lapse in ms>\n<cancel or keep>"; and who of them has vanished
+--                            last, while others own it; until the flow has ended
 --   <home>gmo:owners         zset of the leases: when their owners were last heard of; clients renew them by ZADD XX
 --   <home>gmo:owned:<lease>  set of the ids of the running flows of an owner
 --   <home>gmo:due            owner\n<lease>: whether it has been silent for half the lapse; silent\n<lease>: whether still
 -- Two looks, half a lapse apart: where the server itself was away, owners that live are heard of between them.
 L.owners = {}
 local SLICE = 20
+local LAST = '' -- who has vanished last, "<when the lease ended>\n<last heard of>\n<lapse in s>\n<choice>\n<name>"
 
 -- A time in ms since the epoch as people read it, in UTC. Years run from March, so that leap days come last: the formulas
 -- of Howard Hinnant's "chrono-compatible low-level date algorithms".
@@ -99,14 +101,26 @@ local function is_wanted(home, owners)
   return false
 end
 
--- Takes a flow from an owner who has vanished. If nobody else owns it, what that owner chose happens.
+-- Takes a flow from an owner who has vanished. If nobody else owns it, what the one chose happens whose lease ended last:
+-- that need not be the one who is found last.
 local function lose(home, flow_id, lease, heard, now)
-  local name, owners = lease:match('^%d+:(.*)$'), L.record.key(home, flow_id) .. ':owners'
-  local choice = (redis.call('HGET', owners, name) or ''):match('\n(%a+)$')
+  local lapse, name, owners = lapse_of(lease), lease:match('^%d+:(.*)$'), L.record.key(home, flow_id) .. ':owners'
+  local last = redis.call('HGET', owners, LAST) or ''
+  if heard + lapse >= L.numbers.int(last:match('^%d+'), 0) then
+    local choice = (redis.call('HGET', owners, name) or ''):match('\n(%a+)$') or ''
+    local numbers = { L.numbers.text(heard + lapse), L.numbers.text(heard), L.numbers.text(lapse / 1000) }
+    last = table.concat(numbers, '\n') .. '\n' .. choice .. '\n' .. name
+    redis.call('HSET', owners, LAST, last)
+  end
   redis.call('HDEL', owners, name)
-  if choice == 'cancel' and not is_wanted(home, owners) then
-    local reason = 'its owner ' .. name .. ' has vanished: last heard of at ' .. moment(heard)
-      .. ', its lease lasts ' .. L.numbers.text(lapse_of(lease) / 1000) .. ' s'
+  if is_wanted(home, owners) then
+    return
+  end
+  redis.call('HDEL', owners, LAST)
+  local at, lasts, choice, who = last:match('^%d+\n(%d+)\n([^\n]+)\n(%a*)\n(.*)$')
+  if choice == 'cancel' then
+    local reason = 'its owner ' .. who .. ' has vanished: last heard of at ' .. moment(tonumber(at))
+      .. ', its lease lasts ' .. lasts .. ' s'
     L.settle.cancel(home, flow_id, reason, now)
     L.advance.slice(home, flow_id, now)
   end

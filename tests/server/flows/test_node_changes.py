@@ -163,6 +163,17 @@ class TestRerun:
         flow.status()
         assert flow.node("after all").state == "waiting"
 
+    def test_alone_with_others_it_knows_of_what_was_cancelled_and_stays(self, flows: FlowProducer) -> None:
+        flow = flows.submit(diamond(), flow_id="f")
+        flow.cancel("enough")
+        flow.wait(timeout=LONG)
+        flow.rerun(nodes=["a", "b", "d"], dependents=False)  # and not c
+        flow.complete_node("a", 1)
+        flow.complete_node("b", 1)
+        flow.wait(timeout=LONG)  # no worker looks after it
+        assert reasons(flow)["d"] == "upstream failed: c"
+        assert states(flow) == dict.fromkeys("ab", "completed") | dict.fromkeys("cde", "failed")
+
     def test_what_follows_and_runs_is_stopped(self, flows: FlowProducer, run_worker: RunWorker) -> None:
         begun, held, stopped = threading.Semaphore(0), threading.Event(), threading.Event()
         value = [1]

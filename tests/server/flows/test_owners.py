@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -163,6 +164,19 @@ class TestSeveral:
         flows.get("f", owner=Owner("bob", timedelta(minutes=2), last)).renew()
         supervisor.look(31, 62, 122, 180, 240)
         assert flow.status().state == state
+
+    @pytest.mark.parametrize(
+        ("first", "last", "state"), [("keep", "cancel", "cancelled"), ("cancel", "keep", "running")]
+    )
+    def test_the_last_one_decides_also_when_both_are_found_at_once(
+        self, flows: FlowProducer, supervisor: Supervisor, first: Any, last: Any, state: str
+    ) -> None:
+        flow = flows.submit(FLOW, flow_id="f", owner=Owner("zoe", timedelta(minutes=1), first))
+        time.sleep(0.01)
+        flows.get("f", owner=Owner("ada", timedelta(minutes=1), last)).renew()
+        supervisor.look(100, 200)
+        status = flow.status()
+        assert (status.state, "owner ada" in status.reason) == (state, state == "cancelled")
 
     def test_one_name_with_two_lapses_has_two_leases(
         self, flows: FlowProducer, supervisor: Supervisor

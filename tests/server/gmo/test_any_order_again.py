@@ -22,7 +22,7 @@ from glidemq_orchestrate._protocol.flows import flow
 from glidemq_orchestrate._protocol.flows.node_changes import Change, What
 from glidemq_orchestrate._protocol.flows.nodes import read_row
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
-from glidemq_orchestrate.errors import GenerationTaken, StateError, Superseded
+from glidemq_orchestrate.errors import FlowConflict, GenerationTaken, StateError, Superseded
 from glidemq_orchestrate.flows.checked import check_flow
 from tests.server.gmo.test_any_order import FLOW, OVER, QUEUES, AnyOrder, run_machine
 from tests.server.policy_work import node
@@ -45,9 +45,9 @@ class AnyOrderAgain(AnyOrder):
     """Also whoever runs it again. Of several generations the current one is watched."""
 
     def __init__(self) -> None:
-        """What was asked for: the generation that a request has begun, and who owns the current one."""
+        """What was asked for: what a request has begun, and who owns the current generation."""
         super().__init__()
-        self.begun: dict[str, int] = {}
+        self.begun: dict[str, tuple[int, dict[str, FlowNode]]] = {}
         self.owners: dict[str, Owner] = {}
         self.heard: dict[str, int] = {}
         self.given: set[str] = set()
@@ -57,17 +57,23 @@ class AnyOrderAgain(AnyOrder):
 
     @rule(request=WHO, dies=DIES, by_handle=st.booleans())
     def somebody_restarts(self, request: str, dies: int | None, by_handle: bool) -> None:  # noqa: FBT001  drawn
-        known, before = self.begun.get(request), self.ref
+        (known, nodes), before = self.begun.get(request, (None, self.spec)), self.ref
         op = self.submission(self.spec, "restart", request)
         if by_handle:
             op = generations.restart(before, request, self.world.clock)
-        found = self.act(op, dies)
+        is_another = not by_handle and nodes != self.spec
+        try:
+            found = self.act(op, dies)
+            assert found is None or not is_another
+        except FlowConflict:
+            found = None
+            assert is_another
         has_begun = self.look(self.spec, kept=())
         assert not (known is not None and has_begun)
         if found is not None:
             assert found.generation == (known if known is not None else before.generation + 1)
         if request and has_begun:
-            self.begun[request] = self.ref.generation
+            self.begun[request] = self.ref.generation, self.spec
 
     @rule(data=st.data(), dies=DIES)
     def somebody_mends(self, data: st.DataObject, dies: int | None) -> None:
