@@ -1,7 +1,9 @@
 """The ledger: an append-only file outside of the server; every process writes there what it does.
 
-A line is written by one call with O_APPEND: a kill never leaves half a line, and lines never mix. Times are
-monotonic nanoseconds, which all processes of a machine share.
+A line is written by one call with O_APPEND, so lines never mix. Of a process that is killed in that call the
+beginning of a line may be left, as Linux ends such a write where a page of the file ends: a line therefore begins
+with a line break of its own, and a part of one is nobody's entry. Times are monotonic nanoseconds, which all
+processes of a machine share.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ class Ledger:
     def write(self, kind: str, **fields: Any) -> None:
         """Write a line; it is there when this returns."""
         entry = {"at": time.monotonic_ns(), "kind": kind, "role": self.role, "pid": os.getpid(), **fields}
-        os.write(self._file, json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+        os.write(self._file, f"\n{json.dumps(entry, separators=(',', ':'))}\n".encode())
 
     def close(self) -> None:
         """Close the file."""
@@ -54,4 +57,13 @@ class Reader:
                 if not line.endswith(b"\n"):  # still being written
                     return
                 self._offset += len(line)
-                yield json.loads(line)
+                if (entry := _read(line)) is not None:
+                    yield entry
+
+
+def _read(line: bytes) -> Entry | None:
+    """The entry in a line, unless that is empty or a part of one."""
+    with suppress(ValueError):
+        entry: Entry = json.loads(line)
+        return entry
+    return None
