@@ -306,9 +306,9 @@ class NodeNotEnded(StateError):
 
 
 class NodeNotRepeatable(StateError):
-    """The node cannot run again by itself: its job was removed, or it has added nodes. Restart the flow.
+    """The node cannot run again by itself: its job was removed, or it has added nodes.
 
-    Nothing was changed.
+    Nothing was changed. ``Flow.restart(nodes=[...])`` runs nodes that have added nodes again.
     """
 
 

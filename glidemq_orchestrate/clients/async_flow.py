@@ -10,7 +10,7 @@ from glidemq_orchestrate._ops.flows import backend, generations, owners
 from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows import watch as watching
 from glidemq_orchestrate._ops.flows.backend import backend_of
-from glidemq_orchestrate._ops.flows.node_changes import chosen
+from glidemq_orchestrate._ops.flows.node_changes import chosen, node_names
 from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.flows.node_changes import Change
@@ -120,10 +120,16 @@ class AsyncFlow:
         """See ``Flow.retry_failed``."""
         return await self._run(self._backend.retry_failed(self._ref, self._clock, owner_of(self._owned)))
 
-    async def restart(self, *, request: str = "") -> FlowState:
+    async def restart(self, *, nodes: Iterable[str] = (), request: str = "") -> FlowState:
         """See ``Flow.restart``."""
         self._ref = await self._run(
-            generations.restart(self._ref, check_request(request), self._clock, owner_of(self._owned))
+            generations.restart(
+                self._ref,
+                check_request(request),
+                self._clock,
+                owner_of(self._owned),
+                again=node_names(nodes),
+            )
         )
         return (await self.status()).state
 

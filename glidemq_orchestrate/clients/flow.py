@@ -10,7 +10,7 @@ from glidemq_orchestrate._ops.flows import backend, generations, owners
 from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows import watch as watching
 from glidemq_orchestrate._ops.flows.backend import backend_of
-from glidemq_orchestrate._ops.flows.node_changes import chosen
+from glidemq_orchestrate._ops.flows.node_changes import chosen, node_names
 from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.flows.node_changes import Change
@@ -191,21 +191,32 @@ class Flow:
         """
         return self._run(self._backend.retry_failed(self._ref, self._clock, owner_of(self._owned)))
 
-    def restart(self, *, request: str = "") -> FlowState:
-        """Run all of it again, from the beginning, as a new generation. Returns the state of that one.
+    def restart(self, *, nodes: Iterable[str] = (), request: str = "") -> FlowState:
+        """Run all of it again, or from some nodes on, as a new generation. Returns the state of that one.
 
         A running flow is cancelled first. Afterwards this object stands for the new generation; no result of
-        the one before is seen again. Nodes that running nodes had added are left out: they are added again.
+        the one before is seen again, but those that it keeps. Nodes that running nodes had added are left
+        out: they are added again.
 
         Args:
+            nodes: Only these run again, by name, with all that follow them, what has not completed by now
+                and what has added nodes; the others keep their results. Unlike ``rerun`` it takes nodes that
+                have added nodes.
             request: As in ``FlowProducer.submit``: with the same one a repeat is safe.
 
         Raises:
+            NodeNotFound: The flow was submitted without a node of such a name. Nothing was changed.
             Superseded: Another generation has begun; nothing was changed.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
         self._ref = self._run(
-            generations.restart(self._ref, check_request(request), self._clock, owner_of(self._owned))
+            generations.restart(
+                self._ref,
+                check_request(request),
+                self._clock,
+                owner_of(self._owned),
+                again=node_names(nodes),
+            )
         )
         return self.status().state
 
@@ -245,7 +256,7 @@ class Flow:
         Raises:
             NodeNotFound, NodeNotEnded: One is not a node of the flow, or has not ended. Nothing was changed.
             NodeNotRepeatable: A node that would run again has added nodes to the flow, or its job was removed
-                from the queue: restart the flow. Nothing was changed.
+                from the queue: ``restart`` the flow. Nothing was changed.
             FlowEnded, FlowIncomplete: The flow is being cancelled, or is not submitted completely.
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.

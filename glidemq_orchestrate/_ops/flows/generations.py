@@ -10,7 +10,7 @@ for it. A flow keeps its path: one that took the portable path stays on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -29,7 +29,14 @@ from glidemq_orchestrate._protocol.flows import generations as calls
 from glidemq_orchestrate._protocol.flows.definitions import Ran
 from glidemq_orchestrate._protocol.flows.generations import Found
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import FlowConflict, FlowExpired, FlowNotFound, GenerationTaken, Superseded
+from glidemq_orchestrate.errors import (
+    FlowConflict,
+    FlowExpired,
+    FlowNotFound,
+    GenerationTaken,
+    NodeNotFound,
+    Superseded,
+)
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import Done, FlowPlan, reasons, settled
@@ -108,10 +115,20 @@ def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     raise _taken(place.ref)
 
 
-def restart(ref: FlowRef, request: str, clock: Clock, owner: Owner | None = None) -> Op[FlowRef]:
+def restart(
+    ref: FlowRef, request: str, clock: Clock, owner: Owner | None = None, *, again: Collection[str] = ()
+) -> Op[FlowRef]:
     """Begin the next generation with the nodes of the current one; returns where it is.
 
+    Args:
+        ref: The current generation.
+        request: The same one begins one generation only.
+        clock: The clock.
+        owner: Who wants it.
+        again: Only these nodes and all that follow them run again, and what has not completed. None: all.
+
     Raises:
+        NodeNotFound: One of them is not a node of the specification.
         Superseded: Another generation has begun.
         FlowNotFound, FlowExpired: The flow no longer exists, or not all of its jobs do.
         GenerationTaken: Other callers kept extending it.
@@ -124,11 +141,25 @@ def restart(ref: FlowRef, request: str, clock: Clock, owner: Owner | None = None
         if status.state is FlowState.STAGING:  # nothing of it has run
             return ref
         stored = yield from read_flow(ref, clock)
+        flow = replace(stored.flow, request=request, owner=owner)
+        if again:
+            _check_names(flow, again)
+            compared = yield from _compared(ref, flow, again)
+            flow = replace(flow, carried=compared.carried, settled=compared.settled)
         before = calls.Before(ref.flow_id, "restart", stored.extensions)
-        new = yield from _begin(ref, replace(stored.flow, request=request, owner=owner), before, clock)
+        new = yield from _begin(ref, flow, before, clock)
         if new is not None:
             return new
     raise _taken(ref)
+
+
+def _check_names(flow: CheckedFlow, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in flow.queue_of:
+            raise NodeNotFound(
+                f"flow {flow.name} was submitted without a node {name}; one that another node has added runs "
+                "again with that one"
+            )
 
 
 def _begin(ref: FlowRef, flow: CheckedFlow, before: calls.Before, clock: Clock) -> Op[FlowRef | None]:
@@ -195,10 +226,11 @@ class _Compared(NamedTuple):
     settled: frozenset[str]
 
 
-def _compared(ref: FlowRef, flow: CheckedFlow) -> Op[_Compared]:
+def _compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op[_Compared]:
     """Why the nodes of a specification have to run, and the ids of the jobs of the others.
 
-    And those of the others whose edges in the flow can stay as they are.
+    And those of the others whose edges in the flow can stay as they are. ``again``: nodes that run whatever
+    they are.
     """
     try:
         found = yield from (reading.ran(ref) if ref.path == "portable" else _ran(ref))
@@ -209,6 +241,7 @@ def _compared(ref: FlowRef, flow: CheckedFlow) -> Op[_Compared]:
     done = {name: Done(ran.state, ran.row[2] in growers) for name, ran in found.items()}
     known = {name: ran.definition for name, ran in found.items()}
     changed = yield from compare.changes(ref, flow, rows, shaping=True, known=known)
+    changed |= dict.fromkeys(again, ("asked for",))
     runs = reasons(flow.nodes, done, changed)
     kept = {node.name: rows[node.name][2] for node in flow.nodes if node.name not in runs}
     return _Compared(

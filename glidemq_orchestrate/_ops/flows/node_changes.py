@@ -78,10 +78,18 @@ def chosen(
     Raises:
         ConfigurationError: They do not choose any, or in two ways.
     """
+    return Chosen(node_names(nodes, node), pattern, str(state), error)
+
+
+def node_names(nodes: Iterable[str], node: str | None = None) -> tuple[str, ...]:
+    """The names of nodes, each once, as public methods take them.
+
+    Raises:
+        ConfigurationError: It is one text.
+    """
     if isinstance(nodes, str):
         raise ConfigurationError(f"nodes must be a list of node names, got the text {nodes!r}")
-    names = dict.fromkeys([*([] if node is None else [node]), *nodes])
-    return Chosen(tuple(names), pattern, str(state), error)
+    return tuple(dict.fromkeys([*([] if node is None else [node]), *nodes]))
 
 
 def change(ref: FlowRef, nodes: Chosen, wanted: Change, clock: Clock) -> Op[list[str]]:
@@ -150,7 +158,10 @@ def _refuse_growers(ref: FlowRef, names: Sequence[str], *, follow: bool) -> Op[N
         asking = [calls.grows(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2]) for name in part]
         for name, has_added in zip(part, (yield from ask_all(asking)), strict=True):
             if has_added:
-                raise NodeNotRepeatable(f"node {name} has added nodes and would run again: restart the flow")
+                raise NodeNotRepeatable(
+                    f"node {name} has added nodes and would run again: restart the flow from the nodes that "
+                    "are to run"
+                )
 
 
 def _with_followers(rows: Mapping[str, Row], names: Iterable[str]) -> set[str]:

@@ -47,6 +47,10 @@ def retry(
 @reports_errors
 def restart(
     flow_id: FlowIdArgument,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE]...", help="Only from these nodes on; the others keep their results."),
+    ] = None,
     url: Url = None,
     wait: Wait = True,
     watch: Watch = True,
@@ -55,10 +59,14 @@ def restart(
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Run all of a flow again, as its next generation; a running flow is cancelled first."""
+    """Run all of a flow again, or from some nodes on, as its next generation.
+
+    A running flow is cancelled first. glidemq flow restart FLOW_ID clean-3 runs clean-3 again, all nodes
+    that follow it, and what has not completed.
+    """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
-        flow.restart(request=request)
+        flow.restart(nodes=nodes or (), request=request)
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
 
 

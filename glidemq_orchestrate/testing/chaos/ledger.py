@@ -1,9 +1,9 @@
 """The ledger: an append-only file outside of the server; every process writes there what it does.
 
 A line is written by one call with O_APPEND, so lines never mix. Of a process that is killed in that call the
-beginning of a line may be left, as Linux ends such a write where a page of the file ends: a line therefore begins
-with a line break of its own, and a part of one is nobody's entry. Times are monotonic nanoseconds, which all
-processes of a machine share.
+beginning of a line may be left, as Linux ends such a write where a page of the file ends: a line therefore
+begins with a line break of its own, and a part of one is nobody's entry. Times are monotonic nanoseconds,
+which all processes of a machine share.
 """
 
 from __future__ import annotations

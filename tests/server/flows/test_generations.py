@@ -28,6 +28,7 @@ from glidemq_orchestrate.errors import (
     FlowConflict,
     FlowExpired,
     FlowNotFound,
+    NodeNotFound,
     Superseded,
 )
 from glidemq_orchestrate.flows.checked import check_flow
@@ -173,6 +174,24 @@ class TestCarryingOver:
         assert work.ran == []
         assert flow.restart() == "running"
         assert flow.wait(timeout=LONG).status.completed == 3
+
+    def test_from_some_nodes_on(self, broken: FlowProducer, work: Work) -> None:
+        flow = broken.get("f")
+        with pytest.raises(NodeNotFound, match="without a node x"):
+            flow.restart(nodes=["e", "x"])
+        with pytest.raises(ConfigurationError, match="must be a list"):
+            flow.restart(nodes="e")
+        assert (flow.generation, work.ran) == (0, [])
+        flow.restart(nodes=["e"], request="a click")  # b had failed, and d follows it
+        outcome = flow.wait(timeout=LONG)
+        assert sorted(work.ran) == ["b", "d", "e"]
+        assert outcome.results == {name: f"{name}!" for name in "abcde"}
+        work.ran.clear()
+        flow.restart(nodes=["e"], request="a click")  # the same one
+        flow.restart(nodes=["c"])
+        outcome = flow.wait(timeout=LONG)
+        assert (flow.generation, sorted(work.ran)) == (2, ["c", "d"])
+        assert outcome.results == {name: f"{name}!" for name in "abcde"}
 
     def test_many_nodes_and_wide_ones(self, flows: FlowProducer, work: Work) -> None:
         names = [f"n{n}" for n in range(1_200)]

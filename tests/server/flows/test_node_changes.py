@@ -409,6 +409,14 @@ class TestByHand:
             flow.complete_node("split", 1)
         assert flow.status().state == "completed"
 
+        with pytest.raises(NodeNotFound, match="without a node part-2"):
+            flow.restart(nodes=["split", "part-2"])
+        assert flow.status().generation == 0
+        flow.restart(nodes=["split"])
+        outcome = flow.wait(timeout=LONG)
+        assert (flow.generation, outcome.status.completed) == (1, 6)
+        assert outcome.results["join"] == ["part-0", "part-1", "part-2", "part-3", "split"]
+
 
 class TestChoosing:
     @pytest.mark.parametrize(

@@ -55,12 +55,14 @@ class AnyOrderAgain(AnyOrder):
 
     # --- generations ---
 
-    @rule(request=WHO, dies=DIES, by_handle=st.booleans())
-    def somebody_restarts(self, request: str, dies: int | None, by_handle: bool) -> None:  # noqa: FBT001  drawn
+    @rule(data=st.data(), request=WHO, dies=DIES)
+    def somebody_restarts(self, data: st.DataObject, request: str, dies: int | None) -> None:
         (known, nodes), before = self.begun.get(request, (None, self.spec)), self.ref
-        op = self.submission(self.spec, "restart", request)
-        if by_handle:
-            op = generations.restart(before, request, self.world.clock)
+        op, kept = self.submission(self.spec, "restart", request), set[str]()
+        if by_handle := data.draw(st.booleans()):
+            names = data.draw(st.lists(st.sampled_from(list(self.spec)), unique=True, max_size=2))
+            kept = self.kept(self.spec, names) if names else kept
+            op = generations.restart(before, request, self.world.clock, again=names)
         is_another = not by_handle and nodes != self.spec
         try:
             found = self.act(op, dies)
@@ -68,7 +70,7 @@ class AnyOrderAgain(AnyOrder):
         except FlowConflict:
             found = None
             assert is_another
-        has_begun = self.look(self.spec, kept=())
+        has_begun = self.look(self.spec, kept)
         assert not (known is not None and has_begun)
         if found is not None:
             assert found.generation == (known if known is not None else before.generation + 1)
