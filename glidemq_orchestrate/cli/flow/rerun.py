@@ -61,8 +61,7 @@ def restart(
 ) -> None:
     """Run all of a flow again, or from some nodes on, as its next generation.
 
-    A running flow is cancelled first. glidemq flow restart FLOW_ID clean-3 runs clean-3 again, all nodes
-    that follow it, and what has not completed.
+    A running flow is cancelled first. With nodes, only they run, what follows them and what did not complete.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)

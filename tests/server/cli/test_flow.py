@@ -111,6 +111,10 @@ class TestEnded:
         assert glidemq("flow", "complete-node", "bad-1", "clean[3]", "--result", '{"rows": 3}').stdout == (
             "Nothing was changed.\n"
         )
+        anew = glidemq("flow", "restart", "bad-1", "report", "--no-watch")  # and keeps what was given by hand
+        assert (anew.exit_code, "generation 1" in anew.stdout) == (0, True), anew.stderr
+        unknown = glidemq("flow", "restart", "bad-1", "nope")
+        assert (unknown.exit_code, "without a node nope" in unknown.stderr) == (1, True)
         skipped = glidemq("flow", "skip-node", "bad-1", "--pattern", "clean*", "--json")
         assert json.loads(skipped.stdout)["nodes"] == [f"clean[{i}]" for i in range(12)]
         assert glidemq("flow", "cancel-node", "bad-1", "extract").stdout == "Nothing was changed.\n"
