@@ -33,11 +33,12 @@ def generation_of(job_id: str) -> tuple[str, str]:
 
 
 def kept(old: FlowPlan, new: FlowPlan) -> set[str]:
-    """The steps that may keep their results when a flow is mended."""
+    """The steps that may keep their results when a flow is mended, or runs from a node on."""
+    again = old.again if old.action == "anew" else ""
     before, names = {step.name: step for step in old.steps}, set[str]()
     for step in new.steps:
         is_same = step.name in before and step.has_result_of(before[step.name]) and not step.grows
-        if is_same and all(name in names for name in step.after):
+        if is_same and step.name != again and all(name in names for name in step.after):
             names.add(step.name)
     return names
 
@@ -249,8 +250,9 @@ class Checker:
             yield f"has generation {number}, and one was asked for"
         elif steered and (number == 0 or not is_changed):
             yield from self._lost("generations", f"generation 1 was begun, and {number} is there")
-        if number and MENDED in found:
-            yield from self._carried(planned, planned.after_mending(), results)
+        if number and (MENDED in found or planned.action == "anew"):
+            new = planned if planned.action == "anew" else planned.after_mending()
+            yield from self._carried(planned, new, results)
         yield from self._of_older_generations(planned, found)
 
     def _carried(self, old: FlowPlan, new: FlowPlan, results: Mapping[str, Any]) -> Iterator[str]:

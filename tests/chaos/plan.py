@@ -13,9 +13,10 @@ from glidemq_orchestrate.flows.rules import Dependency
 
 KEYS: Final = ("red", "green", "blue")
 ACTIONS: Final = (
-    *("none",) * 6, "retry", "retry", "cancel", "restart", "mend", "mend", "extend", "rerun", "orphan"
+    *("none",) * 6, "retry", "retry", "cancel", "restart", "mend", "mend", "anew", "extend", "rerun",
+    "orphan",
 )  # fmt: skip
-BY_TWO: Final = ("restart", "mend")
+BY_TWO: Final = ("restart", "anew", "mend")
 """What two processes do to the same flow."""
 RETRIED: Final = ("retry", "orphan")
 """After these a flow that has ended is retried."""
@@ -121,9 +122,9 @@ class FlowPlan:
 
     Attributes:
         action: ``none``; ``cancel`` it at some moment; ``retry`` what failed once it has ended; ``restart``
-            all of it, or ``mend`` it and retry it, once it has ended or while it runs; ``rerun`` a node with
-            all that follow it, when that has ended; ``extend`` it by nodes at some moment; ``orphan``: its
-            owner has vanished as soon as it is submitted.
+            all of it, or from a node on (``anew``), or ``mend`` it and retry it, once it has ended or while
+            it runs; ``rerun`` a node with all that follow it, when that has ended; ``extend`` it by nodes at
+            some moment; ``orphan``: its owner has vanished as soon as it is submitted.
         delay_ms: How long after the submission.
         added: What ``extend`` adds.
         mended: What it consists of when it was mended: steps that fail do so no more, some are changed, one
@@ -160,7 +161,7 @@ class FlowPlan:
 
     @property
     def again(self) -> str:
-        """The node that ``rerun`` runs again."""
+        """The node that ``rerun`` and ``anew`` run again."""
         return self.steps[len(self.steps) // 3].name
 
     @property

@@ -261,8 +261,9 @@ def _steer(world: World, flows: FlowProducer, flow: FlowPlan, owner: Owner) -> s
             mended, flow_id=flow.flow_id, on_existing="retry_failed", request="the plan", owner=owner
         )
         return f"generation {again.generation}"
-    if flow.action == "restart":
-        return found.restart(request="the plan")
+    if flow.action in ("restart", "anew"):
+        nodes = [flow.again] if flow.action == "anew" else []
+        return found.restart(nodes=nodes, request="the plan")
     (world.cures / flow.flow_id).touch()
     return found.retry_failed()
 

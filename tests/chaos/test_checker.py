@@ -31,7 +31,7 @@ Entries = list[Entry]
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     """A round in which nothing goes wrong."""
     size = Size(flows=25, seconds=4, widest=15)
-    with Round(5, tmp_path_factory.mktemp("round"), size, faults=()) as done:
+    with Round(21, tmp_path_factory.mktemp("round"), size, faults=()) as done:
         done.harm()
         assert done.settle(lambda: has_settled(done), 120)
         with Schedulers(done.world.queues[0], done.world.url) as schedulers:
@@ -51,9 +51,11 @@ def of_kind(entries: Entries, kind: str) -> Entries:
 
 
 def accepted_with_inputs(entries: Entries) -> tuple[Entry, Entry]:
-    """A node that got a result, and the begin of the run that made it."""
+    """A node that got a result and has completed, and the begin of the run that made that result."""
+    steered = {entry["flow"] for entry in of_kind(entries, "steered")}
+    completed = {entry["run"] for entry in of_kind(entries, "completed") if entry["flow"] not in steered}
     begins = {entry["run"]: entry for entry in of_kind(entries, "begin")}
-    node = next(entry for entry in begins.values() if entry["inputs"])
+    node = next(entry for run, entry in begins.items() if entry["inputs"] and run in completed)
     return node, begins[next(iter(node["inputs"].values()))]
 
 
@@ -197,6 +199,14 @@ def test_a_result_that_is_carried_over_though_its_node_has_changed(played: Round
     assert any(map(seen, mended_ones(played)))
 
 
+def test_a_result_that_is_kept_though_its_node_was_to_run_anew(
+    played: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert any(flow.action == "anew" and len(flow.steps) > 3 for flow in played.world.plan.flows)
+    monkeypatch.setattr(FlowPlan, "again", property(lambda flow: flow.steps[0].name))
+    assert any("does not do the same" in problem for problem in problems(played, played.entries))
+
+
 def test_a_node_that_runs_again_though_its_result_should_be_carried_over(played: Round) -> None:
     entries = [dict(entry) for entry in played.entries]
     flows = {flow.flow_id for flow in mended_ones(played) if flow.waits}
@@ -220,13 +230,13 @@ def test_a_flow_or_a_job_that_is_lost(played: Round) -> None:
     entries = [dict(entry) for entry in played.entries]
     entries += [
         of_kind(entries, "submitted")[0] | {"flow": "lost"},
-        of_kind(entries, "added")[0] | {"job": "s5-lost"},
+        of_kind(entries, "added")[0] | {"job": "s21-lost"},
     ]
     plan = played.world.plan
     more = replace(
         plan,
         flows=(*plan.flows, replace(plan.flows[0], flow_id="lost")),
-        plain=(*plan.plain, Plain("s5-lost", "etl")),
+        plain=(*plan.plain, Plain("s21-lost", "etl")),
     )
     found = problems(played, entries, more)
     assert [problem for problem in found if "lost" in problem] == found
