@@ -9,6 +9,8 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.profile import IS_LONG
+
 __all__ = [
     "pytest_collection_modifyitems",
     "pytest_report_to_serializable",
@@ -51,8 +53,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that it does not run alone at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only the long profile has; what takes longest comes first, not alone at the end."""
+    left_out = [item for item in items if not IS_LONG and item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
     def place(item: pytest.Item) -> int:
         found = [at for at, path in enumerate(HEAVY) if item.nodeid.startswith(path)]

@@ -57,6 +57,7 @@ def quick(module: str, *arguments: str) -> Any:
     return json.loads(run(f"benchmarks.{module}", "--quick", "--json", *arguments))
 
 
+@pytest.mark.long
 def test_the_soak_watches_every_process_and_knows_how_every_flow_ended(tmp_path: Path) -> None:
     report = quick("soak", "--plot", str(tmp_path / "soak.svg"))
     assert report["wrong"] == []
@@ -76,6 +77,7 @@ def test_the_soak_watches_every_process_and_knows_how_every_flow_ended(tmp_path:
     assert "minutes" in (tmp_path / "soak.svg").read_text()
 
 
+@pytest.mark.long
 def test_all_of_many_flows_end_and_are_counted(tmp_path: Path) -> None:
     report = quick("many_flows", "--plot", str(tmp_path / "many.svg"))
     figures = report["figures"]
@@ -107,6 +109,7 @@ def test_what_running_again_costs_is_compared_with_a_submission() -> None:
     assert all(ways[way]["server ms"] > 0 for way in list(ways)[:4])
 
 
+@pytest.mark.long
 def test_latency_counts_from_the_intended_arrival(tmp_path: Path) -> None:
     report = quick("under_load", "--plot", str(tmp_path / "load.svg"))
     tables = report["latencies, ms"]
@@ -121,6 +124,7 @@ def test_latency_counts_from_the_intended_arrival(tmp_path: Path) -> None:
     assert "% of capacity" in (tmp_path / "load.svg").read_text()
 
 
+@pytest.mark.long
 def test_jobs_of_a_killed_worker_run_again_and_end(tmp_path: Path) -> None:
     for _ in range(3):
         report = quick("recovery", "--plot", str(tmp_path / "recovery.svg"))

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.processes import run, spawn
-from tests.profile import IS_LONG
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually
@@ -56,7 +55,8 @@ def test_the_flights_run_end_to_end_and_leave_a_chart_and_a_report(orchestrator:
     assert processes_below(tmp_path) == []
 
 
-@pytest.mark.parametrize("orchestrator", ["airflow", "dagster"] if IS_LONG else ["dagster"])
+@pytest.mark.long
+@pytest.mark.parametrize("orchestrator", ["airflow", "dagster"])
 def test_a_demo_that_is_killed_leaves_nothing(
     orchestrator: str, tmp_path: Path, eventually: Eventually
 ) -> None:
