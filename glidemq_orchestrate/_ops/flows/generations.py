@@ -125,7 +125,7 @@ def restart(
         request: The same one begins one generation only.
         clock: The clock.
         owner: Who wants it.
-        again: Only these nodes and all that follow them run again, and what has not completed. None: all.
+        again: Only these nodes and all that follow them run again, and what has not completed; if empty, all.
 
     Raises:
         NodeNotFound: One of them is not a node of the specification.
@@ -143,7 +143,7 @@ def restart(
         stored = yield from read_flow(ref, clock)
         flow = replace(stored.flow, request=request, owner=owner)
         if again:
-            _check_names(flow, again)
+            _check_names(ref, flow, again)
             compared = yield from _compared(ref, flow, again)
             flow = replace(flow, carried=compared.carried, settled=compared.settled)
         before = calls.Before(ref.flow_id, "restart", stored.extensions)
@@ -153,12 +153,12 @@ def restart(
     raise _taken(ref)
 
 
-def _check_names(flow: CheckedFlow, names: Iterable[str]) -> None:
+def _check_names(ref: FlowRef, flow: CheckedFlow, names: Iterable[str]) -> None:
     for name in names:
         if name not in flow.queue_of:
             raise NodeNotFound(
-                f"flow {flow.name} was submitted without a node {name}; one that another node has added runs "
-                "again with that one"
+                f"flow {ref.public_id} was submitted without a node {name}; one that another node has added "
+                "runs again with that one"
             )
 
 
