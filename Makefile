@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test unit server interop providers system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test test-long unit server interop providers system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -45,6 +45,9 @@ demo-dagster: setup  ## Run the flights pipeline through a real Dagster.
 
 test: java  ## Run all tests, in parallel: units, real Valkey, real Spark, real Airflow, real Dagster.
 	$(PYTEST) $(PARALLEL)
+
+test-long: java  ## Run all tests, and try more in each: takes much longer.
+	GLIDEMQ_TEST_PROFILE=long $(PYTEST) $(PARALLEL)
 
 unit: setup  ## Run the tests that need no server.
 	$(PYTEST) tests/unit

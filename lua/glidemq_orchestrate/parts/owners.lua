@@ -110,13 +110,12 @@ local function lose(home, flow_id, lease, heard, now)
     local choice = (redis.call('HGET', owners, name) or ''):match('\n(%a+)$') or ''
     local numbers = { L.numbers.text(heard + lapse), L.numbers.text(heard), L.numbers.text(lapse / 1000) }
     last = table.concat(numbers, '\n') .. '\n' .. choice .. '\n' .. name
-    redis.call('HSET', owners, LAST, last)
   end
-  redis.call('HDEL', owners, name)
+  redis.call('HDEL', owners, name, LAST)
   if is_wanted(home, owners) then
+    redis.call('HSET', owners, LAST, last)
     return
   end
-  redis.call('HDEL', owners, LAST)
   local at, lasts, choice, who = last:match('^%d+\n(%d+)\n([^\n]+)\n(%a*)\n(.*)$')
   if choice == 'cancel' then
     local reason = 'its owner ' .. who .. ' has vanished: last heard of at ' .. moment(tonumber(at))
