@@ -54,7 +54,11 @@ GOOD_OF: Final = {
     ("scheduler", "show", "name"): "s1",
     ("scheduler", "remove", "name"): "s1",
 }
-SHOW: Final = {("job", "show"), ("flow", "node"), ("flow", "show"), ("events",), ("flow", "watch")}
+PRINT_A_FLOW: Final = (
+    *("show", "watch", "submit", "cancel", "retry", "restart", "rerun"),
+    *("complete-node", "skip-node", "cancel-node"),
+)
+SHOW: Final = {("job", "show"), ("flow", "node"), ("events",), *(("flow", name) for name in PRINT_A_FLOW)}
 """The commands that exist to show data and results, or do so with ``--json``."""
 RUN_ON: Final = {("server",), ("worker",), ("supervise",), ("demo",)}
 ARGUMENTS: Final = odd.STRINGS | st.sampled_from(

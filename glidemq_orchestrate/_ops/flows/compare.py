@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from glidemq_orchestrate._ops.flows.portable.table import Row, policy_text, read_policies, read_rows
+from glidemq_orchestrate._ops.flows.portable.table import policy_text, read_policies, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Call, Op, ask_all
@@ -19,6 +19,7 @@ from glidemq_orchestrate._protocol.flows.definitions import (
     definition,
     settled_options,
 )
+from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate._protocol.flows.staging import JobNames, more_fields
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
 from glidemq_orchestrate.keys import QueueKeys

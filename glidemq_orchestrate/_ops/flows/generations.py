@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 from glidemq_orchestrate._ops.flows import claim, compare, staged
 from glidemq_orchestrate._ops.flows.portable import portable, reading
 from glidemq_orchestrate._ops.flows.portable.advance import advance
-from glidemq_orchestrate._ops.flows.portable.table import Row
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting, Path
 from glidemq_orchestrate._ops.flows.stored import read_flow
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
@@ -28,6 +27,7 @@ from glidemq_orchestrate._protocol.flows import flow as flow_calls
 from glidemq_orchestrate._protocol.flows import generations as calls
 from glidemq_orchestrate._protocol.flows.definitions import Ran
 from glidemq_orchestrate._protocol.flows.generations import Found
+from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
     FlowConflict,
@@ -42,6 +42,7 @@ from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import Done, FlowPlan, reasons, settled
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.keys import QueueKeys, generation_id
+from glidemq_orchestrate.names import described
 
 MAX_TRIES: Final = 5
 _SUBMIT: Final[Mapping[Path, Callable[[FlowRef, CheckedFlow, OnExisting, Clock], Op[None]]]] = {
@@ -297,6 +298,8 @@ def fenced(ref: FlowRef, generation: int | None) -> Op[None]:
     flow_id = ref.public_id
     current = (yield from find_place(ref.home.prefix, flow_id)).ref.generation
     if not 0 <= generation <= current:
-        raise FlowNotFound(f"flow {flow_id} has no generation {generation}: the current one is {current}")
+        raise FlowNotFound(
+            f"flow {flow_id} has no generation {described(generation)}: the current one is {current}"
+        )
     old = min(generation, ref.generation)
     raise Superseded(f"generation {old} of flow {flow_id} was superseded: {current} is the current one")

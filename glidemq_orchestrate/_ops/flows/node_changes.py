@@ -16,12 +16,13 @@ from typing import Final
 from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.portable import changes
-from glidemq_orchestrate._ops.flows.portable.table import Row, read_rows
+from glidemq_orchestrate._ops.flows.portable.table import read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef, advance
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import node_changes as calls
 from glidemq_orchestrate._protocol.flows.node_changes import Change
+from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotEnded, NodeNotRepeatable
 from glidemq_orchestrate.flows.spec import NodeStatus

@@ -19,7 +19,7 @@ from glidemq_orchestrate._protocol.call import Op, ask
 from glidemq_orchestrate._protocol.flows import owners as calls
 from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import FlowNotFound, StateError, Superseded, WaitTimeout
+from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, StateError, Superseded, WaitTimeout
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowState
@@ -40,11 +40,18 @@ class Ownership:
 
     Attributes:
         given: The id under which the generation is stored that the owner was given last.
+
+    Raises:
+        ConfigurationError: The owner is something else.
     """
 
     owner: Owner
     renewals: Renewals
     given: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.owner, Owner):
+            raise ConfigurationError(f"owner must be Owner or None, got {type(self.owner).__name__}")
 
     def own(self, ref: FlowRef, clock: Clock) -> Op[FlowState]:
         """Add the owner to a flow, or renew its lease. An ended flow is not changed. Returns the state.

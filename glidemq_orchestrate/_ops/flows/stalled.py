@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import stalled as calls
+from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate._protocol.flows.stalled import Suspect
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ProtocolError
@@ -113,9 +114,9 @@ def _end_removed(home: QueueKeys, flow_id: str, removed: Sequence[Suspect], cloc
         )
 
 
-def _table(home: QueueKeys, flow_id: str) -> Op[dict[str, list[Any]]]:
+def _table(home: QueueKeys, flow_id: str) -> Op[dict[str, Row]]:
     """The flow's table of nodes by name, read in pages."""
-    table: dict[str, list[Any]] = {}
+    table: dict[str, Row] = {}
     cursor = "0"
     while True:
         cursor, page = yield from ask(calls.node_table(home, flow_id, cursor))

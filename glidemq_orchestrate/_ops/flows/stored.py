@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from glidemq_orchestrate._ops.flows.compare import is_of_spec
-from glidemq_orchestrate._ops.flows.portable.table import Row, read_policies, read_rows
+from glidemq_orchestrate._ops.flows.portable.table import read_policies, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef, advance, raise_if_superseded
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import definitions as calls
-from glidemq_orchestrate._protocol.flows.definitions import Work
+from glidemq_orchestrate._protocol.flows.definitions import Manner
 from glidemq_orchestrate._protocol.flows.flow import read_status
+from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate._protocol.flows.portable.record import Record
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import FlowExpired, FlowIncomplete, FlowNotFound
@@ -49,7 +50,7 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
         raise_if_superseded(current)
         if "expired_at" in record:
             raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
-        rows, works = yield from _read_all(ref)
+        rows, data, manners = yield from _read_all(ref)
         is_whole = ref.path == "staged" or Record.read(record).number >= 0
         if is_whole and len(rows) >= number(record.get("total")):
             break
@@ -58,18 +59,21 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
                 f"flow {ref.public_id} was cancelled while it was submitted: submit it again"
             )
         yield from advance(ref, clock)  # nodes that were added are still joining the flow
-    works |= yield from _works(ref, {name: row for name, row in rows.items() if name not in works})
+    yield from _read_missing(ref, rows, data, manners)
     own: dict[str, dict[str, OnFailure]] = {}
     if ref.path == "portable":
-        works, own = _from_table(works, (yield from read_policies(ref)))
-    stay = [name for name, row in rows.items() if is_of_spec(row) or works[name].extension]
+        own = _from_table(manners, (yield from read_policies(ref)))
+    stay = [name for name, row in rows.items() if is_of_spec(row) or manners[name].extension]
     dependents: dict[str, list[str]] = {name: [] for name in stay}
     after = {name: tuple([one for one in rows[name][4:] if one in dependents]) for name in stay}
     for name, names in after.items():
         for one in names:
             dependents[one].append(name)
-    policies = own or (yield from _policies(ref, rows, works, after))
-    nodes = [_node(name, rows[name], works[name], after[name], dependents[name], policies) for name in stay]
+    policies = own or (yield from _policies(ref, rows, manners, after))
+    nodes = [
+        _node(name, rows[name], data[name], manners[name], after[name], dependents[name], policies)
+        for name in stay
+    ]
     flow = CheckedFlow(
         name=record.get("name", ""),
         labels={key: str(value) for key, value in parsed_object(record.get("labels")).items()},
@@ -84,26 +88,31 @@ def read_flow(ref: FlowRef, clock: Clock) -> Op[Stored]:
     return Stored(flow, record.get("extensions", "0"))
 
 
-def _read_all(ref: FlowRef) -> Op[tuple[dict[str, Row], dict[str, Work]]]:
-    """The rows of a flow, dependencies before dependents, and what jobs say read with them."""
+def _read_all(ref: FlowRef) -> Op[tuple[dict[str, Row], dict[str, str], dict[str, Manner]]]:
+    """The rows of a flow, dependencies before dependents, and the data and manners read with them.
+
+    Of a large flow it is the number of objects that costs: so there is no object for each node here.
+    """
     if ref.path == "portable":
-        return (yield from read_rows(ref)), {}
+        return (yield from read_rows(ref)), {}, {}
     rows: dict[str, Row] = {}
-    works: dict[str, Work] = {}
+    data: dict[str, str] = {}
+    manners: dict[str, Manner] = {}
     cursor = ""
     while cursor != "0":
         cursor, page = yield from ask(calls.works(ref.home, ref.flow_id, cursor or "0"))
         for name, (row, work) in page.items():
             rows[name] = row
             if work is not None:
-                works[name] = work
-    return dict(sorted(rows.items(), key=lambda item: item[1][0])), works
+                data[name], manners[name] = work
+    return dict(sorted(rows.items(), key=lambda item: item[1][0])), data, manners
 
 
-def _works(ref: FlowRef, rows: Mapping[str, Row]) -> Op[dict[str, Work]]:
-    """What the job of each node says."""
-    found: dict[str, Work] = {}
-    for part in parts(list(rows.items()), PER_TRIP):
+def _read_missing(
+    ref: FlowRef, rows: Mapping[str, Row], data: dict[str, str], manners: dict[str, Manner]
+) -> Op[None]:
+    """Add what the jobs of the other nodes say."""
+    for part in parts([(name, row) for name, row in rows.items() if name not in data], PER_TRIP):
         asking = [calls.work(QueueKeys(ref.home.prefix, row[1]), row[2]) for _, row in part]
         for (name, _), work in zip(part, (yield from ask_all(asking)), strict=True):
             if work is None:
@@ -113,37 +122,34 @@ def _works(ref: FlowRef, rows: Mapping[str, Row]) -> Op[dict[str, Work]]:
                     f"the job of node {name} of flow {ref.public_id} was removed, and with it what the node "
                     'does: submit the flow with on_existing="restart"'
                 )
-            found[name] = work
-    return found
+            data[name], manners[name] = work
 
 
-def _from_table(
-    works: Mapping[str, Work], texts: Mapping[str, str]
-) -> tuple[dict[str, Work], dict[str, dict[str, OnFailure]]]:
-    """What the nodes of a portable flow do by their jobs and the table of policies; policies as below."""
-    found, policies = dict(works), {}
+def _from_table(manners: dict[str, Manner], texts: Mapping[str, str]) -> dict[str, dict[str, OnFailure]]:
+    """Complete the manners of the nodes of a portable flow by its table of policies; policies as below."""
+    policies = {}
     for name, text in texts.items():
         fields = json.loads(text)
         rule, on_failure = fields.get("rule", ""), fields.get("on_failure", "")
         timeout = fields.get("queue_timeout")
-        found[name] = works[name]._replace(rule=rule, on_failure=on_failure, queue_timeout_ms=timeout)
+        manners[name] = manners[name]._replace(rule=rule, on_failure=on_failure, queue_timeout_ms=timeout)
         policies[name] = {one: OnFailure(word) for one, word in fields.get("policies", {}).items()}
-    return found, policies
+    return policies
 
 
 def _policies(
-    ref: FlowRef, rows: Mapping[str, Row], works: Mapping[str, Work], after: Mapping[str, Sequence[str]]
+    ref: FlowRef, rows: Mapping[str, Row], manners: Mapping[str, Manner], after: Mapping[str, Sequence[str]]
 ) -> Op[dict[str, dict[str, OnFailure]]]:
     """What the failures of dependencies mean to those nodes that set that themselves."""
     found: dict[str, dict[str, OnFailure]] = {}
-    own = [name for name, names in after.items() if works[name].rule and names]
+    own = [name for name, names in after.items() if manners[name].rule and names]
     for part in parts(own, PER_TRIP):
         asking = []
         for name in part:
             refs = [f"{QueueKeys(ref.home.prefix, rows[one][1]).base}:{rows[one][2]}" for one in after[name]]
             asking.append(calls.edges(QueueKeys(ref.home.prefix, rows[name][1]), rows[name][2], refs))
         for name, texts in zip(part, (yield from ask_all(asking)), strict=True):
-            policies = {one: text or works[name].edge for one, text in zip(after[name], texts, strict=True)}
+            policies = {one: text or manners[name].edge for one, text in zip(after[name], texts, strict=True)}
             found[name] = {one: OnFailure(text) for one, text in policies.items() if text}
     return found
 
@@ -151,12 +157,13 @@ def _policies(
 def _node(  # noqa: PLR0913, PLR0917  the parts of a node
     name: str,
     row: Row,
-    work: Work,
+    data: str,
+    manner: Manner,
     after: tuple[str, ...],
     dependents: Sequence[str],
     policies: Mapping[str, Mapping[str, OnFailure]],
 ) -> CheckedNode:
-    data, options, attempts, delay_ms, priority, is_placed, rule, on_failure, _, timeout_ms, extension = work
+    options, attempts, delay_ms, priority, is_placed, rule, on_failure, _, timeout_ms, extension = manner
     return CheckedNode(
         row[0], name, row[1], row[3], data, options, attempts, delay_ms, after, tuple(dependents), priority,
         is_placed, Rule(rule) if rule else None, OnFailure(on_failure) if on_failure else None,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
-from glidemq_orchestrate._protocol.flows.nodes import flat_row
+from glidemq_orchestrate._protocol.flows.nodes import Row, flat_row
 from glidemq_orchestrate._protocol.flows.portable.node_jobs import KEEPING
 from glidemq_orchestrate.flows.checked import canonical
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import number
 
 PAGE: Final = 50  # each with up to 1 MiB of data
+SHARED: Final = 256
 POLICIES: Final = ("gmo:rule", "gmo:on_failure", "gmo:queue_timeout", "gmo:edge")
 
 
@@ -50,15 +52,14 @@ def settled_options(options: str, path: str) -> dict[str, Any]:
     return {name: value for name, value in json.loads(options).items() if name not in added}
 
 
-class Work(NamedTuple):
-    """All that the job of a node says of it; policies of single dependencies are read with ``edges``.
+class Manner(NamedTuple):
+    """How a node does what it does; many nodes share one. Policies of single dependencies: ``edges``.
 
     Attributes:
         rule, on_failure, edge: '' where the node has none.
         extension: The id of the addition from outside that brought it; '' for any other node.
     """
 
-    data: str
     options: str
     attempts: int
     delay_ms: int
@@ -71,21 +72,36 @@ class Work(NamedTuple):
     extension: str
 
 
+Work = tuple[str, Manner]
+"""All that the job of a node says of it: its data, and how."""
+
+
 def work(queue: QueueKeys, job_id: str) -> Call[Work | None]:
     """What the job of a node of the staged path says; None if it was removed."""
-    return command("HMGET", queue.job(job_id), *_OF_WORK, decode=_read_work)
+    return command("HMGET", queue.job(job_id), *_OF_WORK, decode=lambda reply: _read_work(*reply))
 
 
 _OF_WORK: Final = ("data", "opts", "maxAttempts", "priority", "gmo:placed", "gmo:grown", *POLICIES)
 
 
-def _read_work(fields: Sequence[str | None]) -> Work | None:
-    data, options, attempts, priority, placed, grown, rule, on_failure, timeout, edge = fields
-    if data is None or not options:
-        return None
+def _read_work(data: str | None, options: str | None, *fields: str | None) -> Work | None:
+    return None if data is None or not options else (data, _read_manner(options, *fields))
+
+
+@lru_cache(maxsize=SHARED)
+def _read_manner(  # noqa: PLR0913, PLR0917  a field each
+    options: str,
+    attempts: str | None,
+    priority: str | None,
+    placed: str | None,
+    grown: str | None,
+    rule: str | None,
+    on_failure: str | None,
+    timeout: str | None,
+    edge: str | None,
+) -> Manner:
     own = settled_options(options, "staged")
-    return Work(
-        data,
+    return Manner(
         "{}" if not own else json.dumps(own, separators=(",", ":"), ensure_ascii=False),
         max(number(attempts), 1),
         number(own.get("delay")) if own else 0,
@@ -101,18 +117,18 @@ def _read_work(fields: Sequence[str | None]) -> Work | None:
 
 def works(
     queue: QueueKeys, flow_id: str, cursor: str
-) -> Call[tuple[str, dict[str, tuple[list[Any], Work | None]]]]:
+) -> Call[tuple[str, dict[str, tuple[Row, Work | None]]]]:
     """A page of the nodes of a flow: the next cursor (``0`` at the end), and row and work by name.
 
     The work is None where the job was removed, or is about to be reset.
     """
     fields = ("state", *_OF_WORK)
 
-    def decode(reply: Any) -> tuple[str, dict[str, tuple[list[Any], Work | None]]]:
-        found: dict[str, tuple[list[Any], Work | None]] = {}
+    def decode(reply: Any) -> tuple[str, dict[str, tuple[Row, Work | None]]]:
+        found: dict[str, tuple[Row, Work | None]] = {}
         for name, text, _state, *job in replies.rows(2 + len(fields))(reply[1:]):
             if (row := flat_row(text)) is not None:
-                found[name] = (row, _read_work(job))
+                found[name] = (row, _read_work(*job))
         return replies.text(reply[0]), found
 
     return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
@@ -128,7 +144,7 @@ class Ran(NamedTuple):
         definition: None if the job was removed; without the policies of single dependencies.
     """
 
-    row: list[Any]
+    row: Row
     state: str
     grown_by: str
     definition: Definition | None
@@ -152,7 +168,7 @@ def ran(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str
     return function("gmo_flow_nodes", [queue.flow(flow_id)], (0, flow_id, cursor, PAGE, *fields), decode)
 
 
-def ran_of_row(prefix: str, row: list[Any]) -> Call[Ran]:
+def ran_of_row(prefix: str, row: Row) -> Call[Ran]:
     """What a flow of the portable path has of the node of this row."""
     fields = ("state", "gmo:skipped", "data", "opts")
 

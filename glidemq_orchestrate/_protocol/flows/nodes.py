@@ -20,6 +20,8 @@ PAGE: Final = 200
 _NUMBERS: Final = frozenset({int, float})
 LAST_RANK: Final = 1e9  # of nodes that cannot be read; no flow has so many nodes
 
+Row = tuple[Any, ...]
+"""Rank, queue, job id, job and dependencies of a node; as a tuple no work for the garbage collector."""
 
 STATUS_FIELDS: Final[tuple[JobField, ...]] = (
     "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped"
@@ -75,20 +77,20 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
     )
 
 
-def flat_row(text: str) -> list[Any] | None:
-    """A row of the node table: rank, queue, job id, handler, and each dependency; None if it is not valid."""
+def flat_row(text: str) -> Row | None:
+    """A row of the node table; None if it is not valid."""
     row = parsed(text)
     if not isinstance(row, list) or len(row) < 4 or not replies.TEXT.issuperset(map(type, row[1:])):
         return None
-    return row if type(row[0]) in _NUMBERS and 0 <= row[0] < LAST_RANK else None
+    return tuple(row) if type(row[0]) in _NUMBERS and 0 <= row[0] < LAST_RANK else None
 
 
 def read_row(text: str) -> tuple[float, str, str, str, tuple[str, ...]] | None:
     """``flat_row`` with the dependencies apart."""
     if (row := flat_row(text)) is None:
         return None
-    rank, queue, job_id, job, *after = row
-    return (rank, queue, job_id, job, tuple(after))
+    rank, queue, job_id, job = row[:4]
+    return (rank, queue, job_id, job, row[4:])
 
 
 def flow_results(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, str]]]:

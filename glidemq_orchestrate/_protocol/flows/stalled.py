@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
-from glidemq_orchestrate._protocol.flows.nodes import read_row
+from glidemq_orchestrate._protocol.flows.nodes import Row, flat_row
 from glidemq_orchestrate.keys import GROUP, QueueKeys
 
 TABLE_PAGE: Final = 200
@@ -136,12 +136,12 @@ def recent_events(queue: QueueKeys, before: str) -> Call[list[tuple[str, dict[st
     )
 
 
-def node_table(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, list[Any]]]]:
+def node_table(home: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, dict[str, Row]]]:
     """A page of a flow's node table: the next cursor (``0`` at the end), and the row of each node."""
 
-    def decode(reply: Any) -> tuple[str, dict[str, list[Any]]]:
-        rows = {name: read_row(row) for name, row in replies.pairs(reply[1]).items()}
-        return reply[0], {name: [*row[:4], *row[4]] for name, row in rows.items() if row}
+    def decode(reply: Any) -> tuple[str, dict[str, Row]]:
+        rows = {name: flat_row(text) for name, text in replies.pairs(reply[1]).items()}
+        return reply[0], {name: row for name, row in rows.items() if row}
 
     return command("HSCAN", f"{home.flow(flow_id)}:nodes", cursor, "COUNT", TABLE_PAGE, decode=decode)
 

@@ -323,6 +323,8 @@ class TestTheOneBefore:
         assert broken.get("f").generation == 1
         with pytest.raises(FlowNotFound, match="flow f has no generation 7: the current one is 1"):
             new.cancel("why", generation=7)
+        with pytest.raises(FlowNotFound, match="flow f has no generation a value of type int"):
+            new.cancel("why", generation=10**5000)  # too long to be shown as a number
         assert new.cancel("too late", generation=1) == "completed"
         record = "glide:{etl}:gmo:flow:" + new._ref.flow_id
         assert dump()[record] == before[record]

@@ -319,6 +319,19 @@ class TestRenewing:
             assert keys_of_owners(redis_client) == []
 
 
+@pytest.mark.parametrize("owner", [1, "ada", {"name": "ada"}])
+def test_an_owner_that_is_none_is_refused_before_anything_is_sent(
+    flows: FlowProducer, redis_client: Any, owner: Any
+) -> None:
+    for call in (
+        lambda: flows.submit(FLOW, flow_id="f", owner=owner),
+        lambda: flows.submit(FLOW, flow_id="f", owner=owner, on_existing="restart"),
+    ):
+        with pytest.raises(ConfigurationError, match=rf"owner must be Owner or None, got {type(owner).__name__}"):
+            call()
+    assert redis_client.keys("*") == []
+
+
 @pytest.mark.parametrize("calls", range(30))
 def test_a_submission_that_dies_after_any_call_leaves_no_flow_that_nobody_owns(
     flows: FlowProducer, hand: Hand, supervisor: Supervisor, path: str, calls: int
