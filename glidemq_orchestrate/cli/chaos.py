@@ -26,7 +26,8 @@ from glidemq_orchestrate.cli.shell import (
     say_json,
     seconds,
 )
-from glidemq_orchestrate.testing.chaos.named import find
+from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
+from glidemq_orchestrate.named import find, with_directory
 from glidemq_orchestrate.testing.chaos.report import ChaosReport, Finding
 from glidemq_orchestrate.testing.chaos.strikes import Act
 
@@ -47,11 +48,12 @@ def chaos() -> None:
 @chaos_app.command("run")
 @reports_errors
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FLOW", help="Flow file, as for `glidemq flow submit`.")],
+    file: Annotated[str, typer.Argument(metavar="FLOW", help=FLOW_HELP)],
     app: Annotated[
         list[str],
         typer.Option(help="Module with handlers: package.module or package.module:name. Repeatable."),
     ],
+    arguments: Arguments = None,
     runs: Annotated[int, typer.Option(help="How often the flow runs.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Decides what is struck; the same seed strikes the same.")] = 1,
     only_run: Annotated[
@@ -106,12 +108,14 @@ def run(
     """
     from glidemq_orchestrate.testing.chaos.campaign import run_chaos  # noqa: PLC0415  no other command needs it
 
+    with_directory()
     with _ending_at_sigterm(), errors.status("starting") as status:
         report = run_chaos(
-            file, app=app, runs=runs, seed=seed, only=only_run or (), effects=effect or (),
-            acts=strike or tuple(Act), check=find(check, "check").function if check else None,
-            at_once=at_once, workers=workers, concurrency=concurrency, queues=queue or (),
-            allow_import=allow_import or (), lease=timedelta(seconds=lease),
+            flow_of(file, arguments), app=app, runs=runs, seed=seed, only=only_run or (),
+            effects=effect or (), acts=strike or tuple(Act),
+            check=find(check, "check").function if check else None, at_once=at_once, workers=workers,
+            concurrency=concurrency, queues=queue or (), allow_import=allow_import or (),
+            lease=timedelta(seconds=lease),
             timeout=timedelta(seconds=timeout), keep=keep, may_fail=may_fail,
             progress=status.update if errors.is_terminal else _slowly(),
         )  # fmt: skip

@@ -6,6 +6,7 @@ import importlib
 import sys
 
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.named import with_directory
 from glidemq_orchestrate.names import shown
 from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.worker import Worker
@@ -35,8 +36,7 @@ def load_handlers(name: str) -> Handlers:
         ConfigurationError: There is no such module or name, or it has no handlers.
     """
     module_name, _, attribute = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    with_directory()
     check_app(name)
     try:
         module = importlib.import_module(module_name)

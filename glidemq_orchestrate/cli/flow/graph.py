@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from glidemq_orchestrate.cli.shell import Prefix, Url, reports_errors, say
+from glidemq_orchestrate.cli.source import Arguments, flow_of, is_source
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
-from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 
@@ -25,7 +24,14 @@ class Format(StrEnum):
 
 @reports_errors
 def graph(
-    source: Annotated[str, typer.Argument(metavar="FILE|FLOW_ID", help="A flow file, or the id of a flow.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FLOW|FLOW_ID",
+            help="A flow file, package.module:function, or the id of a flow on the server.",
+        ),
+    ],
+    arguments: Arguments = None,
     url: Url = None,
     format_: Annotated[
         Format, typer.Option("--format", help="Mermaid for Markdown, DOT for Graphviz.")
@@ -39,8 +45,8 @@ def graph(
 
     For example: glidemq flow graph nightly.yaml --format dot | dot -Tsvg > nightly.svg
     """
-    if source.endswith((".yaml", ".yml", ".json")) or _is_file(source):
-        spec = FlowSpec.from_file(source)
+    if is_source(source):
+        spec = flow_of(source, arguments)
         name, nodes = spec.name, list[Any](check_flow(spec).nodes)
     else:
         with FlowProducer(url, prefix=prefix) as flows:
@@ -52,10 +58,3 @@ def graph(
         else dot(name, nodes, at_least=fold or None)
     )
     say(drawn, lines=True, end="")
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # too long a name, say
-        return False

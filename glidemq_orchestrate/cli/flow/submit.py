@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,20 +11,16 @@ from glidemq_orchestrate.cli.flow.follow import show_or_follow
 from glidemq_orchestrate.cli.flow.options import Keep, Lapse, Owned, Request, Timeout, Wait, Watch
 from glidemq_orchestrate.cli.flow.plan import print_plan
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
+from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 
 @reports_errors
 def submit(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="Flow file, YAML or JSON; `glidemq flow schema` prints its schema."
-        ),
-    ],
+    file: Annotated[str, typer.Argument(metavar="FLOW", help=FLOW_HELP)],
+    arguments: Arguments = None,
     url: Url = None,
     flow_id: Annotated[
         str | None,
@@ -56,10 +51,11 @@ def submit(
 ) -> None:
     """Submit a flow, all or nothing, and watch it until it ends.
 
-    A minimal file: {"name": "nightly", "nodes": [{"name": "a", "queue": "etl", "job": "clean"}]}. With
-    --no-wait the command returns as soon as the flow is submitted.
+    A minimal file: {"name": "nightly", "nodes": [{"name": "a", "queue": "etl", "job": "clean"}]}. Instead of
+    a file: glidemq flow submit mypackage.flows:build --arg day=2026-01-01. With --no-wait the command returns
+    as soon as the flow is submitted.
     """
-    spec = FlowSpec.from_file(file)
+    spec = flow_of(file, arguments)
     with FlowProducer(url, prefix=prefix) as flows:
         if dry_run:
             if flow_id is None:

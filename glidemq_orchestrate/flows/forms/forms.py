@@ -5,6 +5,7 @@ The modules that these forms need are slow to import, so they are imported on us
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +15,7 @@ from glidemq_orchestrate.errors import InvalidFlow
 from glidemq_orchestrate.flows.forms.drawing import FOLD_FROM, dot, mermaid
 from glidemq_orchestrate.flows.forms.fold import in_order
 from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.named import find
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -62,6 +64,30 @@ class FlowForms:
         except InvalidFlow as exc:
             exc.args = (f"{path}: {exc}",)
             raise
+
+    @classmethod
+    def from_function(cls, function: str, /, **arguments: Any) -> Self:
+        """Call ``package.module:function``, which returns a flow or its dict.
+
+        Args:
+            function: Where it is. Its module is imported, which runs the code of it.
+            arguments: Passed to it by name. What it raises itself is passed on.
+
+        Raises:
+            ConfigurationError: There is no such function.
+            InvalidFlow: It does not take these arguments, or does not return a flow.
+        """
+        found = find(function, "flow").function
+        try:
+            inspect.signature(found).bind(**arguments)
+        except (TypeError, ValueError) as exc:
+            raise InvalidFlow(f"flow {function} cannot be called like that: {exc}") from exc
+        made = found(**arguments)
+        if isinstance(made, cls):
+            return made
+        if isinstance(made, Mapping):
+            return cls.from_dict(made)
+        raise InvalidFlow(f"flow {function} must return a FlowSpec or a dict, not {type(made).__name__}")
 
     @classmethod
     def from_graph(

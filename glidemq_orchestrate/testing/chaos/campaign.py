@@ -22,9 +22,9 @@ from glidemq_orchestrate.errors import ConfigurationError, TransportError, WaitT
 from glidemq_orchestrate.flows.spec import FlowOutcome, FlowSpec
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import check_queue_name
+from glidemq_orchestrate.named import check_named
 from glidemq_orchestrate.testing.chaos.checker import Book, calm_of, findings, steps
 from glidemq_orchestrate.testing.chaos.ledger import Entry
-from glidemq_orchestrate.testing.chaos.named import check_named
 from glidemq_orchestrate.testing.chaos.notes import notes
 from glidemq_orchestrate.testing.chaos.report import ChaosReport
 from glidemq_orchestrate.testing.chaos.setup import Setup

@@ -15,10 +15,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
+from glidemq_orchestrate.named import find, with_directory
 from glidemq_orchestrate.testing.chaos.digests import digest
 from glidemq_orchestrate.testing.chaos.inherited import inherit
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
-from glidemq_orchestrate.testing.chaos.named import find
 from glidemq_orchestrate.testing.chaos.striker import Striker
 from glidemq_orchestrate.testing.chaos.strikes import Moment
 from glidemq_orchestrate.worker.context import Context
@@ -120,6 +120,7 @@ def _write(marker: Marker, found: Running, name: str, key: str, at: int) -> None
 
 
 def _wrap(marker: Marker, name: str) -> None:
+    with_directory()
     found = find(name, "effect")
     made: Any = _wrapped(marker, found.function, name.partition(":")[2])
     kind = type(inspect.getattr_static(found.holder, found.name))

@@ -202,6 +202,30 @@ class TestEnded:
         glidemq("flow", "submit", file, "--id", "bad-4")
         assert "12 nodes: 11 completed, 1 failed" in glidemq("flow", "graph", "bad-4").stdout
 
+    def test_a_flow_of_a_function(
+        self, glidemq: Glidemq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delitem(sys.modules, "cli_flows", raising=False)
+        (tmp_path / "cli_flows.py").write_text(
+            "from tests.server.cli.test_flow import fan\n"
+            "def build(day, **labels):\n    return fan(labels={'day': day} | labels)\n"
+            "def busy():\n    raise OSError('no table of months')\n"
+        )
+        drawn = glidemq("flow", "graph", "cli_flows:build", "--arg", "day=2026-01-01")
+        assert "clean[0..11]<br/>12 nodes" in drawn.stdout, drawn.stderr
+        words = ("flow", "submit", "cli_flows:build", "--arg", "day=2026-01-01", "--arg", 'team="etl"')
+        assert glidemq(*words, "--id", "made", "--json").exit_code == 0
+        shown = json.loads(glidemq("flow", "show", "made", "--json").stdout)["flow"]
+        assert shown["labels"] == {"day": "2026-01-01", "team": "etl"}
+        for source, given, message in (
+            ("cli_flows:busy", (), "InvalidFlow: flow cli_flows:busy raised OSError: no table of months"),
+            ("cli_flows:build", ("--arg", "day"), "ConfigurationError: --arg 'day' is not NAME=VALUE"),
+            ("cli_flows:build", (), "missing a required argument: 'day'"),
+        ):
+            refused = glidemq("flow", "submit", source, *given)
+            assert (refused.exit_code, message in refused.stderr) == (2, True), refused.stderr
+
     def test_a_failed_flow_is_run_again(self, glidemq: Glidemq, file: str) -> None:
         glidemq("flow", "submit", file, "--id", "bad-5")
         again = glidemq("flow", "retry", "bad-5", "--json")

@@ -9,11 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from typing import Any
 
-from glidemq_orchestrate import Context, FlowNode, Handlers, Suspend
+from glidemq_orchestrate import Context, FlowNode, FlowSpec, Handlers, Suspend
 from glidemq_orchestrate.testing.chaos import effect
 from tests.server.testing.outside import bank, claim, folder, post
 
 handlers = Handlers()
+
+
+def nightly(jobs: list[int], name: str) -> FlowSpec:
+    """A flow of safe steps."""
+    return FlowSpec(name, [FlowNode(f"pure-{job}", "etl", "pure", job) for job in jobs])
 
 
 @handlers.handler("pure")

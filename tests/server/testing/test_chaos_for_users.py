@@ -183,13 +183,22 @@ class TestTheCommand:
         assert set(report["strikes"]) == set(Act)
         assert report["steps"][0]["repeats"] >= 1
 
+    def test_a_flow_of_a_function_as_an_operator_of_airflow_has_it(self) -> None:
+        source, given = f"{APP}:nightly", ["--arg", "jobs=[1, 2]", "--arg", "name=2026-01-01"]
+        options = ["--app", APP, "--runs", "2", "--lease", "1", "--strike", "kill", "--json"]
+        found = CliRunner().invoke(command_line, ["chaos", "run", source, *given, *options])
+        assert found.exit_code == 0, found.output
+        report = json.loads(found.stdout)
+        assert (report["flow"], [step["nodes"] for step in report["steps"]]) == ("2026-01-01", [2])
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
             (["--app", "no_such_module"], "there is no module no_such_module"),
-            (["--app", APP, "--effect", "os:nothing"], "effect 'os:nothing': no such function"),
+            (["--app", APP, "--effect", "os:nothing"], "effect 'os:nothing': os has no function nothing"),
             (["--app", APP, "--check", "os:environ"], "check 'os:environ' is not a function"),
             (["--app", APP, "--runs", "3", "--run", "4"], "there is no run 4"),
+            (["--app", APP, "--arg", "day=1"], "--arg is for package.module:function"),
         ],
     )
     def test_what_is_wrong_is_named_and_ends_with_2(

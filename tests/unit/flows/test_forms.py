@@ -50,6 +50,29 @@ EVERYTHING = JobOptions(
     remove_on_fail=True,
     fallbacks=(Fallback("small", "here", {"deep": [1, {"x": None}]}),),
 )
+FUNCTIONS = """
+from glidemq_orchestrate import FlowNode, FlowSpec
+
+def build(day, months=(1, 2)):
+    return FlowSpec("n", [FlowNode(f"clean-{month}", "etl", "clean", day) for month in months])
+
+def as_dict():
+    return {"name": "n", "nodes": [{"name": "a", "queue": "etl", "job": "a"}]}
+
+def wrong():
+    return "n"
+
+def busy():
+    raise OSError("the table of months cannot be read")
+
+class Flows:
+    @staticmethod
+    def small():
+        return as_dict()
+
+number = 1
+"""
+
 SPEC = FlowSpec(
     "nightly",
     [
@@ -300,3 +323,55 @@ class TestDrawings:
     def test_what_cannot_run_is_not_drawn(self) -> None:
         with pytest.raises(CycleError):
             FlowSpec("f", [node("a", "b"), node("b", "a")]).to_mermaid()
+
+
+class TestFromAFunction:
+    @pytest.fixture(autouse=True)
+    def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "made_flows.py").write_text(FUNCTIONS)
+        (tmp_path / "bad_flows.py").write_text("def (")
+        (tmp_path / "needy_flows.py").write_text("import no_such_package")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "made_flows", raising=False)
+
+    def test_it_is_called_with_the_arguments(self) -> None:
+        spec = FlowSpec.from_function("made_flows:build", day="2026-01-01", months=[3])
+        assert spec == FlowSpec("n", [FlowNode("clean-3", "etl", "clean", "2026-01-01")])
+
+    def test_a_dict_is_read_like_a_file(self) -> None:
+        assert [node.name for node in FlowSpec.from_function("made_flows:as_dict").nodes] == ["a"]
+        assert FlowSpec.from_function("made_flows:Flows.small").name == "n"
+
+    @pytest.mark.parametrize(
+        ("place", "message"),
+        [
+            ("nightly", "flow 'nightly': no such function; write module:function"),
+            ("a-b:c", "flow 'a-b:c': no such function; write module:function"),
+            ("made_flows:nope", "flow 'made_flows:nope': made_flows has no function nope"),
+            ("made_flows:number", "flow 'made_flows:number' is not a function; write module:function"),
+            ("made_flows:Flows", "flow 'made_flows:Flows' is not a function; write module:function"),
+            ("no_flows:build", "no_flows cannot be imported: No module named 'no_flows'"),
+            ("needy_flows:build", "needy_flows cannot be imported: No module named 'no_such_package'"),
+            ("bad_flows:build", "bad_flows cannot be imported: invalid syntax"),
+        ],
+    )
+    def test_there_is_no_such_function(self, place: str, message: str) -> None:
+        with pytest.raises(ConfigurationError, match=re.escape(message)):
+            FlowSpec.from_function(place)
+
+    @pytest.mark.parametrize(
+        ("place", "arguments", "message"),
+        [
+            ("made_flows:build", {}, "cannot be called like that: missing a required argument: 'day'"),
+            ("made_flows:build", {"day": 1, "x": 2}, "got an unexpected keyword argument 'x'"),
+            ("made_flows:wrong", {}, "flow made_flows:wrong must return a FlowSpec or a dict, not str"),
+            ("builtins:vars", {}, "flow builtins:vars cannot be called like that: no signature found"),
+        ],
+    )
+    def test_it_makes_no_flow(self, place: str, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(InvalidFlow, match=re.escape(message)):
+            FlowSpec.from_function(place, **arguments)
+
+    def test_what_it_raises_is_passed_on(self) -> None:
+        with pytest.raises(OSError, match="the table of months cannot be read"):
+            FlowSpec.from_function("made_flows:busy")

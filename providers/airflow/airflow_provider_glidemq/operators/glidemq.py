@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -226,13 +225,17 @@ class GlideMQFlowOperator(BaseOperator):
         flow: object = self.flow
         if isinstance(flow, str) and flow.endswith(FLOW_FILES):
             flow = FlowSpec.from_file(self._beside_dag(flow))
-        elif isinstance(flow, str):
-            flow = _function(flow)(**(self.flow_kwargs or {}))
+        elif isinstance(flow, str) and ":" in flow:
+            flow = FlowSpec.from_function(flow, **(self.flow_kwargs or {}))
         if isinstance(flow, FlowSpec):
             return flow
         if isinstance(flow, Mapping):
             return FlowSpec.from_dict(flow)
-        raise AirflowFailException(f"flow must be a dict or a FlowSpec, got {type(flow).__name__}")
+        raise AirflowFailException(
+            f"flow {flow!r} is neither a flow file ({', '.join(FLOW_FILES)}) nor package.module:function"
+            if isinstance(flow, str)
+            else f"flow must be a dict or a FlowSpec, got {type(flow).__name__}"
+        )
 
     def _beside_dag(self, name: str) -> Path:
         path = Path(name)
@@ -436,16 +439,3 @@ def _history(producer: FlowProducer, flow_id: str) -> Sequence[FlowStatus]:
         return flow.history()
     except FlowNotFound:  # the record of an old one was removed at this moment
         return [flow.status()]
-
-
-def _function(place: str) -> Any:
-    module, _, name = place.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name) if module and name else None
-    except (ImportError, AttributeError) as exc:
-        raise AirflowFailException(f"flow {place!r} cannot be imported: {exc}") from exc
-    if not callable(found):
-        raise AirflowFailException(
-            f"flow {place!r} is neither a flow file ({', '.join(FLOW_FILES)}) nor package.module:function"
-        )
-    return found
