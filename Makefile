@@ -120,6 +120,7 @@ bench: setup  ## Measure on this machine, next to BullMQ, Celery, arq and RQ: tw
 	$(BIN)/python -m benchmarks.many_flows --plot .bench/many-flows.svg
 	$(BIN)/python -m benchmarks.under_load --plot .bench/under-load.svg
 	$(BIN)/python -m benchmarks.recovery --plot .bench/recovery.svg
+	$(BIN)/python -m benchmarks.airflow_triggers
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),60) --plot .bench/soak.svg
 
 constraints: setup  ## Write down the versions that are installed.

@@ -10,7 +10,7 @@ for it. A flow keeps its path: one that took the portable path stays on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from glidemq_orchestrate._ops.flows import claim, compare, staged
 from glidemq_orchestrate._ops.flows.portable import portable, reading
 from glidemq_orchestrate._ops.flows.portable.advance import advance
+from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef, OnExisting, Path
 from glidemq_orchestrate._ops.flows.stored import read_flow
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
@@ -45,6 +46,7 @@ from glidemq_orchestrate.keys import QueueKeys, generation_id
 from glidemq_orchestrate.names import described
 
 MAX_TRIES: Final = 5
+PER_TRIP: Final = 250
 _SUBMIT: Final[Mapping[Path, Callable[[FlowRef, CheckedFlow, OnExisting, Clock], Op[None]]]] = {
     "staged": staged.submit,
     "portable": portable.submit,
@@ -271,16 +273,24 @@ def plan(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowPlan]:
     return FlowPlan(flow_id, ref.generation + is_changed, keeps, dict(compared.runs), drops)
 
 
+def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
+    """The status of each of several generations, of any flows; None for one that no longer exists."""
+    found: list[FlowStatus | None] = []
+    for part in parts(refs, PER_TRIP):
+        records = yield from ask_all([definitions.record(ref.home, ref.flow_id) for ref in part])
+        found += [
+            flow_calls.read_status(ref.home, ref.flow_id, record) if "digest" in record else None
+            for ref, record in zip(part, records, strict=True)
+        ]
+    return found
+
+
 def history(ref: FlowRef) -> Op[list[FlowStatus]]:
     """The status of every generation that is kept, oldest first."""
     every = yield from ask(calls.every(ref.home, ref.public_id))
     stored = [found.stored_as for found in every] or [ref.flow_id]
-    records = yield from ask_all([definitions.record(ref.home, one) for one in stored])
-    found = [
-        flow_calls.read_status(ref.home, one, record)
-        for one, record in zip(stored, records, strict=True)
-        if "digest" in record  # of a generation that never was more than a claim, none is kept
-    ]
+    every_status = yield from statuses([replace(ref, flow_id=one) for one in stored])
+    found = [one for one in every_status if one]  # of one that never was more than a claim, none is kept
     if not found:
         raise FlowNotFound(f"no flow {ref.public_id} in queue {ref.home.queue}")
     return found

@@ -88,11 +88,14 @@ class Attempt:
         """The token of this try alone."""
         return f"{self.request}/{self.number}"
 
-    def label(self, room: int) -> dict[str, str]:
-        """What a flow keeps of the attempt that begins it, if there is room for one more label."""
+    def label(self, room: int, *, is_owned: bool = False) -> dict[str, str]:
+        """What a flow keeps of the attempt that begins it, if there is room for one more label.
+
+        ``is_owned``: the flow ends with the task.
+        """
         if room < 1:
             return {}
-        known = {name: getattr(self, name) for name in sorted(_COMPLETE)}
+        known = {name: getattr(self, name) for name in sorted(_COMPLETE)} | ({"owned": 1} if is_owned else {})
         return {ATTEMPT_LABEL: json.dumps(known, separators=(",", ":"))}
 
 

@@ -171,6 +171,19 @@ class TestFlows:
         assert all(node.state is JobState.COMPLETED and node.seconds is not None for node in nodes)
         assert clients.do(found.outcome()) == outcome
 
+    def test_the_status_of_many_flows_at_once(self, clients: Clients, redis_client: Any) -> None:
+        flows = clients.flows()
+        handles = [clients.do(flows.submit(flow(), flow_id=f"f-{number}")) for number in range(3)]
+        clients.do(handles[1].restart())
+        clients.do(handles[2].cancel("enough"))
+        gone = clients.do(flows.submit(flow(), flow_id="gone"))
+        redis_client.delete("glide:{etl}:gmo:flow:gone")
+        found = clients.do(flows.statuses([*handles, gone]))
+        assert [one and (one.id, one.generation, one.state) for one in found] == [
+            ("f-0", 0, "running"), ("f-1", 1, "running"), ("f-2", 0, "cancelled"), None,
+        ]  # fmt: skip
+        assert clients.do(flows.statuses([])) == []
+
     def test_a_flow_without_an_id_gets_one(self, clients: Clients) -> None:
         flows = clients.flows()
         one, two = clients.do(flows.submit(flow())), clients.do(flows.submit(flow()))

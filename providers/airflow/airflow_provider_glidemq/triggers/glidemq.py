@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_glidemq.attempt import is_taken_over
-from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.ownership import owner_of
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError
 
 if TYPE_CHECKING:
-    from airflow_provider_glidemq.triggers.shared import QueueEvents, SharedClient, Subscription
+    from airflow_provider_glidemq.triggers.shared import SharedClient
     from glidemq_orchestrate import AsyncFlow, FlowStatus
 
-PROGRESS_SECONDS: Final = 10.0
+RENEWALS: Final = 3  # of a lease, in the time that it lasts
 MAX_REASON: Final = 500
 # A scheduler that learns of the end of a task's first process only after it has queued the second one takes
 # the task for lost and fails it. So a task should not resume sooner than this after it was deferred.
@@ -54,6 +54,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         generation: The generation that the task has begun or joined; None: the one that is found first.
         owner: For whom the flow runs; None: the trigger keeps no lease.
         lapse: Seconds after which it is cancelled when nothing was heard of that owner; None: no lease.
+        logging_interval: Seconds from one line about progress in the task log to the next.
     """
 
     def __init__(  # noqa: PLR0913  all but the first have defaults
@@ -69,6 +70,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         generation: int | None = None,
         owner: str | None = None,
         lapse: float | None = None,
+        logging_interval: float = 10.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flow_id = flow_id
@@ -81,6 +83,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         self.generation = generation
         self.owner = owner
         self.lapse = lapse
+        self.logging_interval = logging_interval
         self._renewed: tuple[int, float] | None = None
         self._logged = (-1, 0.0)
 
@@ -99,6 +102,7 @@ class GlideMQFlowTrigger(BaseTrigger):
                 "generation": self.generation,
                 "owner": self.owner,
                 "lapse": self.lapse,
+                "logging_interval": self.logging_interval,
             },
         )
 
@@ -159,23 +163,28 @@ class GlideMQFlowTrigger(BaseTrigger):
                 return self._event("superseded", "a later try of the task has begun the flow anew")
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
-        flow = await self._find(client)
+        while True:
+            flow = await self._find(client)
+            status = await self._until_end(client, flow)
+            if status.superseded_by is None:
+                return self._event(status.state.value, status.reason, status.completed, status.total)
+
+    async def _until_end(self, client: SharedClient, flow: AsyncFlow) -> FlowStatus:
+        """Wait until this generation has ended or is not the current one any more."""
         events = client.events(flow.home)
-        subscription = await events.subscribe(self.flow_id)
+        subscription = await events.subscribe(flow, often=self.logging_interval, seldom=self.poll_interval)
         try:
             while True:
-                subscription.woken.clear()
-                status = await client.status(flow)
-                if status.superseded_by is not None:
-                    flow = await self._find(client)
-                    continue
-                self._log_progress(status)
-                if status.state.is_terminal:
-                    return self._event(status.state.value, status.reason, status.completed, status.total)
+                status = await subscription.wait(None if self.lapse is None else self.lapse / RENEWALS)
+                if status is not None:
+                    if status.superseded_by is not None:
+                        return status
+                    self._log_progress(status)
+                    if status.state.is_terminal:
+                        return status
                 await self._renew(client, flow)
-                await self._until_change(events, subscription)
         finally:
-            events.unsubscribe(self.flow_id, subscription)
+            events.unsubscribe(subscription)
 
     async def _renew(self, client: SharedClient, flow: AsyncFlow) -> None:
         """Keep the flow wanted: a call each third of the lapse."""
@@ -185,7 +194,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         if (
             self._renewed is None
             or self._renewed[0] != flow.generation
-            or now - self._renewed[1] > self.lapse / 3
+            or now - self._renewed[1] >= self.lapse / RENEWALS
         ):
             with suppress(Superseded):  # the next look tells
                 await client.renew(flow)
@@ -213,18 +222,10 @@ class GlideMQFlowTrigger(BaseTrigger):
             task.dag_id, task.task_id, task.run_id, -1 if task.map_index is None else task.map_index
         )
 
-    async def _until_change(self, events: QueueEvents, subscription: Subscription) -> None:
-        """Wait for an event of the flow, at most the poll interval, or until there is progress to log."""
-        loop, seen = asyncio.get_running_loop(), events.activity
-        until = loop.time() + self.poll_interval
-        while (left := until - loop.time()) > 0:
-            if await subscription.wait(min(left, PROGRESS_SECONDS)) or events.activity != seen:
-                return
-
     def _log_progress(self, status: FlowStatus) -> None:
         completed, at = self._logged
         now = time.monotonic()
-        if status.completed != completed and (now - at >= PROGRESS_SECONDS or status.state.is_terminal):
+        if status.completed != completed and (now - at >= self.logging_interval or status.state.is_terminal):
             self._logged = (status.completed, now)
             self.log.info("%d/%d nodes completed", status.completed, status.total)
 
@@ -255,36 +256,24 @@ class GlideMQFlowTrigger(BaseTrigger):
         task = self.task_instance
         if task is None:
             raise RuntimeError("the trigger has no task")
-        return await asyncio.to_thread(
-            _state_of,
-            task.dag_id,
-            task.task_id,
-            task.run_id,
-            -1 if task.map_index is None else task.map_index,
-        )
+        # Imported before, in run(); here it would take seconds, within which the triggerer goes on.
+        tasks = await asyncio.to_thread(importlib.import_module, "airflow_provider_glidemq.triggers.tasks")
+        map_index = -1 if task.map_index is None else task.map_index
+        states = await tasks.states_of(tasks.Task(task.dag_id, task.task_id, map_index), [task.run_id])
+        found: str | None = states.get(task.run_id)
+        return found
 
     async def _cancel(self, reason: str) -> None:
+        shared = await asyncio.to_thread(importlib.import_module, "airflow_provider_glidemq.triggers.shared")
         try:
-            async with await GlideMQHook(self.glidemq_conn_id).aget_producer() as producer:
-                flow = await producer.get(self.flow_id)
-                before = await flow.cancel(reason, generation=self.generation)
+            async with shared.shared_client(self.glidemq_conn_id) as client:
+                before = await client.cancel(self.flow_id, reason, self.generation)
         except Superseded as exc:
             self.log.info("Flow %s is not cancelled: %s", self.flow_id, exc)
         except GlideMQError:
             self.log.exception("Flow %s could not be cancelled", self.flow_id)
         else:
             self.log.info("Flow %s was %s and is cancelled: %s", self.flow_id, before.value, reason)
-
-
-def _state_of(dag_id: str, task_id: str, run_id: str, map_index: int) -> str | None:
-    """Ask Airflow for the state of a task; for a thread, since the import alone takes seconds."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # noqa: PLC0415
-
-    states = RuntimeTaskInstance.get_task_states(
-        dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
-    )
-    found = next(iter(states.get(run_id, {}).values()), None)
-    return None if found is None else str(getattr(found, "value", found))
 
 
 def reconnect_pauses() -> Iterator[float]:

@@ -1,0 +1,94 @@
+"""Ends the flows of tasks that have ended while nobody watched.
+
+A trigger cancels its flow when its task is killed or marked; but a task may be marked before its trigger
+has started, its process may die without a retry, and a DAG run may time out. The lease of such a flow lasts
+for a day, so that triggerers may be away; this ends it within minutes, while any trigger of the same
+connection runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final
+
+from airflow_provider_glidemq.attempt import began
+from airflow_provider_glidemq.triggers.tasks import ENDED, Task, states_of
+from glidemq_orchestrate import AsyncFlowProducer, FlowStatus
+from glidemq_orchestrate.errors import GlideMQError, StateError
+
+logger = logging.getLogger(__name__)
+
+FIRST_SECONDS: Final = 15.0
+EACH_SECONDS: Final = 60.0
+PAGE: Final = 1_000
+MOST: Final = 200  # other triggerers watch most of the flows that are not watched here
+
+
+class Reconciler:
+    """Compares the running flows of Airflow's tasks with the states of these tasks.
+
+    Only what a task has begun whose kill cancels it is touched, only its generation, and only if Airflow
+    says that the task has ended. A task that Airflow does not know is left to its lease.
+    """
+
+    def __init__(self, producer: AsyncFlowProducer, watched: Callable[[], Collection[str]]) -> None:
+        self._producer, self._watched = producer, watched
+
+    async def run(self, ended: asyncio.Event) -> None:
+        """Look once a minute until the event is set."""
+        pause = FIRST_SECONDS
+        while not ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await ended.wait()
+                    return
+            try:
+                await self.look()
+            except Exception as exc:  # noqa: BLE001  of any class: Airflow's API, or the server; the next look is soon
+                logger.debug("flows were not compared with their tasks: %s", exc)
+            pause = EACH_SECONDS
+
+    async def look(self) -> None:
+        """Cancel each running flow whose task has ended."""
+        flows: dict[Task, dict[str, FlowStatus]] = defaultdict(dict)
+        for status in await self._unwatched():
+            labels = status.labels
+            task = Task(labels["dag_id"], labels["task_id"], int(labels.get("map_index", "-1")))
+            flows[task][labels["run_id"]] = status
+        for task, of_runs in flows.items():
+            states = await states_of(task, list(of_runs))
+            for run_id, status in of_runs.items():
+                if (state := states.get(run_id)) in ENDED and status.id not in self._watched():
+                    await self._cancel(status, state)
+
+    async def _unwatched(self) -> list[FlowStatus]:
+        """Running flows that a task must end with, and that no trigger watches here."""
+        found: list[FlowStatus] = []
+        page, last = PAGE, None
+        while page == PAGE:
+            flows = await self._producer.list(
+                state="running", label=("orchestrator", "airflow"), before=last, limit=PAGE
+            )
+            page, last = len(flows), flows[-1] if flows else None
+            watched = self._watched()
+            found += [
+                one for one in flows if one.id not in watched and (by := began(one)) and by.seen.get("owned")
+            ]
+        return found if len(found) <= MOST else random.sample(found, MOST)
+
+    async def _cancel(self, status: FlowStatus, state: str | None) -> None:
+        reason = f"its Airflow task has ended (state: {state}), and nobody watched it"
+        try:
+            flow = await self._producer.get(status.id)
+            await flow.cancel(reason, generation=status.generation)
+        except StateError as exc:  # it has ended, or was begun anew
+            logger.debug("flow %s is not cancelled: %s", status.id, exc)
+        except GlideMQError as exc:
+            logger.warning("flow %s could not be cancelled: %s", status.id, exc)
+        else:
+            logger.info("flow %s is cancelled: %s", status.id, reason)

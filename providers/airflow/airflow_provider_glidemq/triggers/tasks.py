@@ -1,0 +1,48 @@
+"""What Airflow says of tasks, asked from a triggerer.
+
+Importing this takes seconds on a busy machine, so a triggerer does it in a thread when its first trigger
+starts, and not when a user ends a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+ENDED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+RUNS_AT_ONCE: Final = 50
+
+
+class Task(NamedTuple):
+    """A task of a DAG, in any of its runs; ``map_index`` is -1 for one that is not mapped."""
+
+    dag_id: str
+    task_id: str
+    map_index: int
+
+
+async def states_of(task: Task, run_ids: Sequence[str]) -> Mapping[str, str | None]:
+    """The state of the task in each of these runs; None where it has none yet. Runs without it are left out.
+
+    Raises:
+        Exception: Airflow cannot be asked here, or does not answer.
+    """
+    found: dict[str, str | None] = {}
+    for first in range(0, len(run_ids), RUNS_AT_ONCE):
+        part = list(run_ids[first : first + RUNS_AT_ONCE])
+        found |= await asyncio.to_thread(_ask, task, part)
+    return found
+
+
+def _ask(task: Task, run_ids: list[str]) -> dict[str, str | None]:
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=task.dag_id, task_ids=[task.task_id], run_ids=run_ids, map_index=task.map_index
+    )
+    return {
+        run_id: None if state is None else str(getattr(state, "value", state))
+        for run_id, of_run in states.items()
+        for state in of_run.values()
+    }

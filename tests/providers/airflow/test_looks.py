@@ -1,0 +1,147 @@
+"""Looking at many flows together: who comes first, and how many calls it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from airflow_provider_glidemq.triggers.events import QueueEvents
+from airflow_provider_glidemq.triggers.looks import NAMED_AT_ONCE, OTHERS_AT_ONCE, Looks, Subscription
+
+from glidemq_orchestrate import AsyncFlowProducer, Event, EventKind, FlowNode, FlowSpec
+from glidemq_orchestrate.errors import ConnectionFailed, FlowNotFound
+from glidemq_orchestrate.settings import ConnectionSettings
+from tests.providers.airflow.conftest import QUEUE, Valkey
+
+MANY = 3 * OTHERS_AT_ONCE
+ONE = FlowSpec("one", nodes=[FlowNode("n", queue=QUEUE, job="nobody")])
+
+
+@pytest.fixture
+async def producer(valkey: Valkey) -> AsyncIterator[AsyncFlowProducer]:
+    made = AsyncFlowProducer(valkey.url, prefix=valkey.prefix)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The flows of each call."""
+    made: list[list[str]] = []
+    statuses = AsyncFlowProducer.statuses
+
+    async def noted(self: AsyncFlowProducer, flows: Sequence[Any]) -> Any:
+        made.append([flow.id for flow in flows])
+        return await statuses(self, flows)
+
+    monkeypatch.setattr(AsyncFlowProducer, "statuses", noted)
+    return made
+
+
+async def watched(producer: AsyncFlowProducer, count: int, *, seldom: float = 600) -> list[Subscription]:
+    flows = [await producer.submit(ONE, flow_id=f"f{number}") for number in range(count)]
+    return [Subscription(flow, often=600, seldom=seldom) for flow in flows]
+
+
+async def test_a_flow_that_an_event_names_does_not_wait_behind_the_others(
+    producer: AsyncFlowProducer, calls: list[list[str]]
+) -> None:
+    looks, subscriptions = Looks(producer), await watched(producer, MANY)
+    for one in subscriptions:
+        looks.add(one)
+    looking = asyncio.create_task(looks.run())
+    await subscriptions[0].wait(10)
+    looks.name("f140")
+    await asyncio.gather(*(one.wait(10) for one in subscriptions[1:]))
+    looks.stop()
+    await looking
+    assert calls[0] == [f"f{number}" for number in range(OTHERS_AT_ONCE)]
+    assert ["f140"] in calls[1:3]  # the second call may have been under way
+    assert sorted(map(len, calls)) == [1, OTHERS_AT_ONCE - 1, OTHERS_AT_ONCE, OTHERS_AT_ONCE]
+
+
+async def test_ends_at_the_same_time_are_looked_at_together(
+    producer: AsyncFlowProducer, calls: list[list[str]]
+) -> None:
+    looks, subscriptions = Looks(producer), await watched(producer, NAMED_AT_ONCE + 1)
+    for one in subscriptions:
+        looks.add(one)
+        one.status = await one.flow.status()  # as if it had been looked at
+        await one.flow.cancel("enough")
+        looks.name(one.flow.id)
+    looking = asyncio.create_task(looks.run())
+    found = await asyncio.gather(*(one.wait(10) for one in subscriptions))
+    looks.stop()
+    await looking
+    assert {(one.state, one.reason) for one in found if one} == {("cancelled", "enough")}
+    assert [len(part) for part in calls] == [NAMED_AT_ONCE, 1]
+
+
+async def test_what_has_not_changed_wakes_nobody(producer: AsyncFlowProducer, calls: list[list[str]]) -> None:
+    looks, (one,) = Looks(producer), await watched(producer, 1, seldom=0.01)
+    looks.add(one)
+    looking = asyncio.create_task(looks.run())
+    assert await one.wait(10)
+    assert await one.wait(2.5) is None
+    assert len(calls) >= 3
+    looks.stop()
+    await looking
+
+
+async def test_when_events_are_lost_all_are_looked_at(valkey: Valkey, producer: AsyncFlowProducer) -> None:
+    settings = ConnectionSettings(valkey.url, prefix=valkey.prefix)
+    events = QueueEvents(settings, QUEUE, producer)
+    flows = [await producer.submit(ONE, flow_id=f"f{number}") for number in range(3)]
+    subscriptions = [await events.subscribe(flow, often=600, seldom=600) for flow in flows]
+    for one in subscriptions:
+        assert await one.wait(10)
+    events._dispatch = _deaf(events)  # type: ignore[method-assign]
+    for flow in flows:
+        await flow.cancel("enough")
+    for one in subscriptions:
+        found = await one.wait(10)
+        assert found is not None
+        assert found.state == "cancelled"
+        events.unsubscribe(one)
+
+
+def _deaf(events: QueueEvents) -> Any:
+    """Hears of a gap in place of each event."""
+    heard = events._dispatch
+    return lambda event: heard(Event(event.id, EventKind.EVENTS_LOST, "", "", {}))
+
+
+async def test_a_flow_that_was_removed_is_an_error_of_its_watcher_only(
+    valkey: Valkey, producer: AsyncFlowProducer
+) -> None:
+    looks, (gone, left) = Looks(producer), await watched(producer, 2)
+    gone.flow._ref = gone.flow._ref.__class__(gone.flow._ref.home, "never")
+    for one in (gone, left):
+        looks.add(one)
+    looking = asyncio.create_task(looks.run())
+    assert await left.wait(10)
+    with pytest.raises(FlowNotFound):
+        await gone.wait(10)
+    looks.stop()
+    await looking
+
+
+async def test_when_the_server_cannot_be_asked_all_watchers_are_told_and_nobody_else_joins(
+    valkey: Valkey, producer: AsyncFlowProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = QueueEvents(ConnectionSettings(valkey.url, prefix=valkey.prefix), QUEUE, producer)
+    flow = await producer.submit(ONE, flow_id="f")
+    subscription = await events.subscribe(flow, often=600, seldom=0.01)
+    assert await subscription.wait(10)
+    over = [events.is_over]
+
+    async def refused(*_: Any) -> Any:
+        raise ConnectionFailed("no")
+
+    monkeypatch.setattr(AsyncFlowProducer, "statuses", refused)
+    with pytest.raises(ConnectionFailed):
+        await subscription.wait(10)
+    assert [*over, events.is_over] == [False, True]
+    events.unsubscribe(subscription)
