@@ -142,8 +142,10 @@ class GlideMQFlowTrigger(BaseTrigger):
             return self._event("timeout", "the deadline has passed")
 
     async def _watch_for_ever(self) -> dict[str, Any]:
-        # The task imports this module too, at each parse of its DAG; only the triggerer needs the client.
-        shared = await asyncio.to_thread(importlib.import_module, "airflow_provider_glidemq.triggers.shared")
+        shared = await _module("shared")
+        if self.cancel_on_kill and (place := self._place()):
+            tasks = await _module("tasks")
+            tasks.prepare(tasks.Task(*place[:3]), place[3])
         pauses = reconnect_pauses()
         while True:
             try:
@@ -213,14 +215,19 @@ class GlideMQFlowTrigger(BaseTrigger):
         self.generation = flow.generation
         return flow
 
-    def _task(self) -> str | None:
-        """The task that waits, as labels of flows name it."""
+    def _place(self) -> tuple[str, str, int, str] | None:
+        """DAG, task, map index and run of the task that waits."""
         task = self.task_instance
         if task is None:
             return None
-        return flow_id_for(
-            task.dag_id, task.task_id, task.run_id, -1 if task.map_index is None else task.map_index
-        )
+        return task.dag_id, task.task_id, -1 if task.map_index is None else task.map_index, task.run_id
+
+    def _task(self) -> str | None:
+        """The task that waits, as labels of flows name it."""
+        if (place := self._place()) is None:
+            return None
+        dag_id, task_id, map_index, run_id = place
+        return flow_id_for(dag_id, task_id, run_id, map_index)
 
     def _log_progress(self, status: FlowStatus) -> None:
         completed, at = self._logged
@@ -253,18 +260,15 @@ class GlideMQFlowTrigger(BaseTrigger):
         await self._cancel(f"the Airflow task was ended by a user (state: {state or 'none'})")
 
     async def _task_state(self) -> str | None:
-        task = self.task_instance
-        if task is None:
+        if (place := self._place()) is None:
             raise RuntimeError("the trigger has no task")
-        # Imported before, in run(); here it would take seconds, within which the triggerer goes on.
-        tasks = await asyncio.to_thread(importlib.import_module, "airflow_provider_glidemq.triggers.tasks")
-        map_index = -1 if task.map_index is None else task.map_index
-        states = await tasks.states_of(tasks.Task(task.dag_id, task.task_id, map_index), [task.run_id])
-        found: str | None = states.get(task.run_id)
+        tasks = await _module("tasks")
+        states = await tasks.states_of(tasks.Task(*place[:3]), [place[3]])
+        found: str | None = states.get(place[3])
         return found
 
     async def _cancel(self, reason: str) -> None:
-        shared = await asyncio.to_thread(importlib.import_module, "airflow_provider_glidemq.triggers.shared")
+        shared = await _module("shared")
         try:
             async with shared.shared_client(self.glidemq_conn_id) as client:
                 before = await client.cancel(self.flow_id, reason, self.generation)
@@ -274,6 +278,11 @@ class GlideMQFlowTrigger(BaseTrigger):
             self.log.exception("Flow %s could not be cancelled", self.flow_id)
         else:
             self.log.info("Flow %s was %s and is cancelled: %s", self.flow_id, before.value, reason)
+
+
+async def _module(name: str) -> Any:
+    """A module that only triggerers need: a task imports this one at each parse of its DAG."""
+    return await asyncio.to_thread(importlib.import_module, f"airflow_provider_glidemq.triggers.{name}")
 
 
 def reconnect_pauses() -> Iterator[float]:

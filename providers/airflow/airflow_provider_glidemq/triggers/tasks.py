@@ -1,13 +1,15 @@
 """What Airflow says of tasks, asked from a triggerer.
 
-Importing this takes seconds on a busy machine, so a triggerer does it in a thread when its first trigger
-starts, and not when a user ends a task.
+Importing this takes seconds on a busy machine, and so does Airflow's first answer, for which the triggerer
+loads its API. So both is done when the first trigger starts, and not when a user ends a task.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context
 from typing import Final, NamedTuple
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -22,6 +24,20 @@ class Task(NamedTuple):
     dag_id: str
     task_id: str
     map_index: int
+
+
+def prepare(task: Task, run_id: str) -> None:
+    """Ask once in the life of the process, and ignore the answer, so that later ones come soon."""
+    if not _asked:
+        _asked.append(asyncio.get_running_loop().create_task(_ignored(task, run_id), context=Context()))
+
+
+_asked: Final[list[asyncio.Task[None]]] = []
+
+
+async def _ignored(task: Task, run_id: str) -> None:
+    with suppress(Exception):
+        await states_of(task, [run_id])
 
 
 async def states_of(task: Task, run_ids: Sequence[str]) -> Mapping[str, str | None]:
