@@ -93,8 +93,9 @@ def _unknown(name: str, number: int, *, hides: bool) -> ConfigurationError:
             f"The extras are {', '.join(EXTRAS)}"
         )
     short = name.removeprefix(LONG).strip().lower().replace("-", "_")
-    near = _ELSEWHERE.get(short) or next(iter(get_close_matches(short, [*EXTRAS, *OLD_NAMES], 1)), None)
-    advice = f"use {near}" if near else f"the extras are {', '.join(EXTRAS)}"
+    near = get_close_matches(short, [*EXTRAS, *OLD_NAMES], 1)
+    name_here = _ELSEWHERE.get(short) or (OLD_NAMES.get(near[0], near[0]) if near else None)
+    advice = f"use {name_here}" if name_here else f"the extras are {', '.join(EXTRAS)}"
     return ConfigurationError(f"extra {shown(name)} is unknown: {advice}")
 
 

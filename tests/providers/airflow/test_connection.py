@@ -231,7 +231,7 @@ def test_a_wrong_field_is_named_and_no_secret_is(given: dict[str, Any], expected
         ("Prefix", "use prefix"),
         ("socket-timeout", "use socket_timeout"),
         ("extra__glidemq__sentinel_pasword", "use sentinel_password"),
-        ("tls_cafile", "use tls_ca_file"),
+        ("tls_cafile", "use ca"),
         ("ssl_ca_certs", "use ca"),
         ("cluster", "use kind"),
         ("username", "use the field login"),
