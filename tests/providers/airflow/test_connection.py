@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -17,6 +19,7 @@ from airflow_provider_glidemq.get_provider_info import get_provider_info
 from glidemq_orchestrate import ConnectionSettings
 from glidemq_orchestrate.errors import ConfigurationError
 
+README = Path(__file__).parents[3] / "providers/airflow/README.md"
 # A value of every extra that may stand beside every other, and an option of the settings for it.
 TLS = {"tls": True, "ca": "/etc/ca 1.pem", "cert": "/etc/c.pem", "key": "/etc/k.pem", "verify": False}
 WAITS = {"connect_timeout": 1.5, "socket_timeout": 40, "confirm": "disk,replicas:1", "confirm_timeout": 2.0}
@@ -249,6 +252,27 @@ def test_the_end_of_a_password_is_not_shown_as_the_name_of_an_extra() -> None:
     with pytest.raises(ConfigurationError, match=r"write \? in a password in a URI as %3F") as caught:
         settings_from(torn)
     assert "hunter" not in str(caught.value)
+
+
+def test_the_examples_in_the_readme_are_connections() -> None:
+    examples = re.findall(r"AIRFLOW_CONN_GLIDEMQ_DEFAULT='(.*)'", README.read_text(encoding="utf-8"))
+    found = [
+        Connection.from_json(text, "c") if text.startswith("{") else Connection.from_uri(text, "c")
+        for text in examples
+    ]
+    assert [settings_from(one).where for one in found] == [
+        "valkeys://valkey.internal:6379",
+        "valkeys://valkey.internal:6379",
+        "valkey+cluster://a:7000,b:7000",
+        "valkey+sentinel://a:26379,b:26379/main",
+        "valkeys+cluster://a:7000,b:7000",
+    ]
+
+
+def test_the_readme_names_every_extra() -> None:
+    text = README.read_text(encoding="utf-8")
+    rows = "".join(line for line in text.splitlines() if line.startswith("| extra "))
+    assert set(re.findall(r"`([a-z_]+)`", rows.replace("`/`", ""))) >= set(EXTRAS)
 
 
 def test_settings_show_no_password() -> None:
