@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 URL: Final = "the URL in host"
 _PLAIN: Final = re.compile(r"[^@/?#\\\s]+(\s*,\s*[^@/?#\\\s]+)*")
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _SENTINEL: Final = "+sentinel"
 # Those that the settings have beside their URL.
 _BESIDE_URL: Final = (
@@ -55,8 +56,9 @@ class Stated:
         return self._values[name][0] if name in self._values else default
 
     def where(self, name: str) -> str:
-        """The field that stated it first."""
-        return self._values[name][1]
+        """The field that stated it first, for errors."""
+        field = self._values[name][1]
+        return f"{name} in {field}" if field == URL else field
 
     def __contains__(self, name: str) -> bool:
         """Whether a field states it."""
@@ -77,6 +79,7 @@ def settings_from(connection: Connection) -> ConnectionSettings:
 
 
 def _settings(connection: Connection) -> ConnectionSettings:
+    _check_texts(connection)
     host = (connection.host or "").strip()
     if not host:
         raise ConfigurationError("host is missing")
@@ -98,6 +101,14 @@ def _settings(connection: Connection) -> ConnectionSettings:
     _check_tls(stated)
     options = {name: stated.get(name) for name in _BESIDE_URL if name in stated}
     return ConnectionSettings(_url(stated), **options)
+
+
+def _check_texts(connection: Connection) -> None:
+    """JSON may hold what is no text, or cannot be sent as one."""
+    for name in ("host", "login", "password", "schema", "extra"):
+        value = getattr(connection, name) or ""
+        if not isinstance(value, str) or _SURROGATE.search(value):
+            raise ConfigurationError(f"{name} must be a text without lone surrogates")
 
 
 def _meant(extras: Sequence[Extra], *, has_url: bool) -> Iterator[Extra]:

@@ -111,6 +111,7 @@ def _text(value: Any) -> str:
     """Airflow may have made a number of digits in a URI."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise TypeError
+    str(value).encode()  # lone surrogates cannot be sent
     return str(value)
 
 

@@ -181,6 +181,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"extra": {"ca": "/a"}}, "extra ca needs TLS"),
     ({"extra": {"tls": False, "tls_ca_file": "/a"}}, "extra tls_ca_file needs TLS"),
     ({"extra": {"cert": "/a"}}, "extra cert needs TLS"),
+    ({"host": "valkey://h?ca=/a"}, "ca in the URL in host needs TLS"),
     ({"extra": {"verify": False}}, "extra verify is false, but there is no TLS"),
     ({"extra": {"tls": True, "key": "/a"}}, "extra key needs extra cert"),
     ({"host": "/tmp/s", "extra": {"tls": True}}, "extra tls is true, but host is a unix socket"),
@@ -194,6 +195,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"extra": {"kind": "cluster", "db": 1}}, "extra db names a database, but a cluster"),
 ]
 WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"host": 5}, "host must be a text"),
+    ({"password": 12345}, "password must be a text"),
+    ({"host": "/tmp/\ud800"}, "host must be a text without lone surrogates"),
+    ({"extra": {"kind": "sentinel", "service": "\ud800"}}, "extra service must be a text"),
+    ({"port": 99999}, "host: the URL does not name a server: host number 1"),
     ({"host": None}, "host is missing"),
     ({"host": "http://h"}, "host: the URL does not name a server"),
     ({"host": "valkey://h?tsl=1"}, "host: option 1 in the query"),
