@@ -14,7 +14,11 @@ __all__ = ["Finding", "Verdict", "examine"]
 
 
 def examine(
-    url: Address = None, *, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None
+    url: Address = None,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    clock: Clock | None = None,
+    look_only: bool = False,
 ) -> list[Finding]:
     """Check the server, or every primary of the cluster, and leave nothing behind. Repeatable.
 
@@ -24,6 +28,8 @@ def examine(
         url: The server, by URL or ``ConnectionSettings``; from ``GLIDEMQ_URL`` when left out.
         prefix: First part of every key; the rights to such keys are checked.
         clock: For tests.
+        look_only: Write nothing at all, not even a key that is deleted at once. A few rights can then not be
+            tried; where a library is missing, it is checked whether the user may load it.
 
     Returns:
         What was found, in that order. A server that cannot be reached is a finding too.
@@ -37,7 +43,9 @@ def examine(
     settings, now = ConnectionSettings.resolve(url, prefix=prefix), clock or SystemClock()
     driver = SyncDriver(settings)
     try:
-        findings = driver.run_on_each(lambda place: ops.examine(settings.prefix, now, settings, place))
+        findings = driver.run_on_each(
+            lambda place: ops.examine(settings.prefix, now, settings, place, look_only=look_only)
+        )
     except GlideMQError as exc:  # the primaries are not known
         return [ops.unreachable(settings.where, exc)]
     finally:

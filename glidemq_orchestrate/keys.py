@@ -196,6 +196,11 @@ def doctors_key(prefix: str) -> str:
     return f"{prefix}:gmo:doctor"
 
 
+def absent_key(prefix: str) -> str:
+    """A key that nobody writes; rights to keys are tried on it without any effect."""
+    return f"{prefix}:gmo:absent"
+
+
 def mark_key(prefix: str, key: str) -> str:
     """A key in the slot of another one, for ``gmo_mark``; it never exists after a call."""
     _, _, rest = key.partition("{")

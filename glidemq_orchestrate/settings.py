@@ -127,7 +127,7 @@ class ConnectionSettings:
     def __post_init__(self) -> None:
         """Read the URL and check every option."""
         PREFIX.check(self.prefix)
-        for name, value in _read(self.url).items():
+        for name, value in options_in(self.url).items():
             if name in _FROM_URL or getattr(self, name) == _DEFAULTS[name]:
                 object.__setattr__(self, name, value)
         read_confirm(self.confirm)
@@ -204,7 +204,7 @@ class ConnectionSettings:
     def __repr__(self) -> str:
         """The options that are set, without secrets."""
         # What is read from the URL may be a part of a password, put in the wrong place.
-        hidden = {*_SECRETS, *_read(self.url)}
+        hidden = {*_SECRETS, *options_in(self.url)}
         shown = {"url": self.where, "prefix": self.prefix}
         for name in ("user", *_FILES, *_SECRETS, "confirm"):
             if getattr(self, name):
@@ -228,8 +228,12 @@ def _shown(settings: ConnectionSettings) -> str:
     return f"{head}://{user_info}{','.join(map(str, settings.places))}{service}{path}"
 
 
-def _read(url: str) -> dict[str, object]:
-    """Returns the options in a URL by setting name. Errors quote none of it: it may be part of a password."""
+def options_in(url: str) -> dict[str, object]:
+    """Read the options that a URL states, secrets too, by the name of the setting; no others are returned.
+
+    Raises:
+        ConfigurationError: The URL is not valid. The message quotes none of it: it may be part of a password.
+    """
     if not isinstance(url, str) or (not url.isascii() and _SURROGATE.search(url)):
         raise ConfigurationError("the URL of the server must be a string without lone surrogates")
     scheme, mark, _ = url.partition("://")

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from glidemq_orchestrate._lua import GLIDEMQ, ORCHESTRATE, library
-from glidemq_orchestrate._ops.server import durability
+from glidemq_orchestrate._ops.server import durability, rights
 from glidemq_orchestrate._ops.server.confirm import unconfirmed
 from glidemq_orchestrate._ops.server.finding import Facts, Finding, Verdict
 from glidemq_orchestrate._ops.server.library import LibraryStatus, library_status
-from glidemq_orchestrate._protocol.call import Op, ask, ask_each
-from glidemq_orchestrate._protocol.server import acl, libraries, server
+from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._protocol.server import libraries, server
 from glidemq_orchestrate._protocol.server.libraries import numbers
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
@@ -22,7 +22,6 @@ from glidemq_orchestrate.errors import (
     ServerTooOld,
     TransportError,
 )
-from glidemq_orchestrate.keys import doctors_key
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 SLOTS: Final = 16384
@@ -32,18 +31,22 @@ LOAD: Final = "glidemq library load"
 __all__ = ["Finding", "Verdict", "examine", "unreachable"]
 
 
-def examine(prefix: str, clock: Clock, settings: ConnectionSettings, place: Endpoint) -> Op[list[Finding]]:
+def examine(
+    prefix: str, clock: Clock, settings: ConnectionSettings, place: Endpoint, *, look_only: bool = False
+) -> Op[list[Finding]]:
     """Check one server. A server that cannot be reached is a finding too."""
     where = settings.node(place)
     try:
-        found = yield from unconfirmed(_examined(prefix, clock, settings))
+        found = yield from unconfirmed(_examined(prefix, clock, settings, look_only=look_only))
     except GlideMQError as exc:
         return [unreachable(where, exc)]
     connected = Finding("connection", Verdict.OK, f"connected as {settings.user or 'default'}")
     return [replace(finding, server=where) for finding in (connected, *found)]
 
 
-def _examined(prefix: str, clock: Clock, settings: ConnectionSettings) -> Op[list[Finding]]:
+def _examined(
+    prefix: str, clock: Clock, settings: ConnectionSettings, *, look_only: bool
+) -> Op[list[Finding]]:
     facts = yield from ask(server.server_facts())
     try:
         product, version = yield from ask(server.server_info())
@@ -53,9 +56,9 @@ def _examined(prefix: str, clock: Clock, settings: ConnectionSettings) -> Op[lis
         ]
     found = [Finding("version", Verdict.OK, f"{product} {version}"), *_role(facts, settings.kind)]
     found += [_persistence(facts), *_memory(facts)]
-    found += yield from durability.examine(facts, settings)
-    found.append((yield from _rights(prefix)))
-    found += yield from _libraries()
+    found += yield from durability.examine(facts, settings, look_only=look_only)
+    found.append((yield from rights.examine(prefix, look_only=look_only)))
+    found += yield from _libraries(look_only=look_only)
     found.append((yield from _clock(clock)))
     if settings.kind == "cluster":
         found.append((yield from _slots()))
@@ -114,29 +117,17 @@ def _memory(facts: Facts) -> Iterator[Finding]:
         yield Finding("memory", Verdict.OK, found)
 
 
-def _rights(prefix: str) -> Op[Finding]:
-    """Try every command on a key of its own, which is deleted afterwards."""
-    key = doctors_key(prefix)
-    order = ["set", *(name for name in acl.COMMANDS if name not in {"set", "del", "unlink"}), "del", "unlink"]
-    replies = yield from ask_each([acl.trial(name, key) for name in order])
-    denied = [name for name, reply in zip(order, replies, strict=True) if _is_denied(reply)]
-    if not denied:
-        return Finding("rights", Verdict.OK, f"all that are needed on {prefix}:*")
-    found = "none" if len(denied) == len(order) else f"missing: {' '.join(denied)}"
-    advice = f"ACL SETUSER ... ~{prefix}:* {' '.join(f'+{name}' for name in denied)}"
-    return Finding("rights", Verdict.FAILED, found, advice)
-
-
-def _is_denied(reply: object) -> bool:
-    return isinstance(reply, GlideMQError) and reply.code == "NOPERM"
-
-
-def _libraries() -> Op[list[Finding]]:
+def _libraries(*, look_only: bool) -> Op[list[Finding]]:
     try:
         statuses = yield from library_status()
     except ConfigurationError:  # the user may call functions, but not list libraries
         statuses = yield from _by_version()
-    return [_library(status) for status in statuses]
+    found = [_library(status) for status in statuses]
+    if look_only and any(
+        finding.advice.startswith(LOAD) and finding.verdict is Verdict.WARNING for finding in found
+    ):
+        found.append((yield from rights.to_load()))
+    return found
 
 
 def _by_version() -> Op[list[LibraryStatus]]:

@@ -26,13 +26,16 @@ _LOST_WITH_POWER: Final = {
 }
 
 
-def examine(facts: Facts, settings: ConnectionSettings) -> Op[list[Finding]]:
-    """What is lost with its machine, by a failover, and when it is cut off; and whether ``confirm`` holds."""
+def examine(facts: Facts, settings: ConnectionSettings, *, look_only: bool = False) -> Op[list[Finding]]:
+    """What is lost with its machine, by a failover, and when it is cut off; and whether ``confirm`` holds.
+
+    With ``look_only`` nothing is written to find that out, only asked whether the server can confirm.
+    """
     found = list(_failover(facts, settings))
     if facts.get("aof_enabled") == "1":  # else the check of the persistence says what is lost
         found.insert(0, _power((yield from _fsync()), settings))
     if settings.confirmation is not None:
-        found.append((yield from _confirm(settings, settings.confirmation)))
+        found.append((yield from _confirm(settings, settings.confirmation, look_only=look_only)))
     return found
 
 
@@ -76,13 +79,15 @@ def _failover(facts: Facts, settings: ConnectionSettings) -> Iterator[Finding]:
         yield Finding("lost when cut off", Verdict.OK, found)
 
 
-def _confirm(settings: ConnectionSettings, wanted: Confirmation) -> Op[Finding]:
+def _confirm(settings: ConnectionSettings, wanted: Confirmation, *, look_only: bool) -> Op[Finding]:
     """Have something confirmed that leaves no trace."""
     name, limit_ms = "confirm", max(int(settings.confirm_timeout * 1000), 1)
     try:
         yield from check_confirmation(wanted)
     except ConfigurationError as exc:
         return Finding(name, Verdict.FAILED, f"{settings.confirm} cannot hold", str(exc))
+    if look_only:
+        return Finding(name, Verdict.OK, f"{settings.confirm} can be asked for")
     waits: list[Call[Any]] = [wait_replicas(wanted.replicas, limit_ms)] if wanted.replicas else []
     waits += [wait_disk(limit_ms)] if wanted.disk else []
     marking = mark(settings.prefix, doctors_key(settings.prefix))

@@ -72,6 +72,29 @@ _ELSE: Final = {
     "xreadgroup": ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "KEY", ">"),
 }
 
+# What follows the key in a trial on a key that does not exist, so that the command changes nothing.
+_ON_ABSENT: Final = {
+    "set": ("1", "XX"),
+    "incrby": ("x",),
+    "decrby": ("x",),
+    "hincrby": ("f", "x"),
+    "hincrbyfloat": ("f", "x"),
+    "hset": ("f", "v", "g"),
+    "xadd": ("NOMKSTREAM", "*", "f", "v"),
+    "zadd": ("XX", "1", "m"),
+}
+ALWAYS_WRITE: Final = ("incr", "decr", "hsetnx", "lpush", "rpush", "sadd")
+
+
+def harmless_trial(name: str, key: str) -> Call[None]:
+    """Return a call of the command that changes nothing as long as the key does not exist.
+
+    There is none for the commands in ``ALWAYS_WRITE``.
+    """
+    if name in _ON_ABSENT:
+        return command(name.upper(), key, *_ON_ABSENT[name], decode=replies.anything)
+    return trial(name, key)
+
 
 def trial(name: str, key: str) -> Call[None]:
     """Return a call of the command without effects, except that ``set`` writes the key for a minute.

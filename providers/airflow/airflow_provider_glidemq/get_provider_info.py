@@ -30,8 +30,11 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-name": "glide-mq (Valkey)",
                 "ui-field-behaviour": {
                     "hidden-fields": ["schema"],
-                    "relabeling": {"login": "ACL user"},
-                    "placeholders": {"host": "valkey.internal", "port": "6379"},
+                    "relabeling": {"host": "Host, several hosts, or a URL", "login": "ACL user"},
+                    "placeholders": {
+                        "host": "valkey.internal or a:7000,b:7000 or valkeys+cluster://a:7000,b:7000",
+                        "port": "6379",
+                    },
                 },
                 "conn-fields": _fields(),
             }
@@ -44,17 +47,48 @@ def _modules(kind: str) -> list[dict[str, Any]]:
 
 
 def _fields() -> dict[str, Any]:
-    return {
-        "prefix": {
-            "label": "Key prefix",
-            "description": "First part of every key; the same as the workers'.",
-            "schema": {"type": ["string", "null"], "default": "glide"},
-        },
-        "db": {"label": "Database", "schema": {"type": ["integer", "null"], "default": 0, "minimum": 0}},
-        "tls": {"label": "TLS", "schema": {"type": ["boolean", "null"], "default": False}},
-        "tls_ca_file": {
-            "label": "CA certificate file",
-            "description": "Path on workers and triggerers; the system's certificates when empty.",
-            "schema": {"type": ["string", "null"]},
-        },
-    }
+    """The extras in the form, in its order. ``extras.EXTRAS`` reads them; a test compares the names."""
+    found = {}
+    for name, kind, label, description in _FIELDS:
+        schema = {"type": [kind, "null"], **_MORE.get(name, {})}
+        found[name] = {"label": label, "description": description, "schema": schema}
+    return found
+
+
+_FIELDS: Final = (
+    (
+        "prefix",
+        "string",
+        "Key prefix",
+        "First part of every key, the same as the workers'; glide when empty.",
+    ),
+    ("kind", "string", "Kind", "single when empty. Behind sentinels the hosts are those of the sentinels."),
+    ("service", "string", "Service", "The name that the sentinels have for the primary."),
+    ("db", "integer", "Database", "0 when empty; a cluster has no other."),
+    ("tls", "boolean", "TLS", "Encrypt the connections."),
+    ("ca", "string", "CA certificate file", "The certificates to trust; those of the system when empty."),
+    ("cert", "string", "Client certificate file", "Path on workers and triggerers, as of every file here."),
+    ("key", "string", "Client key file", "When the key is not in the file of the certificate."),
+    ("verify", "boolean", "Verify the server's certificate", "Off accepts any certificate: for tests only."),
+    ("sentinel_user", "string", "Sentinels: ACL user", "Login and password above are those of the server."),
+    ("sentinel_password", "string", "Sentinels: password", "Of the user at the sentinels."),
+    ("connect_timeout", "number", "Connect timeout", "Seconds to wait for a connection; 5 when empty."),
+    ("socket_timeout", "number", "Reply timeout", "Seconds to wait for a reply; 30 when empty."),
+    (
+        "confirm",
+        "string",
+        "Confirm writes",
+        "disk, replicas:N or disk,replicas:N; nothing is awaited when empty.",
+    ),
+    ("confirm_timeout", "number", "Confirm timeout", "Seconds to wait for that; 5 when empty."),
+)
+# No default where a URL in the host may say otherwise: the form would store it beside the URL.
+_MORE: Final[dict[str, dict[str, Any]]] = {
+    "kind": {"enum": ["single", "cluster", "sentinel", None]},
+    "db": {"minimum": 0},
+    "verify": {"default": True},
+    "sentinel_password": {"format": "password"},
+    "connect_timeout": {"exclusiveMinimum": 0},
+    "socket_timeout": {"exclusiveMinimum": 0},
+    "confirm_timeout": {"exclusiveMinimum": 0},
+}

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseHook
+from airflow.sdk.log import amask_secret, mask_secret
 
 import glidemq_orchestrate
-from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, GlideMQError
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from airflow_provider_glidemq.connection import settings_from
+from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
-
-    from glidemq_orchestrate import AsyncFlowProducer, FlowProducer
+    from glidemq_orchestrate import AsyncFlowProducer, AsyncQueue, FlowProducer, Queue
 
 DEFAULT_CONN_ID: Final = "glidemq_default"
-DEFAULT_PORT: Final = 6379
-_TRUE: Final = ("1", "true", "yes", "on")
-_FALSE: Final = ("", "0", "false", "no", "off", "none")
 
 
 class GlideMQHook(BaseHook):
     """Clients for the server of a connection of type ``glidemq``.
 
-    The connection: ``host`` (a name, an address, the path of a unix socket, or a whole URL such as
-    ``valkeys+cluster://a:6379,b:6379?ca=/etc/ca.pem``, without user and password), ``port`` (6379), ``login``
-    and ``password`` of the ACL user, and in ``extra``: ``prefix`` (first part of every key, ``glide``),
-    ``tls``, ``tls_ca_file`` (path of a CA certificate), ``db``. With a URL only ``prefix`` is used of these.
+    The connection: ``host`` is a name or an address, with or without a port, several of them with commas,
+    the path of a unix socket, or a whole URL such as ``valkeys+cluster://a:6379,b:6379?ca=/etc/ca.pem``.
+    ``port`` (6379; 26379 at sentinels) is for hosts without one; ``login`` and ``password`` are those of the
+    ACL user. In ``extra``: ``prefix`` (first part of every key, ``glide``), ``kind`` (``single``, ``cluster``
+    or ``sentinel``), ``service`` (that the sentinels watch), ``db``, and the other options of
+    ``ConnectionSettings``: ``tls``, ``ca``, ``cert``, ``key``, ``verify``, ``sentinel_user``,
+    ``sentinel_password``, ``connect_timeout``, ``socket_timeout``, ``confirm``, ``confirm_timeout``.
+    An unknown extra is refused, and so are two fields that contradict each other.
 
     Example:
         >>> with GlideMQHook("glidemq_default").get_producer() as producer:  # doctest: +SKIP
@@ -54,14 +53,24 @@ class GlideMQHook(BaseHook):
         Raises:
             ConfigurationError: The connection is not valid; the message names the field, never a secret.
         """
-        return settings_from(self.get_connection(self.glidemq_conn_id))
+        settings = settings_from(self.get_connection(self.glidemq_conn_id))
+        for secret in _secrets(settings):
+            mask_secret(secret)
+        return settings
 
     async def aget_settings(self) -> ConnectionSettings:
         """``get_settings`` for triggers."""
-        return settings_from(await self.aget_connection(self.glidemq_conn_id))
+        settings = settings_from(await self.aget_connection(self.glidemq_conn_id))
+        for secret in _secrets(settings):
+            await amask_secret(secret)
+        return settings
 
     def get_producer(self) -> FlowProducer:
-        """A client; opens its connections on first use. Use it in a ``with`` statement, or call ``close``."""
+        """A client for flows; opens its connections on first use. Use it in ``with``, or call ``close``.
+
+        Raises:
+            ConfigurationError: The connection is not valid.
+        """
         settings = self.get_settings()
         return glidemq_orchestrate.FlowProducer(settings)
 
@@ -70,64 +79,42 @@ class GlideMQHook(BaseHook):
         settings = await self.aget_settings()
         return glidemq_orchestrate.AsyncFlowProducer(settings)
 
+    def get_queue(self, name: str) -> Queue:
+        """A client for the jobs of a queue; opens its connections on first use, like ``get_producer``.
+
+        Args:
+            name: The queue: 1 to 256 characters, none of ``{ } :``.
+
+        Raises:
+            ConfigurationError: The connection or the name is not valid.
+        """
+        settings = self.get_settings()
+        return glidemq_orchestrate.Queue(name, settings)
+
+    async def aget_queue(self, name: str) -> AsyncQueue:
+        """``get_queue`` for triggers; for one event loop."""
+        settings = await self.aget_settings()
+        return glidemq_orchestrate.AsyncQueue(name, settings)
+
     def get_conn(self) -> FlowProducer:
         """``get_producer`` under the name that Airflow's hooks share."""
         return self.get_producer()
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check that the server replies, for the Test button. Loads the function libraries if needed."""
+        """Look whether the server is fit for use, for the Test button. Changes nothing there, loads nothing.
+
+        Returns:
+            Whether it is, and a text: server and topology, function libraries, rights of the user, and
+            advice; or what is wrong. It has no secret.
+        """
+        from airflow_provider_glidemq.inspection import inspect_server  # noqa: PLC0415  DAG files never need it
+
         try:
-            with self.get_producer() as producer:
-                producer.get("connection-test")
-        except FlowNotFound:
-            return True, "The server replies and has the function libraries"
+            return inspect_server(self.get_settings())
         except GlideMQError as exc:
             return False, str(exc)
-        return True, "The server replies and has the function libraries"
 
 
-def settings_from(connection: Connection) -> ConnectionSettings:
-    """Settings from a connection, whether it was defined by form, JSON or URI.
-
-    Raises:
-        ConfigurationError: A field is not valid.
-    """
-    extra = connection.extra_dejson
-    prefix = str(extra.get("prefix") or DEFAULT_PREFIX)
-    if "://" in (connection.host or ""):
-        user, password = connection.login or None, connection.password or None
-        return ConnectionSettings(connection.host or "", prefix=prefix, user=user, password=password)
-    return ConnectionSettings.resolve(_url(connection, extra), prefix=prefix)
-
-
-def _url(connection: Connection, extra: dict[str, Any]) -> str:
-    host = connection.host
-    if not host:
-        raise ConfigurationError(f"connection {connection.conn_id}: host is missing")
-    user = quote(connection.login or "", safe="")
-    secret = f":{quote(connection.password, safe='')}" if connection.password else ""
-    user_info = f"{user}{secret}@" if user or secret else ""
-    db = _whole_number(connection, "db", extra.get("db", connection.schema))
-    if host.startswith("/"):
-        return f"unix://{user_info}{quote(host)}?{urlencode({'db': db})}"
-    place = f"[{host}]" if ":" in host else host
-    tls = _truth(connection, "tls", extra.get("tls"))
-    query = {"ssl_ca_certs": str(extra["tls_ca_file"])} if tls and extra.get("tls_ca_file") else {}
-    url = f"{'valkeys' if tls else 'valkey'}://{user_info}{place}:{connection.port or DEFAULT_PORT}/{db}"
-    return f"{url}?{urlencode(query)}" if query else url
-
-
-def _truth(connection: Connection, name: str, value: Any) -> bool:
-    text = str(value if value is not None else "").strip().lower()
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise ConfigurationError(f"connection {connection.conn_id}: extra {name} must be true or false")
-
-
-def _whole_number(connection: Connection, name: str, value: Any) -> int:
-    text = str(value if value is not None else "").strip() or "0"
-    if not text.isascii() or not text.isdigit():
-        raise ConfigurationError(f"connection {connection.conn_id}: extra {name} must be a whole number")
-    return int(text)
+def _secrets(settings: ConnectionSettings) -> list[str]:
+    """Also those in a URL, which Airflow does not know for secrets."""
+    return [secret for secret in (settings.password, settings.sentinel_password) if secret]

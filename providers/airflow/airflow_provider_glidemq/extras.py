@@ -1,0 +1,167 @@
+"""The extras of a connection: which there are, and how their values are read. Imports no Airflow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple, get_args
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.names import shown
+from glidemq_orchestrate.settings import Kind
+
+LONG: Final = "extra__glidemq__"
+NESTED: Final = "__extra__"
+OLD_NAMES: Final = {"tls_ca_file": "ca"}
+KINDS: Final = get_args(Kind)
+_TRUE: Final = ("1", "true", "yes", "on")
+_FALSE: Final = ("0", "false", "no", "off", "none")
+# What other clients call it, and where it belongs here.
+_ELSEWHERE: Final = {
+    "host": "the field host", "port": "the field port", "url": "the field host", "hosts": "the field host",
+    "user": "the field login", "username": "the field login", "login": "the field login",
+    "password": "the field password",
+    "ssl": "tls", "ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key",
+    "ssl_cert_reqs": "verify", "cluster": "kind", "mode": "kind", "sentinel": "kind", "database": "db",
+    "service_name": "service", "master_name": "service", "timeout": "socket_timeout",
+}  # fmt: skip
+
+
+class Extra(NamedTuple):
+    """One extra with a value: its name, the name by which it was given, and the value that was read."""
+
+    name: str
+    given: str
+    value: Any
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it has a name of an earlier version."""
+        return self.given.removeprefix(LONG) in OLD_NAMES
+
+
+def read_extras(text: str | None) -> list[Extra]:
+    """Read the field ``extra``. What is empty or null is not given; only an old name is kept, with None.
+
+    Raises:
+        ConfigurationError: It is not a JSON object, or an extra is unknown or has a wrong value.
+    """
+    given = list(_given(text))
+    found = []
+    for number, (name, value) in enumerate(given, 1):
+        known, is_empty = _known_by(name), _is_empty(value)
+        if known not in EXTRAS and not is_empty:
+            raise _unknown(name, number, hides=_may_be_torn(given))
+        if not is_empty or name.removeprefix(LONG) in OLD_NAMES:
+            found.append(Extra(known, name, None if is_empty else _read(known, name, value)))
+    return found
+
+
+def _given(text: str | None) -> Iterator[tuple[str, Any]]:
+    try:
+        extra = json.loads(text) if text and text.strip() else {}
+    except (ValueError, RecursionError):
+        extra = None
+    if not isinstance(extra, Mapping):
+        raise ConfigurationError("extra must be a JSON object")
+    for name, value in extra.items():
+        if name != NESTED:
+            yield name, value
+        elif not _is_empty(value):
+            yield from _given(value if isinstance(value, str) else json.dumps(value))
+
+
+def _known_by(name: str) -> str:
+    short = name.removeprefix(LONG)
+    return OLD_NAMES.get(short, short)
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _may_be_torn(given: list[tuple[str, Any]]) -> bool:
+    """Whether the extras may be the end of a password with a ``?`` in a URI, followed by @ and the host."""
+    return any("@" in f"{name}{value}" for name, value in given if _known_by(name) != "sentinel_password")
+
+
+def _unknown(name: str, number: int, *, hides: bool) -> ConfigurationError:
+    if hides:
+        return ConfigurationError(
+            f"extra number {number} is unknown; write ? in a password in a URI as %3F. "
+            f"The extras are {', '.join(EXTRAS)}"
+        )
+    short = name.removeprefix(LONG).strip().lower().replace("-", "_")
+    near = get_close_matches(short, [*EXTRAS, *OLD_NAMES], 1)
+    name_here = _ELSEWHERE.get(short) or (OLD_NAMES.get(near[0], near[0]) if near else None)
+    advice = f"use {name_here}" if name_here else f"the extras are {', '.join(EXTRAS)}"
+    return ConfigurationError(f"extra {shown(name)} is unknown: {advice}")
+
+
+def _read(known: str, name: str, value: Any) -> Any:
+    read, form = EXTRAS[known]
+    try:
+        return read(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ConfigurationError(f"extra {name} must be {form}") from None
+
+
+def _text(value: Any) -> str:
+    """Airflow may have made a number of digits in a URI."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise TypeError
+    str(value).encode()  # lone surrogates cannot be sent
+    return str(value)
+
+
+def _truth(value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text not in (*_TRUE, *_FALSE):
+        raise ValueError
+    return text in _TRUE
+
+
+def _whole_number(value: Any) -> int:
+    text = str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 6):
+        raise ValueError
+    return int(text)
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError
+    number = float(value)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
+
+
+def _kind(value: Any) -> str:
+    text = str(value).strip().lower()
+    if text not in KINDS:
+        raise ValueError
+    return text
+
+
+_A_TEXT: Final = (_text, "a text")
+_A_TRUTH: Final = (_truth, "true or false")
+_SOME_SECONDS: Final = (_seconds, "a number of seconds above zero")
+EXTRAS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
+    "prefix": _A_TEXT,
+    "kind": (_kind, "single, cluster or sentinel"),
+    "service": _A_TEXT,
+    "db": (_whole_number, "a whole number of at most 6 digits"),
+    "tls": _A_TRUTH,
+    "ca": _A_TEXT,
+    "cert": _A_TEXT,
+    "key": _A_TEXT,
+    "verify": _A_TRUTH,
+    "sentinel_user": _A_TEXT,
+    "sentinel_password": _A_TEXT,
+    "connect_timeout": _SOME_SECONDS,
+    "socket_timeout": _SOME_SECONDS,
+    "confirm": _A_TEXT,
+    "confirm_timeout": _SOME_SECONDS,
+}
