@@ -6,7 +6,8 @@
 --       JSON, or the reason
 -- REPLY {state of the flow, or busy: it has open work, which gmo_advance_flow does, and nothing was changed; then the
 --       names of the nodes that this request has changed, now or before}. Not changed are nodes that have ended in this
---       way already: any that is to fail, those that were skipped, those with the same result.
+--       way already: any that is to fail, those that were skipped, those with the same result. Where such a node follows
+--       one that is changed, it does not run again either: it gets the same end once more.
 -- ERROR GMO_FLOW_NOT_FOUND, GMO_SUPERSEDED, GMO_FLOW_EXPIRED, GMO_FLOW_INCOMPLETE (not all of it exists), GMO_FLOW_ENDED
 --       (it is being stopped), GMO_NODE_NOT_FOUND, GMO_NODE_NOT_ENDED (one that is to run again), GMO_NODE_KEEPS (its job
 --       was removed, or it has added nodes). Nothing was changed.
@@ -30,8 +31,8 @@ local function has_end(job_key, what, text, v)
   return v[1] == 'completed' and not v[2] and redis.call('HGET', job_key, 'returnvalue') == text
 end
 
--- Reads one node. Returns it if this request has changed it (`is_done`) or is to change it; else nil, and perhaps an
--- error reply.
+-- Reads one node. Returns it if this request has changed it (`is_done`), is to change it, or asks for the end that it has
+-- (`stays`); else nil, and perhaps an error reply.
 local function read(key, what, request, is_strict, name, text)
   local row = redis.call('HGET', key .. ':nodes', name)
   if not row then
@@ -51,7 +52,8 @@ local function read(key, what, request, is_strict, name, text)
     end
     return nil, is_strict and redis.error_reply('GMO_NODE_NOT_ENDED node ' .. name .. ' has not ended: it is ' .. (v[1] or 'missing')) or nil
   elseif not RERUNS[what] and has_end(job_key, what, text, v) then
-    return nil
+    node.stays = v[1] and true
+    return node.stays and node or nil
   elseif not v[1] then
     return nil, redis.error_reply('GMO_NODE_KEEPS the job of node ' .. name .. ' was removed: restart the flow')
   elseif v[1] == 'completed' and v[4] then
@@ -62,10 +64,14 @@ end
 
 -- Notes what is to become of a node.
 local function note(key, what, request, node)
-  L.rerun.remember(node.job_key, request)
   if not RERUNS[what] then
     redis.call('HSET', node.job_key, 'gmo:given', what .. '\n' .. node.text)
   end
+  if node.stays then
+    redis.call('SADD', key .. ':staying', node.ref)
+    return
+  end
+  L.rerun.remember(node.job_key, request)
   redis.call('SADD', key .. ':again', (RERUNS[what] and what or 'give') .. '\n' .. node.ref)
 end
 
@@ -99,10 +105,12 @@ local function change_nodes(keys, args)
     nodes[#nodes + 1] = node
   end
   local is_new = false
-  for i, node in ipairs(nodes) do
-    names[i] = node.name
+  for _, node in ipairs(nodes) do
+    names[#names + 1] = not node.stays and node.name or nil
+    is_new = is_new or not (node.is_done or node.stays)
+  end
+  for _, node in ipairs(is_new and nodes or {}) do
     if not node.is_done then
-      is_new = true
       note(key, what, request, node)
     end
   end

@@ -96,8 +96,8 @@ function L.dependents.continue(flow, key, now)
   local pass, outcome, cause, on_failure = row:match('^(%w+)\n(%a+)\n([^\n]*)\n(.*)$')
   local prefix, job_id = L.record.split(ref)
   if pass ~= 'back' and pass ~= 'end' and is_current(prefix, job_id, outcome) then
-    if notify_some(flow, key, ref,
-      { outcome = outcome, cause = cause, on_failure = on_failure ~= '' and on_failure or nil }, now) then
+    if notify_some(flow, key, ref, { outcome = outcome, cause = cause,
+      on_failure = on_failure ~= '' and on_failure or nil, holds = L.rerun.is_giving(key) }, now) then
       redis.call('HSET', notifying, ref, 'end' .. row:sub(#pass + 1))
     end
   elseif move_back(prefix, job_id) then

@@ -79,11 +79,13 @@ function L.release.node(flow, ref, now, v)
   end
 end
 
--- Notifies a dependent of the end of the job `ref`, and releases it if it may run. Returns true when gmo_advance_flow
--- has to end it.
+-- Notifies a dependent of the end of the job `ref`, and releases it if it may run; if the notice `holds`, not before all
+-- nodes have the ends that they are given. Returns true when gmo_advance_flow has to end it.
 function L.release.notify(flow, key, ref, dependent, notice, now)
   local decision, v = L.rules.notify(key, ref, dependent, notice)
-  if decision == 'run' then
+  if decision == 'run' and notice.holds then
+    redis.call('SADD', key .. ':ready', dependent)
+  elseif decision == 'run' then
     local prefix, job_id = L.record.split(dependent)
     L.release.node(flow, dependent, now, v)
     L.events.emit(prefix .. 'events', 'active', job_id)

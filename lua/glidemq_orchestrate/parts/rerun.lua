@@ -6,6 +6,8 @@
 --                   begun); `give` (the same, but the node itself is not to run)
 --   <flow>:giving   set of refs: nodes that end with the outcome in their field gmo:given, "<outcome>\n<result or
 --                   reason>", when all that is to forget their end before has done so
+--   <flow>:staying  set of refs: nodes that have an end which was asked for together with the others; they get it again,
+--                   from gmo:given, if they follow one of them
 L.rerun = {}
 local SLICE, BUDGET, SEARCHED, REMEMBERED = 50, 250, 1000, 10
 local ENDS = { completed = 'complete', skipped = 'skip_for_good', failed = 'fail' }
@@ -80,7 +82,8 @@ function L.rerun.forget(flow, key, ref, dependent, follow)
     local prefix, job_id = L.record.split(dependent)
     local v = redis.call('HMGET', prefix .. 'job:' .. job_id, 'state', 'gmo:flow')
     if v[1] and v[1] ~= 'waiting-children' and v[2] == flow.id then
-      redis.call('SADD', key .. ':again', 'follow\n' .. dependent)
+      local stays = redis.call('SREM', key .. ':staying', dependent) == 1
+      redis.call('SADD', key .. ':again', (stays and 'give\n' or 'follow\n') .. dependent)
     end
   end
 end
@@ -115,9 +118,15 @@ local function give(flow, ref, now)
   redis.call('HDEL', prefix .. 'job:' .. job_id, 'gmo:given')
   local outcome, text = (v[1] or ''):match('^(%a+)\n(.*)$')
   local node = { home = flow.home, id = flow.id, node = v[2] or job_id, on_failure = v[3] or nil }
-  L.dependents.notify(node, prefix, job_id, now, { outcome = outcome, cause = node.node, on_failure = node.on_failure })
+  L.dependents.notify(node, prefix, job_id, now,
+    { outcome = outcome, cause = node.node, on_failure = node.on_failure, holds = true })
   L.end_nodes[ENDS[outcome]](node, ref, text, now)
   return SLICE
+end
+
+-- Whether nodes are still to get the ends that they are given.
+function L.rerun.is_giving(key)
+  return redis.call('EXISTS', key .. ':giving') == 1
 end
 
 -- Ends nodes with the outcomes that they were given; returns how many are left.
@@ -130,6 +139,16 @@ local function give_some(flow, key, spent, now)
     spent = spent + give(flow, ref, now)
   end
   return redis.call('SCARD', key .. ':giving')
+end
+
+-- Forgets a slice of the nodes that had the end which was asked for, and follow none that was changed. Returns how many
+-- are left.
+local function forget_staying(key)
+  for _, ref in ipairs(redis.call('SPOP', key .. ':staying', SLICE)) do
+    local prefix, job_id = L.record.split(ref)
+    redis.call('HDEL', prefix .. 'job:' .. job_id, 'gmo:given')
+  end
+  return redis.call('SCARD', key .. ':staying')
 end
 
 -- The next piece of work: how and ref, or nil.
@@ -169,6 +188,9 @@ function L.rerun.slice(flow, key, mark, now)
   end
   if left == 0 and spent < BUDGET then
     left = give_some(flow, key, spent, now)
+    if left == 0 then
+      left = forget_staying(key)
+    end
     if left == 0 then
       redis.call('HDEL', key, 'retry')
       L.settle.end_if_done(flow, key, now) -- when nothing is left to run

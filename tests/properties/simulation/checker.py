@@ -45,7 +45,7 @@ _KEYS: Final = re.compile(
         ]
     )
 )
-_LEFT: Final = ("open", "owners", "ready", "again", "giving", "blocked", "notifying", "growing")
+_LEFT: Final = ("open", "owners", "ready", "again", "giving", "staying", "blocked", "notifying", "growing")
 
 
 def possible_nodes(plan: Plan) -> dict[str, FlowNode]:

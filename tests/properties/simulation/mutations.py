@@ -196,7 +196,7 @@ MUTATIONS: Final = (
     Mutation(
         "what follows a portable node does not run again with it",
         "portable",
-        patched=((rounds, "_followers", _nobody),),
+        patched=((rounds, "followers", _nobody),),
     ),
     Mutation(
         "a portable node that runs again is not taken from its worker",

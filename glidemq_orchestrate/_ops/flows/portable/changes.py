@@ -57,8 +57,12 @@ def change(
         todo = [name for name in names if name not in done and _is_to_change(nodes[name], wanted, strict)]
         if not todo:
             return [name for name in names if name in done]
-        what, text = wanted.what, wanted.text
-        if (yield from rounds.note(ref, record, what, clock, names=todo, request=wanted.token, text=text)):
+        what, text, again = wanted.what, wanted.text, list[str]()
+        if what in rounds.GIVEN:  # one that has this end, and follows one that gets it, does not run again
+            follow = {node.name for node in rounds.followers(list(nodes.values()), todo)}
+            again = [name for name in names if name in follow and nodes[name].state]
+        noted = [*todo, *again]
+        if (yield from rounds.note(ref, record, what, clock, names=noted, request=wanted.token, text=text)):
             yield from advance(ref, clock)
             yield from living(ref)
             return [name for name in names if name in done or name in todo]

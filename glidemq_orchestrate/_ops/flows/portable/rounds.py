@@ -122,7 +122,7 @@ class _Turn:
             return
         chosen = [node for node in nodes if node.name in names]
         if what == "follow":
-            yield from self._reset(_followers(nodes, names))
+            yield from self._reset(followers(nodes, names))
         else:
             yield from self._hold_back(nodes, names)
         yield from self._reset(chosen, self.request)
@@ -144,7 +144,7 @@ class _Turn:
             if not left or (yield from self._has_begun()):
                 break
             ended = {node.name for node in left if node.end}
-            yield from self._reset([node for node in _followers(nodes, ended) if node.name not in names])
+            yield from self._reset([node for node in followers(nodes, ended) if node.name not in names])
             yield from self._reset([node for node in left if node.end], self.request)
             yield from self._reset([node for node in left if not node.end], self.request, if_open=True)
         todo: list[tuple[Call[int], Sequence[Call[Any]]]] = []
@@ -189,7 +189,7 @@ def _is_to_retry(node: Node) -> bool:
     return node.state == "failed" or was_skipped_for_others
 
 
-def _followers(nodes: Sequence[Node], names: Collection[str]) -> list[Node]:
+def followers(nodes: Sequence[Node], names: Collection[str]) -> list[Node]:
     """The nodes that depend on these, directly or not, without these."""
     affected, found = set(names), []
     for node in nodes:  # dependencies come before dependents
