@@ -41,7 +41,7 @@ def rounds_until_found(defect: Defect, seed: int, most: int) -> dict[str, Any]:
 
 def main(
     seed: Annotated[int, typer.Option(help="The seed of the first round with each defect.")] = 1,
-    rounds: Annotated[int, typer.Option(help="Most rounds with a defect.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Most rounds with a defect.")] = 8,
     only: Annotated[str, typer.Option(help="Only the defects with this in their names.")] = "",
     summary: Annotated[Path | None, typer.Option(help="Write the summary as JSON to this file.")] = None,
 ) -> None:
