@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 from glidemq_orchestrate import Context, Handlers, Unrecoverable
@@ -48,3 +50,32 @@ def wait(ctx: Context) -> Any:
     while not ctx.cancelled.wait(0.05):
         pass
     return None
+
+
+def hang_and_tell_who() -> dict[str, Any]:
+    """A flow that hangs; the process that makes it, that of the task, writes down its id."""
+    Path(os.environ["TASK_PID_FILE"]).write_text(str(os.getpid()))
+    return {"name": "hang", "nodes": [{"name": "slow", "queue": "system", "job": "wait"}]}
+
+
+def steps() -> dict[str, Any]:
+    """Four steps of some seconds, one after the other."""
+    names = [f"step{number}" for number in range(4)]
+    after = dict(zip(names, [[], *([name] for name in names)], strict=False))
+    options = {"attempts": 1, "lock_duration": 3}
+    return {
+        "name": "steps",
+        "nodes": [
+            {"name": name, "queue": "system", "job": "step", "after": after[name], "options": options}
+            for name in names
+        ],
+    }
+
+
+@handlers.handler("step")
+def step(ctx: Context) -> list[Any]:
+    """Takes some seconds and tells which process has done it."""
+    with Path(os.environ["STEPS_FILE"]).open("a") as file:
+        file.write(f"{ctx.node} {os.getpid()}\n")
+    time.sleep(4)
+    return [*(one for of_one in ctx.inputs.values() for one in of_one), ctx.node]  # type: ignore[union-attr]
