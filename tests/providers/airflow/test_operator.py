@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import (
     AirflowFailException,
     TaskDeferralError,
@@ -24,6 +25,7 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQFlowTimeout,
 )
 from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, GlideMQFlowOperator, flow_id_for
+from airflow_provider_glidemq.parameters import default_deferrable
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, Worker
@@ -196,6 +198,25 @@ def test_another_flow_under_the_same_id_is_refused(valkey: Valkey, worker: Worke
 def test_an_unknown_result_mode_is_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(ValueError, match="result must be one of none, leaves, all"):
         operator(result="some")
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"), [(None, True), ("True", True), ("False", False), ("file", False)]
+)
+def test_airflow_s_default_for_deferring_counts_where_it_is_set(
+    monkeypatch: pytest.MonkeyPatch, setting: str | None, *, expected: bool
+) -> None:
+    monkeypatch.delenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", raising=False)
+    if setting == "file":
+        had = conf.has_section("operators")
+        conf.read_dict({"operators": {"default_deferrable": "False"}})
+        assert default_deferrable() is expected
+        conf.remove_option("operators", "default_deferrable")
+        assert had or conf.remove_section("operators")
+        return
+    if setting is not None:
+        monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", setting)
+    assert default_deferrable() is expected
 
 
 # -- the forms of a flow -------------------------------------------------------------------------------------

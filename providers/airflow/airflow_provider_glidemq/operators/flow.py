@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_glidemq.description import (
+    FLOW_FILES,
+    FlowText,
+    check_description,
+    find_file,
+    is_file,
+    object_of,
+    read_file,
+)
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
 from airflow_provider_glidemq.results import ResultMode, check_result_mode, collect
+from airflow_provider_glidemq.templates import is_unknown
 from glidemq_orchestrate import FlowSpec
+from glidemq_orchestrate.errors import GlideMQError
 
 if TYPE_CHECKING:
-    from glidemq_orchestrate import Flow, FlowStatus
+    from airflow.sdk import Context
+    from jinja2 import Environment
 
-FLOW_FILES: Final = (".yaml", ".yml", ".json")
+    from glidemq_orchestrate import Flow, FlowStatus
 
 
 class GlideMQFlowOperator(FlowTask):
@@ -37,13 +50,15 @@ class GlideMQFlowOperator(FlowTask):
     first try, repaired on later ones, never run anew nor changed.
 
     Args:
-        flow: What to run (templated): a dict in the form of a flow file; a ``FlowSpec`` (not rendered); the
-            path of a ``.yaml``, ``.yml`` or ``.json`` file, relative to the DAG file; or
-            ``package.module:function``, a function that returns a dict or a ``FlowSpec``.
+        flow: What to run: a dict in the form of a flow file, a ``FlowSpec``, or the path of a ``.yaml``,
+            ``.yml`` or ``.json`` file, relative to the DAG file or in the ``template_searchpath`` of the DAG:
+            every text in it is templated. Or ``package.module:function``, a function that returns a dict or a
+            ``FlowSpec``, which is not rendered.
         flow_kwargs: Arguments for that function (templated).
         flow_id: An id of your own (templated), 1 to 256 characters; default: derived as above.
         glidemq_conn_id: The connection (templated).
-        deferrable: Wait in the triggerer, without a worker slot; False keeps the slot.
+        deferrable: Wait in the triggerer, without a worker slot; False keeps the slot. The default is
+            ``[operators] default_deferrable`` where that is set, else True.
         defer_after: Seconds to wait in the worker before deferring: resuming takes longer than a
             short flow.
         poll_interval: Seconds after which the state is read again even if no event came.
@@ -64,10 +79,13 @@ class GlideMQFlowOperator(FlowTask):
         GlideMQFlowTimeout: It had not ended at ``execution_timeout``, and was cancelled.
         GlideMQException: No worker serves a queue; the server cannot be reached; the flow no longer exists.
         AirflowFailException: The flow, the connection or the code must be changed: no retry helps.
+        ValueError, TypeError: While the DAG is parsed: the flow or a parameter cannot be right.
     """
 
     template_fields: Sequence[str] = ("flow", "flow_kwargs", "flow_id", "glidemq_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"flow": "json", "flow_kwargs": "json"}
+    template_ext: Sequence[str] = FLOW_FILES
+    structured_fields: ClassVar[tuple[str, ...]] = ("flow",)
     ui_color = "#dbe9f4"
 
     def __init__(
@@ -83,28 +101,87 @@ class GlideMQFlowOperator(FlowTask):
         self.flow = flow
         self.flow_kwargs = flow_kwargs
         self.result = result
+        self._file = ""
+        self._is_checked = False
+        if self.has_dag() and not getattr(self, "_BaseOperator__from_mapped", False):  # type: ignore[no-untyped-call]
+            self._check()
 
-    def _returned(self, flow: Flow, status: FlowStatus) -> dict[str, Any] | None:  # noqa: ARG002
-        return collect(flow, self.result, self.log)
+    # -- while the DAG is parsed -----------------------------------------------------------------------------
 
-    def _described(self) -> FlowSpec:
+    def resolve_template_files(self) -> None:
+        """Read the flow file, and refuse a flow that cannot run; Airflow has parsed the DAG.
+
+        Raises:
+            GlideMQError: The file cannot be read, or the flow cannot run whatever its templates will be.
+            TypeError: It is of no type that describes a flow.
+        """
+        if is_file(self.flow) and not is_unknown(self.flow, self._marks()):
+            self._file = str(self.flow)
+            with self._told():
+                self.flow = self._read(self._file)
+        self._check()
+        self.prepare_template()
+
+    def _check(self) -> None:
+        if self._is_checked:
+            return
+        given: object = self.flow_kwargs
+        if not (given is None or isinstance(given, Mapping) or is_unknown(given, self._marks())):
+            raise TypeError(f"flow_kwargs must be a dict, got {type(given).__name__}")
+        with self._told():
+            check_description(self.flow, self._marks())
+        self._is_checked = not is_file(self.flow)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Let an error say where it is from: an import error of a DAG shows little else."""
+        try:
+            yield
+        except GlideMQError as exc:
+            where = f"task {self.task_id}: "
+            if self._file and self._file not in str(exc):
+                where += f"{self._file}: "
+            exc.args = (f"{where}{exc}",)
+            raise
+
+    def _read(self, name: str) -> dict[str, Any] | FlowText:
+        """The flow file beside the DAG, or in the ``template_searchpath`` of the DAG."""
+        if Path(name).is_absolute() or not self.has_dag():  # type: ignore[no-untyped-call]
+            return read_file(Path(name), self._marks())
+        paths = self.dag.template_searchpath or []
+        folders = [self.dag.folder, *([paths] if isinstance(paths, str) else paths)]
+        return read_file(find_file(name, folders), self._marks())
+
+    # -- when it runs ----------------------------------------------------------------------------------------
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """As in the base class; the text of a flow file stays one."""
+        if isinstance(content, FlowText):
+            rendered = self._rendered(context, jinja_env or self.get_template_env())
+            return FlowText.of(rendered.text(content), content.path)
+        return super().render_template(content, context, jinja_env, seen_oids)
+
+    def _described(self, context: Context) -> FlowSpec:
         flow: object = self.flow
-        if isinstance(flow, str) and flow.endswith(FLOW_FILES):
-            flow = FlowSpec.from_file(self._beside_dag(flow))
-        elif isinstance(flow, str) and ":" in flow:
-            flow = FlowSpec.from_function(flow, **(self.flow_kwargs or {}))
+        if is_file(flow):  # its name was a template, or came from another task
+            self.flow = self._read(str(flow))
+            flow = self.render_template(self.flow, context)
+        elif isinstance(flow, str) and not isinstance(flow, FlowText):
+            check_description(flow, ())
+            return FlowSpec.from_function(flow, **(self.flow_kwargs or {}))
+        if isinstance(flow, FlowText):
+            flow = object_of(flow)
         if isinstance(flow, FlowSpec):
             return flow
         if isinstance(flow, Mapping):
             return FlowSpec.from_dict(flow)
-        raise AirflowFailException(
-            f"flow {flow!r} is neither a flow file ({', '.join(FLOW_FILES)}) nor package.module:function"
-            if isinstance(flow, str)
-            else f"flow must be a dict or a FlowSpec, got {type(flow).__name__}"
-        )
+        raise AirflowFailException(f"flow must be a dict, a FlowSpec or a string, got {type(flow).__name__}")
 
-    def _beside_dag(self, name: str) -> Path:
-        path = Path(name)
-        if path.is_absolute() or not self.has_dag():  # type: ignore[no-untyped-call]
-            return path
-        return Path(self.dag.fileloc).parent / path
+    def _returned(self, flow: Flow, status: FlowStatus) -> dict[str, Any] | None:  # noqa: ARG002
+        return collect(flow, self.result, self.log)

@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
 
 from airflow_provider_glidemq.attempt import MAX_LABELS, Attempt, Decision, decide
@@ -23,7 +22,9 @@ from airflow_provider_glidemq.exceptions import (
 )
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
-from airflow_provider_glidemq.ownership import DAY, check_lapse, name_of, owner_of
+from airflow_provider_glidemq.operators.templated import TemplatedOperator
+from airflow_provider_glidemq.ownership import DAY, name_of, owner_of
+from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
 from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger, reconnect_pauses
 from glidemq_orchestrate import FlowSpec, FlowState, Owner
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError, WaitTimeout
@@ -38,7 +39,6 @@ XCOM_FLOW_ID: Final = "glidemq_flow_id"
 BACKSTOP: Final = timedelta(seconds=60)
 WAIT_SLICE: Final = timedelta(seconds=10)
 KILLED: Final = "the Airflow task was killed"
-OnExisting = Literal["attach", "retry_failed", "restart"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Held:
     generation: int | None = None
 
 
-class FlowTask(BaseOperator):
+class FlowTask(TemplatedOperator):
     """A task that runs one flow: submits it or goes on with it, waits for its end, and ends as it did.
 
     What the flow is and what the task returns, subclasses say. See ``GlideMQFlowOperator`` for the rest.
@@ -64,7 +64,7 @@ class FlowTask(BaseOperator):
         *,
         flow_id: str | None = None,
         glidemq_conn_id: str = DEFAULT_CONN_ID,
-        deferrable: bool = True,
+        deferrable: bool = default_deferrable(),
         defer_after: float = 3.0,
         poll_interval: float = 30.0,
         require_workers: bool = True,
@@ -74,7 +74,6 @@ class FlowTask(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_lapse(lapse)
         self.flow_id = flow_id
         self.glidemq_conn_id = glidemq_conn_id
         self.deferrable = deferrable
@@ -84,11 +83,12 @@ class FlowTask(BaseOperator):
         self.cancel_on_kill = cancel_on_kill
         self.lapse = lapse
         self.on_existing = on_existing
+        check_parameters(vars(self))
         self._held: _Held | None = None
         self._owner: Owner | None = None
         self._is_killed = False
 
-    def _described(self) -> FlowSpec:
+    def _described(self, context: Context) -> FlowSpec:
         """The flow, from rendered fields."""
         raise NotImplementedError
 
@@ -102,7 +102,7 @@ class FlowTask(BaseOperator):
         """Submit the flow, or attach to it; return its results if it has ended, else wait."""
         ti = context["ti"]
         attempt = self._attempt(context)
-        spec = self._spec(ti, attempt)
+        spec = self._spec(context, attempt)
         if self.do_xcom_push:
             ti.xcom_push(key=XCOM_FLOW_ID, value=self._id(ti))
         with airflow_errors(), self._producer() as producer:
@@ -153,14 +153,18 @@ class FlowTask(BaseOperator):
         return GlideMQHook(self.glidemq_conn_id).get_producer()
 
     def _id(self, ti: RuntimeTaskInstanceProtocol) -> str:
-        return self.flow_id or flow_id_for(ti.dag_id, ti.task_id, ti.run_id, _map_index(ti))
+        given: Any = self.flow_id
+        if isinstance(given, int) and not isinstance(given, bool):  # rendered natively
+            return str(given)
+        return given or flow_id_for(ti.dag_id, ti.task_id, ti.run_id, _map_index(ti))
 
     def _attempt(self, context: Context) -> Attempt:
         return Attempt.of(context["ti"], context["dag_run"], self.retries)
 
-    def _spec(self, ti: RuntimeTaskInstanceProtocol, attempt: Attempt) -> FlowSpec:
+    def _spec(self, context: Context, attempt: Attempt) -> FlowSpec:
+        ti = context["ti"]
         with airflow_errors():
-            spec = self._described()
+            spec = self._described(context)
         labels = {
             **spec.labels,
             "orchestrator": "airflow",
