@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -19,7 +19,7 @@ from airflow_provider_glidemq.description import (
     read_file,
 )
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
-from airflow_provider_glidemq.results import ResultMode, check_result_mode, collect
+from airflow_provider_glidemq.results import Result, check_result, check_size, collect, leaves_of
 from airflow_provider_glidemq.templates import is_unknown
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate.errors import GlideMQError
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from glidemq_orchestrate import Flow, FlowStatus
+
+KEEPING: Final = ' To keep what has run, clear the task with on_existing="attach".'
 
 
 class GlideMQFlowOperator(FlowTask):
@@ -63,8 +65,8 @@ class GlideMQFlowOperator(FlowTask):
             short flow.
         poll_interval: Seconds after which the state is read again even if no event came.
         require_workers: Fail immediately unless live workers serve every queue and have every handler.
-        result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all`` or
-            ``none``. Over 48 KiB a reference is returned instead.
+        result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all``, a
+            list of names, or ``none``. Nodes that were skipped or whose failure is ignored have no result.
         cancel_on_kill: Whether killing or marking the task cancels the flow.
         lapse: Seconds, 15 to 604,800, after which the flow is cancelled when nothing was heard of the task:
             no worker and no triggerer has waited for it. None: it runs on. Without ``cancel_on_kill``, and
@@ -77,6 +79,7 @@ class GlideMQFlowOperator(FlowTask):
         GlideMQFlowCancelled: The flow was cancelled.
         GlideMQFlowSuperseded: A later try of the task has begun the flow anew.
         GlideMQFlowTimeout: It had not ended at ``execution_timeout``, and was cancelled.
+        GlideMQResultTooLarge: The results are more than 48 KiB of JSON, and XCom is in Airflow's database.
         GlideMQException: No worker serves a queue; the server cannot be reached; the flow no longer exists.
         AirflowFailException: The flow, the connection or the code must be changed: no retry helps.
         ValueError, TypeError: While the DAG is parsed: the flow or a parameter cannot be right.
@@ -93,11 +96,11 @@ class GlideMQFlowOperator(FlowTask):
         *,
         flow: Mapping[str, Any] | FlowSpec | str,
         flow_kwargs: Mapping[str, Any] | None = None,
-        result: ResultMode = "leaves",
+        result: Result = "leaves",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_result_mode(result)
+        check_result(result)
         self.flow = flow
         self.flow_kwargs = flow_kwargs
         self.result = result
@@ -183,5 +186,10 @@ class GlideMQFlowOperator(FlowTask):
             return FlowSpec.from_dict(flow)
         raise AirflowFailException(f"flow must be a dict, a FlowSpec or a string, got {type(flow).__name__}")
 
-    def _returned(self, flow: Flow, status: FlowStatus) -> dict[str, Any] | None:  # noqa: ARG002
-        return collect(flow, self.result, self.log)
+    def _returned(self, flow: Flow, status: FlowStatus) -> dict[str, Any] | None:
+        spec = self._submitted
+        is_whole = spec is not None and status.total == len(spec.nodes)  # else running nodes have added some
+        found = collect(flow, self.result, leaves_of(spec) if spec is not None and is_whole else None)
+        if found is not None and self.do_xcom_push:
+            check_size(flow.id, found, KEEPING)
+        return found

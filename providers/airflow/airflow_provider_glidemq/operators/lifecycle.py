@@ -87,6 +87,7 @@ class FlowTask(TemplatedOperator):
         self._held: _Held | None = None
         self._owner: Owner | None = None
         self._is_killed = False
+        self._submitted: FlowSpec | None = None
 
     def _described(self, context: Context) -> FlowSpec:
         """The flow, from rendered fields."""
@@ -107,6 +108,7 @@ class FlowTask(TemplatedOperator):
             ti.xcom_push(key=XCOM_FLOW_ID, value=self._id(ti))
         with airflow_errors(), self._producer() as producer:
             flow = self._submit(producer, spec, ti, attempt)
+            self._submitted = spec
             if self._is_killed:  # while it was being submitted
                 self.on_kill()
             return self._settle(context, producer, flow)
@@ -238,6 +240,7 @@ class FlowTask(TemplatedOperator):
             try:
                 return self._settle_generation(context, flow)
             except Superseded as exc:
+                self._submitted = None
                 flow = self._find(context, producer, flow.id)
                 self.log.info("%s, which this task waits for now", exc)
 
