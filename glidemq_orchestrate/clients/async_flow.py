@@ -62,6 +62,10 @@ class AsyncFlow:
         """See ``Flow.nodes``."""
         return await self._run(self._backend.nodes(self._ref))
 
+    async def leaves(self) -> list[str]:
+        """See ``Flow.leaves``."""
+        return await self._run(single.leaves(self._ref))
+
     async def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
         """See ``Flow.results``."""
         if names is None:

@@ -71,6 +71,14 @@ class Flow:
         """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes."""
         return self._run(self._backend.nodes(self._ref))
 
+    def leaves(self) -> list[str]:
+        """The names of the nodes that no other node waits for; much cheaper than ``nodes``.
+
+        Raises:
+            FlowNotFound: The flow no longer exists.
+        """
+        return self._run(single.leaves(self._ref))
+
     def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
         """The results of the nodes that have completed so far, by node name.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from glidemq_orchestrate._ops.flows.backend import backend_of
-from glidemq_orchestrate._ops.flows.portable.table import GONE
+from glidemq_orchestrate._ops.flows.portable.table import GONE, read_rows
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
@@ -48,6 +48,15 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
             if state == "completed":
                 texts[node.name] = text
     return node_calls.read_results(texts)
+
+
+def leaves(ref: FlowRef) -> Op[list[str]]:
+    """The nodes that no other waits for, dependencies before dependents; reads no job."""
+    rows = yield from read_rows(ref)
+    if not rows:
+        yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
+    inner = {name for row in rows.values() for name in row[4:]}
+    return [name for name in rows if name not in inner]
 
 
 def _parts(names: Iterable[str]) -> Iterator[Sequence[str]]:

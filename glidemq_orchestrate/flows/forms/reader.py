@@ -26,7 +26,15 @@ def read_object(path: str | Path) -> dict[str, Any]:
         InvalidFlow: It is too large, not UTF-8, neither JSON nor YAML, has no object or a duplicate key; the
             message names file and line.
     """
-    text = _read_text(path)
+    return object_in(path, read_text(path))
+
+
+def object_in(path: str | Path, text: str) -> dict[str, Any]:
+    """The object in the text of a file.
+
+    Raises:
+        InvalidFlow: As ``read_object``.
+    """
     value = _parse(path, text)
     if not isinstance(value, dict):
         found = "nothing" if value is None else "a list" if isinstance(value, list) else "a single value"
@@ -34,7 +42,13 @@ def read_object(path: str | Path) -> dict[str, Any]:
     return value
 
 
-def _read_text(path: str | Path) -> str:
+def read_text(path: str | Path) -> str:
+    """The text of a file.
+
+    Raises:
+        ConfigurationError: The file cannot be read.
+        InvalidFlow: It is too large, or not UTF-8.
+    """
     try:
         with Path(path).open("rb") as file:
             raw = b"".join(_bounded(file))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from glidemq_orchestrate.errors import FailedNode
 
 SHOWN_NODES: Final = 10
+SHOWN_SIZES: Final = 3
 UPSTREAM: Final = "upstream failed: "
 _PASSING: Final = (FlowNotFound, Superseded)
 
@@ -53,6 +54,27 @@ class GlideMQFlowSuperseded(GlideMQException):
         self.flow_id = flow_id
         super().__init__(
             f"flow {flow_id} was begun anew by a later try of this task, so this try no longer waits for it"
+        )
+
+
+class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
+    """The flow has completed, but its results are too large for XCom; nothing was pushed. No retry helps.
+
+    ``sizes`` maps each node to the bytes of its result as JSON.
+    """
+
+    def __init__(
+        self, flow_id: str, size: int, most: int, sizes: Mapping[str, int], advice: str = ""
+    ) -> None:
+        self.flow_id, self.size, self.sizes = flow_id, size, dict(sizes)
+        largest = sorted(self.sizes.items(), key=lambda item: -item[1])[:SHOWN_SIZES]
+        shown = ", ".join(f"{name} {bytes_:,}" for name, bytes_ in largest)
+        super().__init__(
+            f"flow {flow_id} completed, but its results are {size:,} bytes of JSON, and more than {most:,} "
+            f"do not go to XCom, which is in Airflow's database. Largest: {shown}. "
+            'Use result="none" or a list of other nodes; or let nodes write files or tables and return where '
+            "they are; or set up an XCom backend for object storage ([core] xcom_backend, "
+            f"[common.io] xcom_objectstorage_threshold).{advice}"
         )
 
 

@@ -3,48 +3,78 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
 
 if TYPE_CHECKING:
-    from airflow.sdk.types import Logger
-
-    from glidemq_orchestrate import Flow
+    from glidemq_orchestrate import Flow, FlowSpec
 
 ResultMode = Literal["none", "leaves", "all"]
+Result: TypeAlias = ResultMode | Sequence[str]
 MAX_RESULT_BYTES: Final = 48 * 1024
+_OBJECT_STORAGE: Final = "XComObjectStorageBackend"
 
 
-def check_result_mode(mode: str) -> None:
-    """Refuse an unknown mode while the DAG is parsed.
+def check_result(result: object) -> None:
+    """Refuse what does not say which results are wanted, while the DAG is parsed.
 
     Raises:
-        ValueError: It is not one of ``none``, ``leaves``, ``all``.
+        ValueError: It is neither one of ``none``, ``leaves``, ``all`` nor a list of names.
     """
-    if mode not in get_args(ResultMode):
-        raise ValueError(f"result must be one of {', '.join(get_args(ResultMode))}, got {mode!r}")
+    if isinstance(result, str):
+        if result in get_args(ResultMode):
+            return
+    elif isinstance(result, list | tuple) and all(isinstance(name, str) for name in result):
+        return
+    modes = ", ".join(get_args(ResultMode))
+    raise ValueError(f"result must be one of {modes}, or a list of node names, got {result!r}")
 
 
-def collect(flow: Flow, mode: ResultMode, log: Logger) -> dict[str, Any] | None:
-    """Read the results as ``{node: result}``; None for the mode ``none``.
+def leaves_of(spec: FlowSpec) -> list[str]:
+    """The nodes of a specification that no other waits for."""
+    inner = {str(name) for node in spec.nodes for name in node.after}
+    return [node.name for node in spec.nodes if node.name not in inner]
 
-    More than 48 KiB of JSON are not returned: a warning is logged, and the return value is
-    ``{"flow_id": ..., "omitted_bytes": ...}``, with which a later task can read them through the hook.
+
+def collect(flow: Flow, result: Result, leaves: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Read the results as ``{node: result}``; None for the mode ``none``. Reads no more than is wanted.
+
+    Args:
+        flow: A flow that has ended.
+        result: Which.
+        leaves: Its leaves, where they are known.
     """
-    if mode == "none":
+    if result == "none":
         return None
-    values = dict(flow.results())
-    if mode == "leaves":
-        nodes = flow.nodes()
-        inner = {dependency for node in nodes for dependency in node.after}
-        values = {
-            node.name: values[node.name] for node in nodes if node.name not in inner and node.name in values
-        }
-    size = len(json.dumps(values).encode())
-    if size <= MAX_RESULT_BYTES:
-        return values
-    log.warning(
-        "The results of flow %s are %d bytes, too many for XCom (limit %d): pushed a reference instead. "
-        "Read them with GlideMQHook().get_producer().get(flow_id).results(), or let nodes return references.",
-        flow.id, size, MAX_RESULT_BYTES,
-    )  # fmt: skip
-    return {"flow_id": flow.id, "omitted_bytes": size}
+    if result == "all":
+        return dict(flow.results())
+    if result == "leaves":
+        return dict(flow.results(flow.leaves() if leaves is None else leaves))
+    return dict(flow.results(result))
+
+
+def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "") -> None:
+    """Refuse what Airflow's database should not hold; ``advice`` ends the message.
+
+    Raises:
+        GlideMQResultTooLarge: More than 48 KiB of JSON, and no XCom backend that stores them elsewhere.
+    """
+    size = len(json.dumps(results).encode())
+    if size > MAX_RESULT_BYTES and not has_object_storage():
+        sizes = {name: len(json.dumps(value).encode()) for name, value in results.items()}
+        raise GlideMQResultTooLarge(flow_id, size, MAX_RESULT_BYTES, sizes, advice)
+
+
+def has_object_storage() -> bool:
+    """Whether ``[core] xcom_backend`` is another than the default, which stores all in Airflow's database.
+
+    That of ``airflow.providers.common.io`` does so too unless ``xcom_objectstorage_threshold`` is set.
+    """
+    from airflow.sdk.configuration import conf  # noqa: PLC0415  read when it is needed
+
+    backend = conf.get("core", "xcom_backend", fallback="").rpartition(".")[2]
+    if backend == _OBJECT_STORAGE:
+        return bool(conf.getint("common.io", "xcom_objectstorage_threshold", fallback=-1) >= 0)
+    return backend not in ("", "BaseXCom")

@@ -33,6 +33,7 @@ from glidemq_orchestrate import (  # noqa: E402
     FlowNode,
     FlowProducer,
     FlowSpec,
+    Skip,
     Unrecoverable,
     Worker,
 )
@@ -82,9 +83,10 @@ def valkey(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Valkey:
 
 @pytest.fixture
 def worker(valkey: Valkey) -> Iterator[Worker]:
-    """Knows ``echo``, ``fail`` and ``wait`` (both until ``valkey.gate`` is set), and ``count``.
+    """Knows ``echo``, ``skip``, ``fail`` and ``wait`` (both until ``valkey.gate`` is set), ``count``, ``grow``.
 
     ``count`` notes the node in ``valkey.ran`` and returns how many there are; no two results are equal.
+    ``grow`` adds the node ``more``.
     """
     made = Worker(valkey.url, queues=[QUEUE], concurrency=4, prefix=valkey.prefix)
 
@@ -109,6 +111,15 @@ def worker(valkey: Valkey) -> Iterator[Worker]:
             if valkey.gate.wait(0.02):
                 return "done"
         return None
+
+    @made.handler("grow")
+    def grow(ctx: Context) -> None:
+        assert ctx.flow is not None
+        ctx.flow.add_nodes([FlowNode("more", queue=QUEUE, job="echo", data=9)])
+
+    @made.handler("skip")
+    def skip(ctx: Context) -> None:
+        raise Skip(f"nothing to do for {ctx.data}")
 
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()

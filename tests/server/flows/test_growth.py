@@ -43,10 +43,12 @@ class TestByANode:
 
         flow = flows.submit(FlowSpec("n", [node("split"), node("total", "split")]), flow_id="f")
         assert flow.status().total == 2
+        assert flow.leaves() == ["total"]
         run_worker(["etl"], {"work": work})
         outcome = flow.wait(timeout=LONG)
         assert (outcome.status.state, outcome.status.completed) == (FlowState.COMPLETED, 232)
         assert outcome.results["total"] == sorted([5, *(n * 10 for n in range(230))])
+        assert flow.leaves() == ["total"]
 
     def test_an_async_handler_awaits(self, flows: FlowProducer, run_worker: RunWorker) -> None:
         errors: list[str] = []

@@ -18,7 +18,7 @@ from airflow_provider_glidemq.exceptions import (
 )
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
-from airflow_provider_glidemq.results import ResultMode, check_result_mode, collect
+from airflow_provider_glidemq.results import Result, check_result, check_size, collect
 from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger
 from glidemq_orchestrate import FlowState
 from glidemq_orchestrate.errors import FlowNotFound, Superseded
@@ -46,11 +46,13 @@ class GlideMQFlowSensor(BaseSensorOperator):
         external_run_id: Its DAG run (templated).
         external_map_index: The index of a mapped task; -1 for a task that is not mapped.
         allowed_states: Final states that count as success: of ``completed``, ``failed``, ``cancelled``.
-        result: Which results are returned, as ``{node: result}``: ``none``, ``leaves`` or ``all``.
+        result: Which results are returned, as ``{node: result}``: ``none``, ``leaves``, ``all`` or a list of
+            names.
         glidemq_conn_id: The connection (templated).
         deferrable: Wait in the triggerer; otherwise poke as every sensor does.
 
     Raises:
+        GlideMQResultTooLarge: The results are more than 48 KiB of JSON, and XCom is in Airflow's database.
         GlideMQFlowFailed, GlideMQFlowCancelled: The flow ended in a state that is not in ``allowed_states``.
         AirflowSensorTimeout: It had not ended in time. The flow goes on.
     """
@@ -73,14 +75,14 @@ class GlideMQFlowSensor(BaseSensorOperator):
         external_run_id: str | None = None,
         external_map_index: int = -1,
         allowed_states: Sequence[str] = ("completed",),
-        result: ResultMode = "none",
+        result: Result = "none",
         glidemq_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = True,
         poke_interval: float = 30.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
-        check_result_mode(result)
+        check_result(result)
         if unknown := set(allowed_states) - set(TERMINAL):
             raise ValueError(
                 f"allowed_states must be of {', '.join(TERMINAL)}; got {', '.join(sorted(unknown))}"
@@ -167,7 +169,10 @@ class GlideMQFlowSensor(BaseSensorOperator):
                 raise GlideMQFlowCancelled(flow.id, status.reason)
             raise GlideMQFlowFailed(flow.id, flow.outcome().failed)
         self.log.info("Flow %s is %s", flow.id, status.state.value)
-        return collect(flow, self.result, self.log)
+        found = collect(flow, self.result)
+        if found is not None and self.do_xcom_push:
+            check_size(flow.id, found)
+        return found
 
 
 def _ended(flow: Flow) -> bool:

@@ -1,0 +1,207 @@
+"""What a flow operator is given: read from files, and checked as far as it can be without rendering."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from airflow_provider_glidemq.templates import FREE, MARKS, Named, is_template, is_unknown
+from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
+from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.named import check_named
+
+FLOW_FILES: Final = (".yaml", ".yml", ".json")
+CHECKED_NODES: Final = 5_000
+_REQUIRED: Final = frozenset({"name", "queue", "job", "key", "model"})
+
+
+class FlowText(str):
+    """The text of a flow file that is a flow only after rendering; ``path`` is its place."""
+
+    __slots__ = ("path",)
+
+    path: str
+
+    @classmethod
+    def of(cls, text: str, path: str) -> FlowText:
+        """Make one."""
+        made = cls(text)
+        made.path = path
+        return made
+
+
+def is_file(flow: object) -> bool:
+    """Whether it is the name of a flow file."""
+    return isinstance(flow, str) and not isinstance(flow, FlowText) and flow.endswith(FLOW_FILES)
+
+
+def find_file(name: str, folders: Iterable[str | Path]) -> Path:
+    """The place of a flow file: the first of the folders that has it.
+
+    Raises:
+        ConfigurationError: None has it.
+    """
+    places = [Path(folder) / name for folder in folders]
+    for place in places:
+        if place.is_file():
+            return place
+    where = ", ".join(str(place.parent) for place in places)
+    raise ConfigurationError(f"flow file {name} was not found in {where}")
+
+
+def read_file(place: Path, marks: Collection[str] = MARKS) -> dict[str, Any] | FlowText:
+    """The object in a flow file, or its text where it has templates and is neither YAML nor JSON yet.
+
+    Raises:
+        ConfigurationError, InvalidFlow: As ``FlowSpec.from_file``.
+    """
+    with importing():
+        from glidemq_orchestrate.flows.forms.reader import object_in, read_text  # noqa: PLC0415  only for files
+
+    text = read_text(place)
+    try:
+        return object_in(place, text)
+    except InvalidFlow:
+        if is_template(text, marks):
+            return FlowText.of(text, str(place))
+        raise
+
+
+def object_of(text: FlowText) -> dict[str, Any]:
+    """The object in a rendered text.
+
+    Raises:
+        InvalidFlow: There is none.
+    """
+    with importing():
+        from glidemq_orchestrate.flows.forms.reader import object_in  # noqa: PLC0415  only for files
+
+    return object_in(text.path, str(text))
+
+
+def check_description(flow: object, marks: Collection[str] = MARKS) -> None:
+    """Refuse a description that cannot become a flow, whatever its templates will be. Opens no file.
+
+    A flow of more than 5,000 nodes is left to ``submit``: DAG files are parsed again and again.
+
+    Raises:
+        InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit`` would refuse it.
+        TypeError: It is of no type that describes a flow.
+    """
+    if isinstance(flow, FlowText) or is_unknown(flow, marks):
+        return
+    if isinstance(flow, str):
+        if not is_file(flow):
+            _check_function(flow)
+    elif isinstance(flow, FlowSpec):
+        _check_spec(flow, marks)
+    elif isinstance(flow, Mapping):
+        _check_wire(flow, marks)
+    else:
+        raise TypeError(f"flow must be a dict, a FlowSpec or a string, got {type(flow).__name__}")
+
+
+def _check_function(flow: str) -> None:
+    if ":" not in flow:
+        raise InvalidFlow(
+            f"flow {flow!r} is neither a flow file ({', '.join(FLOW_FILES)}) nor package.module:function"
+        )
+    check_named(flow, "flow")
+
+
+def _check_spec(spec: FlowSpec, marks: Collection[str]) -> None:
+    if isinstance(spec.nodes, Sequence) and len(spec.nodes) > CHECKED_NODES:
+        return
+    if isinstance(spec.nodes, Sequence) and all(isinstance(node, FlowNode) for node in spec.nodes):
+        spec = _without_templates(spec, Named(), marks)
+    _check_flow(spec)
+
+
+def _check_flow(spec: FlowSpec) -> None:
+    with importing():
+        from glidemq_orchestrate.flows.checked import check_flow  # noqa: PLC0415  most DAG files need it not
+
+    check_flow(spec)
+
+
+def _without_templates(spec: FlowSpec, names: Named, marks: Collection[str]) -> FlowSpec:
+    """The specification with stand-ins for names that are templates; itself if there are none."""
+
+    def plain(text: Any) -> Any:
+        return names.of(text) if is_unknown(text, marks) else text
+
+    nodes = [_node_without_templates(node, plain, marks) for node in spec.nodes]
+    labels = spec.labels
+    if isinstance(labels, Mapping):
+        labels = {key: plain(text) for key, text in labels.items()}
+    known = {node.name for node in nodes}
+    has_unknown = any(name in names for name in known if isinstance(name, str))
+    return replace(
+        spec,
+        name=plain(spec.name),
+        labels=labels,
+        nodes=[_known_after(node, known, names, any_unknown=has_unknown) for node in nodes],
+    )
+
+
+def _node_without_templates(node: FlowNode, plain: Any, marks: Collection[str]) -> FlowNode:
+    texts = {"name": plain(node.name), "queue": plain(node.queue), "job": plain(node.job)}
+    if is_unknown(node.rule, marks):
+        texts["rule"] = Rule.ALL_SUCCESS
+    if is_unknown(node.on_failure, marks):
+        texts["on_failure"] = OnFailure.FAIL
+    if not isinstance(node.after, str) and any(is_unknown(name, marks) for name in node.after):
+        texts["after"] = [_plain_dependency(name, plain) for name in node.after]
+    changed = {name: text for name, text in texts.items() if text is not getattr(node, name)}
+    return replace(node, **changed) if changed else node
+
+
+def _plain_dependency(name: Any, plain: Any) -> Any:
+    text = plain(name)
+    return Dependency(text, name.on_failure) if isinstance(name, Dependency) else text
+
+
+def _known_after(node: FlowNode, known: Collection[str], names: Named, *, any_unknown: bool) -> FlowNode:
+    """Without dependencies that may be nodes whose names are templates."""
+    if isinstance(node.after, str) or not (any_unknown or any(name in names for name in node.after)):
+        return node
+    sure = [name for name in node.after if name in known or not (any_unknown or name in names)]
+    return replace(node, after=sure)
+
+
+def _check_wire(wire: Mapping[str, Any], marks: Collection[str]) -> None:
+    nodes = wire.get("nodes", ())
+    if is_unknown(nodes, marks) or (
+        isinstance(nodes, list | tuple)
+        and (len(nodes) > CHECKED_NODES or any(is_unknown(node, marks) for node in nodes))
+    ):
+        return
+    names = Named()
+    found = _known(wire, "", names, marks)
+    spec = FlowSpec.from_dict(found)
+    known = {node.name for node in spec.nodes}
+    has_unknown = any(name in names for name in known)
+    nodes = [_known_after(node, known, names, any_unknown=has_unknown) for node in spec.nodes]
+    _check_flow(replace(spec, nodes=nodes))
+
+
+def _known(value: Any, field: str, names: Named, marks: Collection[str]) -> Any:
+    """What is known of a flow file: stand-ins for names, and without fields that may be left out."""
+    if isinstance(value, Mapping):
+        found = {}
+        for key, part in value.items():
+            if not is_unknown(part, marks):
+                found[key] = _known(part, field if field in FREE else key, names, marks)
+            elif field in ("labels", *FREE) or key in _REQUIRED:
+                found[key] = names.of(part)
+        return found
+    if isinstance(value, list | tuple):
+        kept = [part for part in value if field in ("after", *FREE) or not is_unknown(part, marks)]
+        return [
+            names.of(part) if is_unknown(part, marks) else _known(part, field, names, marks) for part in kept
+        ]
+    return value

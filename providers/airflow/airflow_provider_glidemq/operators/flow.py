@@ -1,0 +1,195 @@
+"""GlideMQFlowOperator: a flow of jobs behind one task. What is run and what is returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_glidemq.description import (
+    FLOW_FILES,
+    FlowText,
+    check_description,
+    find_file,
+    is_file,
+    object_of,
+    read_file,
+)
+from airflow_provider_glidemq.operators.lifecycle import FlowTask
+from airflow_provider_glidemq.results import Result, check_result, check_size, collect, leaves_of
+from airflow_provider_glidemq.templates import is_unknown
+from glidemq_orchestrate import FlowSpec
+from glidemq_orchestrate.errors import GlideMQError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from jinja2 import Environment
+
+    from glidemq_orchestrate import Flow, FlowStatus
+
+KEEPING: Final = ' To keep what has run, clear the task with on_existing="attach".'
+
+
+class GlideMQFlowOperator(FlowTask):
+    """Submits a flow, waits for its end without a worker slot, and returns results.
+
+    The flow's id follows from DAG, DAG run, task and map index. So whatever happens to the Airflow worker,
+    the flow is submitted once. A retry attaches to it if it still runs, and repairs it if it failed: failed
+    nodes and those after them run again, completed ones keep their results. If the flow was changed in
+    between, nodes that were changed, and those after them, run again too. A task that was cleared, and one
+    of a DAG run that was created again or is reprocessed by a backfill, runs all of it anew: no old result
+    is seen, and what still runs is cancelled. Killing or marking the task cancels the flow; what is left of
+    an earlier run of the task never touches the flow of a later one.
+
+    Data that contains times or try numbers changes with each try: leave them out, or a retry runs their
+    nodes again. One clear looks like a retry: that of a running task whose process was killed before it
+    could cancel the flow (kill -9, a lost machine).
+
+    With a ``flow_id`` of your own, a flow that another task or client has begun is joined: attached to on the
+    first try, repaired on later ones, never run anew nor changed.
+
+    Args:
+        flow: What to run: a dict in the form of a flow file, a ``FlowSpec``, or the path of a ``.yaml``,
+            ``.yml`` or ``.json`` file, relative to the DAG file or in the ``template_searchpath`` of the DAG:
+            every text in it is templated. Or ``package.module:function``, a function that returns a dict or a
+            ``FlowSpec``, which is not rendered.
+        flow_kwargs: Arguments for that function (templated).
+        flow_id: An id of your own (templated), 1 to 256 characters; default: derived as above.
+        glidemq_conn_id: The connection (templated).
+        deferrable: Wait in the triggerer, without a worker slot; False keeps the slot. The default is
+            ``[operators] default_deferrable`` where that is set, else True.
+        defer_after: Seconds to wait in the worker before deferring: resuming takes longer than a
+            short flow.
+        poll_interval: Seconds after which the state is read again even if no event came.
+        require_workers: Fail immediately unless live workers serve every queue and have every handler.
+        result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all``, a
+            list of names, or ``none``. Nodes that were skipped or whose failure is ignored have no result.
+        cancel_on_kill: Whether killing or marking the task cancels the flow.
+        lapse: Seconds, 15 to 604,800, after which the flow is cancelled when nothing was heard of the task:
+            no worker and no triggerer has waited for it. None: it runs on. Without ``cancel_on_kill``, and
+            for a flow that somebody else has begun, there is no lease.
+        on_existing: What to do with a flow of this id, whoever began it: ``attach`` to it as it is,
+            ``retry_failed`` (repair it), or ``restart`` (each try runs all of it); default: as above.
+
+    Raises:
+        GlideMQFlowFailed: Lists the nodes that did not complete, causes first.
+        GlideMQFlowCancelled: The flow was cancelled.
+        GlideMQFlowSuperseded: A later try of the task has begun the flow anew.
+        GlideMQFlowTimeout: It had not ended at ``execution_timeout``, and was cancelled.
+        GlideMQResultTooLarge: The results are more than 48 KiB of JSON, and XCom is in Airflow's database.
+        GlideMQException: No worker serves a queue; the server cannot be reached; the flow no longer exists.
+        AirflowFailException: The flow, the connection or the code must be changed: no retry helps.
+        ValueError, TypeError: While the DAG is parsed: the flow or a parameter cannot be right.
+    """
+
+    template_fields: Sequence[str] = ("flow", "flow_kwargs", "flow_id", "glidemq_conn_id")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"flow": "json", "flow_kwargs": "json"}
+    template_ext: Sequence[str] = FLOW_FILES
+    structured_fields: ClassVar[tuple[str, ...]] = ("flow",)
+    ui_color = "#dbe9f4"
+
+    def __init__(
+        self,
+        *,
+        flow: Mapping[str, Any] | FlowSpec | str,
+        flow_kwargs: Mapping[str, Any] | None = None,
+        result: Result = "leaves",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_result(result)
+        self.flow = flow
+        self.flow_kwargs = flow_kwargs
+        self.result = result
+        self._file = ""
+        self._is_checked = False
+        if self.has_dag() and not getattr(self, "_BaseOperator__from_mapped", False):  # type: ignore[no-untyped-call]
+            self._check()
+
+    # -- while the DAG is parsed -----------------------------------------------------------------------------
+
+    def resolve_template_files(self) -> None:
+        """Read the flow file, and refuse a flow that cannot run; Airflow has parsed the DAG.
+
+        Raises:
+            GlideMQError: The file cannot be read, or the flow cannot run whatever its templates will be.
+            TypeError: It is of no type that describes a flow.
+        """
+        if is_file(self.flow) and not is_unknown(self.flow, self._marks()):
+            self._file = str(self.flow)
+            with self._told():
+                self.flow = self._read(self._file)
+        self._check()
+        self.prepare_template()
+
+    def _check(self) -> None:
+        if self._is_checked:
+            return
+        given: object = self.flow_kwargs
+        if not (given is None or isinstance(given, Mapping) or is_unknown(given, self._marks())):
+            raise TypeError(f"flow_kwargs must be a dict, got {type(given).__name__}")
+        with self._told():
+            check_description(self.flow, self._marks())
+        self._is_checked = not is_file(self.flow)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Let an error say where it is from: an import error of a DAG shows little else."""
+        try:
+            yield
+        except GlideMQError as exc:
+            where = f"task {self.task_id}: "
+            if self._file and self._file not in str(exc):
+                where += f"{self._file}: "
+            exc.args = (f"{where}{exc}",)
+            raise
+
+    def _read(self, name: str) -> dict[str, Any] | FlowText:
+        """The flow file beside the DAG, or in the ``template_searchpath`` of the DAG."""
+        if Path(name).is_absolute() or not self.has_dag():  # type: ignore[no-untyped-call]
+            return read_file(Path(name), self._marks())
+        paths = self.dag.template_searchpath or []
+        folders = [self.dag.folder, *([paths] if isinstance(paths, str) else paths)]
+        return read_file(find_file(name, folders), self._marks())
+
+    # -- when it runs ----------------------------------------------------------------------------------------
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """As in the base class; the text of a flow file stays one."""
+        if isinstance(content, FlowText):
+            rendered = self._rendered(context, jinja_env or self.get_template_env())
+            return FlowText.of(rendered.text(content), content.path)
+        return super().render_template(content, context, jinja_env, seen_oids)
+
+    def _described(self, context: Context) -> FlowSpec:
+        flow: object = self.flow
+        if is_file(flow):  # its name was a template, or came from another task
+            self.flow = self._read(str(flow))
+            flow = self.render_template(self.flow, context)
+        elif isinstance(flow, str) and not isinstance(flow, FlowText):
+            check_description(flow, ())
+            return FlowSpec.from_function(flow, **(self.flow_kwargs or {}))
+        if isinstance(flow, FlowText):
+            flow = object_of(flow)
+        if isinstance(flow, FlowSpec):
+            return flow
+        if isinstance(flow, Mapping):
+            return FlowSpec.from_dict(flow)
+        raise AirflowFailException(f"flow must be a dict, a FlowSpec or a string, got {type(flow).__name__}")
+
+    def _returned(self, flow: Flow, status: FlowStatus) -> dict[str, Any] | None:
+        spec = self._submitted
+        is_whole = spec is not None and status.total == len(spec.nodes)  # else running nodes have added some
+        found = collect(flow, self.result, leaves_of(spec) if spec is not None and is_whole else None)
+        if found is not None and self.do_xcom_push:
+            check_size(flow.id, found, KEEPING)
+        return found

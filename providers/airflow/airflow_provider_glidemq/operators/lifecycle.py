@@ -1,0 +1,377 @@
+"""The life of a task that runs a flow: submit, wait, end; retry, clear, kill. No driver, no keys."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+
+from airflow_provider_glidemq.attempt import MAX_LABELS, Attempt, Decision, decide
+from airflow_provider_glidemq.exceptions import (
+    GlideMQException,
+    GlideMQFlowCancelled,
+    GlideMQFlowFailed,
+    GlideMQFlowSuperseded,
+    GlideMQFlowTimeout,
+    airflow_errors,
+)
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
+from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.operators.templated import TemplatedOperator
+from airflow_provider_glidemq.ownership import DAY, name_of, owner_of
+from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
+from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger, reconnect_pauses
+from glidemq_orchestrate import FlowSpec, FlowState, Owner
+from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError, WaitTimeout
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol
+
+    from glidemq_orchestrate import Flow, FlowProducer, FlowStatus
+
+XCOM_FLOW_ID: Final = "glidemq_flow_id"
+BACKSTOP: Final = timedelta(seconds=60)
+WAIT_SLICE: Final = timedelta(seconds=10)
+KILLED: Final = "the Airflow task was killed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The flow that a kill cancels; while it is being submitted its generation is known by the request."""
+
+    flow_id: str
+    request: str
+    generation: int | None = None
+
+
+class FlowTask(TemplatedOperator):
+    """A task that runs one flow: submits it or goes on with it, waits for its end, and ends as it did.
+
+    What the flow is and what the task returns, subclasses say. See ``GlideMQFlowOperator`` for the rest.
+
+    Raises:
+        ValueError: A parameter cannot be right, whatever templates will be.
+    """
+
+    def __init__(  # noqa: PLR0913  what the operators have in common
+        self,
+        *,
+        flow_id: str | None = None,
+        glidemq_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = default_deferrable(),
+        defer_after: float = 3.0,
+        poll_interval: float = 30.0,
+        require_workers: bool = True,
+        cancel_on_kill: bool = True,
+        lapse: float | None = DAY,
+        on_existing: OnExisting | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.flow_id = flow_id
+        self.glidemq_conn_id = glidemq_conn_id
+        self.deferrable = deferrable
+        self.defer_after = defer_after
+        self.poll_interval = poll_interval
+        self.require_workers = require_workers
+        self.cancel_on_kill = cancel_on_kill
+        self.lapse = lapse
+        self.on_existing = on_existing
+        check_parameters(vars(self))
+        self._held: _Held | None = None
+        self._owner: Owner | None = None
+        self._is_killed = False
+        self._submitted: FlowSpec | None = None
+
+    def _described(self, context: Context) -> FlowSpec:
+        """The flow, from rendered fields."""
+        raise NotImplementedError
+
+    def _returned(self, flow: Flow, status: FlowStatus) -> Any:
+        """What the task returns for a flow that has completed."""
+        raise NotImplementedError
+
+    # -- what Airflow calls ----------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> Any:
+        """Submit the flow, or attach to it; return its results if it has ended, else wait."""
+        ti = context["ti"]
+        attempt = self._attempt(context)
+        spec = self._spec(context, attempt)
+        if self.do_xcom_push:
+            ti.xcom_push(key=XCOM_FLOW_ID, value=self._id(ti))
+        with airflow_errors(), self._producer() as producer:
+            flow = self._submit(producer, spec, ti, attempt)
+            self._submitted = spec
+            if self._is_killed:  # while it was being submitted
+                self.on_kill()
+            return self._settle(context, producer, flow)
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
+        """Resume after the trigger has fired: the event holds why, the outcome is read from the server."""
+        if event is None or "status" not in event or "flow_id" not in event:
+            raise GlideMQException(f"the trigger sent no usable event: {event!r}")
+        flow_id = event["flow_id"]
+        if event["status"] == "timeout":
+            self._time_out(context, flow_id)
+        if event["status"] == "superseded":
+            raise GlideMQFlowSuperseded(flow_id)
+        if event["status"] == "error":
+            raise GlideMQException(f"flow {flow_id} cannot be watched: {event.get('reason', '')}")
+        with airflow_errors(), self._producer() as producer:
+            return self._settle(context, producer, self._find(context, producer, flow_id))
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume after waiting; a flow that no task would wait for any more is cancelled first.
+
+        Airflow calls neither ``execute_complete`` nor a trigger's ``on_kill`` when waiting itself has failed.
+        """
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout:
+            self._time_out(context, self._id(context["ti"]))
+        except TaskDeferralError:
+            ti = context["ti"]
+            if ti.try_number > ti.max_tries:
+                reason = "the Airflow task could not wait for it and has no retry left"
+                self._cancel_own(context, self._id(ti), reason)
+            raise
+
+    def on_kill(self) -> None:
+        """Cancel the flow when the worker process is asked to stop; never one that a later try has begun."""
+        self._is_killed = True
+        if self._held is not None and self.cancel_on_kill:
+            self._cancel(self._held, KILLED)
+
+    # -- how the flow is found and described -----------------------------------------------------------------
+
+    def _producer(self) -> FlowProducer:
+        return GlideMQHook(self.glidemq_conn_id).get_producer()
+
+    def _id(self, ti: RuntimeTaskInstanceProtocol) -> str:
+        given: Any = self.flow_id
+        if isinstance(given, int) and not isinstance(given, bool):  # rendered natively
+            return str(given)
+        return given or flow_id_for(ti.dag_id, ti.task_id, ti.run_id, _map_index(ti))
+
+    def _attempt(self, context: Context) -> Attempt:
+        return Attempt.of(context["ti"], context["dag_run"], self.retries)
+
+    def _spec(self, context: Context, attempt: Attempt) -> FlowSpec:
+        ti = context["ti"]
+        with airflow_errors():
+            spec = self._described(context)
+        labels = {
+            **spec.labels,
+            "orchestrator": "airflow",
+            "dag_id": ti.dag_id,
+            "task_id": ti.task_id,
+            "run_id": ti.run_id,
+            "map_index": str(_map_index(ti)),
+            "try": str(ti.try_number),
+        }
+        return replace(spec, labels=labels | attempt.label(MAX_LABELS - len(labels)))
+
+    # -- which generation of the flow is that of this try -------------------------------------------------
+
+    def _submit(
+        self, producer: FlowProducer, spec: FlowSpec, ti: RuntimeTaskInstanceProtocol, attempt: Attempt
+    ) -> Flow:
+        """Submit the flow, go on with it, or begin it anew; also while another try does the same."""
+        flow_id = self._id(ti)
+        history = _history(producer, flow_id)
+        decision = decide(attempt, history)
+        if decision is Decision.YIELD and self.on_existing is None:
+            raise GlideMQFlowSuperseded(flow_id)
+        how = self.on_existing or _HOW.get(decision, "attach")
+        request = attempt.request
+        if how == "restart" and (self.on_existing or any(one.request == request for one in history)):
+            request = attempt.own_request
+        self._held = _Held(flow_id, request)
+        state = history[-1].state if history else None
+        flow = producer.submit(
+            spec,
+            flow_id=flow_id,
+            on_existing=how,
+            request=request,
+            owner=self._owned_by(ti, decision),
+            require_workers=self.require_workers and (how == "restart" or state is not FlowState.COMPLETED),
+        )
+        self._held = _Held(flow_id, request, flow.generation)
+        if decision is Decision.JOIN and self.on_existing is None and attempt.number > 1:
+            flow.retry_failed()
+        self.log.info(
+            "Flow %s: %d nodes, home queue %s, %s%s. Watch it with: glidemq flow watch %s",
+            flow_id, len(spec.nodes), flow.home, "new" if state is None else f"was {state.value}",
+            ", begun anew" if how == "restart" and state else "", flow_id,
+        )  # fmt: skip
+        return flow
+
+    def _find(self, context: Context, producer: FlowProducer, flow_id: str) -> Flow:
+        """The current generation, whoever began it, unless that was a later try of this task.
+
+        Raises:
+            GlideMQFlowSuperseded: A later try has begun it.
+            FlowNotFound: The flow no longer exists.
+        """
+        decision = decide(self._attempt(context), _history(producer, flow_id))
+        if decision is Decision.YIELD:
+            raise GlideMQFlowSuperseded(flow_id)
+        return producer.get(flow_id, owner=self._owned_by(context["ti"], decision))
+
+    def _owned_by(self, ti: RuntimeTaskInstanceProtocol, decision: Decision) -> Owner | None:
+        """The task as the owner of its flow; nobody of one that others have begun, or a kill lets run."""
+        is_own = self.cancel_on_kill and decision is not Decision.JOIN
+        self._owner = owner_of(name_of(ti), self.lapse) if is_own else None
+        return self._owner
+
+    # -- how it ends -----------------------------------------------------------------------------------------
+
+    def _settle(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
+        """Finish if the flow has ended. Else wait: also for one that was retried or begun anew by others."""
+        while True:
+            self._held = _Held(flow.id, "", flow.generation)
+            try:
+                return self._settle_generation(context, flow)
+            except Superseded as exc:
+                self._submitted = None
+                flow = self._find(context, producer, flow.id)
+                self.log.info("%s, which this task waits for now", exc)
+
+    def _settle_generation(self, context: Context, flow: Flow) -> Any:
+        status = flow.status()
+        if status.superseded_by is not None:
+            raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
+        if not status.state.is_terminal:
+            status = self._wait_briefly(flow, status) if self.deferrable else self._wait(flow)
+        if not status.state.is_terminal:
+            self._defer(context, flow)
+        return self._finish(flow, status)
+
+    def _finish(self, flow: Flow, status: FlowStatus) -> Any:
+        if status.state is FlowState.FAILED:
+            raise GlideMQFlowFailed(flow.id, flow.outcome().failed)
+        if status.state is FlowState.CANCELLED:
+            raise GlideMQFlowCancelled(flow.id, status.reason)
+        self.log.info("Flow %s completed: %d nodes", flow.id, status.completed)
+        return self._returned(flow, status)
+
+    def _defer(self, context: Context, flow: Flow) -> NoReturn:
+        deadline = self._deadline(context["ti"])
+        left = None if deadline is None else timedelta(seconds=max(deadline - time.time(), 0.0))
+        self.defer(
+            trigger=GlideMQFlowTrigger(
+                flow_id=flow.id,
+                generation=flow.generation,
+                owner=None if self._owner is None else self._owner.name,
+                lapse=self.lapse,
+                glidemq_conn_id=self.glidemq_conn_id,
+                poll_interval=self.poll_interval,
+                deadline=deadline,
+                cancel_on_kill=self.cancel_on_kill,
+                not_before=time.time() + SECONDS_DEFERRED,
+            ),
+            method_name="execute_complete",
+            timeout=None if left is None else left + BACKSTOP,
+        )
+
+    def _deadline(self, ti: RuntimeTaskInstanceProtocol) -> float | None:
+        if self.execution_timeout is None:
+            return None
+        return (ti.start_date + self.execution_timeout).timestamp()
+
+    def _wait_briefly(self, flow: Flow, status: FlowStatus) -> FlowStatus:
+        if self.defer_after > 0:
+            with contextlib.suppress(WaitTimeout, TransportError):
+                return flow.wait(timeout=timedelta(seconds=self.defer_after)).status
+        return status
+
+    def _wait(self, flow: Flow) -> FlowStatus:
+        """Wait in this process; Airflow enforces ``execution_timeout`` and calls ``on_kill``."""
+        pauses, logged = reconnect_pauses(), -1
+        while True:
+            try:
+                return flow.wait(timeout=WAIT_SLICE).status
+            except WaitTimeout:
+                pauses = reconnect_pauses()
+                status = flow.status()
+                if status.completed != logged:
+                    logged = status.completed
+                    self.log.info("%d/%d nodes completed", status.completed, status.total)
+            except TransportError as exc:
+                if not exc.retryable:
+                    raise
+                pause = next(pauses)
+                self.log.warning("Flow %s cannot be watched, retrying in %.1f s: %s", flow.id, pause, exc)
+                time.sleep(pause)
+
+    def _time_out(self, context: Context, flow_id: str) -> NoReturn:
+        status = None
+        if self.cancel_on_kill:
+            reason = "the Airflow task's execution_timeout has passed"
+            status = self._cancel_own(context, flow_id, reason)
+        progress = f": {status.completed} of {status.total} nodes had completed" if status else ""
+        raise GlideMQFlowTimeout(flow_id, progress)
+
+    def _cancel_own(self, context: Context, flow_id: str, reason: str) -> FlowStatus | None:
+        """Cancel the current generation unless a later try has begun it; returns the status before."""
+        with self._ending(flow_id), self._producer() as producer:
+            flow = self._find(context, producer, flow_id)
+            return self._cancel_generation(flow, flow.generation, reason)
+
+    def _cancel(self, held: _Held, reason: str) -> None:
+        """Cancel the generation of this try; of one that is being submitted, if it has begun."""
+        with self._ending(held.flow_id), self._producer() as producer:
+            flow = producer.get(held.flow_id)
+            if held.generation is not None:
+                self._cancel_generation(flow, held.generation, reason)
+            elif flow.status().request == held.request:
+                self._cancel_generation(flow, flow.generation, reason)
+
+    def _cancel_generation(self, flow: Flow, generation: int, reason: str) -> FlowStatus:
+        status = flow.status()
+        flow.cancel(reason, generation=generation)
+        self.log.info("Flow %s was %s and is cancelled: %s", flow.id, status.state.value, reason)
+        return status
+
+    @contextlib.contextmanager
+    def _ending(self, flow_id: str) -> Iterator[None]:
+        """Log why a flow was not cancelled; the task is ending anyway."""
+        try:
+            yield
+        except FlowNotFound:
+            pass
+        except (Superseded, GlideMQFlowSuperseded) as exc:
+            self.log.info("Flow %s is not cancelled: %s", flow_id, exc)
+        except GlideMQError:
+            self.log.exception(
+                "Flow %s could not be cancelled; cancel it with: glidemq flow cancel %s", flow_id, flow_id
+            )
+
+
+_HOW: Final[Mapping[Decision, OnExisting]] = {
+    Decision.REPAIR: "retry_failed",
+    Decision.RESTART: "restart",
+}
+
+
+def _map_index(ti: RuntimeTaskInstanceProtocol) -> int:
+    return -1 if ti.map_index is None else ti.map_index
+
+
+def _history(producer: FlowProducer, flow_id: str) -> Sequence[FlowStatus]:
+    """The status of each generation, oldest first; nothing if there is no such flow."""
+    try:
+        flow = producer.get(flow_id)
+    except FlowNotFound:
+        return []
+    try:
+        return flow.history()
+    except FlowNotFound:  # the record of an old one was removed at this moment
+        return [flow.status()]

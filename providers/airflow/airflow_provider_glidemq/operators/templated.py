@@ -1,0 +1,62 @@
+"""The templates of an operator, where Airflow renders them. See ``templates``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.definitions.context import render_template_to_string
+from jinja2.nativetypes import NativeEnvironment
+
+from airflow_provider_glidemq.templates import MARKS, Rendered, marks_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from jinja2 import Environment, Template
+
+
+class TemplatedOperator(BaseOperator):
+    """Renders what is a template, also in specifications and options, and leaves the rest as it is."""
+
+    structured_fields: ClassVar[tuple[str, ...]] = ()
+    """The template fields whose members are fields of ours, so that names among them are text."""
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """Render a value of any depth; text that ends like the name of a file is text."""
+        is_structured = any(content is getattr(self, name, None) for name in self.structured_fields)
+        rendered = self._rendered(context, jinja_env or self.get_template_env(), seen_oids)
+        return rendered.value(content, "" if is_structured else "data")
+
+    def _rendered(self, context: Context, env: Environment, seen: set[int] | None = None) -> Rendered:
+        texts = env
+        if isinstance(env, NativeEnvironment) and self.has_dag():  # type: ignore[no-untyped-call]
+            texts = self.dag.get_template_env(force_sandboxed=True)
+        compiled: dict[tuple[int, str], Template] = {}
+
+        def template(of: Environment, text: str) -> Template:
+            key = (id(of), text)
+            if key not in compiled:
+                compiled[key] = of.from_string(text)
+            return compiled[key]
+
+        def other(value: Any) -> Any:
+            return super(TemplatedOperator, self).render_template(value, context, env, seen)
+
+        return Rendered(
+            native=lambda text: self._render(template(env, text), context),
+            text=lambda text: render_template_to_string(template(texts, text), context),
+            other=other,
+            marks=self._marks(),
+            seen=seen or (),
+        )
+
+    def _marks(self) -> Collection[str]:
+        """What begins a template in the DAG."""
+        return marks_of(self.dag.jinja_environment_kwargs) if self.has_dag() else MARKS  # type: ignore[no-untyped-call]

@@ -1,0 +1,63 @@
+"""Parameters of the operators: what they may be, as far as it is known while the DAG is parsed."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Final, Literal, get_args
+
+from airflow_provider_glidemq.ownership import check_lapse
+from airflow_provider_glidemq.templates import is_unknown
+
+OnExisting = Literal["attach", "retry_failed", "restart"]
+_VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
+_FLAGS: Final = ("deferrable", "require_workers", "cancel_on_kill")
+_TEXTS: Final = ("flow_id", "glidemq_conn_id")
+_SECONDS: Final = {"defer_after": 0.0, "poll_interval": 0.001}
+
+
+def default_deferrable() -> bool:
+    """``[operators] default_deferrable`` where the environment or ``airflow.cfg`` sets it; else True.
+
+    Airflow's own default, False, does not count: it is for operators that may wait in either place.
+    """
+    from airflow.sdk.configuration import conf  # noqa: PLC0415  a test sets it anew
+
+    is_in_file = conf.has_section("operators") and "default_deferrable" in conf.options("operators")
+    if not is_in_file and _VARIABLE not in os.environ:
+        return True
+    return bool(conf.getboolean("operators", "default_deferrable"))
+
+
+def check_parameters(given: dict[str, Any]) -> None:
+    """Refuse what no operator of ours accepts.
+
+    Raises:
+        ValueError: A value is out of range or not one of those that there are.
+        TypeError: A value has the wrong type; templates and outputs of other tasks may be anything.
+    """
+    check_lapse(given["lapse"])
+    how = given["on_existing"]
+    if how is not None and how not in get_args(OnExisting):
+        raise ValueError(f"on_existing must be None or one of {', '.join(get_args(OnExisting))}, got {how!r}")
+    for name in _FLAGS:
+        if not isinstance(given[name], bool):
+            raise TypeError(f"{name} must be True or False, got {given[name]!r}")
+    for name in _TEXTS:
+        value = given[name]
+        if not isinstance(value, str) and not is_unknown(value) and (value is not None or name != "flow_id"):
+            raise TypeError(f"{name} must be a string, got {value!r}")
+    for name, least in _SECONDS.items():
+        check_seconds(name, given[name], least)
+
+
+def check_seconds(name: str, value: object, least: float) -> None:
+    """Refuse what is no number of seconds.
+
+    Raises:
+        ValueError, TypeError: It is not a finite number, or less than ``least``.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number of seconds, got {value!r}")
+    if not math.isfinite(value) or value < least:
+        raise ValueError(f"{name} must be at least {least:g} seconds, got {value!r}")

@@ -1,0 +1,155 @@
+"""Templates in what an operator is given: which text is one, and rendering them, in specifications too.
+
+Airflow renders text, lists and dicts. Here text that is no template stays as it is, byte for byte: Airflow
+takes its last line break, reads ``007`` as a number in a DAG that renders natively, and takes text that ends
+in ``.json`` for the name of a file. Names stay text in such a DAG; data gets native types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from glidemq_orchestrate.flows.rules import Dependency
+
+T = TypeVar("T")
+
+MARKS: Final = ("{{", "{%", "{#")
+_SETTINGS: Final = ("variable_start_string", "block_start_string", "comment_start_string")
+_LINE_SETTINGS: Final = ("line_statement_prefix", "line_comment_prefix")
+
+FREE: Final = frozenset({"data", "metadata"})
+"""Fields that hold whatever a user wants, with native types."""
+NAMED: Final = frozenset(
+    {
+        "name",
+        "queue",
+        "job",
+        "after",
+        "labels",
+        "rule",
+        "on_failure",
+        "key",
+        "model",
+        "provider",
+        "traceparent",
+    }
+)
+"""Fields that hold text, or several, also where the DAG renders natively."""
+
+
+def is_template(text: str, marks: Collection[str] = MARKS) -> bool:
+    """Whether Jinja would change the text, or might; ``marks`` are those of the DAG."""
+    return any(mark in text for mark in marks)
+
+
+def marks_of(settings: Mapping[str, Any] | None) -> Collection[str]:
+    """What begins a template, by the ``jinja_environment_kwargs`` of a DAG."""
+    if not settings:
+        return MARKS
+    found = [settings.get(name, mark) for name, mark in zip(_SETTINGS, MARKS, strict=True)]
+    return [*found, *(settings[name] for name in _LINE_SETTINGS if settings.get(name))]
+
+
+def is_unknown(value: object, marks: Collection[str] = MARKS) -> bool:
+    """Whether only a running task can tell the value: a template, or the output of another task."""
+    if isinstance(value, str):
+        return is_template(value, marks)
+    return callable(getattr(value, "resolve", None)) and hasattr(value, "iter_references")
+
+
+class Rendered:
+    """Renders values of any depth; an object in which nothing changes is returned itself.
+
+    Args:
+        native: Renders text as the DAG does.
+        text: Renders text to text.
+        other: Renders what is neither text nor a collection nor a dataclass.
+        marks: What begins a template.
+        seen: The ids of values that are not rendered, such as the results of other tasks.
+    """
+
+    def __init__(
+        self,
+        *,
+        native: Callable[[str], Any],
+        text: Callable[[str], str],
+        other: Callable[[Any], Any],
+        marks: Collection[str] = MARKS,
+        seen: Collection[int] = (),
+    ) -> None:
+        self._native, self._text, self._other = native, text, other
+        self._marks, self._seen = marks, seen
+
+    def value(self, value: Any, field: str = "") -> Any:
+        """Render a value; ``field`` is the name of the field that holds it."""
+        if id(value) in self._seen or value is None or isinstance(value, bool | int | float | Enum):
+            return value
+        if isinstance(value, str):
+            return self._of_text(value, field)
+        return self._other(value) if is_unknown(value) else self._of_members(value, field)
+
+    def text(self, value: str) -> str:
+        """Render text to text."""
+        return self._text(value) if is_template(value, self._marks) else value
+
+    def _of_members(self, value: Any, field: str) -> Any:
+        if is_dataclass(value) and not isinstance(value, type):
+            given = {part.name: getattr(value, part.name) for part in fields(value) if part.init}
+            changed = self._changed(given, field)
+            return replace(value, **changed) if changed else value
+        if isinstance(value, Mapping):
+            changed = self._changed(value, field)
+            return {**value, **changed} if changed else value
+        if isinstance(value, list | tuple):
+            return self._of_list(value, field)
+        return self._other(value)
+
+    def _changed(self, value: Mapping[Any, Any], field: str) -> dict[Any, Any]:
+        """The members that rendering changes."""
+        inside = {name: self.value(part, _field(field, name)) for name, part in value.items()}
+        return {name: part for name, part in inside.items() if part is not value[name]}
+
+    def _of_list(self, value: Any, field: str) -> Any:
+        parts = [self.value(part, field) for part in value]
+        if all(new is old for new, old in zip(parts, value, strict=True)):
+            return value
+        if isinstance(value, list):
+            return parts
+        return tuple(parts) if type(value) is tuple else type(value)(*parts)
+
+    def _of_text(self, value: str, field: str) -> Any:
+        if not is_template(value, self._marks):
+            return value
+        if isinstance(value, Dependency):
+            return Dependency(self._text(value), value.on_failure)
+        return self._text(value) if field in NAMED else self._native(value)
+
+
+def _field(outer: str, name: object) -> str:
+    """The field to which a member of a field belongs: all that is in data is data."""
+    return outer if outer in FREE or outer == "labels" or not isinstance(name, str) else name
+
+
+class Named:
+    """Stand-ins for names that are templates: equal text, equal stand-in."""
+
+    def __init__(self) -> None:
+        self._of: dict[object, str] = {}
+        self._taken: set[str] = set()
+
+    def of(self, value: object) -> str:
+        """A name that may be used anywhere, and that a reader recognises."""
+        key = value if isinstance(value, str) else id(value)
+        if key not in self._of:
+            shown = "".join(mark for mark in str(value)[:200] if mark.isprintable())
+            shown = shown.translate(str.maketrans("{}:", "<> ")) or "template"
+            name = shown if shown not in self._taken else f"{shown} {len(self._taken)}"
+            self._taken.add(name)
+            self._of[key] = name
+        return self._of[key]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._taken

@@ -1,0 +1,393 @@
+"""Templates in flows: what is rendered, what stays, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
+
+from glidemq_orchestrate import Fallback, FlowNode, FlowSpec, JobOptions, Ordering, Worker
+from glidemq_orchestrate.errors import FlowNotFound
+from glidemq_orchestrate.flows.rules import Dependency
+from tests.providers.airflow.conftest import QUEUE, Valkey
+
+Contexts = Callable[..., Any]
+DAY: dict[str, Any] = {"ds": "2026-01-01", "ds_nodash": "20260101", "params": {"n": 3, "none": None}}
+ODD = ["7\n", "007", "[1, 2]", "1e5", "a.json", "/x/b.yaml", "{ ds }", "None", "a\r\n\n"]
+
+
+def rendered(flow: Any, *, native: bool = False, **kwargs: Any) -> Any:
+    """The field ``flow`` as a task has it."""
+    with DAG("d", schedule=None, render_template_as_native_obj=native, **kwargs):
+        task = GlideMQFlowOperator(task_id="t", flow=flow)
+    task.resolve_template_files()
+    task.render_template_fields(dict(DAY))  # type: ignore[arg-type]
+    return task.flow
+
+
+def one(data: Any = None, **node: Any) -> dict[str, Any]:
+    return {"name": "one", "nodes": [{"name": "only", "queue": QUEUE, "job": "echo", "data": data, **node}]}
+
+
+def results(flow: Any, context: Any, *, native: bool = False, **kwargs: Any) -> Any:
+    """What a task returns, rendered as Airflow does it."""
+    with DAG("d", schedule=None, render_template_as_native_obj=native):
+        task = GlideMQFlowOperator(task_id="t", flow=flow, deferrable=False, **kwargs)
+    task.resolve_template_files()
+    context = {**DAY, **context}
+    task.render_template_fields(context)
+    return task.execute(context)
+
+
+class TestRendering:
+    def test_of_every_text_of_a_specification(self) -> None:
+        options = JobOptions(
+            ordering=Ordering("k-{{ ds }}"),
+            fallbacks=(Fallback("m-{{ ds }}", "p", {"x": ["{{ params.n }}"]}),),
+        )
+        spec = FlowSpec(
+            "n-{{ ds }}",
+            [
+                FlowNode("a-{{ ds }}", "q-{{ ds }}", "j-{{ ds }}", {"d": ["{{ ds }}", ("{{ params.n }}",)]}),
+                FlowNode("b", "q", "j", after=[Dependency("a-{{ ds }}", "ignore")], options=options),
+            ],
+            labels={"day": "{{ ds_nodash }}"},
+            retention=timedelta(days=1),
+        )
+        found = rendered(spec)
+        day = "2026-01-01"
+        assert found == FlowSpec(
+            f"n-{day}",
+            [
+                FlowNode(f"a-{day}", f"q-{day}", f"j-{day}", {"d": [day, ("3",)]}),
+                FlowNode(
+                    "b",
+                    "q",
+                    "j",
+                    after=[f"a-{day}"],
+                    options=JobOptions(
+                        ordering=Ordering(f"k-{day}"), fallbacks=(Fallback(f"m-{day}", "p", {"x": ["3"]}),)
+                    ),
+                ),
+            ],
+            labels={"day": "20260101"},
+            retention=timedelta(days=1),
+        )
+        assert found.nodes[1].after[0].on_failure == "ignore"
+        assert spec.name == "n-{{ ds }}", "the DAG's own is not changed"
+
+    @pytest.mark.parametrize("native", [False, True])
+    @pytest.mark.parametrize("form", ["spec", "dict", "file"])
+    def test_leaves_what_is_no_template(self, form: str, tmp_path: Path, *, native: bool) -> None:
+        data: Any = {"texts": ODD, "numbers": [1, 2.5, None, True]}
+        flow: Any = one(data)
+        if form == "spec":
+            flow = FlowSpec("one", [FlowNode("only", QUEUE, "echo", data)])
+        if form == "file":
+            (tmp_path / "f.json").write_text(json.dumps(one(data)))
+            flow = str(tmp_path / "f.json")
+        found = rendered(flow, native=native)
+        assert (found.nodes[0].data if form == "spec" else found["nodes"][0]["data"]) == data
+
+    def test_of_a_flow_without_templates_copies_nothing(self) -> None:
+        spec = FlowSpec("x", [FlowNode("a", "q", "j", {"x": [1, "y"]})])
+        assert rendered(spec) is spec
+
+    @pytest.mark.parametrize("form", ["spec", "dict"])
+    def test_gives_data_native_types_and_names_text_where_the_dag_is_native(self, form: str) -> None:
+        data = {"n": "{{ params.n }}", "none": "{{ params.none }}", "list": "{{ [1, ds] }}", "t": "x{{ ds }}"}
+        flow: Any = one(data, options={"priority": "{{ params.n }}", "ordering": {"key": "{{ params.n }}"}})
+        flow |= {"name": "{{ ds_nodash }}", "labels": {"n": "{{ params.n }}"}}
+        if form == "spec":
+            options = JobOptions(ordering=Ordering("{{ params.n }}"))
+            flow = FlowSpec(
+                "{{ ds_nodash }}",
+                [FlowNode("only", QUEUE, "echo", data, options=options)],
+                labels={"n": "{{ params.n }}"},
+            )
+        found = rendered(flow, native=True)
+        spec = found if form == "spec" else FlowSpec.from_dict(found)
+        assert (spec.name, spec.labels) == ("20260101", {"n": "3"})
+        (node,) = spec.nodes
+        assert node.data == {"n": 3, "none": None, "list": [1, "2026-01-01"], "t": "x2026-01-01"}
+        assert node.options.ordering == Ordering("3")
+        assert form == "spec" or node.options.priority == 3
+
+    def test_of_whole_parts_of_a_dict(self) -> None:
+        flow = {"name": "x", "nodes": "{{ [{'name': 'a', 'queue': 'q', 'job': 'j', 'data': params.n}] }}"}
+        assert FlowSpec.from_dict(rendered(flow, native=True)).nodes[0].data == 3
+
+    def test_by_the_marks_of_the_dag(self) -> None:
+        own = {"variable_start_string": "<<", "variable_end_string": ">>"}
+        flow = one(["<< ds >>", "{{ ds }}"], queue="q-<< ds >>")
+        found = rendered(flow, jinja_environment_kwargs=own)["nodes"][0]
+        assert (found["data"], found["queue"]) == (["2026-01-01", "{{ ds }}"], "q-2026-01-01")
+
+    def test_of_arguments_gives_them_types_whatever_their_names(self) -> None:
+        with DAG("d", schedule=None, render_template_as_native_obj=True):
+            task = GlideMQFlowOperator(
+                task_id="t", flow="a:b", flow_kwargs={"name": "{{ params.n }}", "x": "07"}
+            )
+        task.render_template_fields(dict(DAY))  # type: ignore[arg-type]
+        assert task.flow_kwargs == {"name": 3, "x": "07"}
+
+    def test_an_id_that_ends_like_a_file_is_no_file(self) -> None:
+        with DAG("d", schedule=None):
+            task = GlideMQFlowOperator(task_id="t", flow=one(), flow_id="nightly-{{ ds }}.json")
+        task.resolve_template_files()
+        task.render_template_fields(dict(DAY))  # type: ignore[arg-type]
+        assert task.flow_id == "nightly-2026-01-01.json"
+
+
+YAML = """\
+name: one
+nodes:
+  - {name: only, queue: airflow-tests, job: echo, data: {day: "{{ ds }}", text: "7\\n"}}
+"""
+LOOP = """\
+name: many
+nodes:
+{% for n in range(params.n) %}
+  - {name: n{{ n }}, queue: airflow-tests, job: echo, data: {{ n }}}
+{% endfor %}
+"""
+
+
+class TestFiles:
+    def test_are_rendered(self, valkey: Valkey, worker: Worker, context: Contexts, tmp_path: Path) -> None:
+        (tmp_path / "one.yaml").write_text(YAML)
+        (tmp_path / "one.json").write_text(json.dumps(one("{{ ds }}.json")))
+        yaml = results(str(tmp_path / "one.yaml"), context())
+        assert yaml == {"only": {"day": "2026-01-01", "text": "7\n"}}
+        found = results(str(tmp_path / "one.json"), context(run_id="r2"))
+        assert found == {"only": "2026-01-01.json"}
+
+    @pytest.mark.parametrize("native", [False, True])
+    def test_that_are_a_flow_only_after_rendering(
+        self, valkey: Valkey, worker: Worker, context: Contexts, tmp_path: Path, *, native: bool
+    ) -> None:
+        (tmp_path / "many.yaml").write_text(LOOP)
+        found = results(str(tmp_path / "many.yaml"), context(run_id=f"r{native}"), native=native)
+        assert found == {"n0": 0, "n1": 1, "n2": 2}
+
+    def test_whose_name_is_a_template(
+        self, valkey: Valkey, worker: Worker, context: Contexts, tmp_path: Path
+    ) -> None:
+        (tmp_path / "2026-01-01.yaml").write_text(YAML)
+        found = results(f"{tmp_path}/{{{{ ds }}}}.yaml", context())
+        assert found == {"only": {"day": "2026-01-01", "text": "7\n"}}
+
+    def test_are_found_in_the_search_path_of_the_dag(self, tmp_path: Path) -> None:
+        (tmp_path / "one.yaml").write_text(YAML)
+        found = rendered("one.yaml", template_searchpath=str(tmp_path))
+        assert found["nodes"][0]["data"]["day"] == "2026-01-01"
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "cycle": ([("a", ["b"]), ("b", ["a"])], "cycle: a -> b -> a|cycle: b -> a -> b"),
+    "unknown": ([("a", ["c"])], "a waits for c"),
+    "twice": ([("a", []), ("a", [])], "more than once: a"),
+    "cycle of templates": ([("a-{{ ds }}", ["b"]), ("b", ["a-{{ ds }}"])], "cycle"),
+    "twice a template": ([("a-{{ ds }}", []), ("a-{{ ds }}", [])], "more than once: a-<< ds >>"),
+    "empty": ([], "no nodes|nodes"),
+}
+
+
+def flow_of(nodes: list[tuple[str, list[str]]], *, as_spec: bool) -> Any:
+    if as_spec:
+        return FlowSpec("x", [FlowNode(name, "q", "j", after=after) for name, after in nodes])
+    return {
+        "name": "x",
+        "nodes": [{"name": name, "queue": "q", "job": "j", "after": after} for name, after in nodes],
+    }
+
+
+class TestRefusedWhenTheDagIsParsed:
+    @pytest.mark.parametrize("as_spec", [False, True])
+    @pytest.mark.parametrize("kind", BAD)
+    def test_a_graph_that_cannot_run(self, kind: str, *, as_spec: bool) -> None:
+        nodes, why = BAD[kind]
+        with DAG("d", schedule=None), pytest.raises(ValueError, match=f"(?s)task t: .*({why})"):
+            GlideMQFlowOperator(task_id="t", flow=flow_of(nodes, as_spec=as_spec))
+
+    @pytest.mark.parametrize("as_spec", [False, True])
+    def test_not_what_only_rendering_tells(self, *, as_spec: bool) -> None:
+        graphs: list[list[tuple[str, list[str]]]] = [
+            [("a", ["b-{{ ds }}"]), ("b-2026-01-01", [])],
+            [("a", ["b-2026-01-01"]), ("b-{{ ds }}", [])],
+            [("a-{{ ds }}", []), ("a-{{ ds_nodash }}", [])],
+        ]
+        for nodes in graphs:
+            rendered(flow_of(nodes, as_spec=as_spec))
+
+    def test_not_fields_that_are_templates(self) -> None:
+        node = {
+            "queue": "q-{{ ds }}",
+            "rule": "{{ ds }}",
+            "on_failure": "{{ ds }}",
+            "queue_timeout": "PT{{ params.n }}S",
+            "options": {
+                "attempts": "{{ params.n }}",
+                "ordering": {"key": "{{ ds }}", "concurrency": "{{ params.n }}"},
+                "fallbacks": ["{{ ds }}", {"model": "{{ ds }}"}],
+            },
+        }
+        with DAG("d", schedule=None):
+            GlideMQFlowOperator(
+                task_id="t", flow={**one(**node), "labels": {"x": "{{ ds }}"}, "deadline": "{{ ds }}"}
+            )
+            GlideMQFlowOperator(task_id="u", flow="{{ params.n }}")
+            spec = FlowSpec("x", [FlowNode("a", "q-{{ ds }}", "j", rule="{{ ds }}", on_failure="{{ ds }}")])
+            GlideMQFlowOperator(task_id="v", flow=spec)
+
+    def test_not_what_another_task_gives(self) -> None:
+        with DAG("d", schedule=None):
+            first = GlideMQFlowOperator(task_id="a", flow=one())
+            output: Any = first.output
+            second = GlideMQFlowOperator(task_id="b", flow=one({"x": [output]}, job=output))
+            third = GlideMQFlowOperator(task_id="c", flow=output, flow_kwargs=output, flow_id=output)
+        assert second.upstream_task_ids == third.upstream_task_ids == {"a"}
+
+    @pytest.mark.parametrize(
+        ("given", "why"),
+        [
+            ({"flow": one({1, 2})}, "is not JSON"),
+            ({"flow": one(after="only")}, "after"),
+            ({"flow": {**one(), "color": 1}}, "color"),
+            ({"flow": one(options={"attempts": "many"})}, "attempts"),
+            ({"flow": FlowSpec("x", [FlowNode("a", "q", 5)])}, "job"),  # type: ignore[arg-type]
+            ({"flow": FlowSpec("x", ["a"])}, "nodes must be"),  # type: ignore[list-item]
+            ({"flow": "neither"}, "neither a flow file"),
+            ({"flow": "a-b:c"}, "no such function"),
+            ({"flow": 5}, "flow must be a dict"),
+            ({"flow_kwargs": 5}, "flow_kwargs must be a dict"),
+            ({"flow_id": 5}, "flow_id must be a string"),
+            ({"on_existing": "again"}, "on_existing must be None or one of attach"),
+            ({"defer_after": "3"}, "defer_after must be a number"),
+            ({"poll_interval": 0}, "poll_interval must be at least"),
+            ({"deferrable": "yes"}, "deferrable must be True or False"),
+            ({"require_workers": None}, "require_workers must be True or False"),
+            ({"glidemq_conn_id": None}, "glidemq_conn_id must be a string"),
+        ],
+    )
+    def test_wrong_types(self, given: dict[str, Any], why: str) -> None:
+        with DAG("d", schedule=None), pytest.raises((ValueError, TypeError), match=why):
+            GlideMQFlowOperator(task_id="t", **{"flow": one(), **given})
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            (None, "flow.yaml was not found in .*dags"),
+            (
+                "name: x\nnodes: [{name: a, queue: q, job: j, after: [b]}]",
+                "task t: flow.yaml: .*a waits for b",
+            ),
+            ("name: [", "flow.yaml, line 2"),
+            ("name: x\ncolor: red\nnodes: [{name: a, queue: q, job: j}]", "flow.yaml: .*color"),
+        ],
+    )
+    def test_is_an_import_error_of_the_dag(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, why: str
+    ) -> None:
+        from airflow.dag_processing.dagbag import DagBag  # noqa: PLC0415  slow to import
+
+        folder = tmp_path / "dags"
+        folder.mkdir()
+        (folder / "d.py").write_text(
+            "from airflow.sdk import DAG\n"
+            "from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator\n"
+            "dag = DAG('d')\n"
+            "dag.add_task(GlideMQFlowOperator(task_id='t', flow='flow.yaml'))\n"
+        )
+        if text is not None:
+            (folder / "flow.yaml").write_text(text)
+        bag = DagBag(str(folder))
+        (error,) = bag.import_errors.values()
+        assert re.search(why, error, re.DOTALL), error
+        (folder / "flow.yaml").write_text(YAML)
+        bag = DagBag(str(folder))
+        assert (bag.import_errors, list(bag.dags)) == ({}, ["d"])
+
+
+class TestRefusedWhenItRuns:
+    @pytest.mark.parametrize(
+        "flow",
+        [
+            one(name="{{ 'x' * 300 }}"),
+            flow_of([("a", ["{{ ds }}"])], as_spec=False),
+            flow_of([("a-{{ ds }}", []), ("a-2026-01-01", [])], as_spec=True),
+            one(rule="{{ ds }}"),
+            "{{ ds }}",
+            "{{ ds }}.yaml",
+            "{{ params.n }}:x",
+        ],
+    )
+    def test_nothing_is_sent_and_nothing_retried(
+        self, valkey: Valkey, worker: Worker, context: Contexts, flow: Any
+    ) -> None:
+        with pytest.raises(AirflowFailException):
+            results(flow, context())
+        with valkey.producer() as producer:
+            assert producer.list() == []
+
+
+class TestMapped:
+    """Tasks of ``partial().expand()``, unmapped and rendered as a worker does it."""
+
+    @staticmethod
+    def run(task: Any, context: Any, index: int) -> Any:
+        ti = context["ti"]
+        ti.map_index = index
+        context["dag_run"].conf = {}
+        context = {**DAY, **context, "dag": task.dag, "expanded_ti_count": None}
+        task.render_template_fields(context)
+        return context["task"].execute(context)
+
+    def test_each_has_a_flow_of_its_own(
+        self, valkey: Valkey, worker: Worker, context: Contexts, tmp_path: Path
+    ) -> None:
+        (tmp_path / "one.yaml").write_text(YAML)
+        with DAG("d", schedule=None):
+            flows: list[Any] = [
+                one("{{ ds }}"),
+                FlowSpec("s", [FlowNode("only", QUEUE, "echo", "{{ ds }}!")]),
+                str(tmp_path / "one.yaml"),
+            ]
+            mapped = GlideMQFlowOperator.partial(task_id="t", deferrable=False).expand(flow=flows)
+        found = [self.run(mapped, context(), index) for index in range(3)]
+        assert [one["only"] for one in found] == [
+            "2026-01-01",
+            "2026-01-01!",
+            {"day": "2026-01-01", "text": "7\n"},
+        ]
+        with valkey.producer() as producer:
+            assert len(producer.list()) == 3
+
+    def test_one_that_cannot_run_is_not_retried(
+        self, valkey: Valkey, worker: Worker, context: Contexts
+    ) -> None:
+        with DAG("d", schedule=None):
+            mapped = GlideMQFlowOperator.partial(task_id="t").expand(
+                flow=[flow_of([("a", ["c"])], as_spec=False)]
+            )
+        with pytest.raises(AirflowFailException, match="a waits for c"):
+            self.run(mapped, context(), 0)
+        with valkey.producer() as producer, pytest.raises(FlowNotFound):
+            producer.get("x")
+
+    def test_it_defers(self, valkey: Valkey, worker: Worker, context: Contexts) -> None:
+        with DAG("d", schedule=None):
+            mapped = GlideMQFlowOperator.partial(task_id="t", defer_after=0.0, deferrable=True).expand(
+                flow=[one(job="wait")]
+            )
+        with pytest.raises(TaskDeferred):
+            self.run(mapped, context(), 0)
+        valkey.gate.set()
