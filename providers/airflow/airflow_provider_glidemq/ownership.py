@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
 DAY: Final = 86_400.0
+AT_WORK: Final = 300.0  # seconds for which the process of a task need not be heard of while it waits itself
 MOST: Final = 256
 
 

@@ -83,7 +83,7 @@ def valkey(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Valkey:
 
 @pytest.fixture
 def worker(valkey: Valkey) -> Iterator[Worker]:
-    """Knows ``echo``, ``skip``, ``fail`` and ``wait`` (both until ``valkey.gate`` is set), ``count``, ``grow``.
+    """Knows ``echo``, ``skip``, ``fail``, ``wait`` (both until ``valkey.gate`` is set), ``count``, ``grow``.
 
     ``count`` notes the node in ``valkey.ran`` and returns how many there are; no two results are equal.
     ``grow`` adds the node ``more``.

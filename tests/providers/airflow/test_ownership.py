@@ -85,6 +85,31 @@ class TestAVanishedTask:
             "its owner Airflow task d.t of run r1 has vanished: last heard of at "
         )
 
+    @pytest.mark.parametrize("deferrable", [True, False])
+    def test_one_whose_process_dies_while_it_waits_itself_is_missed_after_five_minutes(
+        self,
+        flows: FlowProducer,
+        context: Contexts,
+        later: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        deferrable: bool,
+    ) -> None:
+        class KilledError(BaseException):
+            pass
+
+        def die(*_: Any) -> Any:
+            raise KilledError
+
+        monkeypatch.setattr(GlideMQFlowOperator, "_wait_briefly" if deferrable else "_wait", die)
+        with pytest.raises(KilledError):
+            operator(load("wait"), deferrable=deferrable).execute(context())
+        later(151, 290)
+        assert flows.get(FLOW_ID).status().state == "running"
+        later(310)
+        status = flows.get(FLOW_ID).wait(timeout=LONG).status
+        assert (status.state, "its lease lasts 300 s" in status.reason) == ("cancelled", True)
+
     def test_a_retry_repairs_it(
         self,
         flows: FlowProducer,

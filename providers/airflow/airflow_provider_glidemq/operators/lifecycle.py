@@ -23,7 +23,7 @@ from airflow_provider_glidemq.exceptions import (
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.operators.templated import TemplatedOperator
-from airflow_provider_glidemq.ownership import DAY, name_of, owner_of
+from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
 from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger, reconnect_pauses
 from glidemq_orchestrate import FlowSpec, FlowState, Owner
@@ -176,7 +176,8 @@ class FlowTask(TemplatedOperator):
             "map_index": str(_map_index(ti)),
             "try": str(ti.try_number),
         }
-        return replace(spec, labels=labels | attempt.label(MAX_LABELS - len(labels)))
+        known = attempt.label(MAX_LABELS - len(labels), is_owned=self.cancel_on_kill)
+        return replace(spec, labels=labels | known)
 
     # -- which generation of the flow is that of this try -------------------------------------------------
 
@@ -226,10 +227,20 @@ class FlowTask(TemplatedOperator):
         return producer.get(flow_id, owner=self._owned_by(context["ti"], decision))
 
     def _owned_by(self, ti: RuntimeTaskInstanceProtocol, decision: Decision) -> Owner | None:
-        """The task as the owner of its flow; nobody of one that others have begun, or a kill lets run."""
+        """The task as the owner of its flow; nobody of one that others have begun, or a kill lets run.
+
+        While this process waits, it renews its lease, so that may be short; see ``_keep_while_deferred``.
+        """
         is_own = self.cancel_on_kill and decision is not Decision.JOIN
-        self._owner = owner_of(name_of(ti), self.lapse) if is_own else None
+        self._owner = owner_of(name_of(ti), self.lapse and min(self.lapse, AT_WORK)) if is_own else None
         return self._owner
+
+    def _keep_while_deferred(self, producer: FlowProducer, flow: Flow) -> None:
+        """Own the flow for ``lapse``: it may take that long until a triggerer renews the lease."""
+        if self._owner is None or self.lapse is None or self.lapse <= AT_WORK:
+            return
+        with contextlib.suppress(TransportError):  # the trigger does the same
+            producer.get(flow.id, owner=owner_of(self._owner.name, self.lapse)).renew()
 
     # -- how it ends -----------------------------------------------------------------------------------------
 
@@ -238,19 +249,20 @@ class FlowTask(TemplatedOperator):
         while True:
             self._held = _Held(flow.id, "", flow.generation)
             try:
-                return self._settle_generation(context, flow)
+                return self._settle_generation(context, producer, flow)
             except Superseded as exc:
                 self._submitted = None
                 flow = self._find(context, producer, flow.id)
                 self.log.info("%s, which this task waits for now", exc)
 
-    def _settle_generation(self, context: Context, flow: Flow) -> Any:
+    def _settle_generation(self, context: Context, producer: FlowProducer, flow: Flow) -> Any:
         status = flow.status()
         if status.superseded_by is not None:
             raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
         if not status.state.is_terminal:
             status = self._wait_briefly(flow, status) if self.deferrable else self._wait(flow)
         if not status.state.is_terminal:
+            self._keep_while_deferred(producer, flow)
             self._defer(context, flow)
         return self._finish(flow, status)
 
