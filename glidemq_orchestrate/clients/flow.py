@@ -112,11 +112,14 @@ class Flow:
         Starts with every node that has left ``waiting-children``. No node is reported as started before the
         dependencies that its rule waits for are reported as ended. Every difference is reported once; a node
         that passes through several states between two reads is reported in the last of them, and no change is
-        missed if events were trimmed unread.
+        missed if events were trimmed unread. A node that runs again, or gets another end by hand, is a
+        difference even if it is in the same state as before.
 
         Args:
             after: Continue after the ``position`` of a change, also one read by another process: only the
-                differences since then.
+                differences since then, and the end; after the position of a ``FlowChange`` nothing, if the
+                flow has not run since. A position made by an earlier version does not tell the runs of a node
+                apart: up to the first read only other states are differences.
             timeout: Longest time to wait for the end, to the millisecond; None: for ever.
 
         Raises:
