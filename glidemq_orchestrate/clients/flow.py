@@ -63,12 +63,17 @@ class Flow:
 
         Raises:
             NodeNotFound: The flow has none of this name.
-            FlowNotFound: The flow no longer exists.
+            Superseded: Another generation has begun.
+            FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
         return self._run(single.named(self._ref, [name]))[0]
 
     def nodes(self) -> list[NodeStatus]:
-        """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes."""
+        """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes.
+
+        Raises:
+            Superseded, FlowNotFound, FlowExpired: As ``node``.
+        """
         return self._run(self._backend.nodes(self._ref))
 
     def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
@@ -80,6 +85,7 @@ class Flow:
 
         Raises:
             NodeNotFound: The flow has no node of such a name.
+            Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
         if names is None:
             return self._run(self._backend.results(self._ref))
