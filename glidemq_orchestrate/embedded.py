@@ -98,6 +98,15 @@ class EmbeddedServer:
         """The process id of the server, or None."""
         return self._pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """How the server process has ended by itself: its exit code, or minus the number of a signal.
+
+        None while it runs, and when it was stopped.
+        """
+        process = None if self._server is None else self._server._process  # noqa: SLF001  it has no other name
+        return None if process is None or self._owner != os.getpid() else process.poll()
+
     def start(self) -> Self:
         """Start the server and wait until it replies. A repeat does nothing."""
         if self._server is not None:

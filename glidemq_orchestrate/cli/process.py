@@ -9,7 +9,7 @@ import signal
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -20,6 +20,7 @@ from glidemq_orchestrate.cli.shell import (
     Prefix,
     Url,
     console,
+    errors,
     log_to_stderr,
     reports_errors,
     seconds,
@@ -27,6 +28,9 @@ from glidemq_orchestrate.cli.shell import (
 from glidemq_orchestrate.embedded import EmbeddedServer
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.worker.handler import Handlers
+
+LOOK_SECONDS: Final = 0.5
+LOG_FILE: Final = "valkey.log"
 
 
 @reports_errors
@@ -36,7 +40,10 @@ def server(
     ),
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6379,
 ) -> None:
-    """Run an embedded Valkey in the foreground until Ctrl-C. Its data survives a restart."""
+    """Run an embedded Valkey in the foreground until Ctrl-C. Its data survives a restart.
+
+    If Valkey ends by itself or is killed, the command ends too, with exit code 1.
+    """
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # before it starts: a signal must never leave it behind
         signal.signal(number, lambda *_: ended.set())
@@ -45,7 +52,21 @@ def server(
             f"Valkey listens on {running.url}, data in {data.resolve()}. Ctrl-C stops it.", markup=False
         )
         console.print(f"In another terminal: export GLIDEMQ_URL={running.url}", highlight=False, markup=False)
-        ended.wait()
+        while not ended.wait(LOOK_SECONDS):
+            # Ctrl-C reaches Valkey too, perhaps first.
+            if running.exit_code is not None and not ended.wait(LOOK_SECONDS):
+                _say_end(running.exit_code, data.resolve() / LOG_FILE)
+                raise typer.Exit(1)
+
+
+def _say_end(code: int, log: Path) -> None:
+    """Print how the process of the server has ended."""
+    how = (
+        f"was killed by signal {-code} ({signal.strsignal(-code)})"
+        if code < 0
+        else f"ended with exit code {code}"
+    )
+    errors.print(f"Valkey {how}. Its log: {log}", markup=False, highlight=False)
 
 
 class JsonLines(logging.Formatter):

@@ -63,12 +63,17 @@ class Flow:
 
         Raises:
             NodeNotFound: The flow has none of this name.
-            FlowNotFound: The flow no longer exists.
+            Superseded: Another generation has begun.
+            FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
         return self._run(single.named(self._ref, [name]))[0]
 
     def nodes(self) -> list[NodeStatus]:
-        """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes."""
+        """Every node with its state, dependencies before dependents. Read in pages of some 200 nodes.
+
+        Raises:
+            Superseded, FlowNotFound, FlowExpired: As ``node``.
+        """
         return self._run(self._backend.nodes(self._ref))
 
     def leaves(self) -> list[str]:
@@ -88,6 +93,7 @@ class Flow:
 
         Raises:
             NodeNotFound: The flow has no node of such a name.
+            Superseded, FlowNotFound, FlowExpired: As ``node``.
         """
         if names is None:
             return self._run(self._backend.results(self._ref))
@@ -120,11 +126,14 @@ class Flow:
         Starts with every node that has left ``waiting-children``. No node is reported as started before the
         dependencies that its rule waits for are reported as ended. Every difference is reported once; a node
         that passes through several states between two reads is reported in the last of them, and no change is
-        missed if events were trimmed unread.
+        missed if events were trimmed unread. A node that runs again, or gets another end by hand, is a
+        difference even if it is in the same state as before.
 
         Args:
             after: Continue after the ``position`` of a change, also one read by another process: only the
-                differences since then.
+                differences since then, and the end; after the position of a ``FlowChange`` nothing, if the
+                flow has not run since. A position made by an earlier version does not tell the runs of a node
+                apart: up to the first read only other states are differences.
             timeout: Longest time to wait for the end, to the millisecond; None: for ever.
 
         Raises:

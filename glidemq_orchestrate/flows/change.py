@@ -1,7 +1,8 @@
 """The changes that a watched flow reports, and the position from which watching can resume.
 
 A position holds the states reported so far, not a place in a stream: so nothing that was trimmed away is
-missed and nothing is reported twice, whichever process resumes and however much later.
+missed and nothing is reported twice, whichever process resumes and however much later. With each state it
+holds the turn, which tells a node that has run again from one that has not, though both ended alike.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import json
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -27,13 +29,13 @@ UNSEEN: Final = JobState.WAITING_CHILDREN
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node is in another state than the one last reported, or has made progress.
+    """A node is in another state than the one last reported, in the same one again, or has made progress.
 
     Attributes:
         node: Its name.
         state: Its state now.
         at: When it entered the state; for states without a stored time, when the change was noticed.
-        attempts: Runs that were started.
+        attempts: Attempts that were started since it last began to run, again or for the first time.
         reason: Why it last failed.
         progress: What the handler last reported.
         position: Where watching resumes after this change.
@@ -57,7 +59,8 @@ class FlowChange:
         state: How it ended.
         at: When it ended.
         reason: The first failure, or why it was cancelled.
-        position: Where watching resumes after this change, when the flow was retried or has grown.
+        position: Where watching resumes after this change, when the flow was retried or has grown, or nodes
+            run again.
     """
 
     flow: str
@@ -74,23 +77,37 @@ _CODES: Final = {
 }  # fmt: skip
 _STATES: Final = {code: str(state) for state, code in _CODES.items()}
 _UNSEEN: Final = ord(_CODES[UNSEEN])
-_POSITION: Final = re.compile(r"1\.([\w-]+)\.((?:\d+[a-z])*)\Z", re.ASCII)
+_DELTA: Final = r"(\d+)([a-z])(?:(\d{1,19})\.)?"
+_POSITION: Final = re.compile(rf"([12])\.([\w-]+)\.((?:{_DELTA})*)\Z", re.ASCII)
+_TURN: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _MOST_DELTAS: Final = 64
 _MOST_BYTES: Final = 16 * 2**20
 _MOST_RANK: Final = 999_999
-_PARTS: Final = 4
+_TURNS_OF_RUN: Final = 1_000  # later attempts count as the last
+
+
+def turn_of(node: NodeStatus) -> int:
+    """A number that grows with each run of a node, and with each attempt that has failed within a run."""
+    if node.state == UNSEEN:
+        return 0
+    failed = node.attempts - (node.state in (JobState.ACTIVE, JobState.COMPLETED))
+    return node.run * _TURNS_OF_RUN + min(max(failed, 0), _TURNS_OF_RUN - 1)
 
 
 class Seen:
-    """What was reported so far: the state of each node, and of the flow when it has ended.
+    """What was reported so far: state and turn of each node, and the end of the flow when it has ended.
 
     A node is identified by its rank where that is a whole number, as in all nodes of a submission; nodes
     added later have ranks between those and are identified by their names.
+
+    ``is_old``: it was read from a position that earlier versions made, which hold no turns.
     """
 
     def __init__(self, flow_id: str) -> None:
-        self.flow_id, self.end = flow_id, ""
+        self.flow_id, self.end, self.is_old = flow_id, "", False
+        self._ended_ms = 0  # 0: unknown
         self._codes = bytearray()
+        self._turns: dict[int, int] = {}  # of nearly all nodes 0, which is left out
         self._others: dict[str, str] = {}
         self._head, self._deltas = "", list[str]()
 
@@ -104,10 +121,13 @@ class Seen:
         seen = cls(flow_id)
         match = _POSITION.match(position)
         try:
-            of, seen.end, codes, seen._others = _unpacked(match[1] if match else "")
+            version, packed, deltas = match.group(1, 2, 3) if match else ("", "", "")
+            seen.is_old = version == "1"
+            of, seen.end, seen._ended_ms, codes, seen._others, turns = _unpacked(packed, is_old=seen.is_old)
             seen._codes = bytearray(_known(codes), "ascii")
-            for rank, code in re.findall(r"(\d+)([a-z])", match[2] if match else ""):
-                seen._put(_rank(rank), _known(code))
+            seen._turns = _turns(turns)
+            for rank, code, turn in re.findall(_DELTA, deltas):
+                seen._put(_rank(rank), _known(code), int(turn or 0))
         except (ValueError, RecursionError, zlib.error) as exc:
             raise ConfigurationError(f"{position[:60]!r} is not a position of a watched flow") from exc
         if of != flow_id:
@@ -122,56 +142,112 @@ class Seen:
     def state(self, rank: float, name: str) -> str:
         """The state of a node that was last reported."""
         if not isinstance(rank, int):
-            return self._others.get(name, UNSEEN)
+            return self._others.get(name, UNSEEN).partition(" ")[0]
         return _STATES[chr(self._codes[rank])] if rank < len(self._codes) else UNSEEN
 
+    def turn(self, rank: float, name: str) -> int:
+        """The turn in which that was; 0 before it has started."""
+        if not isinstance(rank, int):
+            return int(self._others.get(name, "").partition(" ")[2] or 0)
+        return self._turns.get(rank, 0)
+
+    def run(self, rank: float, name: str) -> int:
+        """The run in which that was."""
+        return self.turn(rank, name) // _TURNS_OF_RUN
+
+    def has(self, rank: float, node: NodeStatus) -> bool:
+        """Whether a node was reported in this state and turn. That of a removed job is not known any more."""
+        return self.state(rank, node.name) == node.state and turn_of(node) <= self.turn(rank, node.name)
+
+    def has_end(self, state: FlowState, at: datetime | None) -> bool:
+        """Whether this end of the flow was reported."""
+        return self.end == state and (not self._ended_ms or self._ended_ms == _milliseconds(at))
+
+    def complete(self, nodes: Iterable[tuple[float, NodeStatus]]) -> None:
+        """Take over the turns of nodes in the states that an old position has: it tells no runs apart."""
+        self.is_old = False
+        for rank, node in nodes:
+            if self.state(rank, node.name) == node.state:
+                self._set(rank, node)
+
     def record(self, rank: float, node: NodeStatus) -> str:
-        """Remember the state of a node; returns the position after it."""
-        code = _CODES.get(node.state, "")
-        if isinstance(rank, int) and code:
-            self._put(rank, code)
-            self._deltas.append(f"{rank}{code}")
-        else:
-            self._others[node.name] = str(node.state)
-            self._head = ""
+        """Remember state and turn of a node; returns the position after it."""
+        self._set(rank, node)
         if self.end:
-            self.end, self._head = "", ""
+            self.end, self._ended_ms, self._head = "", 0, ""
         return self._position()
 
-    def record_end(self, state: FlowState) -> str:
+    def record_end(self, state: FlowState, at: datetime | None = None) -> str:
         """Remember the end of the flow; returns the position after it."""
-        self.end, self._head = str(state), ""
+        self.end, self._ended_ms, self._head = str(state), _milliseconds(at), ""
         return self._position()
 
-    def _put(self, rank: int, code: str) -> None:
-        """Set the state of a node with a whole rank."""
+    def _set(self, rank: float, node: NodeStatus) -> None:
+        code, turn = _CODES.get(node.state, ""), turn_of(node)
+        if isinstance(rank, int) and code:
+            self._put(rank, code, turn)
+            self._deltas.append(f"{rank}{code}{turn}." if turn else f"{rank}{code}")
+        else:
+            self._others[node.name] = f"{node.state} {turn}" if turn else str(node.state)
+            self._head = ""
+
+    def _put(self, rank: int, code: str, turn: int) -> None:
+        """Set state and turn of a node with a whole rank."""
         missing = rank + 1 - len(self._codes)
         self._codes.extend([_UNSEEN] * max(missing, 0))
         self._codes[rank] = ord(code)
+        if turn:
+            self._turns[rank] = turn
+        else:
+            self._turns.pop(rank, None)
 
     def _position(self) -> str:
         """The packed states, followed by the changes since they were packed."""
         # Packing everything takes time in proportion to the flow: most positions only append their changes.
         if not self._head or len(self._deltas) > max(_MOST_DELTAS, len(self._codes) // 100):
-            wire = json.dumps([self.flow_id, self.end, self._codes.decode("ascii"), self._others])
+            end = f"{self.end} {self._ended_ms}" if self._ended_ms else self.end
+            ranks = range(max(self._turns, default=-1) + 1)
+            turns = ",".join(str(self._turns.get(rank, "")) for rank in ranks)
+            wire = json.dumps([self.flow_id, end, self._codes.decode("ascii"), self._others, turns])
             self._head = base64.urlsafe_b64encode(zlib.compress(wire.encode())).decode().rstrip("=")
             self._deltas.clear()
-        return f"1.{self._head}.{''.join(self._deltas)}"
+        return f"2.{self._head}.{''.join(self._deltas)}"
 
 
-def _unpacked(packed: str) -> tuple[str, str, str, dict[str, str]]:
-    """The parts of a position. It may be forged: the parts are checked, and the unpacked size is limited."""
+def _unpacked(packed: str, *, is_old: bool) -> tuple[str, str, int, str, dict[str, str], str]:
+    """The parts of a position: flow, its end and when that was, states, those of added nodes, turns.
+
+    It may be forged: the parts are checked, and the unpacked size is limited.
+    """
     unpacker = zlib.decompressobj()
     data = unpacker.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), _MOST_BYTES)
     wire = json.loads(data) if unpacker.eof else None
-    if not isinstance(wire, list) or len(wire) != _PARTS:
+    if not isinstance(wire, list) or len(wire) != (4 if is_old else 5):
         raise ValueError("not the parts of a position")
-    of, end, codes, others = wire
-    if not (isinstance(of, str) and isinstance(codes, str) and isinstance(others, dict)):
-        raise ValueError("a part of the wrong type")  # noqa: TRY004  the caller reports an invalid position
-    if end not in ("", *map(str, FlowState)) or not all(isinstance(state, str) for state in others.values()):
+    of, end, codes, others, turns = [*wire, ""] if is_old else wire
+    if not (isinstance(others, dict) and all(isinstance(one, str) for one in (of, end, codes, turns))):
+        raise ValueError("a part of the wrong type")
+    if not all(isinstance(state, str) for state in others.values()):
         raise ValueError("an unknown state")
-    return of, end, codes, others
+    for state in others.values():
+        _turn(state.partition(" ")[2])
+    end, _, ended = end.partition(" ")
+    if end not in ("", *map(str, FlowState)):
+        raise ValueError("an unknown state")
+    return of, end, _turn(ended), codes, others, turns
+
+
+def _turns(text: str) -> dict[int, int]:
+    """The turns by rank."""
+    if text.count(",") > _MOST_RANK:
+        raise ValueError("more turns than there are nodes")
+    return {rank: _turn(turn) for rank, turn in enumerate(text.split(",")) if turn}
+
+
+def _turn(text: str) -> int:
+    if text and not _TURN.fullmatch(text):
+        raise ValueError("not a number")
+    return int(text or 0)
 
 
 def _known(codes: str) -> str:
@@ -184,6 +260,10 @@ def _rank(text: str) -> int:
     if len(text) > len(str(_MOST_RANK)) or int(text) > _MOST_RANK:
         raise ValueError("a rank that no node has")
     return int(text)
+
+
+def _milliseconds(at: datetime | None) -> int:
+    return 0 if at is None else round(at.timestamp() * 1000)
 
 
 def time_of(node: NodeStatus, noticed: datetime) -> datetime:

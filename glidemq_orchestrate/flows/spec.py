@@ -184,9 +184,11 @@ class FlowStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node of a flow as it was when it was read. ``attempts`` counts the runs that were started.
+    """One node of a flow as it was when it was read. ``attempts`` counts the attempts that were started.
 
     ``broken``: its place in the flow or its state cannot be read; such fields are empty or ``UNKNOWN``.
+    ``run`` grows whenever the node starts over: retried, run again, or given another end by hand; 0 for the
+    first. Its attempts are counted from there.
     """
 
     name: str
@@ -201,6 +203,7 @@ class NodeStatus:
     started_at: datetime | None
     finished_at: datetime | None
     broken: bool = False
+    run: int = 0
 
     @property
     def seconds(self) -> float | None:

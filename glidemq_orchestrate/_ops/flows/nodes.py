@@ -1,30 +1,43 @@
-"""Single nodes of a flow by name, for flows of both paths."""
+"""Single nodes of a flow by name, for flows of both paths.
+
+Each read also asks the record, in the same trip, whether another generation has begun: then its reader is
+told so, and neither gets an old result nor hears that there is no such node.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._ops.flows.backend import backend_of
 from glidemq_orchestrate._ops.flows.portable.table import GONE, read_rows
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Op, ask, ask_all
+from glidemq_orchestrate._protocol.call import Call, Op, ask_all
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate._protocol.flows.portable import node_jobs
-from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
+from glidemq_orchestrate.errors import ConfigurationError, FlowExpired, NodeNotFound, Superseded
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 
 PER_TRIP: Final = 200
+T = TypeVar("T")
 
 
 def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
-    """The current nodes of these names, in the order of the names."""
+    """The current nodes of these names, in the order of the names.
+
+    Raises:
+        NodeNotFound: There is none of such a name.
+        Superseded: Another generation has begun.
+        FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
+    """
     found: list[NodeStatus] = []
     for part in _parts(names):
-        rows = yield from ask(calls.rows(ref.home, ref.flow_id, part))
+        asking_rows = [calls.rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
+        rows, marks = yield from ask_all(asking_rows)
+        _check(ref, marks)
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
             yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
@@ -33,18 +46,18 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
             for name, row in zip(part, rows, strict=True)
             if row is not None
         ]
-        found += yield from ask_all(reading)
+        found += yield from _current(ref, reading)
     return found
 
 
 def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
-    """The results of the completed ones among these nodes."""
+    """The results of the completed ones among these nodes. Raises as ``named``."""
     nodes = [node for node in (yield from named(ref, names)) if node.state != JobState.SKIPPED]
     texts: dict[str, str] = {}
     for first in range(0, len(nodes), PER_TRIP):
         part = nodes[first : first + PER_TRIP]
         asking = [node_jobs.job(QueueKeys(ref.home.prefix, node.queue), node.job_id) for node in part]
-        for node, (state, _, text, *_) in zip(part, (yield from ask_all(asking)), strict=True):
+        for node, (state, _, text, *_) in zip(part, (yield from _current(ref, asking)), strict=True):
             if state == "completed":
                 texts[node.name] = text
     return node_calls.read_results(texts)
@@ -57,6 +70,25 @@ def leaves(ref: FlowRef) -> Op[list[str]]:
         yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
     inner = {name for row in rows.values() for name in row[4:]}
     return [name for name in rows if name not in inner]
+
+
+def _current(ref: FlowRef, asking: Sequence[Call[T]]) -> Op[list[T]]:
+    """The replies to these calls, if the flow still has its jobs after them."""
+    both: list[Call[Any]] = [*asking, calls.record_marks(ref.home, ref.flow_id)]
+    *found, marks = yield from ask_all(both)
+    _check(ref, marks)
+    return found
+
+
+def _check(ref: FlowRef, marks: Sequence[str | None]) -> None:
+    """Refuse to read a generation in whose place another one has begun, or whose jobs were removed."""
+    superseded, expired = marks
+    if superseded is not None:
+        raise Superseded(
+            f"generation {ref.generation} of flow {ref.public_id} was superseded by generation {superseded}"
+        )
+    if expired is not None:
+        raise FlowExpired(f"the jobs of flow {ref.public_id} were removed after its retention")
 
 
 def _parts(names: Iterable[str]) -> Iterator[Sequence[str]]:

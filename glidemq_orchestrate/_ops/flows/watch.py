@@ -2,7 +2,8 @@
 
 Events only show where to look; a change is the difference between the last report and the current jobs. So a
 trimmed stream, a missing event or a reader that was away costs a read of all nodes, and no change is reported
-twice. Steps that follow each other faster than the reader reads are reported as one.
+twice. Steps that follow each other faster than the reader reads are reported as one. Jobs say which run they
+are in, so a node that was run again and has ended as before is reported, too.
 """
 
 from __future__ import annotations
@@ -98,14 +99,15 @@ def _read_all(watch: Watch) -> Op[list[Change]]:
     # The record first: if the flow has ended, the nodes read afterwards have too.
     ended = yield from _status(watch)
     found = yield from _everything(watch.ref)
-    if (yield from _hold_streams(watch, found)):
-        found = yield from _everything(watch.ref)  # including changes before the positions were set
+    if (yield from _hold_streams(watch, found)):  # again, for what came before the positions were set
+        ended = yield from _status(watch)
+        found = yield from _everything(watch.ref)
     changes = yield from _changes(watch, found)
     now_ms = watch.clock.monotonic_ms()
     watch.due_ms = now_ms + max(REREAD_MS, (now_ms - began) * READS_SHARE)
     if watch.is_portable:
         watch.due_ms = now_ms + POLL_MS
-    return [*changes, *_end_change(watch, ended)] if ended.state.is_terminal else changes
+    return [*changes, *(yield from _end(watch, ended))] if ended.state.is_terminal else changes
 
 
 def _status(watch: Watch) -> Op[FlowStatus]:
@@ -190,10 +192,12 @@ def _read(watch: Watch, names: Iterable[str]) -> Op[Found]:
 
 def _changes(watch: Watch, found: Found) -> Op[list[Change]]:
     """The differences, dependencies before dependents."""
+    if watch.seen.is_old:
+        watch.seen.complete(found.values())
     before = yield from _catch_up(watch, found)
     changes: list[Change] = []
     for rank, node in sorted((watch.nodes[name] for name in before), key=lambda one: (one[0], one[1].name)):
-        if watch.seen.state(rank, node.name) == node.state and not _has_moved(before[node.name], node):
+        if watch.seen.has(rank, node) and not _has_moved(before[node.name], node):
             continue
         position = watch.seen.record(rank, node)
         at = time_of(node, _now(watch))
@@ -208,7 +212,8 @@ def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
 
     A node may be read before it completes, and its dependent, in a later trip, as started. If a node has
     started, its dependencies must have ended by now: each of them is read again, once for every such
-    dependent, as it may have been read for an earlier one. Returns the nodes as they were before.
+    dependent, as it may have been read for an earlier one. If it runs again, so may its dependencies, and
+    have ended anew. Returns the nodes as they were before.
     """
     before: dict[str, NodeStatus | None] = {}
     asked: set[tuple[str, str]] = set()
@@ -219,30 +224,48 @@ def _catch_up(watch: Watch, news: Found) -> Op[dict[str, NodeStatus | None]]:
         watch.nodes.update(news)
         early = {
             (node.name, name)
-            for _, node in news.values()
+            for rank, node in news.values()
             if node.state != UNSEEN
+            for is_again in [node.run > watch.seen.run(rank, node.name)]
             for name in node.after
-            if name in watch.nodes and not watch.nodes[name][1].state.is_terminal
+            if name in watch.nodes and _may_be_early(watch, name, is_again=is_again)
         } - asked
         asked |= early
         news = yield from _read(watch, {name for _, name in early})
     return before
 
 
+def _may_be_early(watch: Watch, name: str, *, is_again: bool) -> bool:
+    """Whether a dependency of a node that has started may have been read before it ended.
+
+    ``is_again``: the node runs again.
+    """
+    rank, node = watch.nodes[name]
+    return not node.state.is_terminal or (is_again and watch.seen.has(rank, node))
+
+
 def _has_moved(before: NodeStatus | None, node: NodeStatus) -> bool:
-    """Whether a node in the same state as before has new progress or another attempt."""
-    if before is None or node.state == UNSEEN:
-        return False
-    return (before.progress, before.attempts) != (node.progress, node.attempts)
+    """Whether a node in the same state and turn as before has new progress."""
+    return before is not None and node.state != UNSEEN and before.progress != node.progress
 
 
-def _end_change(watch: Watch, ended: FlowStatus) -> list[Change]:
-    """The change for the end of the flow, unless it was reported before."""
-    watch.is_over = True
-    if watch.seen.end == ended.state:
+def _end(watch: Watch, ended: FlowStatus) -> Op[list[Change]]:
+    """The change for the end of the flow, unless it was reported before.
+
+    If the flow has begun to run again since its record was read, that is not the end: some of the nodes were
+    read before, some afterwards.
+    """
+    if watch.seen.has_end(ended.state, ended.finished_at):
+        watch.is_over = True
         return []
+    now = yield from backend_of(watch.ref).status(watch.ref)
+    raise_if_superseded(now)
+    if (now.state, now.finished_at) != (ended.state, ended.finished_at):
+        watch.due_ms = watch.clock.monotonic_ms()
+        return []
+    watch.is_over = True
     at = ended.finished_at or _now(watch)
-    position = watch.seen.record_end(ended.state)
+    position = watch.seen.record_end(ended.state, ended.finished_at)
     return [FlowChange(watch.ref.public_id, ended.state, at, ended.reason, position)]
 
 

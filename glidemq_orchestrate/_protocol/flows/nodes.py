@@ -24,7 +24,8 @@ Row = tuple[Any, ...]
 """Rank, queue, job id, job and dependencies of a node; as a tuple no work for the garbage collector."""
 
 STATUS_FIELDS: Final[tuple[JobField, ...]] = (
-    "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped"
+    "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped",
+    "gmo:round",
 )  # fmt: skip
 """The fields of a job that make up the status of its node. The state comes first."""
 
@@ -54,7 +55,7 @@ def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str 
 
 def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") -> tuple[float, NodeStatus]:
     """Rank and status of a node from its row of the node table and its ``STATUS_FIELDS``."""
-    state, attempts, started, finished, reason, progress, skipped = fields
+    state, attempts, started, finished, reason, progress, skipped, run = fields
     if skipped:
         state, reason = JobState.SKIPPED, skipped
     elif not state:  # retention removes completed jobs only
@@ -74,6 +75,7 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
         started_at=moment(started),
         finished_at=moment(finished),
         broken=place is None or now is JobState.UNKNOWN,
+        run=max(number(run), 0),
     )
 
 

@@ -33,6 +33,11 @@ def rows(home: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[str |
     return command("HMGET", f"{home.flow(flow_id)}:nodes", *names, decode=list)
 
 
+def record_marks(home: QueueKeys, flow_id: str) -> Call[list[str | None]]:
+    """Which generation took the place of this one, and when its jobs were removed; None if none, or not."""
+    return command("HMGET", home.flow(flow_id), "superseded", "expired_at", decode=list)
+
+
 def node_of_row(prefix: str, name: str, row: str, reason: str = "") -> Call[NodeStatus]:
     """The status of a node; if its job is missing, failed for ``reason``, or completed if that is ''."""
     _, queue, job_id, *_ = read_row(row) or (0, "", "")

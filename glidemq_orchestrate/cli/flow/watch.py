@@ -36,7 +36,7 @@ def watch(
 
     With --json, node changes have node, state, at, attempts, reason, progress and position; the last line
     has flow instead of node. Continuing with --after prints every difference exactly once, however old the
-    position is.
+    position is; nothing if the flow has not run since the position of its end.
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)

@@ -16,7 +16,8 @@ local function restore_delay(key)
   end
 end
 
--- Lets the job of an ended node wait again, without results and marks of its last run. Its log and outputs stay.
+-- Lets the job of a node wait again, without results and marks of its last run. Its log and outputs stay. The field
+-- gmo:round tells its runs apart: it grows with each, by one here, and on the portable path to the number of the round.
 function L.fresh.reset(prefix, job_id, job, now)
   local key = prefix .. 'job:' .. job_id
   redis.call('ZREM', prefix .. 'failed', job_id)
@@ -25,4 +26,6 @@ function L.fresh.reset(prefix, job_id, job, now)
   redis.call('HDEL', key, unpack(OF_ONE_RUN))
   redis.call('UNLINK', prefix .. 'signals:' .. job_id)
   restore_delay(key)
+  local run = math.max(L.numbers.int(redis.call('HGET', key, 'gmo:round'), 0), 0) + 1
+  redis.call('HSET', key, 'gmo:round', L.numbers.text(run))
 end

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -190,6 +191,26 @@ def test_the_server_command_keeps_its_data(project: Path, eventually: Callable[.
             server.communicate(timeout=60)
             assert server.returncode == 0
     client.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(signal.SIGKILL, "was killed by signal 9 (Killed)"), (signal.SIGTERM, "ended with exit code 0")],
+)
+def test_the_server_command_ends_with_its_server(project: Path, number: int, expected: str) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    pid_file = project / "data" / "valkey.pid"
+    command = [*GLIDEMQ, "server", "--data", "data", "--port", str(port)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with spawned(command, cwd=project, **pipes) as server:
+        assert server.stdout
+        assert str(port) in server.stdout.readline()
+        os.kill(int(pid_file.read_text()), number)
+        _, stderr = server.communicate(timeout=10)
+        assert server.returncode == 1
+        assert f"Valkey {expected}. Its log: {pid_file.with_name('valkey.log')}" in stderr
 
 
 def test_help_is_worth_reading() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,7 @@ from glidemq_orchestrate import (
     Ordering,
     Rule,
 )
-from glidemq_orchestrate._ops.flows import backend, generations, index
+from glidemq_orchestrate._ops.flows import backend, generations, index, nodes
 from glidemq_orchestrate._ops.flows.portable import sweep
 from glidemq_orchestrate.clients import producer
 from glidemq_orchestrate.clock import SystemClock
@@ -38,7 +39,7 @@ from tests.server.policy_work import LONG, Work, node, states
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
-    from tests.server.conftest import Dump, Hand
+    from tests.server.conftest import Clients, Dump, Hand
 
 ETL = QueueKeys("glide", "etl")
 STAGED = pytest.mark.parametrize("path", ["staged"], indirect=True)
@@ -314,6 +315,7 @@ class TestTheOneBefore:
         before = dump()
         for call in (
             lambda: old.wait(timeout=LONG), old.result, old.results, old.nodes, old.retry_failed, old.restart,
+            lambda: old.node("a"), lambda: old.results(["a"]), lambda: old.node("no such node"),
             lambda: old.cancel("an old on_kill"), lambda: old.extend([node("z")]), lambda: list(old.watch()),
             lambda: new.cancel("why", generation=0),
         ):  # fmt: skip
@@ -328,6 +330,35 @@ class TestTheOneBefore:
         assert new.cancel("too late", generation=1) == "completed"
         record = "glide:{etl}:gmo:flow:" + new._ref.flow_id
         assert dump()[record] == before[record]
+
+    def test_its_nodes_are_refused_by_name_too(
+        self, clients: Clients, work: Work, redis_client: Any, eventually: Eventually
+    ) -> None:
+        old = clients.do(clients.flows().submit(FlowSpec("n", [node("a")]), flow_id="f"))
+        clients.do(old.wait(timeout=LONG))
+        assert clients.do(old.results(["a"])) == {"a": "a!"}
+        clients.do(clients.do(clients.flows().get("f")).restart())
+
+        def check() -> None:
+            for reading in (old.node, "a"), (old.results, ["a"]):
+                with pytest.raises(Superseded, match="generation 0 of flow f was superseded by generation 1"):
+                    clients.do(reading[0](reading[1]))
+
+        check()
+        eventually(lambda: not redis_client.keys("glide:{etl}:job:f~*"))
+        check()  # its jobs were removed
+
+    def test_one_that_begins_between_two_reads_of_results(
+        self, flows: FlowProducer, work: Work, hand: Hand
+    ) -> None:
+        old = flows.submit(FlowSpec("n", [node("a")]), flow_id="f")
+        old.wait(timeout=LONG)
+        requests = hand.steps(nodes.results(old._ref, ["a"]))
+        next(requests)
+        next(requests)
+        flows.get("f").restart()
+        with pytest.raises(Superseded):
+            list(requests)
 
     def test_a_handler_that_comes_back_changes_nothing(
         self, flows: FlowProducer, run_worker: RunWorker, eventually: Eventually
@@ -413,8 +444,9 @@ def test_after_its_retention_a_flow_begins_again_and_in_the_end_nothing_is_left(
         flow.wait(timeout=LONG)
         eventually(is_expired)
         eventually(lambda: redis_client.ttl("glide:gmo:home:{f}") > 0)
-        with pytest.raises(FlowExpired):
-            flow.restart()
+        for call in (flow.restart, partial(flow.node, "a"), partial(flow.results, ["a"])):
+            with pytest.raises(FlowExpired):
+                call()
         assert len(flow.history()) == number + 1
         flow = flows.submit(spec, flow_id="f", on_existing="restart", request=str(number))
         assert redis_client.ttl("glide:gmo:home:{f}") == -1

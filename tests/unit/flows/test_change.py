@@ -7,6 +7,7 @@ import json
 import random
 import tracemalloc
 import zlib
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,13 +15,15 @@ import pytest
 
 from glidemq_orchestrate import FlowState, JobState, NodeStatus
 from glidemq_orchestrate.errors import ConfigurationError
-from glidemq_orchestrate.flows.change import Seen, time_of
+from glidemq_orchestrate.flows.change import Seen, time_of, turn_of
 
 WAITING_CHILDREN = JobState.WAITING_CHILDREN
 
 
 def node(name: str, state: JobState, **kw: Any) -> NodeStatus:
-    return NodeStatus(name, "etl", name, "work", (), state, 0, "", None, kw.get("began"), kw.get("ended"))
+    times = (kw.get("began"), kw.get("ended"))
+    attempts = kw.get("failed", 0) + (state in ("active", "completed"))
+    return NodeStatus(name, "etl", name, "work", (), state, attempts, "", None, *times, run=kw.get("run", 0))
 
 
 def test_nothing_was_reported_at_the_start() -> None:
@@ -31,15 +34,16 @@ def test_nothing_was_reported_at_the_start() -> None:
 def test_every_position_holds_what_was_reported_up_to_there_and_no_more() -> None:
     dice, seen = random.Random(3), Seen("f")
     ranks = [*range(100), *(rank + 0.000_001 for rank in range(5))]
-    expected: dict[float, str] = {}
+    expected: dict[float, tuple[str, int]] = {}
     for _ in range(400):
-        rank, state = dice.choice(ranks), dice.choice(list(JobState))
-        position = seen.record(rank, node(f"n{rank}", state))
-        expected[rank] = state
+        rank, state, run = dice.choice(ranks), dice.choice(list(JobState)), dice.choice([0, 0, 1, 27, 2**53])
+        position = seen.record(rank, told := node(f"n{rank}", state, run=run, failed=dice.randrange(3)))
+        expected[rank] = (state, turn_of(told))
         found = Seen.at("f", position)
-        assert {rank: found.state(rank, f"n{rank}") for rank in ranks} == {
-            rank: expected.get(rank, WAITING_CHILDREN) for rank in ranks
+        assert {rank: (found.state(rank, f"n{rank}"), found.turn(rank, f"n{rank}")) for rank in ranks} == {
+            rank: expected.get(rank, (WAITING_CHILDREN, 0)) for rank in ranks
         }
+        assert found.has(rank, told)
         assert found.end == ""
 
 
@@ -47,6 +51,50 @@ def test_a_position_made_after_going_on_holds_what_came_before() -> None:
     seen = Seen.at("f", Seen("f").record(0, node("a", JobState.ACTIVE)))
     again = Seen.at("f", seen.record(1, node("b", JobState.COMPLETED)))
     assert (again.state(0, "a"), again.state(1, "b")) == ("active", "completed")
+
+
+def test_a_node_that_ends_again_or_tries_again_is_not_the_one_that_was_reported() -> None:
+    seen = Seen("f")
+    for rank in (0, 0.5):
+        for state in (JobState.COMPLETED, JobState.FAILED, JobState.ACTIVE, JobState.WAITING):
+            told = node("a", state, run=2, failed=1)
+            for found in (seen, Seen.at("f", seen.record(rank, told))):
+                assert found.has(rank, told)
+                assert found.run(rank, "a") == 2
+                assert not found.has(rank, replace(told, run=3, attempts=0))
+                assert not found.has(rank, replace(told, attempts=told.attempts + 1))
+                assert found.has(rank, node("a", state))  # its job was removed since
+        seen.record(rank, node("a", WAITING_CHILDREN, run=3))
+        assert seen.has(rank, node("a", WAITING_CHILDREN, run=4))
+        assert seen.run(rank, "a") == 0
+
+
+def test_the_same_end_at_another_time_is_another_end() -> None:
+    first, second = (datetime(2026, 1, 1, 1, 2, 3, number * 1000, tzinfo=UTC) for number in (1, 2))
+    seen = Seen.at("f", Seen("f").record_end(FlowState.FAILED, first))
+    assert seen.has_end(FlowState.FAILED, first)
+    assert not seen.has_end(FlowState.FAILED, second)
+    assert not seen.has_end(FlowState.COMPLETED, first)
+    assert Seen.at("f", Seen("f").record_end(FlowState.FAILED)).has_end(FlowState.FAILED, second)
+    seen.record(0, node("a", JobState.WAITING))
+    assert not seen.has_end(FlowState.FAILED, first)
+
+
+def test_an_old_position_knows_states_and_takes_over_the_turns() -> None:
+    old = packed(["f", "completed", "cf", {"x": "completed"}], "1c2f")
+    seen = Seen.at("f", old)
+    assert seen.is_old
+    assert seen.has_end(FlowState.COMPLETED, datetime(2026, 1, 1, tzinfo=UTC))
+    nodes = [
+        (0, node("a", JobState.COMPLETED, run=3)), (1, node("b", JobState.FAILED, run=1)),
+        (2, node("c", JobState.FAILED, failed=1)), (0.5, node("x", JobState.COMPLETED, run=2)),
+    ]  # fmt: skip
+    seen.complete(nodes)
+    assert [seen.has(rank, one) for rank, one in nodes] == [True, False, True, True]
+    again = Seen.at("f", seen.record(*nodes[1]))
+    assert not again.is_old
+    assert all(again.has(rank, one) for rank, one in nodes)
+    assert [again.run(rank, one.name) for rank, one in nodes] == [3, 1, 0, 2]
 
 
 def test_the_end_is_part_of_it_until_a_node_moves_again() -> None:
@@ -63,15 +111,25 @@ def test_a_large_flow_has_a_position_that_can_be_kept() -> None:
     assert Seen.at("f", positions[-1]).state(19_999, "x") == "completed"
 
 
+def test_a_large_flow_that_ran_again_has_one_too() -> None:
+    seen, dice = Seen("f"), random.Random(4)
+    for run in range(3):
+        for rank in range(0, 100_000, run * run + 1):
+            failed = dice.random() < 0.01  # and was retried
+            position = seen.record(rank, node(f"n{rank}", JobState.COMPLETED, run=run, failed=failed))
+    assert len(position) < 20_000
+    assert Seen.at("f", position).run(99_999 // 5 * 5, "x") == 2
+
+
 @pytest.mark.parametrize("wrong", ["", "1..", "1.AAAA.", "2.x.", "0-0", "1.eJw.0q", "x" * 10_000])
 def test_an_invalid_position_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigurationError, match="not a position of a watched flow"):
         Seen.at("f", wrong)
 
 
-def packed(wire: object, deltas: str = "") -> str:
+def packed(wire: object, deltas: str = "", *, version: int = 1) -> str:
     text = wire if isinstance(wire, str) else json.dumps(wire)
-    return f"1.{base64.urlsafe_b64encode(zlib.compress(text.encode())).decode().rstrip('=')}.{deltas}"
+    return f"{version}.{base64.urlsafe_b64encode(zlib.compress(text.encode())).decode().rstrip('=')}.{deltas}"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +141,18 @@ def packed(wire: object, deltas: str = "") -> str:
         packed(["f", "", "c?", {}]), packed(["f", "", "\u00e4", {}]), packed(["f", "over", "", {}]),
         packed(["f", "", "cc", {}], "0z"), packed(["f", "", "cc", {}], "9999999999a"),
         packed(["f", "", "cc", {}], "9" * 5000 + "a"), packed(["f", "", "c" * 50_000_000, {}]),
+        packed(["f", "", "cc", {}, ""]),
+        packed(["f", "", "cc", {}, ""], version=3),
+        *(
+            packed(wire, version=2)
+            for wire in (
+                ["f", "", "cc", {}], ["f", "", "cc", {}, 5], ["f", "", "cc", {}, "1,x"],
+                ["f", "", "cc", {}, "-1"], ["f", "", "cc", {}, "9" * 5000], ["f", "", "", {}, "," * 5**10],
+                ["f", "", "cc", {}, "\u0663"], ["f", "failed x", "cc", {}, ""], ["f", " 5 5", "", {}, ""],
+                ["f", "", "cc", {"a": "failed x"}, ""], ["f", "failed 5 ", "", {}, ""],
+            )
+        ),
+        packed(["f", "", "cc", {}, ""], "0c" + "9" * 5000 + ".", version=2),
     ],
 )  # fmt: skip
 def test_a_position_that_was_made_up_is_refused_before_it_costs_much(wrong: str) -> None:
