@@ -9,7 +9,7 @@ from datetime import datetime
 from uuid import uuid4
 
 from glidemq_orchestrate import telemetry
-from glidemq_orchestrate._ops.flows import backend, generations, index, owners
+from glidemq_orchestrate._ops.flows import backend, generations, index, owners, plans
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.index import Label
 from glidemq_orchestrate._ops.flows.owners import Ownership, Renewals
@@ -47,6 +47,9 @@ class FlowProducer(SyncFacade):
 
     def _owned_by(self, owner: Owner | None) -> Ownership | None:
         return None if owner is None else Ownership(owner, self._renewals)
+
+    def _reach(self) -> Reach:
+        return Reach(self._settings.kind == "cluster")
 
     def submit(  # noqa: PLR0913  what is submitted, and how
         self,
@@ -93,20 +96,26 @@ class FlowProducer(SyncFacade):
             self._run(workers.require(self._prefix, _jobs(flow), self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
-            reach, owned = Reach(self._settings.kind == "cluster"), self._owned_by(owner)
+            owned, reach = self._owned_by(owner), self._reach()
             made = owners.submit(self._prefix, flow, name, on_existing, self._clock, reach, owned)
             return Flow(self, self._run(made), owned)
 
     def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
         """What ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep, and why.
 
-        Changes nothing.
+        Changes nothing. With an equal specification, the flow is repaired in its current generation: what
+        failed, was cancelled, or was skipped because of others would run; all else stays as it is, also nodes
+        that have added nodes, those that they added, and those that were skipped by hand or by their handler.
+        A flow that runs goes on, and one that has completed stays as it is.
 
         Raises:
             FlowNotFound: There is no flow with this id.
+            FlowExpired, FlowConflict: The submission would be refused: nothing is left of what an equal
+                specification would repair, or the flow cannot go on with the queues of another one.
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
-        return self._run(generations.plan(self._prefix, check_flow_id(flow_id), check_flow(spec)))
+        name, flow = check_flow_id(flow_id), check_flow(spec)
+        return self._run(plans.plan(self._prefix, name, flow, self._reach()))
 
     def get(self, flow_id: str, *, owner: Owner | None = None) -> Flow:
         """Find a flow by its id: its current generation.
@@ -167,6 +176,9 @@ class AsyncFlowProducer(AsyncFacade):
     def _owned_by(self, owner: Owner | None) -> Ownership | None:
         return None if owner is None else Ownership(owner, self._renewals)
 
+    def _reach(self) -> Reach:
+        return Reach(self._settings.kind == "cluster")
+
     async def submit(  # noqa: PLR0913  as FlowProducer.submit
         self,
         spec: FlowSpec,
@@ -183,13 +195,15 @@ class AsyncFlowProducer(AsyncFacade):
             await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
-            reach, owned = Reach(self._settings.kind == "cluster"), self._owned_by(owner)
+            owned, reach = self._owned_by(owner), self._reach()
             made = owners.submit(self._prefix, flow, name, on_existing, self._clock, reach, owned)
             return AsyncFlow(self, await self._run(made), owned)
 
     async def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
         """See ``FlowProducer.plan``."""
-        return await self._run(generations.plan(self._prefix, check_flow_id(flow_id), check_flow(spec)))
+        return await self._run(
+            plans.plan(self._prefix, check_flow_id(flow_id), check_flow(spec), self._reach())
+        )
 
     async def get(self, flow_id: str, *, owner: Owner | None = None) -> AsyncFlow:
         """See ``FlowProducer.get``."""

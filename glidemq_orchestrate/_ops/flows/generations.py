@@ -40,7 +40,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.plan import Done, FlowPlan, reasons, settled
+from glidemq_orchestrate.flows.plan import Done, reasons, settled
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.keys import QueueKeys, generation_id
 from glidemq_orchestrate.names import described
@@ -109,8 +109,8 @@ def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
                 return ref
             next_one = flow
             if not is_restart:
-                compared = yield from _compared(ref, flow)
-                next_one = replace(flow, carried=compared.carried, settled=compared.settled)
+                kept = yield from compared(ref, flow)
+                next_one = replace(flow, carried=kept.carried, settled=kept.settled)
             new = yield from _begin(ref, next_one, calls.Before(ref.flow_id, on_existing), clock)
             if new is not None:
                 return new
@@ -147,8 +147,8 @@ def restart(
         flow = replace(stored.flow, request=request, owner=owner)
         if again:
             _check_names(ref, flow, again)
-            compared = yield from _compared(ref, flow, again)
-            flow = replace(flow, carried=compared.carried, settled=compared.settled)
+            kept = yield from compared(ref, flow, again)
+            flow = replace(flow, carried=kept.carried, settled=kept.settled)
         before = calls.Before(ref.flow_id, "restart", stored.extensions)
         new = yield from _begin(ref, flow, before, clock)
         if new is not None:
@@ -222,14 +222,16 @@ def _status(ref: FlowRef) -> Op[FlowStatus]:
     return flow_calls.read_status(ref.home, ref.flow_id, found)
 
 
-class _Compared(NamedTuple):
+class Compared(NamedTuple):
+    """How a specification compares with what a flow has; see ``compared``."""
+
     rows: Mapping[str, Row]
     runs: Mapping[str, str]
     carried: Mapping[str, str]
     settled: frozenset[str]
 
 
-def _compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op[_Compared]:
+def compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op[Compared]:
     """Why the nodes of a specification have to run, and the ids of the jobs of the others.
 
     And those of the others whose edges in the flow can stay as they are. ``again``: nodes that run whatever
@@ -247,7 +249,7 @@ def _compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> O
     changed |= dict.fromkeys(again, ("asked for",))
     runs = reasons(flow.nodes, done, changed)
     kept = {node.name: rows[node.name][2] for node in flow.nodes if node.name not in runs}
-    return _Compared(
+    return Compared(
         rows, runs, kept, settled(flow.nodes, kept, {name: row[4:] for name, row in rows.items()})
     )
 
@@ -260,17 +262,6 @@ def _ran(ref: FlowRef) -> Op[dict[str, Ran]]:
         cursor, page = yield from ask(definitions.ran(ref.home, ref.flow_id, cursor or "0"))
         found |= page
     return found
-
-
-def plan(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowPlan]:
-    """What ``retry_failed`` would do with a specification; changes nothing."""
-    ref, found = yield from find_place(prefix, flow_id)
-    is_changed = found.digest != flow.digest
-    compared = yield from _compared(ref, flow)
-    known = {node.name for node in flow.nodes}
-    drops = [name for name, row in compared.rows.items() if name not in known and compare.is_of_spec(row)]
-    keeps = [node.name for node in flow.nodes if node.name not in compared.runs]
-    return FlowPlan(flow_id, ref.generation + is_changed, keeps, dict(compared.runs), drops)
 
 
 def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:

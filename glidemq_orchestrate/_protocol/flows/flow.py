@@ -93,6 +93,15 @@ def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int, owner: Owner | None 
     return function("gmo_retry_flow", [queue.flow(flow_id)], args, FlowState)
 
 
+def are_retried(queue: QueueKeys, flow_id: str, refs: Sequence[str]) -> Call[list[bool]]:
+    """Whether each of these nodes of a flow that has ended would run again by ``retry_flow``."""
+
+    def decode(reply: Any) -> list[bool]:
+        return [bool(one) for one in replies.integers(reply)]
+
+    return command("SMISMEMBER", f"{queue.flow(flow_id)}:failed", *refs, decode=decode)
+
+
 def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:
     """End expired jobs, nodes and flows of a home queue: how many were due, and when the next are, or -1."""
 
