@@ -19,6 +19,7 @@ from glidemq_orchestrate.clients.async_flow import AsyncFlow
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import FlowPlan
@@ -66,7 +67,7 @@ class FlowProducer(SyncFacade):
         Args:
             spec: 1 to 100,000 nodes.
             flow_id: The identity of the flow. The same id and an equal flow attach to the existing one, even
-                while another submission is under way; so a repeat is always safe. Left out: a new id.
+                while another submission is under way; so a repeat is always safe. None: a new id.
             on_existing: What to do when there is a flow of this id. ``attach``: join it as it is; another
                 specification is refused. ``retry_failed``: run again what did not complete. With another
                 specification this begins a new generation of the flow that keeps the results of the nodes
@@ -75,9 +76,12 @@ class FlowProducer(SyncFacade):
                 nothing, with the same or another specification. A new generation cancels the one before.
             request: Whoever asks, such as the id of a click or of a run, at most 256 characters. A restart
                 with the request of an earlier one finds the generation that that one began, so it is safe to
-                repeat, with the same specification; without a request each restart begins another.
+                repeat, with the same specification, as long as that generation is kept: see
+                ``Flow.history``. Without a request each restart begins another; only of those at the same
+                moment several may share one. It needs a ``flow_id``.
             owner: For whom the flow runs: it is cancelled, or kept, when its last owner has vanished. A flow
-                that runs already gets one owner more. See ``Owner``.
+                that runs already gets one owner more. A new generation has the owner of whoever began it, and
+                none if that one gave none. See ``Owner``.
             require_workers: Refuse unless live workers serve every queue and have a handler for every job.
 
         Raises:
@@ -91,7 +95,7 @@ class FlowProducer(SyncFacade):
             GenerationTaken: Other callers kept beginning generations; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
         """
-        flow, name = check_flow(spec), check_flow_id(flow_id or uuid4().hex)
+        flow, name = check_flow(spec), _name(flow_id, request)
         if require_workers:
             self._run(workers.require(self._prefix, _jobs(flow), self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
@@ -190,7 +194,7 @@ class AsyncFlowProducer(AsyncFacade):
         require_workers: bool = False,
     ) -> AsyncFlow:
         """See ``FlowProducer.submit``."""
-        flow, name = check_flow(spec), check_flow_id(flow_id or uuid4().hex)
+        flow, name = check_flow(spec), _name(flow_id, request)
         if require_workers:
             await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
@@ -228,6 +232,20 @@ class AsyncFlowProducer(AsyncFacade):
         return await self._run(
             index.list_flows(self._prefix, state=state, label=label, since=since, before=before, limit=limit)
         )
+
+
+def _name(flow_id: str | None, request: str) -> str:
+    """The id for a submission: a new one if none is given.
+
+    Raises:
+        ConfigurationError: It is not valid, or there is a request and none.
+    """
+    is_asked = bool(check_request(request))
+    if flow_id is not None:
+        return check_flow_id(flow_id)
+    if is_asked:
+        raise ConfigurationError("request needs a flow_id: a repeat would submit another flow")
+    return uuid4().hex
 
 
 def _jobs(flow: CheckedFlow) -> dict[str, set[str]]:

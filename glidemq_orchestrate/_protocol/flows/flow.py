@@ -8,6 +8,7 @@ from typing import Any
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.flows.generations import read_request
 from glidemq_orchestrate._protocol.flows.owners import words
 from glidemq_orchestrate._protocol.flows.portable.record import plain
 from glidemq_orchestrate._protocol.flows.staging import JobNames, Piece, staged
@@ -150,7 +151,7 @@ def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> Fl
         generation=number + (counts["generation"] or 0),
         broken=state is FlowState.UNKNOWN or "name" not in fields or None in counts.values(),
         superseded_by=exact(fields["superseded"]) if "superseded" in fields else None,
-        request=fields.get("request", ""),
+        request=read_request(fields.get("request", "")),
         stored_as=flow_id,
     )
 

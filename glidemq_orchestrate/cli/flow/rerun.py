@@ -65,7 +65,7 @@ def restart(
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
-        flow.restart(nodes=nodes or (), request=request)
+        flow.restart(nodes=nodes or None, request=request)
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
 
 
