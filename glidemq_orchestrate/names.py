@@ -89,9 +89,9 @@ def check_request(request: str) -> str:
     """Return the token of whoever asks for a change, if it is valid; '' is none.
 
     Raises:
-        ConfigurationError: It is too long, or has control characters.
+        ConfigurationError: It is no text, too long, or has control characters.
     """
-    return REQUEST.check(request) if request else ""
+    return REQUEST.check(request) if request != "" else ""
 
 
 def shown(name: object) -> str:

@@ -10,7 +10,7 @@ from glidemq_orchestrate._ops.flows import backend, generations, owners
 from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows import watch as watching
 from glidemq_orchestrate._ops.flows.backend import backend_of
-from glidemq_orchestrate._ops.flows.node_changes import chosen, node_names
+from glidemq_orchestrate._ops.flows.choice import check_dependents, choice, starts
 from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.flows.node_changes import Change
@@ -120,11 +120,14 @@ class AsyncFlow:
         """See ``Flow.history``."""
         return await self._run(generations.history(self._ref))
 
-    async def retry_failed(self) -> FlowState:
+    async def retry_failed(self, *, generation: int | None = None) -> FlowState:
         """See ``Flow.retry_failed``."""
+        await self._run(generations.fenced(self._ref, generation))
         return await self._run(self._backend.retry_failed(self._ref, self._clock, owner_of(self._owned)))
 
-    async def restart(self, *, nodes: Iterable[str] = (), request: str = "") -> FlowState:
+    async def restart(
+        self, *, nodes: Iterable[str] | None = None, request: str = "", generation: int | None = None
+    ) -> FlowState:
         """See ``Flow.restart``."""
         self._ref = await self._run(
             generations.restart(
@@ -132,7 +135,8 @@ class AsyncFlow:
                 check_request(request),
                 self._clock,
                 owner_of(self._owned),
-                again=node_names(nodes),
+                again=starts(nodes),
+                generation=generation,
             )
         )
         return (await self.status()).state
@@ -147,13 +151,15 @@ class AsyncFlow:
         error: str = "",
         dependents: bool = True,
         request: str = "",
+        generation: int | None = None,
     ) -> Sequence[str]:
         """See ``Flow.rerun``."""
-        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
-        change = Change.rerun(check_request(request) or uuid4().hex, dependents=dependents)
+        picked = choice(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        change = Change.rerun(check_request(request) or uuid4().hex, dependents=check_dependents(dependents))
+        await self._run(generations.fenced(self._ref, generation))
         return await self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
-    async def cancel_node(
+    async def cancel_node(  # noqa: PLR0913  the ways of choosing nodes
         self,
         node: str | None = None,
         reason: str = "",
@@ -161,10 +167,12 @@ class AsyncFlow:
         nodes: Iterable[str] = (),
         pattern: str = "",
         state: str = "",
+        generation: int | None = None,
     ) -> Sequence[str]:
         """See ``Flow.cancel_node``."""
-        picked = chosen(node, nodes=nodes, pattern=pattern, state=state)
+        picked = choice(node, nodes=nodes, pattern=pattern, state=state)
         change = Change("failed", uuid4().hex, f"cancelled: {short_reason(reason)}")
+        await self._run(generations.fenced(self._ref, generation))
         return await self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     async def complete_node(  # noqa: PLR0913  the ways of choosing nodes
@@ -176,10 +184,12 @@ class AsyncFlow:
         pattern: str = "",
         state: str = "",
         error: str = "",
+        generation: int | None = None,
     ) -> Sequence[str]:
         """See ``Flow.complete_node``."""
-        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        picked = choice(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("completed", uuid4().hex, encode(result, where="the result"))
+        await self._run(generations.fenced(self._ref, generation))
         return await self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     async def skip_node(  # noqa: PLR0913  the ways of choosing nodes
@@ -191,10 +201,12 @@ class AsyncFlow:
         pattern: str = "",
         state: str = "",
         error: str = "",
+        generation: int | None = None,
     ) -> Sequence[str]:
         """See ``Flow.skip_node``."""
-        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        picked = choice(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped by hand")
+        await self._run(generations.fenced(self._ref, generation))
         return await self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     async def extend(self, nodes: Iterable[FlowNode]) -> FlowState:

@@ -10,7 +10,7 @@ from glidemq_orchestrate._ops.flows import backend, generations, owners
 from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows import watch as watching
 from glidemq_orchestrate._ops.flows.backend import backend_of
-from glidemq_orchestrate._ops.flows.node_changes import chosen, node_names
+from glidemq_orchestrate._ops.flows.choice import check_dependents, choice, starts
 from glidemq_orchestrate._ops.flows.owners import Ownership, owner_of
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.flows.node_changes import Change
@@ -168,7 +168,7 @@ class Flow:
 
         Args:
             reason: What status and errors say.
-            generation: Cancel only if this is the current generation.
+            generation: Only if this is the current generation.
 
         Raises:
             Superseded: Another generation has begun; nothing was changed.
@@ -192,36 +192,51 @@ class Flow:
         return self._run(self._owned.own(self._ref, self._clock))
 
     def history(self) -> Sequence[FlowStatus]:
-        """The status of each generation, oldest first: the current one and at most 100 before it.
+        """The status of each generation that is kept, oldest first: of the last 100, and of some before them.
 
-        ``superseded_by`` is set in all but the last.
+        ``superseded_by`` is set in all but the last. With a generation that is no longer kept, the request
+        that began it is forgotten too.
 
         Raises:
             FlowNotFound: The flow no longer exists.
         """
         return self._run(generations.history(self._ref))
 
-    def retry_failed(self) -> FlowState:
+    def retry_failed(self, *, generation: int | None = None) -> FlowState:
         """Run again every node that did not complete; the others keep their results. Returns the new state.
 
-        Does nothing to a flow that runs or has completed. Repeatable.
+        Nodes that were skipped by hand or by their handler stay skipped. A deadline counts anew. Does nothing
+        to a flow that runs or has completed. Repeatable.
+
+        Args:
+            generation: Only if this is the current generation.
+
+        Raises:
+            Superseded: Another generation has begun; nothing was changed.
+            FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
+        self._run(generations.fenced(self._ref, generation))
         return self._run(self._backend.retry_failed(self._ref, self._clock, owner_of(self._owned)))
 
-    def restart(self, *, nodes: Iterable[str] = (), request: str = "") -> FlowState:
+    def restart(
+        self, *, nodes: Iterable[str] | None = None, request: str = "", generation: int | None = None
+    ) -> FlowState:
         """Run all of it again, or from some nodes on, as a new generation. Returns the state of that one.
 
         A running flow is cancelled first. Afterwards this object stands for the new generation; no result of
         the one before is seen again, but those that it keeps. Nodes that running nodes had added are left
-        out: they are added again.
+        out: they are added again. The new generation has the owner of this object, and none if it has none.
 
         Args:
             nodes: Only these run again, by name, with all that follow them, what has not completed by now
                 and what has added nodes; the others keep their results. Unlike ``rerun`` it takes nodes that
-                have added nodes.
-            request: As in ``FlowProducer.submit``: with the same one a repeat is safe.
+                have added nodes. None: all of the flow runs again.
+            request: As in ``FlowProducer.submit``: with the same one a repeat for the same nodes is safe.
+            generation: Only if this is the current generation, or if the request has begun one already.
 
         Raises:
+            ConfigurationError: An argument is not valid, or ``nodes`` is empty. Nothing was changed.
+            FlowConflict: The request has begun a generation for other nodes. Nothing was changed.
             NodeNotFound: The flow was submitted without a node of such a name. Nothing was changed.
             Superseded: Another generation has begun; nothing was changed.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
@@ -232,7 +247,8 @@ class Flow:
                 check_request(request),
                 self._clock,
                 owner_of(self._owned),
-                again=node_names(nodes),
+                again=starts(nodes),
+                generation=generation,
             )
         )
         return self.status().state
@@ -247,6 +263,7 @@ class Flow:
         error: str = "",
         dependents: bool = True,
         request: str = "",
+        generation: int | None = None,
     ) -> Sequence[str]:
         """Run nodes again that have ended, in a flow that runs or has ended: then it runs again.
 
@@ -258,19 +275,23 @@ class Flow:
             node: The node.
             nodes: Several, by name.
             pattern: Instead of names: every node whose name matches this shell pattern, such as
-                ``clean-*``, and the filters below. Nodes that have not ended are left out.
+                ``clean-*``, and the filters below. Nodes that have not ended are left out. Square brackets
+                are a class of characters, and themselves too: ``part-[12]``, ``item[1]``, ``clean[*]``.
             state: Only nodes in this state: ``completed``, ``failed`` or ``skipped``.
-            error: Only nodes that have failed for a reason that matches this shell pattern.
+            error: Only nodes that have failed for a reason that matches this shell pattern; in it square
+                brackets are only a class of characters.
             dependents: Whether all nodes that follow run again too, as far as they have begun; those that
                 run are stopped. If not, they keep what they have, and only those that still wait for a
                 dependency wait for this one too.
             request: Whoever asks, at most 256 characters: with the same request a repeat changes nothing,
                 also after the nodes have ended again. The last ten requests of a node count.
+            generation: Only if this is the current generation.
 
         Returns:
             The names of the nodes that this request runs again, without what follows them.
 
         Raises:
+            ConfigurationError: An argument is not valid. Nothing was changed.
             NodeNotFound, NodeNotEnded: One is not a node of the flow, or has not ended. Nothing was changed.
             NodeNotRepeatable: A node that would run again has added nodes to the flow, or its job was removed
                 from the queue: ``restart`` the flow. Nothing was changed.
@@ -278,11 +299,12 @@ class Flow:
             Superseded: Another generation has begun.
             FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
-        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
-        change = Change.rerun(check_request(request) or uuid4().hex, dependents=dependents)
+        picked = choice(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        change = Change.rerun(check_request(request) or uuid4().hex, dependents=check_dependents(dependents))
+        self._run(generations.fenced(self._ref, generation))
         return self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
-    def cancel_node(
+    def cancel_node(  # noqa: PLR0913  the ways of choosing nodes
         self,
         node: str | None = None,
         reason: str = "",
@@ -290,6 +312,7 @@ class Flow:
         nodes: Iterable[str] = (),
         pattern: str = "",
         state: str = "",
+        generation: int | None = None,
     ) -> Sequence[str]:
         """End nodes that have not ended as failed; what follows, their policies and rules decide.
 
@@ -302,15 +325,18 @@ class Flow:
             pattern: As in ``rerun``, also the filter below.
             state: Only nodes in this state.
             reason: What status and errors say.
+            generation: Only if this is the current generation.
 
         Returns:
             The names of the nodes that were cancelled.
 
         Raises:
-            NodeNotFound, FlowEnded, FlowIncomplete, Superseded, FlowNotFound, FlowExpired: As ``rerun``.
+            ConfigurationError, NodeNotFound, FlowEnded, FlowIncomplete, Superseded, FlowNotFound,
+            FlowExpired: As ``rerun``.
         """
-        picked = chosen(node, nodes=nodes, pattern=pattern, state=state)
+        picked = choice(node, nodes=nodes, pattern=pattern, state=state)
         change = Change("failed", uuid4().hex, f"cancelled: {short_reason(reason)}")
+        self._run(generations.fenced(self._ref, generation))
         return self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     def complete_node(  # noqa: PLR0913  the ways of choosing nodes
@@ -322,6 +348,7 @@ class Flow:
         pattern: str = "",
         state: str = "",
         error: str = "",
+        generation: int | None = None,
     ) -> Sequence[str]:
         """End nodes as completed with this result, without running them; nodes that follow go on with it.
 
@@ -337,17 +364,19 @@ class Flow:
             state: Only nodes in this state.
             error: Only nodes that have failed for such a reason.
             result: At most 1 MiB as JSON.
+            generation: Only if this is the current generation.
 
         Returns:
             The names of the nodes that were changed.
 
         Raises:
             EncodeError, PayloadTooLarge: The result cannot be stored. Nothing was changed.
-            NodeNotFound, NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded, FlowNotFound, FlowExpired:
-                As ``rerun``.
+            ConfigurationError, NodeNotFound, NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded,
+            FlowNotFound, FlowExpired: As ``rerun``.
         """
-        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        picked = choice(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("completed", uuid4().hex, encode(result, where="the result"))
+        self._run(generations.fenced(self._ref, generation))
         return self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     def skip_node(  # noqa: PLR0913  the ways of choosing nodes
@@ -359,10 +388,12 @@ class Flow:
         pattern: str = "",
         state: str = "",
         error: str = "",
+        generation: int | None = None,
     ) -> Sequence[str]:
         """End nodes as skipped without running them; rules decide whether what follows is skipped too.
 
-        A retry does not run them. Otherwise as ``complete_node``; nodes that were skipped are not changed.
+        A retry does not run them while the specification is unchanged; with a changed one they run. Otherwise
+        as ``complete_node``; nodes that were skipped are not changed.
 
         Args:
             node: The node.
@@ -371,16 +402,18 @@ class Flow:
             state: Only nodes in this state.
             error: Only nodes that have failed for such a reason.
             reason: What the status says.
+            generation: Only if this is the current generation.
 
         Returns:
             The names of the nodes that were changed.
 
         Raises:
-            NodeNotFound, NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded, FlowNotFound, FlowExpired:
-                As ``rerun``.
+            ConfigurationError, NodeNotFound, NodeNotRepeatable, FlowEnded, FlowIncomplete, Superseded,
+            FlowNotFound, FlowExpired: As ``rerun``.
         """
-        picked = chosen(node, nodes=nodes, pattern=pattern, state=state, error=error)
+        picked = choice(node, nodes=nodes, pattern=pattern, state=state, error=error)
         change = Change("skipped", uuid4().hex, short_reason(reason) or "skipped by hand")
+        self._run(generations.fenced(self._ref, generation))
         return self._run(owners.change(self._ref, picked, change, self._clock, self._owned))
 
     def extend(self, nodes: Iterable[FlowNode]) -> FlowState:

@@ -9,7 +9,7 @@ from datetime import datetime
 from uuid import uuid4
 
 from glidemq_orchestrate import telemetry
-from glidemq_orchestrate._ops.flows import backend, generations, index, owners
+from glidemq_orchestrate._ops.flows import backend, generations, index, owners, plans
 from glidemq_orchestrate._ops.flows.backend import Reach
 from glidemq_orchestrate._ops.flows.index import Label
 from glidemq_orchestrate._ops.flows.owners import Ownership, Renewals
@@ -19,6 +19,7 @@ from glidemq_orchestrate.clients.async_flow import AsyncFlow
 from glidemq_orchestrate.clients.facade import AsyncFacade, SyncFacade
 from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.clock import Clock
+from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import FlowPlan
@@ -48,6 +49,9 @@ class FlowProducer(SyncFacade):
     def _owned_by(self, owner: Owner | None) -> Ownership | None:
         return None if owner is None else Ownership(owner, self._renewals)
 
+    def _reach(self) -> Reach:
+        return Reach(self._settings.kind == "cluster")
+
     def submit(  # noqa: PLR0913  what is submitted, and how
         self,
         spec: FlowSpec,
@@ -63,7 +67,7 @@ class FlowProducer(SyncFacade):
         Args:
             spec: 1 to 100,000 nodes.
             flow_id: The identity of the flow. The same id and an equal flow attach to the existing one, even
-                while another submission is under way; so a repeat is always safe. Left out: a new id.
+                while another submission is under way; so a repeat is always safe. None: a new id.
             on_existing: What to do when there is a flow of this id. ``attach``: join it as it is; another
                 specification is refused. ``retry_failed``: run again what did not complete. With another
                 specification this begins a new generation of the flow that keeps the results of the nodes
@@ -72,9 +76,12 @@ class FlowProducer(SyncFacade):
                 nothing, with the same or another specification. A new generation cancels the one before.
             request: Whoever asks, such as the id of a click or of a run, at most 256 characters. A restart
                 with the request of an earlier one finds the generation that that one began, so it is safe to
-                repeat, with the same specification; without a request each restart begins another.
+                repeat, with the same specification, as long as that generation is kept: see
+                ``Flow.history``. Without a request each restart begins another; only of those at the same
+                moment several may share one. It needs a ``flow_id``.
             owner: For whom the flow runs: it is cancelled, or kept, when its last owner has vanished. A flow
-                that runs already gets one owner more. See ``Owner``.
+                that runs already gets one owner more. A new generation has the owner of whoever began it, and
+                none if that one gave none. See ``Owner``.
             require_workers: Refuse unless live workers serve every queue and have a handler for every job.
 
         Raises:
@@ -88,25 +95,31 @@ class FlowProducer(SyncFacade):
             GenerationTaken: Other callers kept beginning generations; nothing was changed.
             TransportError: The server is unreachable or overloaded. Repeat with the same ``flow_id``.
         """
-        flow, name = check_flow(spec), check_flow_id(flow_id or uuid4().hex)
+        flow, name = check_flow(spec), _name(flow_id, request)
         if require_workers:
             self._run(workers.require(self._prefix, _jobs(flow), self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
-            reach, owned = Reach(self._settings.kind == "cluster"), self._owned_by(owner)
+            owned, reach = self._owned_by(owner), self._reach()
             made = owners.submit(self._prefix, flow, name, on_existing, self._clock, reach, owned)
             return Flow(self, self._run(made), owned)
 
     def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
         """What ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep, and why.
 
-        Changes nothing.
+        Changes nothing. With an equal specification, the flow is repaired in its current generation: what
+        failed, was cancelled, or was skipped because of others would run; all else stays as it is, also nodes
+        that have added nodes, those that they added, and those that were skipped by hand or by their handler.
+        A flow that runs goes on, and one that has completed stays as it is.
 
         Raises:
             FlowNotFound: There is no flow with this id.
+            FlowExpired, FlowConflict: The submission would be refused: nothing is left of what an equal
+                specification would repair, or the flow cannot go on with the queues of another one.
             InvalidFlow, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit``.
         """
-        return self._run(generations.plan(self._prefix, check_flow_id(flow_id), check_flow(spec)))
+        name, flow = check_flow_id(flow_id), check_flow(spec)
+        return self._run(plans.plan(self._prefix, name, flow, self._reach()))
 
     def get(self, flow_id: str, *, owner: Owner | None = None) -> Flow:
         """Find a flow by its id: its current generation.
@@ -167,6 +180,9 @@ class AsyncFlowProducer(AsyncFacade):
     def _owned_by(self, owner: Owner | None) -> Ownership | None:
         return None if owner is None else Ownership(owner, self._renewals)
 
+    def _reach(self) -> Reach:
+        return Reach(self._settings.kind == "cluster")
+
     async def submit(  # noqa: PLR0913  as FlowProducer.submit
         self,
         spec: FlowSpec,
@@ -178,18 +194,20 @@ class AsyncFlowProducer(AsyncFacade):
         require_workers: bool = False,
     ) -> AsyncFlow:
         """See ``FlowProducer.submit``."""
-        flow, name = check_flow(spec), check_flow_id(flow_id or uuid4().hex)
+        flow, name = check_flow(spec), _name(flow_id, request)
         if require_workers:
             await self._run(workers.require(self._prefix, _jobs(flow), await self._now()))
         with telemetry.adding(flow.home, flow.name, len(flow.nodes)) as trace:
             flow = replace(flow, trace=trace, request=check_request(request), owner=owner)
-            reach, owned = Reach(self._settings.kind == "cluster"), self._owned_by(owner)
+            owned, reach = self._owned_by(owner), self._reach()
             made = owners.submit(self._prefix, flow, name, on_existing, self._clock, reach, owned)
             return AsyncFlow(self, await self._run(made), owned)
 
     async def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
         """See ``FlowProducer.plan``."""
-        return await self._run(generations.plan(self._prefix, check_flow_id(flow_id), check_flow(spec)))
+        return await self._run(
+            plans.plan(self._prefix, check_flow_id(flow_id), check_flow(spec), self._reach())
+        )
 
     async def get(self, flow_id: str, *, owner: Owner | None = None) -> AsyncFlow:
         """See ``FlowProducer.get``."""
@@ -214,6 +232,20 @@ class AsyncFlowProducer(AsyncFacade):
         return await self._run(
             index.list_flows(self._prefix, state=state, label=label, since=since, before=before, limit=limit)
         )
+
+
+def _name(flow_id: str | None, request: str) -> str:
+    """The id for a submission: a new one if none is given.
+
+    Raises:
+        ConfigurationError: It is not valid, or there is a request and none.
+    """
+    is_asked = bool(check_request(request))
+    if flow_id is not None:
+        return check_flow_id(flow_id)
+    if is_asked:
+        raise ConfigurationError("request needs a flow_id: a repeat would submit another flow")
+    return uuid4().hex
 
 
 def _jobs(flow: CheckedFlow) -> dict[str, set[str]]:

@@ -11,15 +11,17 @@ from glidemq_orchestrate.flows.checked import CheckedNode
 
 @dataclass(frozen=True, slots=True)
 class FlowPlan:
-    """What ``submit(..., on_existing="retry_failed")`` would do with the nodes of a specification.
+    """What ``submit(..., on_existing="retry_failed")`` would do with the nodes of a flow.
 
     Attributes:
         flow_id: The flow.
         generation: The generation in which the nodes would run: the current one where the specification is
             equal, else the next.
-        keeps: The nodes that keep their results.
-        runs: The nodes that would run, each with the reason: ``new``, ``changed: data, after``,
-            ``was failed``, ``adds nodes``, or ``follows NODE``.
+        keeps: The nodes that keep their results. Where the specification is equal, all that stay as they
+            are: also those that stay skipped, and those that others have added.
+        runs: The nodes that would run, as far as their rules let them, each with the reason: ``new``,
+            ``changed: data, after``, ``was failed``, ``adds nodes``, or ``follows NODE``. Also those of a
+            flow that still runs which have not ended: ``was waiting``.
         drops: The nodes that the specification no longer has.
     """
 

@@ -262,7 +262,7 @@ def _steer(world: World, flows: FlowProducer, flow: FlowPlan, owner: Owner) -> s
         )
         return f"generation {again.generation}"
     if flow.action in ("restart", "anew"):
-        nodes = [flow.again] if flow.action == "anew" else []
+        nodes = [flow.again] if flow.action == "anew" else None
         return found.restart(nodes=nodes, request="the plan")
     (world.cures / flow.flow_id).touch()
     return found.retry_failed()

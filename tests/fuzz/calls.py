@@ -97,6 +97,7 @@ GOOD_OF: Final[dict[tuple[str, str, str], Any]] = {
     ("flows", "submit", "flow_id"): "f3",
     ("done", "node", "name"): "a",
     ("open", "node", "name"): "a",
+    **{(flow, "restart", "nodes"): ["a"] for flow in ("done", "open", "later_open")},
     **{
         (flow, method, name): good
         for flow in ("done", "open", "later_open")

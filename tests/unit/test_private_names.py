@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-OWN: Final = re.compile(r"\bproducer\._(clock|run)\b")
+OWN: Final = re.compile(r"\b(producer\._(clock|run)|flow\._ref)\b")
 FORGOTTEN: Final = re.compile(r"Spark(Context|Session)\._\w+ = None\b")
 
 

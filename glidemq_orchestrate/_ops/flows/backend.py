@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from glidemq_orchestrate._ops.flows import claim, generations, growth, staged
-from glidemq_orchestrate._ops.flows.compare import differences
+from glidemq_orchestrate._ops.flows.compare import differences, fields
 from glidemq_orchestrate._ops.flows.generations import Place, find_place, ref_of
 from glidemq_orchestrate._ops.flows.portable import changes, owners, portable, reading
 from glidemq_orchestrate._ops.flows.staged import (
@@ -166,8 +166,8 @@ def _submit(  # noqa: PLR0913, PLR0917  as submit
     if place:  # it keeps its home, whichever queue has most of the nodes now
         home = place.ref.home
     if place and (on_existing == "restart" or place.found.digest != flow.digest):
-        if on_existing == "attach" or not _may_begin(place.ref, flow, reach):
-            raise (yield from _conflict(prefix, flow_id, flow))
+        if on_existing == "attach" or not may_begin(place.ref, flow, reach):
+            raise (yield from conflict(prefix, flow_id, flow))
         return (yield from generations.submit(place, flow, on_existing, clock))
     ref = place.ref if place else FlowRef(home, flow_id, reach.path(prefix, flow.queues))
     try:
@@ -192,13 +192,13 @@ def _found(prefix: str, flow_id: str, otherwise: FlowConflict) -> Op[Place]:
         raise otherwise from None
 
 
-def _conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowConflict]:
+def conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowConflict]:
     """The error that says in what the flow with this id differs from another specification."""
     try:
         ref = yield from find(prefix, flow_id)
         if (yield from backend_of(ref).status(ref)).state is FlowState.STAGING:
             return claim.conflict(flow_id)
-        return claim.conflict(flow_id, (yield from differences(ref, flow)))
+        return claim.conflict(flow_id, (yield from differences(ref, flow)), (yield from fields(ref, flow)))
     except GlideMQError:  # it was removed meanwhile, for example
         return claim.conflict(flow_id)
 
@@ -212,7 +212,7 @@ def find(prefix: str, flow_id: str) -> Op[FlowRef]:
     return (yield from find_place(prefix, flow_id)).ref
 
 
-def _may_begin(ref: FlowRef, flow: CheckedFlow, reach: Reach) -> bool:
+def may_begin(ref: FlowRef, flow: CheckedFlow, reach: Reach) -> bool:
     """Whether a specification can go the path of a flow: the portable one is open to all.
 
     A flow that took the staged path cannot go on with queues in other slots.

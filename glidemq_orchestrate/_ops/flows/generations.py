@@ -31,6 +31,7 @@ from glidemq_orchestrate._protocol.flows.generations import Found
 from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import (
+    ConfigurationError,
     FlowConflict,
     FlowExpired,
     FlowNotFound,
@@ -40,7 +41,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.flows.checked import CheckedFlow
 from glidemq_orchestrate.flows.owner import Owner
-from glidemq_orchestrate.flows.plan import Done, FlowPlan, reasons, settled
+from glidemq_orchestrate.flows.plan import Done, reasons, settled
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.keys import QueueKeys, generation_id
 from glidemq_orchestrate.names import described
@@ -109,8 +110,8 @@ def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
                 return ref
             next_one = flow
             if not is_restart:
-                compared = yield from _compared(ref, flow)
-                next_one = replace(flow, carried=compared.carried, settled=compared.settled)
+                kept = yield from compared(ref, flow)
+                next_one = replace(flow, carried=kept.carried, settled=kept.settled)
             new = yield from _begin(ref, next_one, calls.Before(ref.flow_id, on_existing), clock)
             if new is not None:
                 return new
@@ -118,8 +119,14 @@ def submit(place: Place, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     raise _taken(place.ref)
 
 
-def restart(
-    ref: FlowRef, request: str, clock: Clock, owner: Owner | None = None, *, again: Collection[str] = ()
+def restart(  # noqa: PLR0913  as the public method
+    ref: FlowRef,
+    request: str,
+    clock: Clock,
+    owner: Owner | None = None,
+    *,
+    again: Collection[str] | None = None,
+    generation: int | None = None,
 ) -> Op[FlowRef]:
     """Begin the next generation with the nodes of the current one; returns where it is.
 
@@ -128,27 +135,32 @@ def restart(
         request: The same one begins one generation only.
         clock: The clock.
         owner: Who wants it.
-        again: Only these nodes and all that follow them run again, and what has not completed; if empty, all.
+        again: Only these nodes and all that follow them run again, and what has not completed; None: all.
+        generation: Only if this is the current one, or the request has begun one already.
 
     Raises:
         NodeNotFound: One of them is not a node of the specification.
+        FlowConflict: The request has begun a generation with other nodes.
         Superseded: Another generation has begun.
         FlowNotFound, FlowExpired: The flow no longer exists, or not all of its jobs do.
         GenerationTaken: Other callers kept extending it.
     """
+    check_generation(generation)
+    asked = calls.request_for(request, again)
     for _ in range(MAX_TRIES):
-        if request and (known := (yield from _of_request(ref, request, clock))):
+        if request and (known := (yield from _of_request(ref, asked, clock))):
             return known
+        yield from fenced(ref, generation)
         status = yield from _status(ref)
         staged.raise_if_superseded(status)
         if status.state is FlowState.STAGING:  # nothing of it has run
             return ref
         stored = yield from read_flow(ref, clock)
-        flow = replace(stored.flow, request=request, owner=owner)
-        if again:
+        flow = replace(stored.flow, request=asked, owner=owner)
+        if again is not None:
             _check_names(ref, flow, again)
-            compared = yield from _compared(ref, flow, again)
-            flow = replace(flow, carried=compared.carried, settled=compared.settled)
+            kept = yield from compared(ref, flow, again)
+            flow = replace(flow, carried=kept.carried, settled=kept.settled)
         before = calls.Before(ref.flow_id, "restart", stored.extensions)
         new = yield from _begin(ref, flow, before, clock)
         if new is not None:
@@ -190,15 +202,22 @@ def _of_request(
 ) -> Op[FlowRef | None]:
     """The newest generation that was asked for with this request, moved on where its caller may have died.
 
+    ``request``: as it is stored.
+
     Raises:
-        FlowConflict: It has another specification than the flow.
+        FlowConflict: It has another specification than the flow, or was to run other nodes again.
     """
     every = yield from ask(calls.every(ref.home, ref.public_id))
     if not every and (first := (yield from ask(calls.first(ref.home, ref.public_id)))):
         every = [first]
     for found in reversed(every):
-        if found.request == request:
+        if found.requester == calls.read_request(request):
             known = ref_of(ref.home, found)
+            if found.request != request:
+                raise FlowConflict(
+                    f"request {found.requester} began generation {known.generation} of flow {ref.public_id} "
+                    "to run other nodes again: a restart from these needs a request of its own"
+                )
             if flow is not None and found.digest not in ("", flow.digest):
                 raise FlowConflict(
                     f"request {request} began generation {known.generation} of flow {ref.public_id} with "
@@ -222,14 +241,16 @@ def _status(ref: FlowRef) -> Op[FlowStatus]:
     return flow_calls.read_status(ref.home, ref.flow_id, found)
 
 
-class _Compared(NamedTuple):
+class Compared(NamedTuple):
+    """How a specification compares with what a flow has; see ``compared``."""
+
     rows: Mapping[str, Row]
     runs: Mapping[str, str]
     carried: Mapping[str, str]
     settled: frozenset[str]
 
 
-def _compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op[_Compared]:
+def compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> Op[Compared]:
     """Why the nodes of a specification have to run, and the ids of the jobs of the others.
 
     And those of the others whose edges in the flow can stay as they are. ``again``: nodes that run whatever
@@ -247,7 +268,7 @@ def _compared(ref: FlowRef, flow: CheckedFlow, again: Collection[str] = ()) -> O
     changed |= dict.fromkeys(again, ("asked for",))
     runs = reasons(flow.nodes, done, changed)
     kept = {node.name: rows[node.name][2] for node in flow.nodes if node.name not in runs}
-    return _Compared(
+    return Compared(
         rows, runs, kept, settled(flow.nodes, kept, {name: row[4:] for name, row in rows.items()})
     )
 
@@ -260,17 +281,6 @@ def _ran(ref: FlowRef) -> Op[dict[str, Ran]]:
         cursor, page = yield from ask(definitions.ran(ref.home, ref.flow_id, cursor or "0"))
         found |= page
     return found
-
-
-def plan(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowPlan]:
-    """What ``retry_failed`` would do with a specification; changes nothing."""
-    ref, found = yield from find_place(prefix, flow_id)
-    is_changed = found.digest != flow.digest
-    compared = yield from _compared(ref, flow)
-    known = {node.name for node in flow.nodes}
-    drops = [name for name, row in compared.rows.items() if name not in known and compare.is_of_spec(row)]
-    keeps = [node.name for node in flow.nodes if node.name not in compared.runs]
-    return FlowPlan(flow_id, ref.generation + is_changed, keeps, dict(compared.runs), drops)
 
 
 def statuses(refs: Sequence[FlowRef]) -> Op[list[FlowStatus | None]]:
@@ -296,13 +306,25 @@ def history(ref: FlowRef) -> Op[list[FlowStatus]]:
     return found
 
 
+def check_generation(generation: object) -> None:
+    """Refuse what is no number of a generation.
+
+    Raises:
+        ConfigurationError: That is so.
+    """
+    if generation is not None and type(generation) is not int:
+        raise ConfigurationError(f"generation must be int or None, got {described(generation)}")
+
+
 def fenced(ref: FlowRef, generation: int | None) -> Op[None]:
     """Refuse to change the current generation for somebody who means another one.
 
     Raises:
+        ConfigurationError: It is no number.
         Superseded: It is an older one.
         FlowNotFound: There was never one of this number.
     """
+    check_generation(generation)
     if generation is None or generation == ref.generation:
         return
     flow_id = ref.public_id

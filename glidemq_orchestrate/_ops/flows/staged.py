@@ -40,7 +40,7 @@ from glidemq_orchestrate.names import described
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 Path = Literal["staged", "portable"]
-_BROKEN: Final = (FlowState.FAILED, FlowState.CANCELLED)
+BROKEN: Final = (FlowState.FAILED, FlowState.CANCELLED)
 _ON_EXISTING: Final[tuple[str, ...]] = get_args(OnExisting)
 
 REREAD_MS: Final = 5_000
@@ -84,7 +84,7 @@ def check_on_existing(on_existing: str) -> None:
 def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Clock) -> Op[None]:
     """Write a flow whose id is claimed and let it run; or attach to the equal flow that exists already."""
     state, left = yield from _stage(ref, flow, clock)
-    if state in _BROKEN and on_existing == "retry_failed":
+    if state in BROKEN and on_existing == "retry_failed":
         state = yield from retry_failed(ref, clock, flow.owner)
         if state is FlowState.CANCELLED:
             # It was cancelled while it was being staged: no node ever ran, so it is staged again.

@@ -8,6 +8,7 @@ from typing import Any
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, Word, command, function
+from glidemq_orchestrate._protocol.flows.generations import read_request
 from glidemq_orchestrate._protocol.flows.owners import words
 from glidemq_orchestrate._protocol.flows.portable.record import plain
 from glidemq_orchestrate._protocol.flows.staging import JobNames, Piece, staged
@@ -93,6 +94,15 @@ def retry_flow(queue: QueueKeys, flow_id: str, now_ms: int, owner: Owner | None 
     return function("gmo_retry_flow", [queue.flow(flow_id)], args, FlowState)
 
 
+def are_retried(queue: QueueKeys, flow_id: str, refs: Sequence[str]) -> Call[list[bool]]:
+    """Whether each of these nodes of a flow that has ended would run again by ``retry_flow``."""
+
+    def decode(reply: Any) -> list[bool]:
+        return [bool(one) for one in replies.integers(reply)]
+
+    return command("SMISMEMBER", f"{queue.flow(flow_id)}:failed", *refs, decode=decode)
+
+
 def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:
     """End expired jobs, nodes and flows of a home queue: how many were due, and when the next are, or -1."""
 
@@ -141,7 +151,7 @@ def read_status(queue: QueueKeys, flow_id: str, fields: Mapping[str, str]) -> Fl
         generation=number + (counts["generation"] or 0),
         broken=state is FlowState.UNKNOWN or "name" not in fields or None in counts.values(),
         superseded_by=exact(fields["superseded"]) if "superseded" in fields else None,
-        request=fields.get("request", ""),
+        request=read_request(fields.get("request", "")),
         stored_as=flow_id,
     )
 

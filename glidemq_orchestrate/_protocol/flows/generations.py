@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from glidemq_orchestrate._protocol import replies
 from glidemq_orchestrate._protocol.call import Call, command, function
 from glidemq_orchestrate.flows.spec import FlowState
 from glidemq_orchestrate.keys import QueueKeys
+
+_ASKED: Final = "\n"  # no request has a control character
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class Found:
         stored_as: The id under which it is stored.
         path: ``staged`` or ``portable``.
         digest: The fingerprint of its specification.
-        request: The token of whoever asked for it, or ''.
+        request: The token of whoever asked for it, or ''; as it is stored, see ``request_for``.
         how: ``restart`` or ``retry_failed``; '' for the first generation.
     """
 
@@ -28,6 +33,27 @@ class Found:
     digest: str
     request: str = ""
     how: str = ""
+
+    @property
+    def requester(self) -> str:
+        """The token of whoever asked for it, without what was asked."""
+        return read_request(self.request)
+
+
+def request_for(request: str, nodes: Collection[str] | None) -> str:
+    """A request as it is stored: with a fingerprint of the nodes from which on the flow is to run again.
+
+    A request for all of them is stored as it is.
+    """
+    if not request or nodes is None:
+        return request
+    fingerprint = hashlib.sha256(json.dumps(sorted(nodes)).encode(errors="replace")).hexdigest()[:16]
+    return f"{request}{_ASKED}{fingerprint}"
+
+
+def read_request(stored: str) -> str:
+    """The token of whoever asked, as they gave it."""
+    return stored.partition(_ASKED)[0]
 
 
 def first(home: QueueKeys, flow_id: str) -> Call[Found | None]:

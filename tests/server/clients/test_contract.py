@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +190,32 @@ class TestFlows:
         one, two = clients.do(flows.submit(flow())), clients.do(flows.submit(flow()))
         assert one.id != two.id
         assert clients.do(clients.do(flows.get(one.id)).status()).total == 2
+
+    def test_what_asks_for_nothing_or_for_something_else_is_refused(
+        self, clients: Clients, dump: Dump
+    ) -> None:
+        flows: Any = clients.flows()
+        handle = clients.do(flows.submit(flow(), flow_id="f1"))
+        before = dump()
+        refused: list[tuple[Callable[[], Any], str]] = [
+            (lambda: flows.submit(flow(), flow_id=""), "flow id '' is not valid"),
+            (lambda: flows.submit(flow(), request="r"), "request needs a flow_id"),
+            (lambda: handle.restart(nodes=[]), "nodes is empty"),
+            (lambda: handle.restart(nodes="a"), "must be a list"),
+            (lambda: handle.restart(generation=True), "generation must be"),
+            (lambda: handle.retry_failed(generation=True), "generation must be"),
+            (lambda: handle.cancel(generation=True), "generation must be"),
+            (lambda: handle.rerun(5), "node must be str"),
+            (lambda: handle.rerun("a", dependents="no"), "dependents must be bool"),
+            (lambda: handle.rerun("a", generation="0"), "generation must be"),
+            (lambda: handle.cancel_node("a", generation=True), "generation must be"),
+            (lambda: handle.complete_node("a", generation=True), "generation must be"),
+            (lambda: handle.skip_node("a", generation=True), "generation must be"),
+        ]
+        for call, message in refused:
+            with pytest.raises(ConfigurationError, match=message):
+                clients.do(call())
+        assert dump() == before
 
     def test_the_same_flow_again_attaches(self, clients: Clients, dump: Dump) -> None:
         flows = clients.flows()

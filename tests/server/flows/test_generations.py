@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -292,7 +293,7 @@ class TestRestarting:
         changed = replace(spec, deadline=2 * hour)
         with pytest.raises(FlowConflict) as caught:
             flows.submit(changed, flow_id="f")
-        assert caught.value.differences == {}
+        assert (caught.value.differences, caught.value.fields) == ({}, ("deadline",))
 
     @STAGED
     def test_what_was_added_from_outside_stays(self, flows: FlowProducer, work: Work) -> None:
@@ -578,6 +579,33 @@ class TestRefusals:
         with pytest.raises(FlowConflict, match=r"nodes that differ: b \(data\)"):
             broken.submit(diamond(b={"data": 1}), flow_id="f")
 
+    @pytest.mark.parametrize(
+        ("changed", "text"),
+        [
+            ({"name": "m"}, "differs in: name"),
+            ({"deadline": timedelta(hours=1)}, "differs in: deadline"),
+            ({"fail_fast": True, "deadline": None}, "differs in: deadline, fail_fast"),
+            (
+                {"name": "m", "nodes": [node("a", data=1)]},
+                r"differs in: name; nodes that differ: a \(data\)",
+            ),
+            ({"labels": {"a": "b"}}, ""),
+            ({"retention": timedelta(hours=1)}, ""),
+        ],
+    )
+    def test_a_conflict_says_which_settings_of_the_flow_differ(
+        self, flows: FlowProducer, changed: dict[str, Any], text: str
+    ) -> None:
+        spec = FlowSpec("n", [node("a")], deadline=timedelta(hours=2))
+        flows.submit(spec, flow_id="f")
+        other = replace(spec, **changed)
+        if not text:  # it is the same flow
+            assert flows.submit(other, flow_id="f").status().labels == {}
+            return
+        with pytest.raises(FlowConflict, match=f"^flow id f belongs to another flow; {text}$") as caught:
+            flows.submit(other, flow_id="f")
+        assert list(caught.value.fields) == text.partition(";")[0].removeprefix("differs in: ").split(", ")
+
     def test_a_request_that_has_begun_another_specification(self, broken: FlowProducer, dump: Dump) -> None:
         broken.submit(diamond(), flow_id="f", on_existing="restart", request="r").wait(timeout=LONG)
         before = dump()
@@ -595,6 +623,97 @@ class TestRefusals:
         with pytest.raises(ConfigurationError, match=r"request .* is not valid|request must"):
             flows.submit(diamond(), flow_id="f", request=request_)
         assert dump() == before
+
+    def test_a_request_that_has_begun_a_generation_for_other_nodes(
+        self, broken: FlowProducer, dump: Dump, path: str
+    ) -> None:
+        flow = broken.get("f")
+        flow.restart(nodes=["c", "e"], request="r")
+        flow.wait(timeout=LONG)
+        for _ in range(2):  # a repeat, by a handle of then and by one of now
+            again = broken.get("f")
+            assert again.restart(nodes=("e", "c", "e"), request="r") == "completed"
+            assert flow.restart(nodes=["e", "c"], request="r") == "completed"
+            assert (again.generation, flow.generation) == (1, 1)
+        assert [one.request for one in flow.history()] == ["", "r"]
+        before = dump()
+        for other in (["c"], ["a"], None):
+            with pytest.raises(
+                FlowConflict, match="request r began generation 1 of flow f to run other nodes"
+            ):
+                flow.restart(nodes=other, request="r")
+        with pytest.raises(FlowConflict, match="to run other nodes"):
+            broken.submit(diamond(), flow_id="f", on_existing="restart", request="r")
+        assert dump() == before
+        flow.restart(request="all")
+        flow.wait(timeout=LONG)
+        with pytest.raises(FlowConflict, match="request all began generation 2"):
+            flow.restart(nodes=["c"], request="all")
+        assert flow.restart(request="all") == "completed"
+        assert flow.generation == 2
+
+    def test_a_request_needs_an_id(self, flows: FlowProducer, dump: Dump) -> None:
+        before = dump()
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match="request needs a flow_id"):
+                flows.submit(diamond(), on_existing="restart", request="r")
+        with pytest.raises(ConfigurationError, match="flow id '' is not valid"):
+            flows.submit(diamond(), flow_id="")
+        assert dump() == before
+        assert len(flows.submit(diamond(), flow_id=None).id) == 32
+
+    def test_arguments_of_the_wrong_type_and_nothing_to_restart(
+        self, broken: FlowProducer, dump: Dump
+    ) -> None:
+        flow: Any = broken.get("f")
+        before = dump()
+        refused: list[tuple[Callable[[], Any], str]] = [
+            (lambda: flow.restart(nodes=[]), "nodes is empty"),
+            (lambda: flow.restart(nodes=iter(())), "nodes is empty"),
+            (lambda: flow.restart(nodes=[5]), "nodes must be a list of node names, got 5"),
+            (lambda: flow.restart(generation=True), "generation must be int or None, got True"),
+            (lambda: flow.restart(request=None), "request of type NoneType"),
+            (lambda: flow.restart(request=0), "request of type int"),
+            (lambda: flow.cancel(generation=False), "generation must be int or None, got False"),
+            (lambda: flow.cancel(generation="0"), "generation must be int or None, got '0'"),
+            (lambda: flow.retry_failed(generation=0.0), r"generation must be int or None, got 0\.0"),
+            (lambda: flow.rerun("a", dependents="no"), "dependents must be bool, got 'no'"),
+            (lambda: flow.rerun(5), "node must be str, got 5"),
+            (lambda: flow.rerun(nodes=["a", None]), "nodes must be a list of node names, got None"),
+            (lambda: flow.rerun("a", generation=True), "generation must be"),
+            (lambda: flow.rerun(error=5), "error must be str, got 5"),
+            (lambda: flow.cancel_node(pattern=b"a"), "pattern must be str"),
+            (lambda: flow.complete_node(b"a"), "node must be str"),
+            (lambda: flow.skip_node("a", state=None), "state must be str"),
+        ]
+        for call, message in refused:
+            with pytest.raises(ConfigurationError, match=message):
+                call()
+        assert dump() == before
+        assert (flow.generation, flow.status().state) == (0, "failed")
+
+    def test_every_change_may_be_fenced(self, broken: FlowProducer, work: Work, dump: Dump) -> None:
+        flow = broken.get("f")
+        assert flow.restart(generation=0, request="r") == "running"
+        flow.wait(timeout=LONG)
+        again = broken.get("f")
+        assert again.restart(generation=0, request="r") == "completed"  # a repeat of what has been done
+        before = dump()
+        refused: list[Callable[[], Any]] = [
+            lambda: again.restart(generation=0),
+            lambda: again.retry_failed(generation=0),
+            lambda: again.rerun("a", generation=0),
+            lambda: again.complete_node("a", 1, generation=0),
+            lambda: again.skip_node("a", generation=0),
+            lambda: again.cancel_node("a", generation=0),
+        ]
+        for call in refused:
+            with pytest.raises(Superseded, match="generation 0 of flow f was superseded: 1 is the current"):
+                call()
+        with pytest.raises(FlowNotFound, match="has no generation 2"):
+            again.rerun("a", generation=2)
+        assert dump() == before
+        assert again.rerun("e", generation=1) == ["e"]
 
     def test_no_user_can_name_a_generation(self, broken: FlowProducer) -> None:
         flow = broken.submit(diamond(), flow_id="f", on_existing="restart")

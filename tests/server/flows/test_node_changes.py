@@ -442,6 +442,29 @@ class TestChoosing:
         assert sorted(flow.rerun(**filters)) == names
         flow.wait(timeout=LONG)
 
+    @pytest.mark.parametrize(
+        ("pattern", "names"),
+        [
+            ("item[1]", ["item[1]"]),
+            ("item[?]", ["item[0]", "item[1]"]),
+            ("item[*]", ["item[0]", "item[10]", "item[1]"]),
+            ("item[[]1]", ["item[1]"]),
+            ("part-[12]", ["part-1", "part-2"]),
+            ("part-[!1]", ["part-2"]),
+            ("*[0-1]*", ["item[0]", "item[10]", "item[1]", "part-1"]),
+            ("item[2]", []),
+            ("[", []),
+        ],
+    )
+    def test_by_the_names_of_a_fan_out(
+        self, flows: FlowProducer, work: Work, pattern: str, names: list[str]
+    ) -> None:
+        every = ["item[0]", "item[1]", "item[10]", "part-1", "part-2"]
+        flow = flows.submit(FlowSpec("n", [node(name) for name in every]), flow_id="f")
+        flow.wait(timeout=LONG)
+        assert sorted(flow.complete_node(pattern=pattern, result=1)) == sorted(names)
+        assert flow.wait(timeout=LONG).status.completed == 5
+
     def test_more_than_one_call_holds(self, flows: FlowProducer, work: Work) -> None:
         names = [f"n-{i}" for i in range(170)]
         flow = flows.submit(FlowSpec("n", [node(name) for name in names]), flow_id="f")

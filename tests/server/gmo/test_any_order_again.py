@@ -47,7 +47,7 @@ class AnyOrderAgain(AnyOrder):
     def __init__(self) -> None:
         """What was asked for: what a request has begun, and who owns the current generation."""
         super().__init__()
-        self.begun: dict[str, tuple[int, dict[str, FlowNode]]] = {}
+        self.begun: dict[str, tuple[int, dict[str, FlowNode], frozenset[str]]] = {}
         self.owners: dict[str, Owner] = {}
         self.heard: dict[str, int] = {}
         self.given: set[str] = set()
@@ -57,13 +57,16 @@ class AnyOrderAgain(AnyOrder):
 
     @rule(data=st.data(), request=WHO, dies=DIES)
     def somebody_restarts(self, data: st.DataObject, request: str, dies: int | None) -> None:
-        (known, nodes), before = self.begun.get(request, (None, self.spec)), self.ref
+        known, nodes, asked = self.begun.get(request, (None, self.spec, frozenset()))
+        before, names = self.ref, list[str]()
         op, kept = self.submission(self.spec, "restart", request), set[str]()
         if by_handle := data.draw(st.booleans()):
             names = data.draw(st.lists(st.sampled_from(list(self.spec)), unique=True, max_size=2))
             kept = self.kept(self.spec, names) if names else kept
-            op = generations.restart(before, request, self.world.clock, again=names)
-        is_another = not by_handle and nodes != self.spec
+            op = generations.restart(before, request, self.world.clock, again=names or None)
+        is_another = (not by_handle and nodes != self.spec) or (
+            known is not None and asked != frozenset(names)
+        )
         try:
             found = self.act(op, dies)
             assert found is None or not is_another
@@ -75,7 +78,7 @@ class AnyOrderAgain(AnyOrder):
         if found is not None:
             assert found.generation == (known if known is not None else before.generation + 1)
         if request and has_begun:
-            self.begun[request] = self.ref.generation, self.spec
+            self.begun[request] = self.ref.generation, self.spec, frozenset(names)
 
     @rule(data=st.data(), dies=DIES)
     def somebody_mends(self, data: st.DataObject, dies: int | None) -> None:

@@ -43,8 +43,8 @@ def submit(ref: FlowRef, flow: CheckedFlow, on_existing: OnExisting, clock: Cloc
     """
     _refuse_ordering(flow)
     yield from portable_submit.stage(ref, flow, clock)
-    yield from advance(ref, clock)
-    if on_existing == "retry_failed":
+    state = yield from advance(ref, clock)
+    if on_existing == "retry_failed" and state is not FlowState.COMPLETED:
         yield from retry_failed(ref, clock, flow.owner)
 
 
