@@ -39,6 +39,8 @@ from glidemq_orchestrate import (  # noqa: E402
 )
 
 QUEUE = "airflow-tests"
+DAY: dict[str, Any] = {"ds": "2026-01-01", "ds_nodash": "20260101", "params": {"n": 3, "none": None}}
+"""What templates see."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -83,7 +85,7 @@ def valkey(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Valkey:
 
 @pytest.fixture
 def worker(valkey: Valkey) -> Iterator[Worker]:
-    """Knows ``echo``, ``skip``, ``fail`` and ``wait`` (both until ``valkey.gate`` is set), ``count``, ``grow``.
+    """Knows ``echo``, ``skip``, ``grow``, ``count``, and ``fail`` and ``wait`` until ``valkey.gate`` is set.
 
     ``count`` notes the node in ``valkey.ran`` and returns how many there are; no two results are equal.
     ``grow`` adds the node ``more``.
@@ -178,3 +180,12 @@ def context(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         return {"ti": FakeTask(run_id=fields.pop("run_id", "r1"), **fields), "dag_run": run or FakeRun()}
 
     return make
+
+
+def run_mapped(task: Any, context: Any, index: int) -> Any:
+    """Unmap a task of ``partial().expand()``, render it as a worker does, and run it."""
+    context["ti"].map_index = index
+    context["dag_run"].conf = {}
+    context = {**DAY, **context, "dag": task.dag, "expanded_ti_count": None}
+    task.render_template_fields(context)
+    return context["task"].execute(context)
