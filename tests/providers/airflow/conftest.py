@@ -88,7 +88,7 @@ def worker(valkey: Valkey) -> Iterator[Worker]:
     """Knows ``echo``, ``skip``, ``grow``, ``count``, and ``fail`` and ``wait`` until ``valkey.gate`` is set.
 
     ``count`` notes the node in ``valkey.ran`` and returns how many there are; no two results are equal.
-    ``grow`` adds the node ``more``.
+    ``grow`` adds the node ``more``; ``verbose`` logs, and fails.
     """
     made = Worker(valkey.url, queues=[QUEUE], concurrency=4, prefix=valkey.prefix)
 
@@ -113,6 +113,12 @@ def worker(valkey: Valkey) -> Iterator[Worker]:
             if valkey.gate.wait(0.02):
                 return "done"
         return None
+
+    @made.handler("verbose")
+    def verbose(ctx: Context) -> None:
+        for number in range(30):
+            ctx.log(f"line {number} " + "x" * 2000)
+        raise Unrecoverable("as announced")
 
     @made.handler("grow")
     def grow(ctx: Context) -> None:

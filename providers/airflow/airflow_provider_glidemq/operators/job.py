@@ -37,8 +37,8 @@ class GlideMQOperator(FlowTask):
         options: ``JobOptions``, or a dict of its fields as in a flow file (templated).
         retention: How long after its end the job is kept; a number is seconds. None: for ever.
         flow_id: An id of your own (templated); default: derived from DAG, DAG run, task and map index.
-        glidemq_conn_id, deferrable, defer_after, poll_interval, require_workers, cancel_on_kill, lapse,
-        on_existing: As of ``GlideMQFlowOperator``.
+        glidemq_conn_id, deferrable, defer_after, poll_interval, logging_interval, require_workers,
+        cancel_on_kill, lapse, on_existing: As of ``GlideMQFlowOperator``.
 
     Raises:
         GlideMQFlowFailed: The job failed: with the reason, after how many attempts.
@@ -108,7 +108,9 @@ class GlideMQOperator(FlowTask):
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
         if status.skipped:
             (node,) = flow.nodes()
-            raise AirflowSkipException(f"job {node.job} was skipped: {node.reason}")
+            why = f"job {node.job} was skipped: {node.reason}"
+            self.log.info(why)  # Airflow logs none
+            raise AirflowSkipException(why)
         results = flow.results()
         if self.do_xcom_push:
             check_size(flow.id, results, KEEPING)
