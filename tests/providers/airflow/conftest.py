@@ -114,6 +114,18 @@ def worker(valkey: Valkey) -> Iterator[Worker]:
                 return "done"
         return None
 
+    _register_more(made)
+    thread = threading.Thread(target=made.run, daemon=True)
+    thread.start()
+    assert made.ready.wait(20)
+    yield made
+    made.stop()
+    valkey.gate.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def _register_more(made: Worker) -> None:
     @made.handler("verbose")
     def verbose(ctx: Context) -> None:
         for number in range(30):
@@ -128,15 +140,6 @@ def worker(valkey: Valkey) -> Iterator[Worker]:
     @made.handler("skip")
     def skip(ctx: Context) -> None:
         raise Skip(f"nothing to do for {ctx.data}")
-
-    thread = threading.Thread(target=made.run, daemon=True)
-    thread.start()
-    assert made.ready.wait(20)
-    yield made
-    made.stop()
-    valkey.gate.set()
-    thread.join(20)
-    assert not thread.is_alive()
 
 
 def chain(job: str = "echo", **data: Any) -> FlowSpec:

@@ -294,12 +294,15 @@ def test_results_of_all_of_leaves_of_none(valkey: Valkey, worker: Worker, contex
         assert operator(result=mode, deferrable=False).execute(context()) == expected
 
 
-def test_results_of_named_nodes(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+def test_results_of_named_nodes(
+    valkey: Valkey, worker: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = operator(result=["last", "first"], deferrable=False).execute(context())
     assert found == {"last": {"rows": 3}, "first": 1}
     assert operator(result=[], deferrable=False).execute(context()) == {}
     with pytest.raises(AirflowFailException, match="no node absent"):
         operator(result=["absent"], deferrable=False).execute(context())
+    assert "result names nodes that the flow does not have" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("resumed", [False, True])

@@ -155,6 +155,17 @@ class GlideMQFlowOperator(FlowTask):
         return super().render_template(content, context, jinja_env, seen_oids)
 
     def _described(self, context: Context) -> FlowSpec:
+        spec = self._read_spec(context)
+        if not isinstance(self.result, str):
+            known = {node.name for node in spec.nodes}
+            if missing := [name for name in self.result if name not in known]:
+                self.log.warning(
+                    "result names nodes that the flow does not have unless running nodes add them: %s",
+                    ", ".join(missing),
+                )
+        return spec
+
+    def _read_spec(self, context: Context) -> FlowSpec:
         flow: object = self.flow
         if is_file(flow):  # its name was a template, or came from another task
             self.flow = self._read(str(flow))
