@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import render_template_to_string
-from jinja2.nativetypes import NativeEnvironment
 
 from airflow_provider_glidemq.templates import MARKS, Rendered, marks_of
 from glidemq_orchestrate.errors import GlideMQError
@@ -56,7 +55,7 @@ class TemplatedOperator(BaseOperator):
 
     def _rendered(self, context: Context, env: Environment, seen: set[int] | None = None) -> Rendered:
         texts = env
-        if isinstance(env, NativeEnvironment) and self.has_dag():  # type: ignore[no-untyped-call]
+        if self.has_dag() and self.dag.render_template_as_native_obj:  # type: ignore[no-untyped-call]
             texts = self.dag.get_template_env(force_sandboxed=True)
         compiled: dict[tuple[int, str], Template] = {}
 
