@@ -12,6 +12,7 @@ from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate._protocol.flows.portable import node_jobs
+from glidemq_orchestrate._protocol.flows.stalled import node_table
 from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.states import JobState
@@ -26,7 +27,7 @@ def named(ref: FlowRef, names: Iterable[str]) -> Op[list[NodeStatus]]:
     for part in _parts(names):
         rows = yield from ask(calls.rows(ref.home, ref.flow_id, part))
         if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
-            yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
+            yield from _check_kept(ref)
             raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
         reading = [
             calls.node_of_row(ref.home.prefix, name, row, GONE if ref.path == "portable" else "")
@@ -54,9 +55,17 @@ def leaves(ref: FlowRef) -> Op[list[str]]:
     """The nodes that no other waits for, dependencies before dependents; reads no job."""
     rows = yield from read_rows(ref)
     if not rows:
-        yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
+        yield from _check_kept(ref)
     inner = {name for row in rows.values() for name in row[4:]}
     return [name for name in rows if name not in inner]
+
+
+def _check_kept(ref: FlowRef) -> Op[None]:
+    """Raise if the flow no longer exists, or its jobs were removed."""
+    yield from backend_of(ref).status(ref)
+    _, page = yield from ask(node_table(ref.home, ref.flow_id, "0"))
+    if not page:
+        yield from backend_of(ref).nodes(ref)
 
 
 def _parts(names: Iterable[str]) -> Iterator[Sequence[str]]:

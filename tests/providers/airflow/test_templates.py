@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
 
@@ -144,6 +145,31 @@ class TestRendering:
         task.resolve_template_files()
         task.render_template_fields(dict(DAY))  # type: ignore[arg-type]
         assert task.flow_id == "nightly-2026-01-01.json"
+
+    @pytest.mark.parametrize("mapped", [False, True])
+    def test_what_another_task_gives_is_not_rendered_again(self, *, mapped: bool) -> None:
+        class Output(ResolveMixin):
+            def iter_references(self) -> Any:
+                return ()
+
+            def resolve(self, context: Any) -> Any:
+                return {"text": "{{ ds }}"}
+
+        given = Output().resolve(None) if mapped else Output()
+        with DAG("d", schedule=None):
+            task = GlideMQFlowOperator(task_id="t", flow=one())
+        seen = {id(given)} if mapped else None
+        found = task.render_template({"x": given}, dict(DAY), None, seen)  # type: ignore[arg-type]
+        assert found == {"x": {"text": "{{ ds }}"}}
+
+
+def test_default_args_reach_all_parameters() -> None:
+    with DAG("d", schedule=None, default_args={"poll_interval": 7.0, "deferrable": False, "lapse": 60}):
+        task = GlideMQFlowOperator(task_id="t", flow=one())
+        mapped = GlideMQFlowOperator.partial(task_id="m", lapse=90).expand(flow=[one()])
+    assert (task.poll_interval, task.deferrable, task.lapse) == (7.0, False, 60)
+    unmapped: Any = mapped.unmap({"flow": one()})
+    assert (unmapped.poll_interval, unmapped.deferrable, unmapped.lapse) == (7.0, False, 90)
 
 
 YAML = """\
