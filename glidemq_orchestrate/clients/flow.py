@@ -80,7 +80,7 @@ class Flow:
         """The names of the nodes that no other node waits for; much cheaper than ``nodes``.
 
         Raises:
-            FlowNotFound: The flow no longer exists.
+            FlowNotFound, FlowExpired: The flow or its jobs no longer exist.
         """
         return self._run(single.leaves(self._ref))
 

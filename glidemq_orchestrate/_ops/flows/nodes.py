@@ -64,8 +64,9 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
 
 
 def leaves(ref: FlowRef) -> Op[list[str]]:
-    """The nodes that no other waits for, dependencies before dependents; reads no job."""
+    """The nodes that no other waits for, dependencies before dependents; reads no job. Raises as ``named``."""
     rows = yield from read_rows(ref)
+    yield from _current(ref, ())
     if not rows:
         yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
     inner = {name for row in rows.values() for name in row[4:]}

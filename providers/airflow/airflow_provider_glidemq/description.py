@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from airflow_provider_glidemq.templates import FREE, MARKS, Named, is_template, is_unknown
-from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows.rules import Dependency, OnFailure, Rule
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.named import check_named
+from glidemq_orchestrate.names import MAX_NAME
 
 FLOW_FILES: Final = (".yaml", ".yml", ".json")
 CHECKED_NODES: Final = 5_000
@@ -103,6 +105,53 @@ def check_description(flow: object, marks: Collection[str] = MARKS) -> None:
         _check_wire(flow, marks)
     else:
         raise TypeError(f"flow must be a dict, a FlowSpec or a string, got {type(flow).__name__}")
+
+
+def check_job(
+    parts: Mapping[str, Any], options: object, retention: object, marks: Collection[str] = MARKS
+) -> None:
+    """Refuse a job that cannot run, whatever its templates will be.
+
+    Raises:
+        InvalidFlow, InvalidJob, ConfigurationError, EncodeError, PayloadTooLarge: As ``submit`` would.
+        TypeError: The options are of no type that describes options.
+    """
+    names = Named()
+    known = {name: names.of(part) if is_unknown(part, marks) else part for name, part in parts.items()}
+    known["data"] = _known(known["data"], "data", names, marks)
+    if is_unknown(options, marks):
+        options = None
+    elif isinstance(options, Mapping):
+        options = _known(options, "options", names, marks)
+    _check_flow(job_spec(known, options, retention))
+
+
+def job_spec(parts: Mapping[str, Any], options: object, retention: object) -> FlowSpec:
+    """A job as a flow of one node, named after the job.
+
+    Args:
+        parts: Its queue, job and data.
+        options: ``JobOptions``, a dict of them, or None.
+        retention: A duration, seconds or None.
+
+    Raises:
+        InvalidFlow, InvalidJob: A dict of options is not valid.
+        TypeError: The options are of no type that describes options, or the retention is no duration.
+    """
+    if isinstance(retention, int | float) and not isinstance(retention, bool):
+        retention = timedelta(seconds=retention)
+    if not isinstance(retention, timedelta | None):
+        raise TypeError(f"retention must be a duration or seconds, got {retention!r}")
+    queue, job = (str(parts[name]) if type(parts[name]) is int else parts[name] for name in ("queue", "job"))
+    node = FlowNode(str(job)[:MAX_NAME], queue, job, parts["data"])
+    if isinstance(options, Mapping):
+        wire = {"name": node.name, "queue": "q", "job": "j", "options": options}
+        options = FlowSpec.from_dict({"name": "job", "nodes": [wire]}).nodes[0].options
+    if options is not None and not isinstance(options, JobOptions):
+        raise TypeError(f"options must be JobOptions or a dict, got {type(options).__name__}")
+    return FlowSpec(
+        node.name, [node if options is None else replace(node, options=options)], retention=retention
+    )
 
 
 def _check_function(flow: str) -> None:

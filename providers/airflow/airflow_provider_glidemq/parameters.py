@@ -13,7 +13,7 @@ OnExisting = Literal["attach", "retry_failed", "restart"]
 _VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 _FLAGS: Final = ("deferrable", "require_workers", "cancel_on_kill")
 _TEXTS: Final = ("flow_id", "glidemq_conn_id")
-_SECONDS: Final = {"defer_after": 0.0, "poll_interval": 0.001}
+_SECONDS: Final = {"defer_after": 0.0, "poll_interval": 0.001, "logging_interval": 0.001}
 
 
 def default_deferrable() -> bool:

@@ -39,6 +39,8 @@ from glidemq_orchestrate import (  # noqa: E402
 )
 
 QUEUE = "airflow-tests"
+DAY: dict[str, Any] = {"ds": "2026-01-01", "ds_nodash": "20260101", "params": {"n": 3, "none": None}}
+"""What templates see."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -83,10 +85,10 @@ def valkey(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Valkey:
 
 @pytest.fixture
 def worker(valkey: Valkey) -> Iterator[Worker]:
-    """Knows ``echo``, ``skip``, ``fail``, ``wait`` (both until ``valkey.gate`` is set), ``count``, ``grow``.
+    """Knows ``echo``, ``skip``, ``grow``, ``count``, and ``fail`` and ``wait`` until ``valkey.gate`` is set.
 
     ``count`` notes the node in ``valkey.ran`` and returns how many there are; no two results are equal.
-    ``grow`` adds the node ``more``.
+    ``grow`` adds the node ``more``; ``verbose`` logs, and fails.
     """
     made = Worker(valkey.url, queues=[QUEUE], concurrency=4, prefix=valkey.prefix)
 
@@ -112,15 +114,7 @@ def worker(valkey: Valkey) -> Iterator[Worker]:
                 return "done"
         return None
 
-    @made.handler("grow")
-    def grow(ctx: Context) -> None:
-        assert ctx.flow is not None
-        ctx.flow.add_nodes([FlowNode("more", queue=QUEUE, job="echo", data=9)])
-
-    @made.handler("skip")
-    def skip(ctx: Context) -> None:
-        raise Skip(f"nothing to do for {ctx.data}")
-
+    _register_more(made)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
     assert made.ready.wait(20)
@@ -129,6 +123,23 @@ def worker(valkey: Valkey) -> Iterator[Worker]:
     valkey.gate.set()
     thread.join(20)
     assert not thread.is_alive()
+
+
+def _register_more(made: Worker) -> None:
+    @made.handler("verbose")
+    def verbose(ctx: Context) -> None:
+        for number in range(30):
+            ctx.log(f"line {number} " + "x" * 2000)
+        raise Unrecoverable("as announced")
+
+    @made.handler("grow")
+    def grow(ctx: Context) -> None:
+        assert ctx.flow is not None
+        ctx.flow.add_nodes([FlowNode("more", queue=QUEUE, job="echo", data=9)])
+
+    @made.handler("skip")
+    def skip(ctx: Context) -> None:
+        raise Skip(f"nothing to do for {ctx.data}")
 
 
 def chain(job: str = "echo", **data: Any) -> FlowSpec:
@@ -178,3 +189,12 @@ def context(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         return {"ti": FakeTask(run_id=fields.pop("run_id", "r1"), **fields), "dag_run": run or FakeRun()}
 
     return make
+
+
+def run_mapped(task: Any, context: Any, index: int) -> Any:
+    """Unmap a task of ``partial().expand()``, render it as a worker does, and run it."""
+    context["ti"].map_index = index
+    context["dag_run"].conf = {}
+    context = {**DAY, **context, "dag": task.dag, "expanded_ti_count": None}
+    task.render_template_fields(context)
+    return context["task"].execute(context)

@@ -29,7 +29,8 @@ from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, GlideMQFlow
 from airflow_provider_glidemq.parameters import default_deferrable
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 
-from glidemq_orchestrate import Flow, FlowNode, FlowSpec, FlowState, Worker
+from glidemq_orchestrate import Flow, FlowNode, FlowSpec, FlowState, Queue, Worker
+from glidemq_orchestrate.errors import GlideMQError
 from tests.providers.airflow.conftest import QUEUE, Valkey, chain
 
 Contexts = Callable[..., Any]
@@ -169,6 +170,39 @@ def test_a_flow_that_has_failed_already_fails_immediately(
     assert "1 failed, 1 could not run" in str(caught.value)
 
 
+def test_what_a_failed_node_has_logged_is_in_the_log_of_the_task(
+    valkey: Valkey, worker: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(GlideMQFlowFailed, match="as announced"):
+        operator(chain("verbose"), deferrable=False).execute(context())
+    told = capsys.readouterr().out
+    assert "Node middle had logged" in told
+    assert "line 10 x" in told
+    assert "line 29 x" in told
+    assert "line 9 x" not in told
+    assert len(told) < 30_000
+    assert "Node last" not in told
+
+
+def test_unreadable_logs_do_not_hide_the_failure(
+    valkey: Valkey, worker: Worker, context: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: Any, **__: Any) -> Any:
+        raise GlideMQError("no")
+
+    monkeypatch.setattr(Queue, "logs", unreadable)
+    with pytest.raises(GlideMQFlowFailed, match="as announced"):
+        operator(chain("verbose"), deferrable=False).execute(context())
+
+
+def test_progress_is_logged_at_the_interval(
+    valkey: Valkey, worker: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    threading.Timer(1.0, valkey.gate.set).start()
+    operator(chain("wait"), deferrable=False, logging_interval=0.1).execute(context())
+    assert "1/3 nodes completed" in capsys.readouterr().out
+
+
 def test_no_worker_is_an_error_that_a_retry_may_cure(valkey: Valkey, context: Contexts) -> None:
     with pytest.raises(GlideMQException, match="no worker serves queue airflow-tests"):
         operator().execute(context())
@@ -261,12 +295,15 @@ def test_results_of_all_of_leaves_of_none(valkey: Valkey, worker: Worker, contex
         assert operator(result=mode, deferrable=False).execute(context()) == expected
 
 
-def test_results_of_named_nodes(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+def test_results_of_named_nodes(
+    valkey: Valkey, worker: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = operator(result=["last", "first"], deferrable=False).execute(context())
     assert found == {"last": {"rows": 3}, "first": 1}
     assert operator(result=[], deferrable=False).execute(context()) == {}
     with pytest.raises(AirflowFailException, match="no node absent"):
         operator(result=["absent"], deferrable=False).execute(context())
+    assert "result names nodes that the flow does not have" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("resumed", [False, True])

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
 
 from glidemq_orchestrate import Fallback, FlowNode, FlowSpec, JobOptions, Ordering, Worker
 from glidemq_orchestrate.errors import FlowNotFound
 from glidemq_orchestrate.flows.rules import Dependency
-from tests.providers.airflow.conftest import QUEUE, Valkey
+from tests.providers.airflow.conftest import DAY, QUEUE, Valkey, run_mapped
 
 Contexts = Callable[..., Any]
-DAY: dict[str, Any] = {"ds": "2026-01-01", "ds_nodash": "20260101", "params": {"n": 3, "none": None}}
 ODD = ["7\n", "007", "[1, 2]", "1e5", "a.json", "/x/b.yaml", "{ ds }", "None", "a\r\n\n"]
 
 
@@ -145,6 +145,31 @@ class TestRendering:
         task.resolve_template_files()
         task.render_template_fields(dict(DAY))  # type: ignore[arg-type]
         assert task.flow_id == "nightly-2026-01-01.json"
+
+    @pytest.mark.parametrize("mapped", [False, True])
+    def test_what_another_task_gives_is_not_rendered_again(self, *, mapped: bool) -> None:
+        class Output(ResolveMixin):
+            def iter_references(self) -> Any:
+                return ()
+
+            def resolve(self, context: Any) -> Any:
+                return {"text": "{{ ds }}"}
+
+        given = Output().resolve(None) if mapped else Output()
+        with DAG("d", schedule=None):
+            task = GlideMQFlowOperator(task_id="t", flow=one())
+        seen = {id(given)} if mapped else None
+        found = task.render_template({"x": given}, dict(DAY), None, seen)  # type: ignore[arg-type]
+        assert found == {"x": {"text": "{{ ds }}"}}
+
+
+def test_default_args_reach_all_parameters() -> None:
+    with DAG("d", schedule=None, default_args={"poll_interval": 7.0, "deferrable": False, "lapse": 60}):
+        task = GlideMQFlowOperator(task_id="t", flow=one())
+        mapped = GlideMQFlowOperator.partial(task_id="m", lapse=90).expand(flow=[one()])
+    assert (task.poll_interval, task.deferrable, task.lapse) == (7.0, False, 60)
+    unmapped: Any = mapped.unmap({"flow": one()})
+    assert (unmapped.poll_interval, unmapped.deferrable, unmapped.lapse) == (7.0, False, 90)
 
 
 YAML = """\
@@ -342,15 +367,6 @@ class TestRefusedWhenItRuns:
 class TestMapped:
     """Tasks of ``partial().expand()``, unmapped and rendered as a worker does it."""
 
-    @staticmethod
-    def run(task: Any, context: Any, index: int) -> Any:
-        ti = context["ti"]
-        ti.map_index = index
-        context["dag_run"].conf = {}
-        context = {**DAY, **context, "dag": task.dag, "expanded_ti_count": None}
-        task.render_template_fields(context)
-        return context["task"].execute(context)
-
     def test_each_has_a_flow_of_its_own(
         self, valkey: Valkey, worker: Worker, context: Contexts, tmp_path: Path
     ) -> None:
@@ -362,7 +378,7 @@ class TestMapped:
                 str(tmp_path / "one.yaml"),
             ]
             mapped = GlideMQFlowOperator.partial(task_id="t", deferrable=False).expand(flow=flows)
-        found = [self.run(mapped, context(), index) for index in range(3)]
+        found = [run_mapped(mapped, context(), index) for index in range(3)]
         assert [one["only"] for one in found] == [
             "2026-01-01",
             "2026-01-01!",
@@ -379,7 +395,7 @@ class TestMapped:
                 flow=[flow_of([("a", ["c"])], as_spec=False)]
             )
         with pytest.raises(AirflowFailException, match="a waits for c"):
-            self.run(mapped, context(), 0)
+            run_mapped(mapped, context(), 0)
         with valkey.producer() as producer, pytest.raises(FlowNotFound):
             producer.get("x")
 
@@ -389,5 +405,5 @@ class TestMapped:
                 flow=[one(job="wait")]
             )
         with pytest.raises(TaskDeferred):
-            self.run(mapped, context(), 0)
+            run_mapped(mapped, context(), 0)
         valkey.gate.set()

@@ -238,9 +238,11 @@ class TestRetention:
         before = dump()
         again = timed.submit(spec(retention=DAY), flow_id="f")
         assert again.status().state is FlowState.CANCELLED
-        for asked in (again.results, again.nodes, again.wait, again.retry_failed):
+        for asked in (again.results, again.nodes, again.leaves, again.wait, again.retry_failed):
             with pytest.raises(FlowExpired, match="retention"):
                 asked()
+        with pytest.raises(FlowExpired, match="retention"):
+            again.results(["a"])
         with pytest.raises(FlowExpired):
             timed.submit(spec(retention=DAY), flow_id="f", on_existing="retry_failed")
         with pytest.raises(FlowExpired):

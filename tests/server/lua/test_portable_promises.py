@@ -12,6 +12,7 @@ from redis.crc import key_slot
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, JobOptions
 from glidemq_orchestrate._ops.flows import backend, generations
+from glidemq_orchestrate._ops.flows import nodes as single
 from glidemq_orchestrate._ops.flows.portable import advance, changes, portable, reading, sweep
 from glidemq_orchestrate._protocol.call import ask
 from glidemq_orchestrate._protocol.flows.portable import record as records
@@ -215,6 +216,7 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
     slots.now += 24 * 3_600_000 - 1
     slots.run(sweep.sweep(HOME, slots))
     assert set(slots.run(reading.results(slots.ref()))[0]) == set(ALL)
+    assert set(slots.run(single.leaves(slots.ref()))[0]) < set(ALL)
     slots.now += 2
     slots.run(sweep.sweep(HOME, slots))
     left = {key for key in slots.stored() if not key.endswith((":id", ":metrics:completed", ":stream"))}
@@ -223,7 +225,7 @@ def test_jobs_are_removed_after_the_retention_and_a_tombstone_stays(slots: Slots
         "glide:{b}:gmo:flow:f",
     }
     assert slots.status() == ("completed", 5, 0)
-    for read in (reading.results, reading.nodes):
+    for read in (reading.results, reading.nodes, single.leaves):
         with pytest.raises(FlowExpired):
             slots.run(read(slots.ref()))
     for again in (generations.restart(slots.ref(), "", slots), changes.retry_failed(slots.ref(), slots)):

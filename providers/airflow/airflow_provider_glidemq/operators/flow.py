@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -19,18 +18,15 @@ from airflow_provider_glidemq.description import (
     read_file,
 )
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
-from airflow_provider_glidemq.results import Result, check_result, check_size, collect, leaves_of
+from airflow_provider_glidemq.results import KEEPING, Result, check_result, check_size, collect, leaves_of
 from airflow_provider_glidemq.templates import is_unknown
 from glidemq_orchestrate import FlowSpec
-from glidemq_orchestrate.errors import GlideMQError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from jinja2 import Environment
 
     from glidemq_orchestrate import Flow, FlowStatus
-
-KEEPING: Final = ' To keep what has run, clear the task with on_existing="attach".'
 
 
 class GlideMQFlowOperator(FlowTask):
@@ -64,6 +60,7 @@ class GlideMQFlowOperator(FlowTask):
         defer_after: Seconds to wait in the worker before deferring: resuming takes longer than a
             short flow.
         poll_interval: Seconds after which the state is read again even if no event came.
+        logging_interval: Seconds between log lines about progress while the worker waits.
         require_workers: Fail immediately unless live workers serve every queue and have every handler.
         result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all``, a
             list of names, or ``none``. Nodes that were skipped or whose failure is ignored have no result.
@@ -104,9 +101,8 @@ class GlideMQFlowOperator(FlowTask):
         self.flow = flow
         self.flow_kwargs = flow_kwargs
         self.result = result
-        self._file = ""
         self._is_checked = False
-        if self.has_dag() and not getattr(self, "_BaseOperator__from_mapped", False):  # type: ignore[no-untyped-call]
+        if self.is_being_parsed:
             self._check()
 
     # -- while the DAG is parsed -----------------------------------------------------------------------------
@@ -135,18 +131,6 @@ class GlideMQFlowOperator(FlowTask):
             check_description(self.flow, self._marks())
         self._is_checked = not is_file(self.flow)
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Let an error say where it is from: an import error of a DAG shows little else."""
-        try:
-            yield
-        except GlideMQError as exc:
-            where = f"task {self.task_id}: "
-            if self._file and self._file not in str(exc):
-                where += f"{self._file}: "
-            exc.args = (f"{where}{exc}",)
-            raise
-
     def _read(self, name: str) -> dict[str, Any] | FlowText:
         """The flow file beside the DAG, or in the ``template_searchpath`` of the DAG."""
         if Path(name).is_absolute() or not self.has_dag():  # type: ignore[no-untyped-call]
@@ -171,6 +155,17 @@ class GlideMQFlowOperator(FlowTask):
         return super().render_template(content, context, jinja_env, seen_oids)
 
     def _described(self, context: Context) -> FlowSpec:
+        spec = self._read_spec(context)
+        if not isinstance(self.result, str):
+            known = {node.name for node in spec.nodes}
+            if missing := [name for name in self.result if name not in known]:
+                self.log.warning(
+                    "result names nodes that the flow does not have unless running nodes add them: %s",
+                    ", ".join(missing),
+                )
+        return spec
+
+    def _read_spec(self, context: Context) -> FlowSpec:
         flow: object = self.flow
         if is_file(flow):  # its name was a template, or came from another task
             self.flow = self._read(str(flow))

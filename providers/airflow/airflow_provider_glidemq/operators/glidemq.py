@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.operators.flow import GlideMQFlowOperator
+from airflow_provider_glidemq.operators.job import GlideMQOperator
 from airflow_provider_glidemq.operators.lifecycle import XCOM_FLOW_ID
 
-__all__ = ["XCOM_FLOW_ID", "GlideMQFlowOperator", "flow_id_for"]
+__all__ = ["XCOM_FLOW_ID", "GlideMQFlowOperator", "GlideMQOperator", "flow_id_for"]

@@ -20,6 +20,7 @@ from airflow_provider_glidemq.exceptions import (
     GlideMQFlowTimeout,
     airflow_errors,
 )
+from airflow_provider_glidemq.failures import log_failures
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.operators.templated import TemplatedOperator
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 XCOM_FLOW_ID: Final = "glidemq_flow_id"
 BACKSTOP: Final = timedelta(seconds=60)
-WAIT_SLICE: Final = timedelta(seconds=10)
 KILLED: Final = "the Airflow task was killed"
 
 
@@ -67,6 +67,7 @@ class FlowTask(TemplatedOperator):
         deferrable: bool = default_deferrable(),
         defer_after: float = 3.0,
         poll_interval: float = 30.0,
+        logging_interval: float = 10.0,
         require_workers: bool = True,
         cancel_on_kill: bool = True,
         lapse: float | None = DAY,
@@ -79,6 +80,7 @@ class FlowTask(TemplatedOperator):
         self.deferrable = deferrable
         self.defer_after = defer_after
         self.poll_interval = poll_interval
+        self.logging_interval = logging_interval
         self.require_workers = require_workers
         self.cancel_on_kill = cancel_on_kill
         self.lapse = lapse
@@ -268,7 +270,9 @@ class FlowTask(TemplatedOperator):
 
     def _finish(self, flow: Flow, status: FlowStatus) -> Any:
         if status.state is FlowState.FAILED:
-            raise GlideMQFlowFailed(flow.id, flow.outcome().failed)
+            failed = flow.outcome().failed
+            log_failures(flow, failed, GlideMQHook(self.glidemq_conn_id).get_settings(), self.log)
+            raise GlideMQFlowFailed(flow.id, failed)
         if status.state is FlowState.CANCELLED:
             raise GlideMQFlowCancelled(flow.id, status.reason)
         self.log.info("Flow %s completed: %d nodes", flow.id, status.completed)
@@ -309,7 +313,7 @@ class FlowTask(TemplatedOperator):
         pauses, logged = reconnect_pauses(), -1
         while True:
             try:
-                return flow.wait(timeout=WAIT_SLICE).status
+                return flow.wait(timeout=timedelta(seconds=self.logging_interval)).status
             except WaitTimeout:
                 pauses = reconnect_pauses()
                 status = flow.status()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import render_template_to_string
-from jinja2.nativetypes import NativeEnvironment
 
 from airflow_provider_glidemq.templates import MARKS, Rendered, marks_of
+from glidemq_orchestrate.errors import GlideMQError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,6 +22,24 @@ class TemplatedOperator(BaseOperator):
 
     structured_fields: ClassVar[tuple[str, ...]] = ()
     """The template fields whose members are fields of ours, so that names among them are text."""
+    _file = ""
+
+    @property
+    def is_being_parsed(self) -> bool:
+        """Whether the operator is made as part of a DAG file; not for a mapped task that is about to run."""
+        return bool(self.has_dag()) and not getattr(self, "_BaseOperator__from_mapped", False)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Let an error say where it is from: an import error of a DAG shows little else."""
+        try:
+            yield
+        except (GlideMQError, TypeError) as exc:
+            where = f"task {self.task_id}: "
+            if self._file and self._file not in str(exc):
+                where += f"{self._file}: "
+            exc.args = (f"{where}{exc}",)
+            raise
 
     def render_template(
         self,
@@ -36,7 +55,7 @@ class TemplatedOperator(BaseOperator):
 
     def _rendered(self, context: Context, env: Environment, seen: set[int] | None = None) -> Rendered:
         texts = env
-        if isinstance(env, NativeEnvironment) and self.has_dag():  # type: ignore[no-untyped-call]
+        if self.has_dag() and self.dag.render_template_as_native_obj:  # type: ignore[no-untyped-call]
             texts = self.dag.get_template_env(force_sandboxed=True)
         compiled: dict[tuple[int, str], Template] = {}
 

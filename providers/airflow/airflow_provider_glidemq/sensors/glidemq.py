@@ -18,6 +18,7 @@ from airflow_provider_glidemq.exceptions import (
 )
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.parameters import default_deferrable
 from airflow_provider_glidemq.results import Result, check_result, check_size, collect
 from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger
 from glidemq_orchestrate import FlowState
@@ -49,7 +50,8 @@ class GlideMQFlowSensor(BaseSensorOperator):
         result: Which results are returned, as ``{node: result}``: ``none``, ``leaves``, ``all`` or a list of
             names.
         glidemq_conn_id: The connection (templated).
-        deferrable: Wait in the triggerer; otherwise poke as every sensor does.
+        deferrable: Wait in the triggerer; otherwise poke as every sensor does. The default is
+            ``[operators] default_deferrable`` where that is set, else True.
 
     Raises:
         GlideMQResultTooLarge: The results are more than 48 KiB of JSON, and XCom is in Airflow's database.
@@ -77,7 +79,7 @@ class GlideMQFlowSensor(BaseSensorOperator):
         allowed_states: Sequence[str] = ("completed",),
         result: Result = "none",
         glidemq_conn_id: str = DEFAULT_CONN_ID,
-        deferrable: bool = True,
+        deferrable: bool = default_deferrable(),
         poke_interval: float = 30.0,
         **kwargs: Any,
     ) -> None:
