@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
 
 from airflow_provider_glidemq.attempt import MAX_LABELS, Attempt, Decision, decide
 from airflow_provider_glidemq.exceptions import (
@@ -27,6 +26,11 @@ from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.ownership import DAY, check_lapse, name_of, owner_of
 from airflow_provider_glidemq.results import ResultMode, check_result_mode, collect
 from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger, reconnect_pauses
+from airflow_provider_glidemq.version_compat import (
+    AirflowFailException,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+)
 from glidemq_orchestrate import FlowSpec, FlowState, Owner
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError, WaitTimeout
 

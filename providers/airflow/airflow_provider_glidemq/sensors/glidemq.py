@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
@@ -20,6 +19,7 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.results import ResultMode, check_result_mode, collect
 from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger
+from airflow_provider_glidemq.version_compat import AirflowSensorTimeout
 from glidemq_orchestrate import FlowState
 from glidemq_orchestrate.errors import FlowNotFound, Superseded
 
