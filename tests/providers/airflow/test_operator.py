@@ -11,12 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    TaskDeferralError,
-    TaskDeferralTimeout,
-    TaskDeferred,
-)
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
     GlideMQFlowCancelled,
@@ -25,6 +19,12 @@ from airflow_provider_glidemq.exceptions import (
 )
 from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, GlideMQFlowOperator, flow_id_for
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
+from airflow_provider_glidemq.version_compat import (
+    AirflowFailException,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+    TaskDeferred,
+)
 
 from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, Worker
 from tests.providers.airflow.conftest import QUEUE, Valkey, chain
