@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseHook
 
 import glidemq_orchestrate
+from airflow_provider_glidemq.connection_form import form_behaviour, form_widgets
 from glidemq_orchestrate.errors import ConfigurationError, FlowNotFound, GlideMQError
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.settings import ConnectionSettings
@@ -73,6 +74,16 @@ class GlideMQHook(BaseHook):
     def get_conn(self) -> FlowProducer:
         """``get_producer`` under the name that Airflow's hooks share."""
         return self.get_producer()
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """For Airflow 3.1; later releases read the provider info."""
+        return form_widgets()
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """For Airflow 3.1; later releases read the provider info."""
+        return form_behaviour()
 
     def test_connection(self) -> tuple[bool, str]:
         """Check that the server replies, for the Test button. Loads the function libraries if needed."""
