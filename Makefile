@@ -15,10 +15,10 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test test-long unit server interop providers system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test test-long unit server interop providers airflow-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
 
 help:  ## Show this list.
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 $(STAMP): $(MANIFESTS)
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; install it or name it: make PYTHON=/path/to/python"; exit 1; }
@@ -60,6 +60,26 @@ interop: setup  ## Run the facts that a queue shared with Node workers rests on.
 
 providers: setup  ## Run the tests of the Airflow and Dagster packages.
 	$(PYTEST) $(PARALLEL) tests/providers
+
+# Each release in an environment of its own, with the newest versions that were seen to work with it:
+# Airflow 3.2 does not start with the newest pydantic and its like.
+AIRFLOWS := 3.1 3.2
+airflow-matrix: $(AIRFLOWS:%=.matrix/%/.installed)  ## Run the tests of the Airflow package on Airflow 3.1 and 3.2 too (some 15 minutes).
+	@for release in $(AIRFLOWS); do \
+		echo "Airflow $$release:"; \
+		.matrix/$$release/bin/python -m pytest $(PARALLEL) --durations=5 --durations-min=1 \
+			tests/providers/airflow tests/system/test_airflow_flow.py || exit 1; \
+	done
+
+.matrix/%/.installed: providers/airflow/constraints-%.txt $(MANIFESTS) | $(STAMP)
+	@echo "Setting up .matrix/$* ..."
+	@rm -rf .matrix/$*
+	@$(BIN)/uv venv --quiet --python $(BIN)/python .matrix/$*
+	@$(BIN)/uv pip install --quiet --python .matrix/$*/bin/python -c $< --group test \
+		-e '.[embedded,hiredis]' -e providers/airflow
+	@$(BIN)/uv pip check --quiet --python .matrix/$*/bin/python
+	@.matrix/$*/bin/python -c 'from importlib.metadata import version as v; assert v("apache-airflow-core").startswith("$*."), v("apache-airflow-core")'
+	@touch $@
 
 spark: java  ## Run the tests that need a JVM.
 	$(PYTEST) tests/spark
@@ -127,4 +147,4 @@ constraints: setup  ## Write down the versions that are installed.
 	$(BIN)/uv pip freeze --python $(BIN)/python --exclude-editable > constraints.txt
 
 clean:  ## Remove everything that was made here.
-	rm -rf $(VENV) .bench .demo dist build
+	rm -rf $(VENV) .matrix .bench .demo dist build

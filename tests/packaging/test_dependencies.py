@@ -20,8 +20,8 @@ PERMISSIVE = re.compile(
 )
 
 
-def pins() -> dict[str, Version]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def pins(constraints: str = "constraints.txt") -> dict[str, Version]:
+    lines = (ROOT / constraints).read_text(encoding="utf-8").splitlines()
     found = {}
     for line in lines:
         assert re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.+!]*", line), f"not NAME==VERSION: {line}"
@@ -36,7 +36,8 @@ def declared(project: str) -> list[Requirement]:
     table = tomllib.loads((ROOT / project).read_text(encoding="utf-8"))
     texts = [*table["project"]["dependencies"], *table["build-system"]["requires"]]
     texts += [one for extra in table["project"].get("optional-dependencies", {}).values() for one in extra]
-    texts += table.get("dependency-groups", {}).get("dev", [])
+    groups = table.get("dependency-groups", {}).values()
+    texts += [one for group in groups for one in group if isinstance(one, str)]
     return [Requirement(text) for text in texts]
 
 
@@ -49,6 +50,15 @@ def test_what_a_project_declares_is_pinned_within_its_bounds(project: str) -> No
         if name not in OURS:
             assert name in pinned, f"{name} has no exact version in constraints.txt: make constraints"
             assert pinned[name] in requirement.specifier, f"{requirement} excludes {pinned[name]}"
+
+
+@pytest.mark.parametrize("release", ["3.1", "3.2"])
+def test_the_earlier_releases_of_airflow_are_pinned_with_all_that_the_provider_declares(release: str) -> None:
+    pinned = pins(f"providers/airflow/constraints-{release}.txt")
+    assert str(pinned["apache-airflow"]).startswith(f"{release}.")
+    for requirement in declared("providers/airflow/pyproject.toml"):
+        if canonicalize_name(requirement.name) in pinned:
+            assert pinned[canonicalize_name(requirement.name)] in requirement.specifier
 
 
 def needed(name: str, found: set[str]) -> set[str]:

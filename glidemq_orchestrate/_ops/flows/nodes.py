@@ -64,7 +64,7 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
 
 
 def leaves(ref: FlowRef) -> Op[list[str]]:
-    """The nodes that no other waits for, dependencies before dependents; reads no job. Raises as ``named``."""
+    """The nodes that no other waits for, dependencies before dependents."""
     rows = yield from read_rows(ref)
     yield from _current(ref, ())
     if not rows:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
+from airflow_provider_glidemq.version_compat import AirflowException, AirflowFailException
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GlideMQError, Superseded
 
 if TYPE_CHECKING:

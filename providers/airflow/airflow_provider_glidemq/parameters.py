@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from airflow_provider_glidemq.ownership import check_lapse
 from airflow_provider_glidemq.templates import is_unknown
+from airflow_provider_glidemq.version_compat import configuration
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 _VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
@@ -17,16 +18,14 @@ _SECONDS: Final = {"defer_after": 0.0, "poll_interval": 0.001, "logging_interval
 
 
 def default_deferrable() -> bool:
-    """``[operators] default_deferrable`` where the environment or ``airflow.cfg`` sets it; else True.
+    """``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` where it is set; else True.
 
-    Airflow's own default, False, does not count: it is for operators that may wait in either place.
+    ``airflow.cfg`` does not count: Airflow itself writes its default there, False, and a task that keeps its
+    slot is what these operators are there to avoid.
     """
-    from airflow.sdk.configuration import conf  # noqa: PLC0415  a test sets it anew
-
-    is_in_file = conf.has_section("operators") and "default_deferrable" in conf.options("operators")
-    if not is_in_file and _VARIABLE not in os.environ:
+    if _VARIABLE not in os.environ:
         return True
-    return bool(conf.getboolean("operators", "default_deferrable"))
+    return bool(configuration().getboolean("operators", "default_deferrable"))
 
 
 def check_parameters(given: dict[str, Any]) -> None:

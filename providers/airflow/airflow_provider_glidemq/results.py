@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
+from airflow_provider_glidemq.version_compat import configuration
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import Flow, FlowSpec
@@ -73,8 +74,7 @@ def has_object_storage() -> bool:
 
     That of ``airflow.providers.common.io`` does so too unless ``xcom_objectstorage_threshold`` is set.
     """
-    from airflow.sdk.configuration import conf  # noqa: PLC0415  read when it is needed
-
+    conf = configuration()
     backend = conf.get("core", "xcom_backend", fallback="").rpartition(".")[2]
     if backend == _OBJECT_STORAGE:
         return bool(conf.getint("common.io", "xcom_objectstorage_threshold", fallback=-1) >= 0)

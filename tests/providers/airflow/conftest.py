@@ -23,9 +23,12 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about what Airflow's own modules import
+    import airflow.models
     import airflow.sdk
-    import airflow.triggers.base  # noqa: F401
+    import airflow.triggers.base
     from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    airflow.models.import_all_models()  # type: ignore[no-untyped-call]  # 3.1 does it for the first connection
 
 from glidemq_orchestrate import (  # noqa: E402
     Context,

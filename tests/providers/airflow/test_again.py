@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
     GlideMQFlowCancelled,
@@ -23,6 +22,7 @@ from airflow_provider_glidemq.exceptions import (
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, flow_id_for
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
+from airflow_provider_glidemq.version_compat import AirflowFailException, TaskDeferred
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, FlowState, Worker
 from glidemq_orchestrate._io.sync import SyncDriver

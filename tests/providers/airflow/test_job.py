@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
     GlideMQFlowCancelled,
@@ -17,6 +16,7 @@ from airflow_provider_glidemq.exceptions import (
 )
 from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, GlideMQOperator, flow_id_for
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
+from airflow_provider_glidemq.version_compat import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from glidemq_orchestrate import FlowState, JobOptions, Ordering, Worker
 from tests.providers.airflow.conftest import DAY, QUEUE, FakeRun, Valkey, run_mapped

@@ -12,12 +12,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    TaskDeferralError,
-    TaskDeferralTimeout,
-    TaskDeferred,
-)
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
     GlideMQFlowCancelled,
@@ -28,6 +22,12 @@ from airflow_provider_glidemq.exceptions import (
 from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, GlideMQFlowOperator, flow_id_for
 from airflow_provider_glidemq.parameters import default_deferrable
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
+from airflow_provider_glidemq.version_compat import (
+    AirflowFailException,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+    TaskDeferred,
+)
 
 from glidemq_orchestrate import Flow, FlowNode, FlowSpec, FlowState, Queue, Worker
 from glidemq_orchestrate.errors import GlideMQError

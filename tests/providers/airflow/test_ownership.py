@@ -178,6 +178,22 @@ class TestTheTrigger:
         await asyncio.to_thread(later, 31, 62)
         assert flows.get(FLOW_ID).wait(timeout=LONG).status.state == "cancelled"
 
+    async def test_one_that_airflow_stops_without_a_word_leaves_the_flow_to_its_lease(
+        self, flows: FlowProducer, valkey: Valkey, context: Contexts, later: Callable[..., None]
+    ) -> None:
+        """It has moved to another triggerer, or Airflow is older than 3.3 and a user has ended the task."""
+        trigger = deferred(operator(load("wait"), lapse=60.0), context())
+        watching = asyncio.create_task(fired(trigger, 20))
+        await until(lambda: trigger._renewed is not None)
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+        await trigger.cleanup()
+        await asyncio.to_thread(later, 31)
+        assert flows.get(FLOW_ID).status().state == "running"
+        await asyncio.to_thread(later, 62)
+        assert "has vanished" in flows.get(FLOW_ID).wait(timeout=LONG).status.reason
+
     async def test_one_of_an_earlier_release_owns_nothing(
         self, flows: FlowProducer, valkey: Valkey, context: Contexts
     ) -> None:

@@ -17,6 +17,12 @@ from airflow_provider_glidemq import __version__
 from airflow_provider_glidemq.get_provider_info import get_provider_info
 
 ROOT = Path(__file__).parents[3]
+FORM = """
+from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
+
+(found,) = (one for one in HookMetaService.hook_meta_data() if one.connection_type == "glidemq")
+print(found.model_dump_json())
+"""
 SCHEMA = Path(airflow.__path__[0]) / "provider_info.schema.json"
 
 
@@ -46,8 +52,41 @@ def test_the_hook_is_the_one_of_the_connection_type() -> None:
     assert (entry["connection-type"], entry["hook-name"]) == (hook.conn_type, hook.hook_name)
 
 
+def test_airflow_offers_the_form_of_a_connection() -> None:
+    """Before 3.2 by methods of the hook, later by the provider info; the user interface gets the same."""
+    found = json.loads(_run(FORM).splitlines()[-1])
+    assert found["hook_name"] == "glide-mq (Valkey)"
+    fields = {
+        name: (field["schema"]["title"], field["schema"]["type"], field["value"], field["description"])
+        for name, field in found["extra_fields"].items()
+    }
+    assert fields == {
+        "prefix": (
+            "Key prefix",
+            ["string", "null"],
+            "glide",
+            "First part of every key; the same as the workers'.",
+        ),
+        "db": ("Database", ["integer", "null"], 0, None),
+        "tls": ("TLS", ["boolean", "null"], False, None),
+        "tls_ca_file": (
+            "CA certificate file",
+            ["string", "null"],
+            None,
+            "Path on workers and triggerers; the system's certificates when empty.",
+        ),
+    }
+    standard = found["standard_fields"]
+    assert standard["url_schema"]["hidden"]
+    assert standard["login"]["title"] == "ACL user"
+    assert (standard["host"]["placeholder"], standard["port"]["placeholder"]) == ("valkey.internal", "6379")
+
+
 def _imported(statement: str) -> set[str]:
-    code = f"import sys; {statement}; print(' '.join(sys.modules))"
+    return set(_run(f"import sys; {statement}; print(' '.join(sys.modules))").split())
+
+
+def _run(code: str) -> str:
     path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'providers/airflow'}"}
     done = subprocess.run(  # noqa: PLW1510  the output shows why
         [sys.executable, "-W", "ignore", "-c", code],
@@ -56,7 +95,7 @@ def _imported(statement: str) -> set[str]:
         env={**os.environ, **path},
     )
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return done.stdout
 
 
 def test_the_provider_info_imports_nothing_heavy() -> None:

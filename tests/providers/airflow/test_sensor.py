@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
 from airflow_provider_glidemq.exceptions import GlideMQException, GlideMQFlowCancelled, GlideMQFlowFailed
 from airflow_provider_glidemq.operators.glidemq import flow_id_for
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
+from airflow_provider_glidemq.version_compat import AirflowSensorTimeout, TaskDeferred
 
 from glidemq_orchestrate import FlowSpec, Worker
 from tests.providers.airflow.conftest import Valkey, chain

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
+from airflow_provider_glidemq.version_compat import AirflowFailException, TaskDeferred
 
 from glidemq_orchestrate import Fallback, FlowNode, FlowSpec, JobOptions, Ordering, Worker
 from glidemq_orchestrate.errors import FlowNotFound

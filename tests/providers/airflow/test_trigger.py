@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import airflow
 import pytest
 import redis
+from airflow.triggers.base import BaseTrigger
 from airflow_provider_glidemq.triggers import events, shared
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.looks import Subscription
@@ -263,6 +265,12 @@ async def test_a_cancelled_trigger_leaves_the_others_alone(
 
 
 # -- on_kill -------------------------------------------------------------------------------------------------
+
+
+def test_airflow_tells_a_trigger_of_a_kill_since_3_3() -> None:
+    """Earlier ones only stop it, as they do when it moves: see the lease in ``test_ownership``."""
+    release = tuple(int(part) for part in airflow.__version__.split(".")[:2])
+    assert hasattr(BaseTrigger, "on_kill") == (release >= (3, 3))
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,36 @@ with DAG("rules"):
 """
 
 
+def store_dags(session: Any) -> None:
+    """Parse the DAG files into the database."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager  # noqa: PLC0415
+
+    try:
+        from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db  # noqa: PLC0415
+    except ImportError:  # Airflow 3.1
+        from airflow.models.dagbag import (  # type: ignore[no-redef]  # noqa: PLC0415
+            BundleDagBag,
+            sync_bag_to_db,
+        )
+
+        has_name = False
+    else:
+        has_name = True
+    manager = DagBundlesManager()  # type: ignore[no-untyped-call]
+    manager.sync_bundles_to_db(session=session)
+    session.commit()
+    for bundle in manager.get_all_dag_bundles():
+        bundle.initialize()
+        named = {"bundle_name": bundle.name} if has_name else {}
+        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, **named)
+        assert not bag.import_errors, bag.import_errors
+        sync_bag_to_db(bag, bundle.name, bundle.version, session=session)
+    session.commit()
+
+
 def decide(folder: Path) -> dict[str, dict[str, str]]:
     """What Airflow decides, by rule and by ends joined with ``-``."""
     from airflow import settings  # noqa: PLC0415  writes its configuration
-    from airflow.dag_processing.bundles.manager import DagBundlesManager  # noqa: PLC0415
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db  # noqa: PLC0415
     from airflow.models.dagrun import get_or_create_dagrun  # noqa: PLC0415
     from airflow.models.serialized_dag import SerializedDagModel  # noqa: PLC0415
     from airflow.sdk import timezone  # noqa: PLC0415
@@ -50,15 +75,7 @@ def decide(folder: Path) -> dict[str, dict[str, str]]:
     (folder / "rules.py").write_text(text, encoding="utf-8")
     initdb()
     session: Any = settings.Session()  # type: ignore[misc]
-    manager = DagBundlesManager()  # type: ignore[no-untyped-call]
-    manager.sync_bundles_to_db(session=session)
-    session.commit()
-    for bundle in manager.get_all_dag_bundles():
-        bundle.initialize()
-        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
-        assert not bag.import_errors, bag.import_errors
-        sync_bag_to_db(bag, bundle.name, bundle.version, session=session)
-    session.commit()
+    store_dags(session)
     dag = SerializedDagModel.get_dag("rules", session=session)
     assert dag is not None
     now = timezone.utcnow()

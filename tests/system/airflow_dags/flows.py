@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, task
+from airflow.triggers.base import BaseTrigger
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
 
@@ -13,6 +14,8 @@ QUEUE = "system"
 # A busy scheduler may take the end of a deferral for that of the resumed task, and fail it
 # unrun ("finished with state success, but the task instance's state attribute is queued"). A retry attaches.
 AGAIN = {"retries": 1, "retry_delay": timedelta(0)}
+# Before 3.3 Airflow does not tell a trigger that a user has ended its task: only the lease ends the flow.
+LAPSE = 86_400.0 if hasattr(BaseTrigger, "on_kill") else 60.0
 
 
 def node(name: str, job: str = "add", after: list[str] | None = None, data: Any = None) -> dict[str, Any]:
@@ -78,6 +81,12 @@ with DAG("hangs", schedule=None, catchup=False):
     GlideMQFlowOperator(
         task_id="flow",
         flow={"name": "hangs", "nodes": [node("slow", job="wait"), node("never", after=["slow"])]},
+        lapse=LAPSE,
+    )
+
+with DAG("keeps", schedule=None, catchup=False):
+    GlideMQFlowOperator(
+        task_id="flow", flow={"name": "keeps", "nodes": [node("slow", job="wait")]}, deferrable=False
     )
 
 with DAG("senses", schedule=None, catchup=False, params={"run_id": ""}, default_args=AGAIN):

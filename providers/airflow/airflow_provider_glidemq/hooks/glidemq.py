@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseHook
-from airflow.sdk.log import amask_secret, mask_secret
 
 import glidemq_orchestrate
 from airflow_provider_glidemq.connection import settings_from
+from airflow_provider_glidemq.connection_form import form_behaviour, form_widgets
+from airflow_provider_glidemq.version_compat import amask_secret, mask_secret
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
 
@@ -99,6 +100,16 @@ class GlideMQHook(BaseHook):
     def get_conn(self) -> FlowProducer:
         """``get_producer`` under the name that Airflow's hooks share."""
         return self.get_producer()
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """For Airflow 3.1; later releases read the provider info."""
+        return form_widgets()
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """For Airflow 3.1; later releases read the provider info."""
+        return form_behaviour()
 
     def test_connection(self) -> tuple[bool, str]:
         """Look whether the server is fit for use, for the Test button. Changes nothing there, loads nothing.

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from airflow_provider_glidemq.description import (
     FLOW_FILES,
     FlowText,
@@ -20,6 +18,7 @@ from airflow_provider_glidemq.description import (
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
 from airflow_provider_glidemq.results import KEEPING, Result, check_result, check_size, collect, leaves_of
 from airflow_provider_glidemq.templates import is_unknown
+from airflow_provider_glidemq.version_compat import AirflowFailException
 from glidemq_orchestrate import FlowSpec
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class GlideMQFlowOperator(FlowTask):
         flow_id: An id of your own (templated), 1 to 256 characters; default: derived as above.
         glidemq_conn_id: The connection (templated).
         deferrable: Wait in the triggerer, without a worker slot; False keeps the slot. The default is
-            ``[operators] default_deferrable`` where that is set, else True.
+            ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` where that is set, else True.
         defer_after: Seconds to wait in the worker before deferring: resuming takes longer than a
             short flow.
         poll_interval: Seconds after which the state is read again even if no event came.

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-
 from airflow_provider_glidemq.description import check_job, job_spec
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
 from airflow_provider_glidemq.results import KEEPING, check_size
+from airflow_provider_glidemq.version_compat import AirflowFailException, AirflowSkipException
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
-
 from airflow_provider_glidemq.attempt import MAX_LABELS, Attempt, Decision, decide
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
@@ -27,6 +25,7 @@ from airflow_provider_glidemq.operators.templated import TemplatedOperator
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
 from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger, reconnect_pauses
+from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferralTimeout
 from glidemq_orchestrate import FlowSpec, FlowState, Owner
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError, WaitTimeout
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
@@ -21,6 +20,7 @@ from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.parameters import default_deferrable
 from airflow_provider_glidemq.results import Result, check_result, check_size, collect
 from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger
+from airflow_provider_glidemq.version_compat import AirflowSensorTimeout
 from glidemq_orchestrate import FlowState
 from glidemq_orchestrate.errors import FlowNotFound, Superseded
 
@@ -51,7 +51,7 @@ class GlideMQFlowSensor(BaseSensorOperator):
             names.
         glidemq_conn_id: The connection (templated).
         deferrable: Wait in the triggerer; otherwise poke as every sensor does. The default is
-            ``[operators] default_deferrable`` where that is set, else True.
+            ``AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE`` where that is set, else True.
 
     Raises:
         GlideMQResultTooLarge: The results are more than 48 KiB of JSON, and XCom is in Airflow's database.

@@ -1,0 +1,61 @@
+"""What earlier releases of Airflow have in another place than 3.3, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from typing import Any
+
+from airflow.sdk.log import mask_secret
+
+try:
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+        TaskDeferred,
+    )
+except ImportError:  # Airflow 3.1
+    from airflow.exceptions import (  # type: ignore[attr-defined, no-redef]
+        AirflowException,
+        AirflowFailException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+        TaskDeferred,
+    )
+
+try:
+    from airflow.sdk.log import amask_secret
+except ImportError:  # Airflow 3.1 and 3.2
+
+    async def amask_secret(secret: Any, name: str | None = None) -> None:  # type: ignore[misc]
+        """Hide a secret in logs, from an event loop."""
+        await asyncio.to_thread(mask_secret, secret, name)
+
+
+def configuration() -> Any:
+    """Airflow's configuration; importing it takes time, and DAG files seldom need it."""
+    try:
+        found = importlib.import_module("airflow.sdk.configuration")
+    except ImportError:  # Airflow 3.1
+        found = importlib.import_module("airflow.configuration")
+    return found.conf
+
+
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowSensorTimeout",
+    "AirflowSkipException",
+    "TaskDeferralError",
+    "TaskDeferralTimeout",
+    "TaskDeferred",
+    "amask_secret",
+    "configuration",
+    "mask_secret",
+]
