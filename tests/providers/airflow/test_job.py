@@ -19,7 +19,7 @@ from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 from airflow_provider_glidemq.version_compat import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from glidemq_orchestrate import FlowState, JobOptions, Ordering, Worker
-from tests.providers.airflow.conftest import DAY, QUEUE, FakeRun, Valkey, run_mapped
+from tests.providers.airflow.conftest import DAY, QUEUE, FakeRun, Valkey
 
 Contexts = Callable[..., Any]
 FLOW_ID = flow_id_for("d", "t", "r1")
@@ -190,14 +190,3 @@ class TestParameters:
                 made.execute(context())
         with valkey.producer() as producer:
             assert producer.list() == []
-
-
-def test_mapped_each_is_a_job_of_its_own(valkey: Valkey, worker: Worker, context: Contexts) -> None:
-    with DAG("d", schedule=None):
-        mapped = GlideMQOperator.partial(
-            task_id="t", queue_name=QUEUE, job="echo", deferrable=False, options={"attempts": 2}
-        ).expand(data=[{"month": "{{ ds }}"}, {"month": 2}])
-    found = [run_mapped(mapped, context(), index) for index in range(2)]
-    assert found == [{"month": "2026-01-01"}, {"month": 2}]
-    with valkey.producer() as producer:
-        assert {status.id for status in producer.list()} == {flow_id_for("d", "t", "r1", n) for n in (0, 1)}

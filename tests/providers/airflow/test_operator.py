@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.configuration import conf
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
     GlideMQFlowCancelled,
     GlideMQFlowFailed,
     GlideMQFlowTimeout,
-    GlideMQResultTooLarge,
 )
 from airflow_provider_glidemq.operators.glidemq import XCOM_FLOW_ID, GlideMQFlowOperator, flow_id_for
-from airflow_provider_glidemq.parameters import default_deferrable
-from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 from airflow_provider_glidemq.version_compat import (
     AirflowFailException,
     TaskDeferralError,
@@ -29,7 +25,7 @@ from airflow_provider_glidemq.version_compat import (
     TaskDeferred,
 )
 
-from glidemq_orchestrate import Flow, FlowNode, FlowSpec, FlowState, Queue, Worker
+from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, Queue, Worker
 from glidemq_orchestrate.errors import GlideMQError
 from tests.providers.airflow.conftest import QUEUE, Valkey, chain
 
@@ -102,7 +98,6 @@ def test_it_defers_after_submitting(valkey: Valkey, worker: Worker, context: Con
         "generation": 0,
         "owner": "Airflow task d.t[3] of run r1",
         "lapse": 86_400.0,
-        "logging_interval": 10.0,
     }
     assert made["ti"].pushed == {XCOM_FLOW_ID: flow_id}
     with valkey.producer() as producer:
@@ -239,25 +234,6 @@ def test_an_unknown_result_mode_is_refused_when_the_dag_is_parsed() -> None:
             operator(result=wrong)
 
 
-@pytest.mark.parametrize(
-    ("setting", "expected"), [(None, True), ("True", True), ("False", False), ("file", False)]
-)
-def test_airflow_s_default_for_deferring_counts_where_it_is_set(
-    monkeypatch: pytest.MonkeyPatch, setting: str | None, *, expected: bool
-) -> None:
-    monkeypatch.delenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", raising=False)
-    if setting == "file":
-        had = conf.has_section("operators")
-        conf.read_dict({"operators": {"default_deferrable": "False"}})
-        assert default_deferrable() is expected
-        conf.remove_option("operators", "default_deferrable")
-        assert had or conf.remove_section("operators")
-        return
-    if setting is not None:
-        monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", setting)
-    assert default_deferrable() is expected
-
-
 # -- the forms of a flow -------------------------------------------------------------------------------------
 
 
@@ -280,135 +256,6 @@ def test_a_flow_may_be_a_dict_a_file_or_an_import_string(
 def test_a_wrong_import_string_is_explained(flow: str, context: Contexts) -> None:
     with pytest.raises(AirflowFailException, match="flow "):
         operator(flow).execute(context())
-
-
-# -- results -------------------------------------------------------------------------------------------------
-
-
-def test_results_of_all_of_leaves_of_none(valkey: Valkey, worker: Worker, context: Contexts) -> None:
-    wanted: dict[Any, Any] = {
-        "none": None,
-        "leaves": {"last": {"rows": 3}},
-        "all": {"first": 1, "middle": 2, "last": {"rows": 3}},
-    }
-    for mode, expected in wanted.items():
-        assert operator(result=mode, deferrable=False).execute(context()) == expected
-
-
-def test_results_of_named_nodes(
-    valkey: Valkey, worker: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = operator(result=["last", "first"], deferrable=False).execute(context())
-    assert found == {"last": {"rows": 3}, "first": 1}
-    assert operator(result=[], deferrable=False).execute(context()) == {}
-    with pytest.raises(AirflowFailException, match="no node absent"):
-        operator(result=["absent"], deferrable=False).execute(context())
-    assert "result names nodes that the flow does not have" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("resumed", [False, True])
-def test_leaves_are_read_by_name(
-    valkey: Valkey,
-    worker: Worker,
-    context: Contexts,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    resumed: bool,
-) -> None:
-    asked: list[Any] = []
-    results = Flow.results
-    monkeypatch.setattr(Flow, "nodes", lambda _: pytest.fail("reads every node"))
-
-    def reading(self: Flow, names: Any = None) -> Any:
-        asked.append(names)
-        return results(self, names)
-
-    monkeypatch.setattr(Flow, "results", reading)
-    made = operator(defer_after=20.0)
-    found = made.execute(context())
-    if resumed:
-        found = operator().execute_complete(context(), event())
-    assert found == {"last": {"rows": 3}}
-    assert asked[-1] == ["last"]
-
-
-def test_leaves_are_those_of_the_flow_with_what_running_nodes_have_added(
-    valkey: Valkey, worker: Worker, context: Contexts
-) -> None:
-    spec = FlowSpec("grows", [FlowNode("grower", queue=QUEUE, job="grow")])
-    found = operator(spec, deferrable=False).execute(context())
-    with valkey.producer() as producer:
-        leaves = producer.get(FLOW_ID).leaves()
-    assert set(found or {}) == set(leaves)
-    assert "more" in leaves
-
-
-BIG = {
-    "name": "big",
-    "nodes": [
-        {"name": "large", "queue": QUEUE, "job": "echo", "data": "x" * MAX_RESULT_BYTES},
-        {"name": "small", "queue": QUEUE, "job": "echo", "data": 1},
-    ],
-}
-
-
-@pytest.mark.parametrize("resumed", [False, True])
-def test_large_results_fail_the_task_with_advice_and_keep_the_flow(
-    valkey: Valkey, worker: Worker, context: Contexts, *, resumed: bool
-) -> None:
-    made = operator(BIG, deferrable=False)
-    with pytest.raises(GlideMQResultTooLarge) as caught:
-        made.execute(context())
-    if resumed:
-        with pytest.raises(GlideMQResultTooLarge) as caught:
-            operator(BIG).execute_complete(context(), event())
-    assert isinstance(caught.value, AirflowFailException)
-    for part in ("Largest: large 49,154, small 1", 'result="none"', "object storage", 'on_existing="attach"'):
-        assert part in str(caught.value)
-    assert len(str(caught.value)) < 1000
-    assert caught.value.sizes == {"large": MAX_RESULT_BYTES + 2, "small": 1}
-    kept = operator(BIG, deferrable=False, on_existing="attach", result=["small"])
-    cleared = context(try_number=2, max_tries=2)
-    assert kept.execute(cleared) == {"small": 1}
-    with valkey.producer() as producer:
-        assert len(producer.get(FLOW_ID).history()) == 1
-
-
-def test_large_results_are_returned_where_nothing_is_pushed(
-    valkey: Valkey, worker: Worker, context: Contexts
-) -> None:
-    assert set(operator(BIG, deferrable=False, do_xcom_push=False).execute(context())) == {"large", "small"}
-
-
-@pytest.mark.parametrize(
-    ("backend", "threshold", "is_elsewhere"),
-    [
-        (None, None, False),
-        ("airflow.sdk.execution_time.xcom.BaseXCom", None, False),
-        ("airflow.providers.common.io.xcom.backend.XComObjectStorageBackend", None, False),
-        ("airflow.providers.common.io.xcom.backend.XComObjectStorageBackend", "1024", True),
-        ("mine.Backend", None, True),
-    ],
-)
-def test_large_results_are_handed_over_where_an_xcom_backend_stores_them_elsewhere(  # noqa: PLR0917
-    valkey: Valkey,
-    worker: Worker,
-    context: Contexts,
-    monkeypatch: pytest.MonkeyPatch,
-    backend: str | None,
-    threshold: str | None,
-    is_elsewhere: bool,  # noqa: FBT001  a case
-) -> None:
-    if backend is not None:
-        monkeypatch.setenv("AIRFLOW__CORE__XCOM_BACKEND", backend)
-    if threshold is not None:
-        monkeypatch.setenv("AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_THRESHOLD", threshold)
-    made = operator(BIG, deferrable=False)
-    if is_elsewhere:
-        assert set(made.execute(context())) == {"large", "small"}
-    else:
-        with pytest.raises(GlideMQResultTooLarge):
-            made.execute(context())
 
 
 # -- resuming ------------------------------------------------------------------------------------------------

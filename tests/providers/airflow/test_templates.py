@@ -13,12 +13,11 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
-from airflow_provider_glidemq.version_compat import AirflowFailException, TaskDeferred
+from airflow_provider_glidemq.version_compat import AirflowFailException
 
 from glidemq_orchestrate import Fallback, FlowNode, FlowSpec, JobOptions, Ordering, Worker
-from glidemq_orchestrate.errors import FlowNotFound
 from glidemq_orchestrate.flows.rules import Dependency
-from tests.providers.airflow.conftest import DAY, QUEUE, Valkey, run_mapped
+from tests.providers.airflow.conftest import DAY, QUEUE, Valkey
 
 Contexts = Callable[..., Any]
 ODD = ["7\n", "007", "[1, 2]", "1e5", "a.json", "/x/b.yaml", "{ ds }", "None", "a\r\n\n"]
@@ -161,15 +160,6 @@ class TestRendering:
         seen = {id(given)} if mapped else None
         found = task.render_template({"x": given}, dict(DAY), None, seen)  # type: ignore[arg-type]
         assert found == {"x": {"text": "{{ ds }}"}}
-
-
-def test_default_args_reach_all_parameters() -> None:
-    with DAG("d", schedule=None, default_args={"poll_interval": 7.0, "deferrable": False, "lapse": 60}):
-        task = GlideMQFlowOperator(task_id="t", flow=one())
-        mapped = GlideMQFlowOperator.partial(task_id="m", lapse=90).expand(flow=[one()])
-    assert (task.poll_interval, task.deferrable, task.lapse) == (7.0, False, 60)
-    unmapped: Any = mapped.unmap({"flow": one()})
-    assert (unmapped.poll_interval, unmapped.deferrable, unmapped.lapse) == (7.0, False, 90)
 
 
 YAML = """\
@@ -362,48 +352,3 @@ class TestRefusedWhenItRuns:
             results(flow, context())
         with valkey.producer() as producer:
             assert producer.list() == []
-
-
-class TestMapped:
-    """Tasks of ``partial().expand()``, unmapped and rendered as a worker does it."""
-
-    def test_each_has_a_flow_of_its_own(
-        self, valkey: Valkey, worker: Worker, context: Contexts, tmp_path: Path
-    ) -> None:
-        (tmp_path / "one.yaml").write_text(YAML)
-        with DAG("d", schedule=None):
-            flows: list[Any] = [
-                one("{{ ds }}"),
-                FlowSpec("s", [FlowNode("only", QUEUE, "echo", "{{ ds }}!")]),
-                str(tmp_path / "one.yaml"),
-            ]
-            mapped = GlideMQFlowOperator.partial(task_id="t", deferrable=False).expand(flow=flows)
-        found = [run_mapped(mapped, context(), index) for index in range(3)]
-        assert [one["only"] for one in found] == [
-            "2026-01-01",
-            "2026-01-01!",
-            {"day": "2026-01-01", "text": "7\n"},
-        ]
-        with valkey.producer() as producer:
-            assert len(producer.list()) == 3
-
-    def test_one_that_cannot_run_is_not_retried(
-        self, valkey: Valkey, worker: Worker, context: Contexts
-    ) -> None:
-        with DAG("d", schedule=None):
-            mapped = GlideMQFlowOperator.partial(task_id="t").expand(
-                flow=[flow_of([("a", ["c"])], as_spec=False)]
-            )
-        with pytest.raises(AirflowFailException, match="a waits for c"):
-            run_mapped(mapped, context(), 0)
-        with valkey.producer() as producer, pytest.raises(FlowNotFound):
-            producer.get("x")
-
-    def test_it_defers(self, valkey: Valkey, worker: Worker, context: Contexts) -> None:
-        with DAG("d", schedule=None):
-            mapped = GlideMQFlowOperator.partial(task_id="t", defer_after=0.0, deferrable=True).expand(
-                flow=[one(job="wait")]
-            )
-        with pytest.raises(TaskDeferred):
-            run_mapped(mapped, context(), 0)
-        valkey.gate.set()

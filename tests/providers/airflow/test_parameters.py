@@ -1,0 +1,34 @@
+"""Defaults of the operators' parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
+from airflow_provider_glidemq.parameters import default_deferrable
+from airflow_provider_glidemq.version_compat import configuration
+
+from tests.providers.airflow.test_templates import one
+
+
+@pytest.mark.parametrize(("setting", "expected"), [(None, True), ("True", True), ("False", False)])
+def test_the_default_for_deferring_is_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, setting: str | None, *, expected: bool
+) -> None:
+    """Airflow writes its own default, False, to ``airflow.cfg``, so that does not count."""
+    assert configuration().getboolean("operators", "default_deferrable") is False
+    monkeypatch.delenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", setting)
+    assert default_deferrable() is expected
+
+
+def test_default_args_reach_all_parameters() -> None:
+    with DAG("d", schedule=None, default_args={"poll_interval": 7.0, "deferrable": False, "lapse": 60}):
+        task = GlideMQFlowOperator(task_id="t", flow=one())
+        mapped = GlideMQFlowOperator.partial(task_id="m", lapse=90).expand(flow=[one()])
+    assert (task.poll_interval, task.deferrable, task.lapse) == (7.0, False, 60)
+    unmapped: Any = mapped.unmap({"flow": one()})
+    assert (unmapped.poll_interval, unmapped.deferrable, unmapped.lapse) == (7.0, False, 90)
