@@ -258,11 +258,18 @@ class FlowConflict(StateError):
     Attributes:
         differences: What differs by the name of the node, of at most 20 nodes: ``("new",)``, ``("gone",)``,
             or some of ``queue``, ``job``, ``after``, ``data``, ``options`` and ``policies``. Empty where the
-            flows were not compared.
+            flows were not compared, or no node differs.
+        fields: In what the flows themselves differ: some of ``name``, ``deadline`` and ``fail_fast``. Other
+            labels or another retention do not make another flow.
     """
 
-    def __init__(self, text: str, differences: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> None:
-        self.differences = dict(differences)
+    def __init__(
+        self,
+        text: str,
+        differences: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        fields: Sequence[str] = (),
+    ) -> None:
+        self.differences, self.fields = dict(differences), tuple(fields)
         super().__init__(text)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from glidemq_orchestrate._ops.flows import claim, generations, growth, staged
-from glidemq_orchestrate._ops.flows.compare import differences
+from glidemq_orchestrate._ops.flows.compare import differences, fields
 from glidemq_orchestrate._ops.flows.generations import Place, find_place, ref_of
 from glidemq_orchestrate._ops.flows.portable import changes, owners, portable, reading
 from glidemq_orchestrate._ops.flows.staged import (
@@ -198,7 +198,7 @@ def conflict(prefix: str, flow_id: str, flow: CheckedFlow) -> Op[FlowConflict]:
         ref = yield from find(prefix, flow_id)
         if (yield from backend_of(ref).status(ref)).state is FlowState.STAGING:
             return claim.conflict(flow_id)
-        return claim.conflict(flow_id, (yield from differences(ref, flow)))
+        return claim.conflict(flow_id, (yield from differences(ref, flow)), (yield from fields(ref, flow)))
     except GlideMQError:  # it was removed meanwhile, for example
         return claim.conflict(flow_id)
 

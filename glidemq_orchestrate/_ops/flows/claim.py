@@ -8,7 +8,7 @@ confirms its claim before it starts its flow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
@@ -106,11 +106,17 @@ def leave(home: QueueKeys) -> Op[None]:
         yield from ask(calls.note_home(home))
 
 
-def conflict(flow_id: str, differences: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> FlowConflict:
+def conflict(
+    flow_id: str,
+    differences: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    fields: Sequence[str] = (),
+) -> FlowConflict:
     """The error for a flow whose id another flow has, and what is known of how they differ."""
     text = f"flow id {flow_id} belongs to another flow"
+    if fields:
+        text += f"; differs in: {', '.join(fields)}"
     if differences:
         named = [f"{name} ({', '.join(what)})" for name, what in islice(differences.items(), MOST_NAMED)]
         more = ["..."] if len(differences) > MOST_NAMED else []
         text += f"; nodes that differ: {', '.join([*named, *more])}"
-    return FlowConflict(text, differences)
+    return FlowConflict(text, differences, fields)

@@ -12,17 +12,19 @@ from typing import Any, Final
 from glidemq_orchestrate._ops.flows.portable.table import policy_text, read_policies, read_rows
 from glidemq_orchestrate._ops.flows.portable.trips import parts
 from glidemq_orchestrate._ops.flows.staged import FlowRef
-from glidemq_orchestrate._protocol.call import Call, Op, ask_all
+from glidemq_orchestrate._protocol.call import Call, Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows.definitions import (
     POLICIES,
     Definition,
     definition,
     settled_options,
 )
+from glidemq_orchestrate._protocol.flows.definitions import record as record_of
 from glidemq_orchestrate._protocol.flows.nodes import Row
 from glidemq_orchestrate._protocol.flows.staging import JobNames, more_fields
 from glidemq_orchestrate.flows.checked import MAX_NODES, CheckedFlow, CheckedNode, canonical
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import exact
 
 MOST: Final = 20
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
@@ -46,6 +48,15 @@ def differences(ref: FlowRef, flow: CheckedFlow) -> Op[Differences]:
     found |= dict.fromkeys(gone, ("gone",))
     found |= yield from changes(ref, flow, rows, most=MOST - len(found))
     return dict(list(found.items())[:MOST])
+
+
+def fields(ref: FlowRef, flow: CheckedFlow) -> Op[tuple[str, ...]]:
+    """The settings of the flow itself that differ from a specification, of those that make it another one."""
+    record = yield from ask(record_of(ref.home, ref.flow_id))
+    deadline = exact(record["deadline"]) if "deadline" in record else None
+    has = {"name": record.get("name", ""), "deadline": deadline, "fail_fast": "fail_fast" in record}
+    wanted = {"name": flow.name, "deadline": flow.deadline_ms, "fail_fast": flow.fail_fast}
+    return tuple(name for name, value in wanted.items() if has[name] != value)
 
 
 def is_of_spec(row: Row) -> bool:

@@ -292,7 +292,7 @@ class TestRestarting:
         changed = replace(spec, deadline=2 * hour)
         with pytest.raises(FlowConflict) as caught:
             flows.submit(changed, flow_id="f")
-        assert caught.value.differences == {}
+        assert (caught.value.differences, caught.value.fields) == ({}, ("deadline",))
 
     @STAGED
     def test_what_was_added_from_outside_stays(self, flows: FlowProducer, work: Work) -> None:
@@ -546,6 +546,33 @@ class TestRefusals:
     def test_another_specification_is_not_attached_to(self, broken: FlowProducer) -> None:
         with pytest.raises(FlowConflict, match=r"nodes that differ: b \(data\)"):
             broken.submit(diamond(b={"data": 1}), flow_id="f")
+
+    @pytest.mark.parametrize(
+        ("changed", "text"),
+        [
+            ({"name": "m"}, "differs in: name"),
+            ({"deadline": timedelta(hours=1)}, "differs in: deadline"),
+            ({"fail_fast": True, "deadline": None}, "differs in: deadline, fail_fast"),
+            (
+                {"name": "m", "nodes": [node("a", data=1)]},
+                r"differs in: name; nodes that differ: a \(data\)",
+            ),
+            ({"labels": {"a": "b"}}, ""),
+            ({"retention": timedelta(hours=1)}, ""),
+        ],
+    )
+    def test_a_conflict_says_which_settings_of_the_flow_differ(
+        self, flows: FlowProducer, changed: dict[str, Any], text: str
+    ) -> None:
+        spec = FlowSpec("n", [node("a")], deadline=timedelta(hours=2))
+        flows.submit(spec, flow_id="f")
+        other = replace(spec, **changed)
+        if not text:  # it is the same flow
+            assert flows.submit(other, flow_id="f").status().labels == {}
+            return
+        with pytest.raises(FlowConflict, match=f"^flow id f belongs to another flow; {text}$") as caught:
+            flows.submit(other, flow_id="f")
+        assert list(caught.value.fields) == text.partition(";")[0].removeprefix("differs in: ").split(", ")
 
     def test_a_request_that_has_begun_another_specification(self, broken: FlowProducer, dump: Dump) -> None:
         broken.submit(diamond(), flow_id="f", on_existing="restart", request="r").wait(timeout=LONG)
