@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from glidemq_orchestrate.cli.flow.cells import named
-from glidemq_orchestrate.cli.flow.options import Error, FlowIdArgument, Nodes, Pattern, State
+from glidemq_orchestrate.cli.flow.options import Error, FlowIdArgument, Generation, Nodes, Pattern, State
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, read_json, reports_errors, say, say_json
 from glidemq_orchestrate.clients.flow import Flow
 from glidemq_orchestrate.clients.producer import FlowProducer
@@ -25,13 +25,16 @@ def cancel_node(
     pattern: Pattern = "",
     state: State = "",
     reason: Reason = "by command line",
+    generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
     """End nodes that have not ended as failed; what follows, their policies and rules decide."""
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
-        changed = flow.cancel_node(nodes=nodes or (), reason=reason, pattern=pattern, state=state)
+        changed = flow.cancel_node(
+            nodes=nodes or (), reason=reason, pattern=pattern, state=state, generation=generation
+        )
         _tell(flow, "Cancelled", changed, as_json=as_json)
 
 
@@ -44,6 +47,7 @@ def complete_node(
     pattern: Pattern = "",
     state: State = "",
     error: Error = "",
+    generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -55,7 +59,12 @@ def complete_node(
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
         changed = flow.complete_node(
-            nodes=nodes or (), result=value, pattern=pattern, state=state, error=error
+            nodes=nodes or (),
+            result=value,
+            pattern=pattern,
+            state=state,
+            error=error,
+            generation=generation,
         )
         _tell(flow, "Completed", changed, as_json=as_json)
 
@@ -69,6 +78,7 @@ def skip_node(
     state: State = "",
     error: Error = "",
     reason: Reason = "by command line",
+    generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -78,12 +88,19 @@ def skip_node(
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
-        changed = flow.skip_node(nodes=nodes or (), reason=reason, pattern=pattern, state=state, error=error)
+        changed = flow.skip_node(
+            nodes=nodes or (),
+            reason=reason,
+            pattern=pattern,
+            state=state,
+            error=error,
+            generation=generation,
+        )
         _tell(flow, "Skipped", changed, as_json=as_json)
 
 
 def _tell(flow: Flow, what: str, changed: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        say_json({"flow": flow.id, "generation": flow.generation, "nodes": list(changed)})
+        say_json({"flow": flow.id, "generation": flow.generation, "changed": list(changed)})
     else:
         say(named(what, changed))

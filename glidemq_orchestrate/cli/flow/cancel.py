@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from glidemq_orchestrate.cli.flow.options import FlowIdArgument
+from glidemq_orchestrate.cli.flow.options import FlowIdArgument, Generation
 from glidemq_orchestrate.cli.flow.show import print_flow
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors
 from glidemq_orchestrate.clients.producer import FlowProducer
@@ -18,9 +18,7 @@ def cancel(
     flow_id: FlowIdArgument,
     url: Url = None,
     reason: Annotated[str, typer.Option(help="Reason, shown with the flow.")] = "by command line",
-    generation: Annotated[
-        int | None, typer.Option(help="Only if this is the current generation of the flow.")
-    ] = None,
+    generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:

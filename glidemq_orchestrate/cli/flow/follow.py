@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Final, NoReturn
@@ -49,14 +49,32 @@ class Outage:
         time.sleep(REFRESH_SECONDS)
 
 
-def show_or_follow(flow: Flow, *, wait: bool, watch: bool, timeout: float | None, as_json: bool) -> None:
+def show_or_follow(
+    flow: Flow,
+    *,
+    wait: bool,
+    watch: bool,
+    timeout: float | None,
+    as_json: bool,
+    changed: Sequence[str] | None = None,
+) -> None:
     if wait:
-        follow(flow, live=watch, as_json=as_json, timeout=timeout)
-    print_flow(flow, as_json=as_json)
+        follow(flow, live=watch, as_json=as_json, timeout=timeout, changed=changed)
+    print_flow(flow, as_json=as_json, changed=changed)
 
 
-def follow(flow: Flow, *, live: bool, as_json: bool, timeout: float | None = None) -> NoReturn:
-    """Wait until a flow has ended, show it, and exit with the code for how it ended."""
+def follow(
+    flow: Flow,
+    *,
+    live: bool,
+    as_json: bool,
+    timeout: float | None = None,
+    changed: Sequence[str] | None = None,
+) -> NoReturn:
+    """Wait until a flow has ended, show it, and exit with the code for how it ended.
+
+    ``changed``: as for ``print_flow``.
+    """
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     try:
         if live and not as_json and console.is_terminal:
@@ -69,7 +87,7 @@ def follow(flow: Flow, *, live: bool, as_json: bool, timeout: float | None = Non
     except KeyboardInterrupt:
         errors.print(f"The flow continues. Watch it again: glidemq flow watch {flow.id}", markup=False)
         raise typer.Exit(INTERRUPTED) from None
-    print_flow(flow, as_json=as_json)
+    print_flow(flow, as_json=as_json, changed=changed)
     end_with(flow)
 
 

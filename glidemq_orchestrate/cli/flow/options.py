@@ -29,13 +29,14 @@ Request = Annotated[
     str,
     typer.Option(metavar="TEXT", help="Who asks: restarts with the same text begin one generation only."),
 ]
+Generation = Annotated[int | None, typer.Option(help="Only if this is the current generation of the flow.")]
 Nodes = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NODE]...", help="The nodes; or choose them by options."),
 ]
 Pattern = Annotated[
     str,
-    typer.Option(metavar="TEXT", help="Every node whose name matches this pattern: 'clean-*'."),
+    typer.Option(metavar="TEXT", help="Every node whose name matches this pattern: 'clean-*', 'clean[*]'."),
 ]
 State = Annotated[str, typer.Option(help="Every node in this state, such as failed.")]
 Error = Annotated[
@@ -45,17 +46,17 @@ Error = Annotated[
 Wait = Annotated[bool, typer.Option(help="Wait until the flow has ended; the exit code says how it ended.")]
 Watch = Annotated[bool, typer.Option(help="In a terminal, show the flow live while waiting.")]
 Owned = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--owner", metavar="NAME", help="For whom: cancelled when this command and all other owners vanish."
     ),
 ]
 Lapse = Annotated[
-    float,
+    float | None,
     typer.Option(
         parser=seconds(),
         metavar="SECONDS",
-        help="With --owner: how long after it was last heard of an owner is taken for gone.",
+        help="With --owner: how long after it was last heard of an owner is taken for gone; else 300.",
     ),
 ]
 Keep = Annotated[bool, typer.Option("--keep", help="With --owner: let the flow run on then.")]

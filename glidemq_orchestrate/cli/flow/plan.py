@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from glidemq_orchestrate.cli.shell import AsJson, Prefix, Url, reports_errors, say, say_json
+from glidemq_orchestrate.cli.source import FLOW_HELP, Arguments, flow_of
 from glidemq_orchestrate.clients.producer import FlowProducer
 from glidemq_orchestrate.flows.plan import FlowPlan
-from glidemq_orchestrate.flows.spec import FlowSpec
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 
 @reports_errors
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Flow file, YAML or JSON.")],
+    file: Annotated[str, typer.Argument(metavar="FLOW", help=FLOW_HELP)],
     flow_id: Annotated[str, typer.Option("--id", help="The id of the flow that is there.")],
+    arguments: Arguments = None,
     url: Url = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what `flow submit FILE --id ID --retry-failed` would run and keep, and why. Changes nothing."""
+    """Tell what `flow submit FLOW --id ID --retry-failed` would run and keep, and why. Changes nothing."""
+    spec = flow_of(file, arguments)
     with FlowProducer(url, prefix=prefix) as flows:
-        print_plan(flows.plan(FlowSpec.from_file(file), flow_id=flow_id), as_json=as_json)
+        print_plan(flows.plan(spec, flow_id=flow_id), as_json=as_json)
 
 
 def print_plan(found: FlowPlan, *, as_json: bool) -> None:

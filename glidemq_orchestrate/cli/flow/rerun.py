@@ -11,6 +11,7 @@ from glidemq_orchestrate.cli.flow.follow import show_or_follow
 from glidemq_orchestrate.cli.flow.options import (
     Error,
     FlowIdArgument,
+    Generation,
     Nodes,
     Pattern,
     Request,
@@ -31,6 +32,7 @@ def retry(
     wait: Wait = True,
     watch: Watch = True,
     timeout: Timeout = None,
+    generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -40,7 +42,7 @@ def retry(
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
-        flow.retry_failed()
+        flow.retry_failed(generation=generation)
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
 
 
@@ -56,6 +58,7 @@ def restart(
     watch: Watch = True,
     timeout: Timeout = None,
     request: Request = "",
+    generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -65,7 +68,7 @@ def restart(
     """
     with FlowProducer(url, prefix=prefix) as flows:
         flow = flows.get(flow_id)
-        flow.restart(nodes=nodes or None, request=request)
+        flow.restart(nodes=nodes or None, request=request, generation=generation)
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
 
 
@@ -86,6 +89,7 @@ def rerun(
     request: Annotated[
         str, typer.Option(metavar="TEXT", help="Who asks: with the same text a repeat changes nothing.")
     ] = "",
+    generation: Generation = None,
     prefix: Prefix = DEFAULT_PREFIX,
     as_json: AsJson = False,
 ) -> None:
@@ -102,7 +106,8 @@ def rerun(
             error=error,
             dependents=not only,
             request=request,
+            generation=generation,
         )
         if not as_json:
             say(named("Run again", changed))
-        show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
+        show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json, changed=changed)

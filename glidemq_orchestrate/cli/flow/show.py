@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -28,11 +29,12 @@ def show(
         print_flow(flows.get(flow_id), as_json=as_json)
 
 
-def print_flow(flow: Flow, *, as_json: bool) -> None:
-    """Print a flow as it is now."""
+def print_flow(flow: Flow, *, as_json: bool, changed: Sequence[str] | None = None) -> None:
+    """Print a flow as it is now; as JSON, with the names of the nodes that the command has changed."""
     status, nodes = flow.status(), flow.nodes()
     if not as_json:
         console.print(flow_view(status, nodes, now=datetime.now(UTC)))
         return
     shown = [{**asdict(node), "seconds": node.seconds} for node in nodes]
-    say_json({"flow": status_json(status), "nodes": shown, "results": dict(flow.results())})
+    more = {} if changed is None else {"changed": list(changed)}
+    say_json({"flow": status_json(status), "nodes": shown, "results": dict(flow.results())} | more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated
 
@@ -39,8 +40,8 @@ def submit(
         bool, typer.Option(help="If there is a flow of this id, cancel it and run all of the file anew.")
     ] = False,
     request: Request = "",
-    owner: Owned = "",
-    lapse: Lapse = 300.0,
+    owner: Owned = None,
+    lapse: Lapse = None,
     keep: Keep = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what --retry-failed would run and keep, and why.")
@@ -55,6 +56,11 @@ def submit(
     a file: glidemq flow submit mypackage.flows:build --arg day=2026-01-01. With --no-wait the command returns
     as soon as the flow is submitted.
     """
+    if restart and retry_failed:
+        raise typer.BadParameter("is another choice than --retry-failed: give one", param_hint="--restart")
+    if request and flow_id is None:
+        raise typer.BadParameter("needs --id: a repeat would submit another flow", param_hint="--request")
+    owned = _owner(owner, lapse, keep=keep)
     spec = flow_of(file, arguments)
     with FlowProducer(url, prefix=prefix) as flows:
         if dry_run:
@@ -67,7 +73,18 @@ def submit(
             flow_id=flow_id,
             on_existing="restart" if restart else "retry_failed" if retry_failed else "attach",
             request=request,
-            owner=Owner(owner, timedelta(seconds=lapse), "keep" if keep else "cancel") if owner else None,
+            owner=owned,
             require_workers=require_workers,
         )
         show_or_follow(flow, wait=wait, watch=watch, timeout=timeout, as_json=as_json)
+
+
+def _owner(name: str | None, lapse: float | None, *, keep: bool) -> Owner | None:
+    """The owner that the options name, if they do."""
+    if name is None:
+        for option, is_given in (("--lapse", lapse is not None), ("--keep", keep)):
+            if is_given:
+                raise typer.BadParameter("needs --owner", param_hint=option)
+        return None
+    owner = Owner(name, on_lapse="keep" if keep else "cancel")
+    return owner if lapse is None else replace(owner, lapse=timedelta(seconds=lapse))

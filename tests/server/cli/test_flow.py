@@ -24,6 +24,7 @@ from tests.processes import end, spawn
 
 if TYPE_CHECKING:
     from tests.conftest import RunWorker
+    from tests.server.conftest import Dump
 
 Glidemq = Callable[..., Any]
 
@@ -103,6 +104,12 @@ class TestEnded:
 
     def test_single_nodes_run_again_and_end_by_hand(self, glidemq: Glidemq, file: str) -> None:
         glidemq("flow", "submit", file, "--id", "bad-1", "--no-watch")
+        asked = ("flow", "rerun", "bad-1", "--error", "*", "--pattern", "clean[*]")
+        again = json.loads(glidemq(*asked, "--json").stdout)
+        assert (again["changed"], again["flow"]["failed"], len(again["nodes"])) == (["clean[3]"], 2, 14)
+        again = glidemq("flow", "rerun", "bad-1", "clean[3]", "--json", "--no-wait")
+        assert json.loads(again.stdout)["changed"] == ["clean[3]"]
+        assert glidemq("flow", "watch", "bad-1").exit_code == 1
         again = glidemq("flow", "rerun", "bad-1", "--error", "*", "--pattern", "clean*", "--no-watch")
         assert (again.exit_code, again.stdout.splitlines()[0]) == (1, "Run again: clean[3]")
         mended = glidemq("flow", "complete-node", "bad-1", "clean[3]", "--result", '{"rows": 3}')
@@ -116,12 +123,34 @@ class TestEnded:
         unknown = glidemq("flow", "restart", "bad-1", "nope")
         assert (unknown.exit_code, "without a node nope" in unknown.stderr) == (1, True)
         skipped = glidemq("flow", "skip-node", "bad-1", "--pattern", "clean*", "--json")
-        assert json.loads(skipped.stdout)["nodes"] == [f"clean[{i}]" for i in range(12)]
+        assert json.loads(skipped.stdout)["changed"] == [f"clean[{i}]" for i in range(12)]
         assert glidemq("flow", "cancel-node", "bad-1", "extract").stdout == "Nothing was changed.\n"
         bad = glidemq("flow", "complete-node", "bad-1", "extract", "--result", "{")
         assert (bad.exit_code, "--result is not valid JSON" in bad.stderr) == (2, True)
         unknown = glidemq("flow", "rerun", "bad-1", "nope")
         assert (unknown.exit_code, "the flow has no node nope" in unknown.stderr) == (1, True)
+
+    def test_every_change_may_be_fenced(self, glidemq: Glidemq, file: str) -> None:
+        glidemq("flow", "submit", file, "--id", "bad-1")
+        assert glidemq("flow", "restart", "bad-1", "--generation", "0", "--request", "r").exit_code == 1
+        assert "generation 1" in glidemq("flow", "show", "bad-1").stdout
+        shown = glidemq("flow", "show", "bad-1", "--json").stdout
+        for command in (
+            ("retry",),
+            ("restart",),
+            ("restart", "extract"),
+            ("rerun", "extract"),
+            ("cancel-node", "extract"),
+            ("complete-node", "clean[3]"),
+            ("skip-node", "clean[3]"),
+        ):
+            done = glidemq("flow", command[0], "bad-1", *command[1:], "--generation", "0")
+            assert (done.exit_code, "generation 0 of flow bad-1 was superseded" in done.stderr) == (1, True)
+        assert glidemq("flow", "show", "bad-1", "--json").stdout == shown
+        repeat = glidemq("flow", "restart", "bad-1", "--generation", "0", "--request", "r")
+        assert (repeat.exit_code, "generation 1" in repeat.stdout) == (1, True)
+        done = glidemq("flow", "skip-node", "bad-1", "clean[3]", "--generation", "1")
+        assert (done.exit_code, done.stdout) == (0, "Skipped: clean[3]\n")
 
     def test_a_submitted_flow_is_shown_as_a_tree(self, glidemq: Glidemq, file: str) -> None:
         done = glidemq("flow", "submit", file, "--id", "n1")
@@ -218,6 +247,10 @@ class TestEnded:
         assert glidemq(*words, "--id", "made", "--json").exit_code == 0
         shown = json.loads(glidemq("flow", "show", "made", "--json").stdout)["flow"]
         assert shown["labels"] == {"day": "2026-01-01", "team": "etl"}
+        again = ("cli_flows:build", "--arg", "day=2026-01-01", "--arg", "team=etl", "--id", "made")
+        assert glidemq("flow", "plan", *again).stdout == "0 to run in generation 0, 14 kept\n"
+        unread = glidemq("flow", "plan", "missing.yaml", "--id", "made")
+        assert (unread.exit_code, "cannot read flow file missing.yaml" in unread.stderr) == (2, True)
         for source, given, message in (
             ("cli_flows:busy", (), "InvalidFlow: flow cli_flows:busy raised OSError: no table of months"),
             ("cli_flows:build", ("--arg", "day"), "ConfigurationError: --arg 'day' is not NAME=VALUE"),
@@ -356,6 +389,30 @@ def test_a_wrong_request_gets_one_clear_sentence(
 ) -> None:
     done = glidemq("flow", *words)
     assert (done.exit_code, expected in done.stderr) == (code, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--owner", ""], "owner '' is not valid"),
+        (["--lapse", "60"], "--lapse: needs --owner"),
+        (["--keep"], "--keep: needs --owner"),
+        (["--owner", "me", "--lapse", "1"], "lapse must"),
+        (["--restart", "--retry-failed", "--id", "n1"], "--restart: is another choice than --retry-failed"),
+        (["--request", "r"], "--request: needs --id"),
+        (["--id", ""], "flow id '' is not valid"),
+        (["--id", "", "--dry-run"], "flow id '' is not valid"),
+    ],
+)
+def test_options_of_submit_that_mean_nothing_are_refused(  # noqa: PLR0917
+    glidemq: Glidemq, file: str, flows: FlowProducer, dump: Dump, words: list[str], expected: str
+) -> None:
+    flows.list()  # the libraries are loaded
+    before = dump()
+    done = glidemq("flow", "submit", file, *words, "--no-require-workers", "--no-wait")
+    told = " ".join(done.stderr.replace("│", " ").split())
+    assert (done.exit_code, expected in told) == (2, True), done.output
+    assert dump() == before
 
 
 def test_a_node_that_is_not_there_and_a_foreign_position_are_reported(
