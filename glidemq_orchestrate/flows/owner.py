@@ -21,7 +21,9 @@ class Owner:
 
     A flow is wanted while one of its owners lives. An owner lives while it renews its lease: ``wait``,
     ``watch`` and ``result`` do so for the owner with which the flow was submitted or found, ``Flow.renew``
-    does it explicitly. The lease is one for all flows of an owner with the same home queue.
+    does it explicitly. The lease is one for all flows of an owner with the same home queue. Whoever begins a
+    generation without an owner leaves it without one: the owners of the one before own it only when they
+    ask for it again.
 
     Attributes:
         name: Who, 1 to 256 characters: different for each that may vanish by itself.

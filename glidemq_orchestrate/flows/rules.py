@@ -16,7 +16,8 @@ from glidemq_orchestrate.names import described
 class OnFailure(StrEnum):
     """What the failure of a node means to a node that waits for it.
 
-    The dependent's rule then applies to what the failure counts as.
+    The dependent's rule then applies to what the failure counts as. The failure itself still fails the flow,
+    with all but ``IGNORE`` on the node itself.
     """
 
     FAIL = "fail"
@@ -24,9 +25,9 @@ class OnFailure(StrEnum):
     IGNORE = "ignore"
     """It counts as completed. Set on the node itself, its failure does not fail the flow either."""
     SKIP = "skip"
-    """It counts as skipped."""
+    """It counts as skipped; the flow fails."""
     ALL_DONE = "all_done"
-    """It counts as completed, and so does being skipped: the dependent runs whatever happens."""
+    """It counts as completed, and so does being skipped: the dependent runs in any case; the flow fails."""
 
 
 class Rule(StrEnum):

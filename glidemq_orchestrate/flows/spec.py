@@ -42,7 +42,7 @@ class FlowNode:
             keeps its nodes.
         rule: When this node runs, by how its dependencies end; see ``Rule``.
         on_failure: What the failure of this node means to dependents that do not set it themselves; see
-            ``OnFailure``.
+            ``OnFailure``. Only with ``ignore`` it does not fail the flow.
         queue_timeout: The node fails when no worker has started it within this time after it could run. None:
             that of the flow.
     """
@@ -69,8 +69,8 @@ class FlowSpec(FlowForms):
             values of 1 to 256 characters.
         retention: How long after its end the jobs and results of the flow are kept; None: for ever. Its
             outcome can be read longer, by its id.
-        deadline: The flow fails when it has not ended within this time after its start; a retry starts the
-            time again.
+        deadline: The flow fails when it has not ended within this time after its start. The time starts anew
+            when a flow that has ended runs again, and with each generation.
         fail_fast: The first failure that is not ignored ends all other nodes; otherwise nodes that do not
             depend on it still run.
         priority: For the nodes that have none of their own; 0 to 2048.

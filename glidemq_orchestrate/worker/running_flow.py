@@ -18,7 +18,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 class RunningFlow:
     """Adds nodes to the flow of a running node; they join it when the handler has returned.
 
-    Nodes added by a failed, lost or cancelled attempt are dropped with it.
+    Nodes added by a failed, lost or cancelled attempt never run, and are removed within a quarter of an hour.
 
     Args:
         run: Drives operations on the worker's loop.
