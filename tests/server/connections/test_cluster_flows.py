@@ -219,6 +219,8 @@ def test_a_flow_across_slots_has_generations(
         staged.wait(timeout=LONG)
         with pytest.raises(FlowConflict):
             flows.submit(FlowSpec("n", across), flow_id="g", on_existing="restart")
+        with pytest.raises(FlowConflict):
+            flows.plan(FlowSpec("n", across), flow_id="g")
         assert staged.status().state is FlowState.COMPLETED
 
 
