@@ -98,6 +98,7 @@ def test_it_defers_after_submitting(valkey: Valkey, worker: Worker, context: Con
         "generation": 0,
         "owner": "Airflow task d.t[3] of run r1",
         "lapse": 86_400.0,
+        "logging_interval": 10.0,
     }
     assert made["ti"].pushed == {XCOM_FLOW_ID: flow_id}
     with valkey.producer() as producer:

@@ -95,9 +95,11 @@ def test_the_nodes_that_differ_are_named(
 
 def test_what_shapes_no_node_is_not_put_on_one(submit: Callable[..., None]) -> None:
     submit(nodes())
-    with pytest.raises(FlowConflict, match=r"^flow id f belongs to another flow$") as caught:
+    with pytest.raises(
+        FlowConflict, match=r"^flow id f belongs to another flow; differs in: name$"
+    ) as caught:
         submit(nodes(), name="other")
-    assert caught.value.differences == {}
+    assert (caught.value.differences, caught.value.fields) == ({}, ("name",))
 
 
 def test_another_home_queue_is_found(submit: Callable[..., None]) -> None:
@@ -160,5 +162,5 @@ def test_a_job_that_cannot_be_read_is_a_conflict_too(
 
 
 def test_the_error_crosses_processes_whole() -> None:
-    error = pickle.loads(pickle.dumps(FlowConflict("text", {"a": ("new",)})))
-    assert (str(error), error.differences) == ("text", {"a": ("new",)})
+    error = pickle.loads(pickle.dumps(FlowConflict("text", {"a": ("new",)}, ["name"])))
+    assert (str(error), error.differences, error.fields) == ("text", {"a": ("new",)}, ("name",))

@@ -59,7 +59,7 @@ class GlideMQFlowOperator(FlowTask):
         defer_after: Seconds to wait in the worker before deferring: resuming takes longer than a
             short flow.
         poll_interval: Seconds after which the state is read again even if no event came.
-        logging_interval: Seconds between log lines about progress while the worker waits.
+        logging_interval: Seconds between log lines about progress.
         require_workers: Fail immediately unless live workers serve every queue and have every handler.
         result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all``, a
             list of names, or ``none``. Nodes that were skipped or whose failure is ignored have no result.

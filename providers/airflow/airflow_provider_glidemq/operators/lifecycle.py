@@ -288,6 +288,7 @@ class FlowTask(TemplatedOperator):
                 lapse=self.lapse,
                 glidemq_conn_id=self.glidemq_conn_id,
                 poll_interval=self.poll_interval,
+                logging_interval=self.logging_interval,
                 deadline=deadline,
                 cancel_on_kill=self.cancel_on_kill,
                 not_before=time.time() + SECONDS_DEFERRED,
