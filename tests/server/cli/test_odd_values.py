@@ -131,7 +131,7 @@ def world(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("glidemq_orchestrate.cli.process.EmbeddedServer", Directory)
     monkeypatch.setattr("glidemq_orchestrate.testing.chaos.campaign.Stage", no_stage)
     monkeypatch.setattr("glidemq_orchestrate.cli.process.signal.signal", lambda *_: None)
-    ended = SimpleNamespace(wait=lambda: None, set=lambda: None)
+    ended = SimpleNamespace(wait=lambda _: True, set=lambda: None)
     monkeypatch.setattr("glidemq_orchestrate.cli.process.threading", SimpleNamespace(Event=lambda: ended))
     with Queue("etl", url) as queue, FlowProducer(url) as flows:
         queue.add("j")
