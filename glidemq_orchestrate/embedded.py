@@ -102,10 +102,17 @@ class EmbeddedServer:
     def exit_code(self) -> int | None:
         """How the server process has ended by itself: its exit code, or minus the number of a signal.
 
-        None while it runs, and when it was stopped.
+        None while it runs, when it was stopped, and where the system cannot tell (macOS before Python 3.13).
         """
-        process = None if self._server is None else self._server._process  # noqa: SLF001  it has no other name
-        return None if process is None or self._owner != os.getpid() else process.poll()
+        if self._pid is None or self._owner != os.getpid() or not hasattr(os, "waitid"):
+            return None
+        try:
+            ended = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # somebody else has seen it end
+            return None
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def start(self) -> Self:
         """Start the server and wait until it replies. A repeat does nothing."""

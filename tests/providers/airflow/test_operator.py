@@ -113,7 +113,7 @@ def test_it_defers_after_submitting(valkey: Valkey, worker: Worker, context: Con
         "map_index": "3",
         "try": "1",
         "airflow_attempt": '{"clears":0,"max_tries":1,"retries":0,'
-        '"run_after":"2026-01-01T00:00:00.000000+00:00","start":"2026-01-01T12:00:00.000000+00:00"}',
+        '"run_after":"2026-01-01T00:00:00.000000+00:00","start":"2026-01-01T12:00:00.000000+00:00","owned":1}',
     }
     valkey.gate.set()
 

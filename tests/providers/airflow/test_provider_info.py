@@ -68,7 +68,8 @@ def test_airflow_offers_the_form_of_a_connection() -> None:
     standard = found["standard_fields"]
     assert standard["url_schema"]["hidden"]
     assert standard["login"]["title"] == "ACL user"
-    assert (standard["host"]["placeholder"], standard["port"]["placeholder"]) == ("valkey.internal", "6379")
+    assert standard["host"]["placeholder"].startswith("valkey.internal or ")
+    assert standard["port"]["placeholder"] == "6379"
 
 
 def _imported(statement: str) -> set[str]:
