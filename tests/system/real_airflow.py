@@ -1,0 +1,95 @@
+"""What a user does to a real Airflow, and what happens to it, beyond what the demo needs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from glidemq_orchestrate.demo.airflow_stack import AirflowStack
+from tests.processes import lasting
+
+DAY = "2026-01-01T00:00:00Z"
+
+
+class Airflow(AirflowStack):
+    """An Airflow whose parts can die, with the verbs of its UI."""
+
+    def kill(self, component: str) -> None:
+        """SIGKILL a component and all that it has started."""
+        os.killpg(self.pids[component], signal.SIGKILL)
+        self._processes[component].wait()
+
+    def start_again(self, component: str) -> None:
+        """Start a component that was killed."""
+        quiet = ["--skip-serve-logs"] if component in ("scheduler", "triggerer") else []
+        self._start(component, component, *quiet)
+        lasting.add(self.pids[component])  # the fixture ends it, as it would have ended the first one
+
+    def begin(self, dag_id: str, run_id: str) -> str:
+        """Start a DAG run with an id of its own."""
+        body = {"logical_date": None, "dag_run_id": run_id}
+        self._ask("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", body)
+        return run_id
+
+    def clear(
+        self, dag_id: str, run_id: str, task_ids: Sequence[str] = (), *, downstream: bool = False
+    ) -> None:
+        """Clear tasks of a run, all by default; ``downstream``: with what follows them."""
+        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "only_failed": False}
+        body |= {"task_ids": list(task_ids), "include_downstream": downstream} if task_ids else {}
+        if not task_ids:
+            path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}/clear"
+            self._ask("POST", path, {"dry_run": False, "only_failed": False})
+            return
+        self._ask("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", body)
+
+    def delete_run(self, dag_id: str, run_id: str) -> None:
+        """Delete a DAG run."""
+        path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+        status, reply = self._request("DELETE", path)
+        assert status in (200, 204), reply
+
+    def backfill(self, dag_id: str, reprocess: str) -> None:
+        """Backfill one day. Airflow ends a backfill a minute after its runs; this does not wait for that."""
+        body = {"dag_id": dag_id, "from_date": DAY, "to_date": DAY, "reprocess_behavior": reprocess}
+        made = self._ask("POST", "/api/v2/backfills", body)["id"]
+        runs = self.backfilled(dag_id)
+        for _ in self._polls(60):
+            if self.backfilled(dag_id) and all(state in ("success", "failed") for state in runs.values()):
+                break
+            runs = self.backfilled(dag_id)
+        self._ask("PUT", f"/api/v2/backfills/{made}/cancel")  # else the next one is refused
+
+    def backfilled(self, dag_id: str) -> dict[str, str]:
+        """The state of each run that a backfill has made."""
+        return {run: state for run, state in self.runs(dag_id).items() if run.startswith("backfill__")}
+
+    def runs(self, dag_id: str) -> dict[str, str]:
+        """The state of each run of a DAG."""
+        found = self._get(f"/api/v2/dags/{quote(dag_id)}/dagRuns")["dag_runs"]
+        return {run["dag_run_id"]: run["state"] for run in found}
+
+    def wait_for_change(self, dag_id: str, file: Path, text: str) -> None:
+        """Write a DAG file, and wait until Airflow runs the new version of its DAG."""
+        before = self._latest(dag_id)
+        file.write_text(text)
+        for _ in self._polls(60):
+            if self._latest(dag_id) != before:
+                return
+        raise AssertionError(f"DAG {dag_id} was not parsed again: {self.import_errors()}")
+
+    def _latest(self, dag_id: str) -> Any:
+        found = self._get(f"/api/v2/dags/{quote(dag_id)}/dagVersions")["dag_versions"]
+        return max(version["version_number"] for version in found)
+
+    def wait_until_it_runs(self, dag_id: str, run_id: str, task_id: str, timeout: float = 60) -> None:
+        """Wait until the clear of an ended task has taken effect."""
+        until = time.monotonic() + timeout
+        while self.task_states(dag_id, run_id)[task_id] in ("success", "failed", "skipped"):
+            assert time.monotonic() < until
+            time.sleep(0.1)
