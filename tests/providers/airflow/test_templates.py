@@ -312,7 +312,10 @@ class TestRefusedWhenTheDagIsParsed:
     def test_is_an_import_error_of_the_dag(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, why: str
     ) -> None:
-        from airflow.dag_processing.dagbag import DagBag  # noqa: PLC0415  slow to import
+        try:  # slow to import
+            from airflow.dag_processing.dagbag import DagBag  # noqa: PLC0415
+        except ImportError:  # Airflow 3.1
+            from airflow.models.dagbag import DagBag  # type: ignore[no-redef]  # noqa: PLC0415
 
         folder = tmp_path / "dags"
         folder.mkdir()
