@@ -114,7 +114,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Cancel the flow if the user ended the task.
+        """Cancel the flow if the user ended the task. Airflow 3.1 and 3.2 do not call it: the lease lapses.
 
         Airflow also calls this, wrongly, when a triggerer that was silent for a while finds that its triggers
         have moved to another one. So it checks the task first: one that is deferred is watched by the other
