@@ -1,5 +1,6 @@
 """Run again: retries and re-executions from failure repair, those of everything begin a new generation."""
 
+import logging.config
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -98,6 +99,9 @@ def work(url: str, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch) -> It
     global WORK  # noqa: PLW0603  the job is found by the name of its module
     WORK = made = Work(url, run_worker)
     monkeypatch.setenv("DAGSTER_DISABLE_TELEMETRY", "1")
+    # Dagster configures logging at the start of a run, here with nothing; while another run logs in the same
+    # process, as in these tests only, both may wait for each other's lock for ever.
+    monkeypatch.setattr(logging.config, "dictConfig", lambda _: None)
     run_worker(["etl"], {"step": made}, lock_duration=timedelta(seconds=1))
     yield made
     made.open.set()
