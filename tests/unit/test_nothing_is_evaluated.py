@@ -73,6 +73,10 @@ REVIEWED: Final = {
     f"{CORE}/worker/child.py: def __reduce__": "packs an exception without its constructor",
     f"{CORE}/errors.py: def __reduce__": "keeps an error in copies that a user makes",
     f"{CORE}/worker/signals.py: def __reduce__": "keeps a signal whole in copies",
+    f"{AIRFLOW}/connection_form.py: import importlib": "imports wtforms, which Airflow 3.1 has",
+    f"{AIRFLOW}/connection_form.py: .import_module": "the same",
+    f"{AIRFLOW}/version_compat.py: import importlib": "imports Airflow's configuration",
+    f"{AIRFLOW}/version_compat.py: .import_module": "the same",
     f"{AIRFLOW}/triggers/glidemq.py: import importlib": "imports a module of its own, by a fixed name",
     f"{AIRFLOW}/triggers/glidemq.py: .import_module": "the same",
 }
