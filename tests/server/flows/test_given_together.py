@@ -10,12 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glidemq_orchestrate import FlowProducer, FlowSpec, Rule
+from glidemq_orchestrate._ops.flows.node_changes import Chosen, change
+from glidemq_orchestrate._protocol.flows.node_changes import Change
 from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.clock import SystemClock
 from tests.server.conftest import REACHES
 from tests.server.policy_work import LONG, Work, node, states
 
 if TYPE_CHECKING:
     from glidemq_orchestrate import Flow
+    from tests.server.conftest import Hand
 
 NAMES = "abcdef"
 
@@ -80,6 +84,20 @@ def test_what_stays_and_follows_nothing_runs_again_later_like_any_other(done: Fl
     assert states(done)["d"] == "completed"
     assert done.rerun("b") == ["b"]
     assert ran(done, work) == ["b", "c"]
+
+
+@pytest.mark.parametrize("calls", range(1, 13))
+def test_whoever_dies_after_any_call_a_repeat_ends_them_and_runs_none(
+    done: Flow, work: Work, hand: Hand, calls: int
+) -> None:
+    done.skip_node("b")
+    ran(done, work)
+    picked, wanted = Chosen(("a", "b", "d")), Change("skipped", "r1", "no data")
+    hand.run_until(change(done._ref, picked, wanted, SystemClock()), calls)
+    assert hand.run(change(done._ref, picked, wanted, SystemClock())) == ["a", "d"]
+    assert ran(done, work) == ["c"]
+    assert states(done) == {"a": "skipped", "b": "skipped", "c": "completed", "d": "skipped"}
+    assert (done.status().completed, done.status().skipped) == (1, 3)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
