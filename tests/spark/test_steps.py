@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.spark import handlers
-from glidemq_orchestrate.spark.steps import InvalidStep, StepCancelled, run_python_step
+from glidemq_orchestrate.spark.steps import StepCancelled, run_python_step
 from glidemq_orchestrate.spark.watch import PoolNames
+from glidemq_orchestrate.worker.imported import InvalidCall
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ],
 )
 def test_a_payload_that_names_no_step_fails_for_good(data: Any, expected: str, make_run: MakeRun) -> None:
-    with pytest.raises(InvalidStep, match=expected) as caught:
+    with pytest.raises(InvalidCall, match=expected) as caught:
         run_python_step(make_run(data).ctx)
     assert isinstance(caught.value, Unrecoverable)
 
@@ -107,7 +108,7 @@ def test_wrong_names_in_a_users_module_fail_for_good(module: str, make_run: Make
         (f"{module}_broken:f", "ZeroDivisionError"),
         (f"{module}:count", "missing a required argument: 'rows'"),
     ]:
-        with pytest.raises(InvalidStep, match=expected):
+        with pytest.raises(InvalidCall, match=expected):
             run_python_step(make_run({"callable": text}).ctx)
 
 
@@ -129,14 +130,14 @@ def test_a_module_that_is_not_allowed_is_refused_before_it_is_imported(
         "os:system": [],
     }
     for named, allowed in refused.items():
-        with pytest.raises(InvalidStep, match=r"may not import .*--allow-import") as caught:
+        with pytest.raises(InvalidCall, match=r"may not import .*--allow-import") as caught:
             run_python_step(make_run({"callable": named}, allow_import=allowed).ctx)
         assert isinstance(caught.value, Unrecoverable)
     assert not list(tmp_path.glob("*.imported"))
-    with pytest.raises(InvalidStep, match="this worker may not import os: it imports from mine;"):
+    with pytest.raises(InvalidCall, match="this worker may not import os: it imports from mine;"):
         run_python_step(make_run({"callable": "mine.steps:os.getcwd"}, allow_import=["mine"]).ctx)
     assert [file.name for file in tmp_path.glob("*.imported")] == ["mine.imported"]
-    with pytest.raises(InvalidStep, match=r"mine\.steps has no f"):
+    with pytest.raises(InvalidCall, match=r"mine\.steps has no f"):
         run_python_step(make_run({"callable": "mine.steps:f"}, allow_import=["other", "mine"]).ctx)
 
 
@@ -171,7 +172,7 @@ def test_a_steps_own_error_is_passed_on(module: str, make_run: MakeRun) -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_a_result_that_is_not_json_fails_for_good(module: str, make_run: MakeRun) -> None:
-    with pytest.raises(InvalidStep, match=f"result of step {module}:frame is not JSON.*DataFrame"):
+    with pytest.raises(InvalidCall, match=f"result of step {module}:frame is not JSON.*DataFrame"):
         run_python_step(make_run({"callable": f"{module}:frame"}).ctx)
 
 
