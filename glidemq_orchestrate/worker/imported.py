@@ -2,7 +2,9 @@
 
 The module must be in a package that the worker was started with (``allowed_imports``). An argument may also
 be, or contain, the result of a dependency: ``"inputs": [{"node": "load", "path": ["rows"], "to": ["data",
-0]}]`` puts ``rows`` of the result of the node ``load`` in the first place of the argument ``data``.
+0]}]`` puts ``rows`` of the result of the node ``load`` in the first place of the argument ``data``. Where
+there is no node ``clean[*]``, that stands for the list of the results of ``clean[0]``, ``clean[1]``, ..., as
+far as they are there.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, follow,
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
+ALL: Final = "[*]"
 _FIELDS: Final = frozenset({"callable", "arguments", "inputs"})
 _ONLY_ON_AIRFLOW: Final = (
     "; a DAG file needs Airflow: install airflow-provider-glidemq for the worker too, or move the function "
@@ -132,10 +135,10 @@ def _put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Ma
         ):
             raise InvalidCall(f'{title}: each of inputs must be {{"node": name, "path": [...], "to": [...]}}')
         node = str(item["node"])
-        value = results.get(node)  # none of one that was skipped
+        value = _result(node, results)
         try:
             for step in path if node in results else []:
-                value = value[step]  # type: ignore[index]
+                value = value[step]
         except (KeyError, IndexError, TypeError) as exc:
             raise InvalidCall(f"{title}: the result of node {node} has no {_shown(path)}") from exc
         try:
@@ -145,6 +148,21 @@ def _put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Ma
             target[place[-1]] = value
         except (KeyError, IndexError, TypeError) as exc:
             raise InvalidCall(f"{title}: its arguments have no place {_shown(place)}") from exc
+
+
+def _result(node: str, results: Mapping[str, Json]) -> Any:
+    """The result of a node, or of all nodes of a list; none of one that was skipped."""
+    if node in results or not node.endswith(ALL):
+        return results.get(node)
+    start = node.removesuffix(ALL) + "["
+    places = {
+        int(inside): name
+        for name in results
+        if name.startswith(start)
+        and (inside := name[len(start) : -1]).isdecimal()
+        and name == f"{start}{inside}]"
+    }
+    return [results[places[place]] for place in sorted(places)]
 
 
 def _shown(path: Sequence[object]) -> str:
