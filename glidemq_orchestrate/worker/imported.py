@@ -68,7 +68,7 @@ class NamedCall:
         if unknown := sorted(set(data) - _FIELDS - set(fields)):
             raise InvalidCall(f"{title}: unknown field {', '.join(unknown)}; arguments go under arguments")
         given = dict(arguments)
-        _put_inputs(title, given, data.get("inputs"), ctx.inputs)
+        put_inputs(title, given, data.get("inputs"), ctx.inputs)
         return cls(title, _imported(title, name, ctx.allow_import), given)
 
     def check(self, leading: int = 0, supplied: Mapping[str, object] = MappingProxyType({})) -> None:
@@ -124,7 +124,12 @@ def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., An
     return function
 
 
-def _put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Mapping[str, Json]) -> None:
+def put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Mapping[str, Json]) -> None:
+    """Put results of dependencies in their places.
+
+    Raises:
+        InvalidCall: There is no such place or result, or ``inputs`` is not of the form above.
+    """
     for item in [] if inputs is None else inputs if isinstance(inputs, list) else [inputs]:
         if not (
             isinstance(item, dict)

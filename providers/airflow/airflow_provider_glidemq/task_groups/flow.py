@@ -1,20 +1,20 @@
 """From the tasks of a group to a flow. Pure: no Airflow, no server.
 
 A task is a dict in the form of a node of a flow file: what Airflow renders and shows. One that was expanded
-also has ``expand``: ``{"over": what, "into": "data" | "arguments"}``, and ``"inputs"`` if it is expanded over
-the results of other tasks. It becomes a node for each item, ``name[0]``, ``name[1]``, ...; who waits for it
-waits for all of them.
+also has ``expand``: ``{"over": what, "into": "fields" | "arguments"}``, and ``"inputs"`` if it is expanded
+over the results of other tasks. It becomes a node for each item, ``name[0]``, ``name[1]``, ...; who waits for
+it waits for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode, FlowSpec
 from glidemq_orchestrate.errors import InvalidFlow
+from glidemq_orchestrate.flows.expansion import expand
 from glidemq_orchestrate.flows.rules import Rule, verdict
 
 Task = Mapping[str, Any]
@@ -28,8 +28,6 @@ GROUP_LABEL: Final = "task_group"
 ALL: Final = "[*]"
 """Behind the name of a task that was expanded: the results of all its nodes, as a list."""
 EXPAND_JOB: Final = "python.expand"  # glidemq_orchestrate.python.expand.JOB_NAME
-FIELDS: Final = {"queue_name": "queue", "job": "job", "data": "data", "options": "options"}
-"""What ``expand`` may give the nodes of a job, and the fields of a node."""
 MAX_BEFORE: Final = 100  # nodes that may wait for what a running node adds
 # What waits for a task that was expanded: other rules decide sooner, or otherwise, about its nodes than
 # Airflow does about the one task.
@@ -83,16 +81,17 @@ def flow_of(name: str, tasks: Sequence[Task], **fields: Any) -> GroupFlow:
     templates = {node.name: node for node in FlowSpec.from_dict({"name": name, "nodes": plain}).nodes}
     expansions = {str(task["name"]): task["expand"] for task in tasks if task.get("expand")}
     elements = {
-        task: _elements(templates[task], expansion)
+        task: expand(templates[task], expansion["over"], expansion["into"])
         for task, expansion in expansions.items()
         if not expansion.get("inputs")
     }
     skipped = _skipped(templates, [task for task, nodes in elements.items() if not nodes])
+    names = {task: [node.name for node in nodes] for task, nodes in elements.items()}
     for task, expansion in expansions.items():
         if expansion.get("inputs"):
-            dependents = [node.name for node in templates.values() if task in map(str, node.after)]
-            elements[task] = [_expander(templates[task], expansion, dependents)]
-    names = {task: [node.name for node in nodes] for task, nodes in elements.items()}
+            follow = [node.name for node in templates.values() if task in map(str, node.after)]
+            before = [name for one in follow if one not in skipped for name in names.get(one, [one])]
+            elements[task] = [_expander(templates[task], expansion, before)]
     nodes = [
         replace(node, after=_after(node, names, skipped))
         for task, template in templates.items()
@@ -125,63 +124,12 @@ def _skipped(templates: Mapping[str, FlowNode], empty: Sequence[str]) -> dict[st
         found |= dict.fromkeys(more)
 
 
-def _elements(template: FlowNode, expansion: Mapping[str, Any]) -> list[FlowNode]:
-    items = list(items_of(template.name, expansion["over"]))
-    return [
-        replace(_with(template, item, expansion["into"]), name=f"{template.name}[{at}]")
-        for at, item in enumerate(items)
-    ]
-
-
-def items_of(task: str, over: Any) -> Iterator[Mapping[str, Any]]:
-    """What each node of a task gets: from ``expand(name=list, ...)``, or ``expand_kwargs(list)``.
-
-    As in Airflow: all combinations, the last name fastest; a dict counts as its items.
-
-    Raises:
-        InvalidFlow: What should be a list is none.
-    """
-    if not isinstance(over, Mapping):
-        for item in _list(task, "expand_kwargs", over):
-            if not isinstance(item, Mapping):
-                raise InvalidFlow(f"task {task}: expand_kwargs() needs a list of dicts, got {_kind(item)}")
-            yield item
-        return
-    lists = [_list(task, name, value) for name, value in over.items()]
-    for values in product(*lists):
-        yield dict(zip(over, values, strict=True))
-
-
-def _list(task: str, name: str, value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return [list(pair) for pair in value.items()]
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise InvalidFlow(f"task {task}: expand() needs a list or a dict for {name}, got {_kind(value)}")
-    return list(value)
-
-
-def _kind(value: object) -> str:
-    return "None" if value is None else type(value).__name__
-
-
-def _with(template: FlowNode, item: Mapping[str, Any], into: str) -> FlowNode:
-    if into == "arguments":
-        data: Any = template.data
-        return replace(template, data={**data, "arguments": {**data["arguments"], **item}})
-    fields = {FIELDS[name]: value for name, value in item.items()}
-    if "options" in fields:
-        wire = {"name": template.name, "queue": "q", "job": "j", "options": fields["options"]}
-        fields["options"] = FlowSpec.from_dict({"name": "options", "nodes": [wire]}).nodes[0].options
-    return replace(template, **fields)
-
-
-def _expander(template: FlowNode, expansion: Mapping[str, Any], dependents: Sequence[str]) -> FlowNode:
+def _expander(template: FlowNode, expansion: Mapping[str, Any], before: Sequence[str]) -> FlowNode:
     """The node that adds a node for each item, when the results that it expands over are there."""
-    if len(dependents) > MAX_BEFORE:
+    if len(before) > MAX_BEFORE:
         raise InvalidFlow(
-            f"task {template.name}: {len(dependents)} tasks wait for it, and of a task that is expanded over "
-            f"the result of another one at most {MAX_BEFORE} may"
+            f"task {template.name}: {len(before)} nodes wait for it, and of a task that is expanded over the "
+            f"result of another one at most {MAX_BEFORE} may"
         )
     wire = FlowSpec("template", [replace(template, after=())]).to_dict()["nodes"][0]
-    data = {"template": wire, "before": list(dependents), **expansion}
-    return replace(template, job=EXPAND_JOB, data=data)
+    return replace(template, job=EXPAND_JOB, data={"template": wire, "before": list(before), **expansion})

@@ -87,11 +87,16 @@ class GlideMQNodeMonitor(BaseOperator):
             trigger_kwargs={**self._watching(), "ends_task": True},
         )
 
-    def execute(self, context: Context) -> NoReturn:  # noqa: ARG002  the trigger reads it
+    def execute(self, context: Context) -> NoReturn:
         """Wait in the triggerer."""
+        ti = context["ti"]
         self.defer(
             trigger=GlideMQNodeTrigger(
-                **self._watching(), ends_task=False, not_before=time.time() + SECONDS_DEFERRED
+                **self._watching(),
+                ends_task=False,
+                not_before=time.time() + SECONDS_DEFERRED,
+                place=[ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index],
+                attempt=ti.try_number,
             ),
             method_name="execute_complete",
         )

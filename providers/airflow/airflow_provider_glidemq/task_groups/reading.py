@@ -13,10 +13,11 @@ from jinja2 import Environment, TemplateSyntaxError, meta
 
 from airflow_provider_glidemq.by_import_path import NamedFunction
 from airflow_provider_glidemq.operators.job import GlideMQOperator
-from airflow_provider_glidemq.task_groups.flow import ALL, FIELDS, RULES_AFTER_EXPAND
+from airflow_provider_glidemq.task_groups.flow import ALL, RULES_AFTER_EXPAND
 from airflow_provider_glidemq.task_groups.options import carried_over, options_of
 from airflow_provider_glidemq.templates import is_template
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
+from glidemq_orchestrate.flows.expansion import ARGUMENTS, FIELDS, NODE_FIELDS
 from glidemq_orchestrate.flows.rules import Rule
 
 if TYPE_CHECKING:
@@ -135,14 +136,14 @@ class Reader:
             "options": options_of(_given(operator, "options"), carried_over(operator, self._pools)),
         }
         if isinstance(operator, MappedOperator):
-            expand = self._expansion(operator, "data")
+            expand = self._expansion(operator, FIELDS)
             over = expand["over"]
             fields = set(over) if isinstance(over, Mapping) else set()
-            if unknown := sorted(fields - set(FIELDS)):
+            if unknown := sorted(fields - set(NODE_FIELDS)):
                 raise ConfigurationError(
-                    f"expand({unknown[0]}=...): the nodes of a task differ in {', '.join(FIELDS)} only"
+                    f"expand({unknown[0]}=...): the nodes of a task differ in {', '.join(NODE_FIELDS)} only"
                 )
-            found |= {FIELDS[name]: f"{name} of expand()" for name in fields & {"queue_name", "job"}}
+            found |= {NODE_FIELDS[name]: f"{name} of expand()" for name in fields & {"queue_name", "job"}}
             found["expand"] = expand
         return found
 
@@ -195,7 +196,7 @@ class Reader:
     ) -> dict[str, Any]:
         if args:
             raise ConfigurationError("an expanded function takes its arguments by name: use op_kwargs")
-        expand = self._expansion(operator, "arguments")
+        expand = self._expansion(operator, ARGUMENTS)
         over = expand["over"]
         if operator.operator_class is PythonOperator:
             if not isinstance(over, Mapping) or set(over) != {"op_kwargs"} or expand.get("inputs"):
@@ -225,8 +226,7 @@ class Reader:
                     "expand() over a list that holds the result of another task of the group: let a function "
                     "make the whole list, and expand over its result"
                 )
-        places = [{**one, "to": one["to"][1:]} for one in inputs]
-        return {"over": over, "into": into} | ({"inputs": places} if places else {})
+        return {"over": over, "into": into} | ({"inputs": inputs} if inputs else {})
 
     def _with_inputs(self, value: Any, at: list[Any], inputs: list[dict[str, Any]]) -> Any:
         """The value with None where a result of the group belongs; ``inputs`` gets these places."""

@@ -94,6 +94,8 @@ class GlideMQNodeTrigger(BaseTrigger):
         lapse: Seconds after which the flow is cancelled when nothing was heard of its group; None: no lease.
         owner: For whom the flow runs; None: the trigger keeps no lease.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the nodes have ended.
+        place: The task that waits: DAG, task, run and map index; None: Airflow tells the trigger.
+        attempt: The number of its try; None: Airflow tells the trigger.
     """
 
     def __init__(  # noqa: PLR0913  all but the first two have defaults
@@ -113,6 +115,8 @@ class GlideMQNodeTrigger(BaseTrigger):
         logging_interval: float = 10.0,
         lapse: float | None = DAY,
         not_before: float | None = None,
+        place: Sequence[Any] | None = None,
+        attempt: int | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.node = node
@@ -129,6 +133,8 @@ class GlideMQNodeTrigger(BaseTrigger):
         self.logging_interval = logging_interval
         self.lapse = lapse
         self.not_before = not_before
+        self.place = None if place is None else list(place)
+        self.attempt = attempt
         self._logged = ("", 0.0)
         self._renewed: tuple[int, float] | None = None
 
@@ -151,6 +157,8 @@ class GlideMQNodeTrigger(BaseTrigger):
                 "logging_interval": self.logging_interval,
                 "lapse": self.lapse,
                 "not_before": self.not_before,
+                "place": self.place,
+                "attempt": self.attempt,
             },
         )
 
@@ -244,8 +252,9 @@ class GlideMQNodeTrigger(BaseTrigger):
 
     async def _begin(self, nodes: TaskNodes) -> None:
         """Start the nodes over if only this task was cleared, and take over what was marked before it."""
-        xcoms, attempt = await module("xcoms"), self._attempt()
-        before = Seen.read(await xcoms.read(self._place().of(self.launch), self._seen_key()))
+        xcoms, attempt, before = await module("xcoms"), self._attempt(), None
+        if attempt > 1:
+            before = Seen.read(await xcoms.read(self._place().of(self.launch), self._seen_key()))
         now = Seen.of(nodes.shown, attempt=attempt, generation=nodes.flow.generation)
         if attempt > 1 and self.ends_task and (before is None or before.attempt < attempt):
             with suppress(Exception):  # there may be none
@@ -381,6 +390,8 @@ class GlideMQNodeTrigger(BaseTrigger):
     # -- where it is -----------------------------------------------------------------------------------------
 
     def _place(self) -> Place:
+        if self.place is not None:
+            return Place(*self.place)
         task = self.task_instance
         if task is None:
             raise RuntimeError("the trigger has no task")
@@ -392,7 +403,9 @@ class GlideMQNodeTrigger(BaseTrigger):
         return place.dag_id, place.task_id, place.run_id, place.map_index
 
     def _attempt(self) -> int:
-        return 1 if self.task_instance is None else self.task_instance.try_number
+        if self.attempt is not None or self.task_instance is None:
+            return self.attempt or 1
+        return self.task_instance.try_number
 
     def _seen_key(self) -> str:
         return f"glidemq_seen {self.node}"
