@@ -145,7 +145,7 @@ def test_what_the_tasks_wait_for_outside_the_whole_group_waits_for() -> None:
         } == one.upstream_task_ids
 
 
-def test_an_eager_group_has_all_ends_at_once_and_the_same_leaves() -> None:
+def test_the_tasks_of_an_eager_group_begin_with_its_flow() -> None:
     def build() -> None:
         first: Any = load()
         clean(first) >> job("last", trigger_rule="all_done")
@@ -157,11 +157,15 @@ def test_an_eager_group_has_all_ends_at_once_and_the_same_leaves() -> None:
     assert edges(dag) == {
         "etl.launch": [],
         "etl.load": ["etl.launch"],
-        "etl.clean": ["etl.launch"],
-        "etl.last": ["etl.launch"],
+        "etl.clean": ["etl.launch", "etl.load"],
+        "etl.last": ["etl.clean", "etl.launch"],
         "end": ["etl.last"],
     }
-    assert dag.get_task("etl.last").trigger_rule == "all_success"
+    assert [dag.get_task(f"etl.{name}").trigger_rule for name in ("load", "clean", "last")] == [
+        "all_success",
+        "one_success",
+        "one_success",
+    ]
     assert tasks(dag)["last"]["after"] == ["clean"]
 
 
@@ -178,7 +182,8 @@ def test_trigger_rules_carry_over_to_the_node_and_to_the_monitor() -> None:
         "always": "always",
     }
     assert dag.get_task("etl.done").trigger_rule == "all_done"
-    assert edges(dag)["etl.always"] == ["etl.launch"], "it would begin before the flow is submitted"
+    assert edges(dag)["etl.always"] == ["etl.first", "etl.launch"]
+    assert dag.get_task("etl.always").trigger_rule == "one_success", "not before the flow is submitted"
     assert tasks(dag)["always"]["after"] == ["first"]
 
 
