@@ -191,6 +191,28 @@ class TestTheCommand:
         report = json.loads(found.stdout)
         assert (report["flow"], [step["nodes"] for step in report["steps"]]) == ("2026-01-01", [2])
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_interrupted_it_reports_what_has_ended(
+        self, number: signal.Signals, tmp_path: Path, eventually: Eventually
+    ) -> None:
+        file = tmp_path / "flow.json"
+        file.write_text(json.dumps({"name": "n", "nodes": [{"name": "a", "queue": "etl", "job": "pure"}]}))
+        command = [sys.executable, "-m", "glidemq_orchestrate", "chaos", "run", str(file), "--app", APP]
+        command += ["--runs", "1000", "--lease", "1", "--strike", "kill", "--json"]
+        command += ["--keep", str(tmp_path / "kept")]
+        log, ledger = tmp_path / "log", tmp_path / "kept" / "ledger.jsonl"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT)
+            eventually(lambda: ledger.exists() and ledger.read_text().count('"kind":"completed"') > 8, 60)
+            process.send_signal(number)
+            said, _ = process.communicate(timeout=60)
+        assert process.returncode == 130, log.read_text()
+        report = json.loads(said)
+        assert 0 < report["runs"] < report["planned"] == 1000
+        assert report["notes"] == [
+            f"stopped after {report['runs']} of 1000 runs: the others were not tried to the end"
+        ]
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
