@@ -96,6 +96,10 @@ def run(
         Path | None, typer.Option(help="New folder to keep the ledger, the logs and the data in.")
     ] = None,
     may_fail: Annotated[bool, typer.Option("--may-fail", help="Nodes may fail without strikes.")] = False,
+    may_differ: Annotated[
+        list[str] | None,
+        typer.Option(help="Part of results that each attempt may have of its own: $.path. Repeatable."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a flow many times while its workers and the server are killed; exit code 1 if a step is not safe.
@@ -122,7 +126,7 @@ def run(
             check=find(check, "check").function if check else None, at_once=at_once, workers=workers,
             concurrency=concurrency, queues=queue or (), allow_import=allow_import or (),
             lease=timedelta(seconds=lease),
-            timeout=timedelta(seconds=timeout), keep=keep, may_fail=may_fail,
+            timeout=timedelta(seconds=timeout), keep=keep, may_fail=may_fail, may_differ=may_differ or (),
             progress=status.update if errors.is_terminal else _slowly(), stopped=stopped.is_set,
         )  # fmt: skip
     if as_json:

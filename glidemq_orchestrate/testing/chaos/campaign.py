@@ -57,6 +57,7 @@ def run_chaos(  # noqa: PLR0913  options
     lease: timedelta = timedelta(seconds=2),
     timeout: timedelta = timedelta(minutes=5),
     may_fail: bool = False,
+    may_differ: Sequence[str] = (),
     keep: Path | None = None,
     progress: Callable[[str], object] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
@@ -88,6 +89,8 @@ def run_chaos(  # noqa: PLR0913  options
         timeout: How long a run may take, not counting the time that strikes take.
         may_fail: Nodes may fail in the run without strikes; otherwise that is an error, as little can be
             learned from them.
+        may_differ: Paths of what each attempt may have of its own in its result, such as ``$.path`` for the
+            folder that it has written. They count for all steps, with all that is in them.
         keep: An empty or new folder for the ledger, the logs and the data; otherwise they are deleted.
         progress: Called with a line about what goes on.
         stopped: Called often. Once it is true, the runs under way are given up, and the report is of those
@@ -110,6 +113,8 @@ def run_chaos(  # noqa: PLR0913  options
         check_app(name)
     for name in effects:
         check_named(name, "effect")
+    if isinstance(may_differ, str) or not all(path.startswith("$") for path in may_differ):
+        raise ConfigurationError("may_differ must be a list of paths such as $.path, which begin with $")
     served = tuple(
         dict.fromkeys(check_queue_name(name) for name in (*(n.queue for n in spec.nodes), *queues))
     )
@@ -126,7 +131,7 @@ def run_chaos(  # noqa: PLR0913  options
         ids = {n: f"chaos-{seed}-{n}-{own}" for n in range(1, runs + 1) if not only or n in only}
         campaign.play(replace(setup, strikes={ids[n]: strikes[n - 1] for n in ids}), ids, at_once)
         book = Book(stage.entries)
-        found = findings(book, calm)
+        found = findings(book, calm, may_differ)
         acted = Counter(str(strike["act"]) for strike in book.strikes)
         took = round(time.monotonic() - begun, 1)
         return ChaosReport(

@@ -162,6 +162,23 @@ def test_a_mark_outside_of_a_campaign_does_nothing() -> None:
     effect("charge", 7)
 
 
+def test_steps_that_are_called_by_import_path_are_told_apart() -> None:
+    """Those of Spark. A path that no worker may import is no step's name: it may be anything."""
+    paths = [f"{APP}:nightly", f"{APP}:other", "secret:word"]
+    nodes = [FlowNode(f"n{at}", "etl", "pure", {"callable": path}) for at, path in enumerate(paths)]
+    report = run_chaos(FlowSpec("n", nodes), app=APP, runs=1, lease=LEASE, acts=[Act.DISCONNECT])
+    assert [step.step for step in report.steps] == [*paths[:2], "pure"]
+
+
+def test_a_part_that_may_differ_is_no_finding() -> None:
+    chaos = {"app": APP, "runs": 3, "lease": LEASE, "acts": [Act.PAUSE], "may_differ": ["$.at"]}
+    report = run_chaos(flow_of("stamp"), **chaos)  # type: ignore[arg-type]
+    assert report.steps[0].repeats
+    report.assert_safe()
+    with pytest.raises(ConfigurationError, match=r"may_differ must be a list of paths such as \$.path"):
+        run_chaos(flow_of("stamp"), app=APP, may_differ=["at"])
+
+
 class TestTheCommand:
     def test_it_reports_and_ends_with_1(self, tmp_path: Path) -> None:
         file = tmp_path / "flow.json"
