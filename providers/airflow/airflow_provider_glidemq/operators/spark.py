@@ -54,6 +54,7 @@ class GlideMQSparkOperator(GlideMQOperator):
         "conf": "json",
         "options": "json",
     }
+    shows_progress = True
 
     def __init__(
         self,
