@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from glidemq_orchestrate import Context, Handlers, Unrecoverable
+from glidemq_orchestrate import Context, Handlers, Skip, Unrecoverable
+from glidemq_orchestrate.python import handlers as python_handlers
 
 handlers = Handlers()
 _tried: set[tuple[str | None, int]] = set()
@@ -87,3 +88,11 @@ def step(ctx: Context) -> list[Any]:
         file.write(f"{ctx.node} {os.getpid()}\n")
     time.sleep(4)
     return [*(one for of_one in ctx.inputs.values() for one in of_one), ctx.node]  # type: ignore[union-attr]
+
+
+@handlers.handler("skips")
+def skips(ctx: Context) -> Any:
+    raise Skip("nothing to do")
+
+
+handlers.include(python_handlers)
