@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Final
 
 import typer
 from rich.padding import Padding
@@ -38,6 +40,7 @@ chaos_app = typer.Typer(
 VERDICTS = {"safe": "green", "not safe": "bold red", "not repeated": "yellow"}
 MOST_MARKS = 3
 LOG_SECONDS = 30.0
+INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 @chaos_app.callback()
@@ -93,6 +96,10 @@ def run(
         Path | None, typer.Option(help="New folder to keep the ledger, the logs and the data in.")
     ] = None,
     may_fail: Annotated[bool, typer.Option("--may-fail", help="Nodes may fail without strikes.")] = False,
+    may_differ: Annotated[
+        list[str] | None,
+        typer.Option(help="Part of results that each attempt may have of its own: $.path. Repeatable."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a flow many times while its workers and the server are killed; exit code 1 if a step is not safe.
@@ -103,21 +110,24 @@ def run(
     cut. Reported are effects that two attempts had, results that differ between attempts, and nodes that end
     in another way when they run again.
 
+    Ctrl-C ends it with a report of the runs that have ended, and exit code 130 if that has no finding; a
+    second Ctrl-C ends it at once.
+
     Mark an effect with `effect("charge", order_id)` from glidemq_orchestrate.testing.chaos where it has just
     happened, or name a function with --effect.
     """
     from glidemq_orchestrate.testing.chaos.campaign import run_chaos  # noqa: PLC0415  no other command needs it
 
     with_directory()
-    with _ending_at_sigterm(), errors.status("starting") as status:
+    with _stopping_at_signals() as stopped, errors.status("starting") as status:
         report = run_chaos(
             flow_of(file, arguments), app=app, runs=runs, seed=seed, only=only_run or (),
             effects=effect or (), acts=strike or tuple(Act),
             check=find(check, "check").function if check else None, at_once=at_once, workers=workers,
             concurrency=concurrency, queues=queue or (), allow_import=allow_import or (),
             lease=timedelta(seconds=lease),
-            timeout=timedelta(seconds=timeout), keep=keep, may_fail=may_fail,
-            progress=status.update if errors.is_terminal else _slowly(),
+            timeout=timedelta(seconds=timeout), keep=keep, may_fail=may_fail, may_differ=may_differ or (),
+            progress=status.update if errors.is_terminal else _slowly(), stopped=stopped.is_set,
         )  # fmt: skip
     if as_json:
         say_json(asdict(report) | {"safe": report.is_safe})
@@ -125,16 +135,27 @@ def run(
         _show(report)
     if not report.is_safe:
         raise typer.Exit(1)
+    if stopped.is_set():
+        raise typer.Exit(INTERRUPTED)
 
 
 @contextmanager
-def _ending_at_sigterm() -> Iterator[None]:
-    """SIGTERM is like Ctrl-C: nothing is left behind."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _stopping_at_signals() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM set the event; the second one ends at once, and nothing is left behind either."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopped.is_set():
+            signal.default_int_handler(number, frame)
+        stopped.set()
+        errors.print("Stopping: the report is of the runs that have ended.")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield stopped
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _slowly() -> Callable[[str], object]:
@@ -174,7 +195,8 @@ def _show(report: ChaosReport) -> None:
 def _steps(report: ChaosReport) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("step", "nodes", "attempts", "repeats", "effects", "struck", ""):
-        table.add_column(column, justify="left" if column in ("step", "struck", "") else "right")
+        is_text = column in ("step", "struck", "")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
     for step in report.steps:
         struck = ", ".join(f"{count} {moment}" for moment, count in step.strikes.items())
         counts = (step.nodes, step.runs, step.repeats, step.effects)

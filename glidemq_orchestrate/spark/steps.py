@@ -2,11 +2,12 @@
 
 The payload of such a job is::
 
-    {"callable": "package.module:function", "arguments": {"month": 1}, "location": "/data/flights"}
+    {"callable": "package.module:function", "arguments": {"month": 1}, "location": "/data/flights",
+     "conf": {"spark.sql.shuffle.partitions": 8}}
 
 ``function(spark, ctx, **arguments)`` runs in a thread; ``location``, the directory or URI where it reads and
-writes, is ``ctx.data["location"]``. What it returns is the job's result: small JSON, with the paths of
-large data.
+writes, is ``ctx.data["location"]``; ``conf`` holds settings of Spark SQL for this step alone. What it returns
+is the job's result: small JSON, with the paths of large data.
 
 The module must be in a package that the worker was started with, by ``glidemq worker --allow-import package``
 or ``Worker(allow_import=["package"])``; any other fails the job for good, without being imported.
@@ -14,14 +15,18 @@ or ``Worker(allow_import=["package"])``; any other fails the job for good, witho
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.spark.session import warm_session
+from glidemq_orchestrate.spark.session import CONF_VARIABLE, warm_session
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 JOB_NAME: Final = "spark.python"
 
@@ -46,11 +51,11 @@ def run_python_step(ctx: Context) -> Json:
     with importing():
         from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  not needed at start-up
 
-    call = NamedCall.of(ctx, "step", fields=["location"])
-    if not isinstance(ctx.data, dict) or not isinstance(ctx.data.get("location", ""), str):
-        raise InvalidCall(f"{call.title}: location must be a string, a directory or URI")
+    call = NamedCall.of(ctx, "step", fields=["location", "conf"])
+    conf = _extras(call.title, ctx.data)
     call.check(leading=2)
     spark = warm_session.get().newSession()
+    _configure(call.title, spark, conf)
     description = f"{ctx.node or call.title} ({ctx.job_id}, attempt {ctx.attempt})"
     try:
         with watched(spark.sparkContext, ctx, description):
@@ -60,6 +65,27 @@ def run_python_step(ctx: Context) -> Json:
             raise StepCancelled(f"{call.title} was cancelled") from exc
         raise
     return call.checked(result, "Write data to the location and return its path")
+
+
+def _extras(title: str, data: Json) -> Mapping[str, Json]:
+    """The settings for a step; its location is its own affair."""
+    if not isinstance(data, dict) or not isinstance(data.get("location", ""), str):
+        raise InvalidCall(f"{title}: location must be a string, a directory or URI")
+    conf = data.get("conf")
+    conf = {} if conf is None else conf
+    if not isinstance(conf, dict) or not all(isinstance(one, str | int | float) for one in conf.values()):
+        raise InvalidCall(f"{title}: conf must be an object of settings with plain values")
+    return conf
+
+
+def _configure(title: str, spark: SparkSession, conf: Mapping[str, Json]) -> None:
+    for name, value in conf.items():
+        if not spark.conf.isModifiable(name):
+            raise InvalidCall(
+                f"{title}: {name} is not a setting of Spark SQL that a step may change; settings of the "
+                f"context are the worker's: {CONF_VARIABLE}"
+            )
+        spark.conf.set(name, str(value).lower() if isinstance(value, bool) else str(value))
 
 
 @handlers.on_start

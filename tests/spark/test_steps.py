@@ -62,6 +62,10 @@ STEPS = """
         both.wait()
         return answer
 
+    def settings(spark, ctx):
+        names = ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled", "spark.sql.session.timeZone")
+        return [spark.conf.get(name) for name in names]
+
     class Nested:
         @staticmethod
         def step(spark, ctx):
@@ -93,6 +97,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"callable": "json:no.such"}, "step json:no.such: module json has no no.such"),
         ({"callable": "json:dumps", "arguments": [1]}, "step json:dumps: arguments must be an object"),
         ({"callable": "json:dumps", "location": 1}, "step json:dumps: location must be"),
+        ({"callable": "json:dumps", "conf": [1]}, "step json:dumps: conf must be"),
+        ({"callable": "json:dumps", "conf": {"a": {}}}, "step json:dumps: conf must be"),
         ({"callable": "json:dumps", "args": {}}, "step json:dumps: unknown field args"),
     ],
 )
@@ -139,6 +145,17 @@ def test_a_module_that_is_not_allowed_is_refused_before_it_is_imported(
     assert [file.name for file in tmp_path.glob("*.imported")] == ["mine.imported"]
     with pytest.raises(InvalidCall, match=r"mine\.steps has no f"):
         run_python_step(make_run({"callable": "mine.steps:f"}, allow_import=["other", "mine"]).ctx)
+
+
+def test_settings_are_for_one_step_alone(module: str, make_run: MakeRun) -> None:
+    conf = {"spark.sql.shuffle.partitions": 3, "spark.sql.ansi.enabled": False}
+    named = {"callable": f"{module}:settings"}
+    before = run_python_step(make_run(named).ctx)
+    assert run_python_step(make_run({**named, "conf": conf}).ctx) == ["3", "false", "UTC"]
+    assert run_python_step(make_run(named).ctx) == before
+    for name in ("spark.driver.memory", "spark.nothing"):
+        with pytest.raises(InvalidCall, match=f"{name} is not a setting .*GLIDEMQ_SPARK_CONF"):
+            run_python_step(make_run({**named, "conf": {name: "1"}}).ctx)
 
 
 def test_the_registry_has_the_handler_and_both_hooks() -> None:

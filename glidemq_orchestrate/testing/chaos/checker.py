@@ -101,14 +101,17 @@ def calm_of(book: Book, flow_id: str) -> dict[str, Calm]:
     }
 
 
-def findings(book: Book, calm: Entry) -> list[Finding]:
-    """What must not be: the first of each kind and step, by what is the same, with how many runs had it."""
+def findings(book: Book, calm: Entry, may_differ: Sequence[str] = ()) -> list[Finding]:
+    """What must not be: the first of each kind and step, by what is the same, with how many runs had it.
+
+    ``may_differ``: the paths of parts of results that each attempt has of its own.
+    """
     counted: Counter[tuple[FindingKind, str, str]] = Counter()
     first: dict[tuple[FindingKind, str, str], Finding] = {}
     suspects = book.suspects()
     for played in book.played:
         seen = set()
-        for finding in _of_run(book, played, calm, suspects):
+        for finding in _of_run(book, played, calm, suspects, may_differ):
             is_effect = finding.kind in (FindingKind.EFFECT_REPEATED, FindingKind.STALE_EFFECT)
             same = finding.detail.partition(" ")[0] if is_effect else finding.detail
             key = (finding.kind, finding.step, same)
@@ -152,14 +155,19 @@ def steps(book: Book, found: Sequence[Finding]) -> list[StepReport]:
 
 
 def _of_run(
-    book: Book, played: Entry, calm: Entry, suspects: Sequence[tuple[int, Run | None]]
+    book: Book,
+    played: Entry,
+    calm: Entry,
+    suspects: Sequence[tuple[int, Run | None]],
+    may_differ: Sequence[str],
 ) -> Iterator[Finding]:
     flow, number = played["flow"], played["number"]
     for node, runs in book.runs[flow].items():
         step = _step(runs[0])
         in_peace = book.runs.get(calm["flow"], {}).get(node, [])
         seen = (
-            *_effects(runs), *_keys(runs, in_peace), *_results(runs), *_promises(book, flow, node, runs)
+            *_effects(runs), *_keys(runs, in_peace), *_results(runs, may_differ),
+            *_promises(book, flow, node, runs),
         )  # fmt: skip
         for kind, detail in seen:
             yield Finding(kind, step, node, detail, number)
@@ -204,9 +212,9 @@ def marks(runs: Sequence[Run]) -> Mapping[str, set[str]]:
     return found
 
 
-def _results(runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
+def _results(runs: Sequence[Run], may_differ: Sequence[str]) -> Iterator[tuple[FindingKind, str]]:
     """Where the results of two attempts differ: the path of the first difference."""
-    returned = [run.returned for run in runs if run.returned is not None]
+    returned = [_compared(run.returned, may_differ) for run in runs if run.returned is not None]
     for other in returned[1:]:
         if other != returned[0]:
             differing = sorted(
@@ -214,6 +222,16 @@ def _results(runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:
             )
             yield FindingKind.RESULT_DIFFERS, f"at {differing[0]}"
             return
+
+
+def _compared(returned: Mapping[str, str], may_differ: Sequence[str]) -> Mapping[str, str]:
+    """Without the parts that may differ, and what is in them."""
+    inside = tuple(f"{path}{sign}" for path in may_differ for sign in ".[")
+    return {
+        path: leaf
+        for path, leaf in returned.items()
+        if path not in may_differ and not path.startswith(inside)
+    }
 
 
 def _promises(book: Book, flow: str, node: str, runs: Sequence[Run]) -> Iterator[tuple[FindingKind, str]]:

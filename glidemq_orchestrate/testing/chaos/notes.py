@@ -9,9 +9,12 @@ from glidemq_orchestrate.testing.chaos.checker import Book, marks
 from glidemq_orchestrate.testing.chaos.ledger import Entry
 
 
-def notes(book: Book, calm: Entry, functions: Sequence[str]) -> list[str]:
-    """Marks that do not count, functions that were never called, and effects without a mark."""
-    made = [
+def notes(book: Book, calm: Entry, functions: Sequence[str], wanted: int) -> list[str]:
+    """Runs that were given up, marks that do not count, functions never called, effects without a mark."""
+    made = []
+    if (played := len(book.played)) < wanted:
+        made.append(f"stopped after {played} of {wanted} runs: the others were not tried to the end")
+    made += [
         f"{count} marks of {name} were made outside of a handler, and do not count: pass ctx=ctx; in batch "
         "handlers, functions given by name do not count"
         for name, count in book.unknown.items()
@@ -25,7 +28,7 @@ def notes(book: Book, calm: Entry, functions: Sequence[str]) -> list[str]:
     for node, runs in book.runs[calm["flow"]].items():
         for name in marks(runs).keys() - book.calls.get((calm["flow"], node), Counter()).keys():
             completed = [
-                played["flow"] for played in book.played if played["nodes"].get(node, ("",))[0] == "completed"
+                run["flow"] for run in book.played if run["nodes"].get(node, ("",))[0] == "completed"
             ]
             without = sum(name not in marks(book.runs[flow][node]) for flow in completed)
             if without:

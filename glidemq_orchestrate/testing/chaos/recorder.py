@@ -7,9 +7,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.named import is_named
 from glidemq_orchestrate.testing.chaos.digests import leaves
 from glidemq_orchestrate.testing.chaos.effects import Marker, running
 from glidemq_orchestrate.testing.chaos.strikes import Moment
+from glidemq_orchestrate.worker.allowed_imports import is_allowed
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.handler import Handlers, JobEvent
@@ -30,7 +32,7 @@ class Recorder(Middleware):
         for attempt, context in jobs:
             self._ledger.write(
                 "begin", run=_run(attempt), flow=context.flow_id, node=context.node, queue=context.queue,
-                job=context.job_id, name=context.name, attempt=context.attempt,
+                job=context.job_id, name=_step(context), attempt=context.attempt,
             )  # fmt: skip
             await asyncio.sleep(self._striker.strike(context, Moment.START))
         timers = [self._midway(context) for _, context in jobs]
@@ -65,6 +67,14 @@ class Recorder(Middleware):
         if strike is None:
             return loop.call_later(0, lambda: None)
         return loop.call_later(strike.after, self._striker.act, context, strike, self._striker.owner)
+
+
+def _step(context: Context) -> str:
+    """The name of the job; of one that calls a function by its import path, as Spark steps do, that path."""
+    function = context.data.get("callable") if isinstance(context.data, dict) else None
+    if not isinstance(function, str) or not is_named(function):
+        return context.name
+    return function if is_allowed(function.partition(":")[0], context.allow_import) else context.name
 
 
 def _run(attempt: Attempt) -> str:

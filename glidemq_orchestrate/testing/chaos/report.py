@@ -46,7 +46,8 @@ ADVICE: Final[Mapping[FindingKind, str]] = {
     FindingKind.EFFECT_MISSING: "note that it was done after the effect, not before it: an attempt that "
     "is killed between the two has noted it and not done it",
     FindingKind.RESULT_DIFFERS: "derive times, ids and random numbers from ctx.data or ctx.flow_id, and sort "
-    "what has no order",
+    "what has no order; allow a part that each attempt has of its own, such as the folder it wrote "
+    "(may_differ, --may-differ)",
     FindingKind.ENDS_DIFFERENTLY: "remove or overwrite what an earlier attempt has left, instead of failing",
     FindingKind.CHECK_FAILED: "see the text of the check",
     FindingKind.WORKER_ENDED: "see workers.log in the folder given by keep",

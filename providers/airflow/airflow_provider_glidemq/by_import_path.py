@@ -13,6 +13,7 @@ context: the worker has none. The worker supplies ``ctx``, the job's ``Context``
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -120,6 +121,16 @@ class NamedFunction:
         data: dict[str, Any] = {"callable": self.path, "arguments": self.arguments(args, kwargs)}
         return {**data, "inputs": [dict(one) for one in inputs]} if inputs else data
 
+    def stand_in(self) -> Callable[..., Any]:
+        """A function with the signature that callers see, for Airflow's own check of a call; never called."""
+
+        def called(*_args: Any, **_kwargs: Any) -> None:
+            raise AssertionError
+
+        functools.update_wrapper(called, self.function)
+        called.__signature__ = self.signature  # type: ignore[attr-defined]
+        return called
+
     def check_found(self) -> None:
         """Refuse a function that is not what its name stands for; not while its module is being executed.
 
@@ -158,12 +169,14 @@ class NamedFunction:
         if asking := _ASKING.intersection(inspect.unwrap(self.function).__code__.co_names):
             raise ConfigurationError(f"{title} wants Airflow's context ({min(asking)}){_NO_CONTEXT}")
 
-    def check_context(self, given: Collection[str] = ()) -> None:
-        """Refuse a function that wants values of Airflow's context; ``given`` has those that are passed.
+    def check_context(self, args: Collection[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+        """Refuse a call that leaves values of Airflow's context to be filled in.
 
         Raises:
             ConfigurationError: It names the parameters.
+            TypeError: The function does not take these arguments.
         """
+        given = self.signature.bind_partial(*args, **(kwargs or {})).arguments
         wanted = [one for one in self.signature.parameters if one in KNOWN_CONTEXT_KEYS and one not in given]
         if wanted:
             raise ConfigurationError(

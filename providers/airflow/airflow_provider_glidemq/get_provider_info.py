@@ -23,6 +23,10 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _modules("operators"),
         "sensors": _modules("sensors"),
         "triggers": _modules("triggers", "glidemq", "node"),
+        "task-decorators": [
+            {"name": name, "class-name": f"airflow_provider_glidemq.decorators.glidemq.{name}_task"}
+            for name in ("glidemq", "glidemq_spark")
+        ],
         "connection-types": [
             {
                 "connection-type": "glidemq",

@@ -162,6 +162,23 @@ def test_a_mark_outside_of_a_campaign_does_nothing() -> None:
     effect("charge", 7)
 
 
+def test_steps_that_are_called_by_import_path_are_told_apart() -> None:
+    """Those of Spark. A path that no worker may import is no step's name: it may be anything."""
+    paths = [f"{APP}:nightly", f"{APP}:other", "secret:word"]
+    nodes = [FlowNode(f"n{at}", "etl", "pure", {"callable": path}) for at, path in enumerate(paths)]
+    report = run_chaos(FlowSpec("n", nodes), app=APP, runs=1, lease=LEASE, acts=[Act.DISCONNECT])
+    assert [step.step for step in report.steps] == [*paths[:2], "pure"]
+
+
+def test_a_part_that_may_differ_is_no_finding() -> None:
+    chaos = {"app": APP, "runs": 3, "lease": LEASE, "acts": [Act.PAUSE], "may_differ": ["$.at"]}
+    report = run_chaos(flow_of("stamp"), **chaos)  # type: ignore[arg-type]
+    assert report.steps[0].repeats
+    report.assert_safe()
+    with pytest.raises(ConfigurationError, match=r"may_differ must be a list of paths such as \$.path"):
+        run_chaos(flow_of("stamp"), app=APP, may_differ=["at"])
+
+
 class TestTheCommand:
     def test_it_reports_and_ends_with_1(self, tmp_path: Path) -> None:
         file = tmp_path / "flow.json"
@@ -190,6 +207,28 @@ class TestTheCommand:
         assert found.exit_code == 0, found.output
         report = json.loads(found.stdout)
         assert (report["flow"], [step["nodes"] for step in report["steps"]]) == ("2026-01-01", [2])
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_interrupted_it_reports_what_has_ended(
+        self, number: signal.Signals, tmp_path: Path, eventually: Eventually
+    ) -> None:
+        file = tmp_path / "flow.json"
+        file.write_text(json.dumps({"name": "n", "nodes": [{"name": "a", "queue": "etl", "job": "pure"}]}))
+        command = [sys.executable, "-m", "glidemq_orchestrate", "chaos", "run", str(file), "--app", APP]
+        command += ["--runs", "1000", "--lease", "1", "--strike", "kill", "--json"]
+        command += ["--keep", str(tmp_path / "kept")]
+        log, ledger = tmp_path / "log", tmp_path / "kept" / "ledger.jsonl"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT)
+            eventually(lambda: ledger.exists() and ledger.read_text().count('"kind":"completed"') > 8, 60)
+            process.send_signal(number)
+            said, _ = process.communicate(timeout=60)
+        assert process.returncode == 130, log.read_text()
+        report = json.loads(said)
+        assert 0 < report["runs"] < report["planned"] == 1000
+        assert report["notes"] == [
+            f"stopped after {report['runs']} of 1000 runs: the others were not tried to the end"
+        ]
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -196,9 +196,34 @@ def test_notes_name_what_does_not_count_and_what_is_missing() -> None:
     story.begin()
     story.add("unknown", name="lost")
     story.played()
-    about = notes(Book(story.entries), CALM, ["bank:pay", "bank:lost"])
+    about = notes(Book(story.entries), CALM, ["bank:pay", "bank:lost"], 1)
     assert [note.partition(" ")[0] for note in about] == ["1", "bank:pay", "a"]
     assert "1 of 1 runs" in about[2]
+
+
+def test_runs_that_were_given_up_are_noted() -> None:
+    story = Story()
+    story.played()
+    [about] = notes(Book(story.entries), CALM, [], 7)
+    assert about.startswith("stopped after 1 of 7 runs")
+
+
+def test_parts_that_may_differ_are_not_compared_and_the_others_are() -> None:
+    story = Story()
+    story.end(story.begin(), {"path": "/a", "paths": ["/a"], "pathology": 1, "rows": 5})
+    story.end(story.begin(), {"path": "/b", "paths": ["/b", "/c"], "pathology": 2, "rows": 5})
+    story.play()
+    book = Book(story.entries)
+
+    def differing(*may_differ: str) -> list[str]:
+        found = findings(book, CALM, may_differ)
+        return [one.detail for one in found if one.kind is FindingKind.RESULT_DIFFERS]
+
+    assert differing() == ["at $.path"]
+    assert differing("$.path") == ["at $.pathology"]
+    assert differing("$.path", "$.pathology") == ["at $.paths[0]"]
+    assert differing("$.path", "$.pathology", "$.paths") == []
+    assert differing("$") == []
 
 
 def test_a_node_that_no_attempt_has_added_is_missing() -> None:

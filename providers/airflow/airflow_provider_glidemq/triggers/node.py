@@ -273,7 +273,7 @@ class GlideMQNodeTrigger(BaseTrigger):
     async def _end(self, client: SharedClient, task: GroupTask, nodes: TaskNodes) -> dict[str, Any]:
         shown, flow = nodes.shown, nodes.flow
         state, reason = end_of(shown)
-        await self._log_end(client, shown)
+        await self._log_end(client, flow, shown)
         names = [node.name for node in shown if node.state is JobState.COMPLETED]
         if state is JobState.COMPLETED and self.ends_task and self.pushes != "none":
             try:
@@ -299,13 +299,15 @@ class GlideMQNodeTrigger(BaseTrigger):
             length = len(value) if self.is_needed and isinstance(value, dict | list) else None
             await task.push(RETURN_VALUE, value, length=length)
 
-    async def _log_end(self, client: SharedClient, nodes: Sequence[NodeStatus]) -> None:
+    async def _log_end(self, client: SharedClient, flow: AsyncFlow, nodes: Sequence[NodeStatus]) -> None:
         """What the node has logged, or the first nodes that failed; never fails."""
         failed = [node for node in nodes if node.state is JobState.FAILED]
-        for node in failed[:LOGS_SHOWN] if self.is_expanded else nodes:
-            with suppress(GlideMQError):
-                if lines := await client.log_of(node, LOG_LINES):
-                    self.log.info("%s had logged:\n%s", node.name, "\n".join(lines))
+        shown = [node.name for node in (failed[:LOGS_SHOWN] if self.is_expanded else nodes)]
+        with suppress(GlideMQError):
+            found = await client.ask(flow.logs(dict.fromkeys(shown, -LOG_LINES), limit=LOG_LINES))
+            for name, logs in found.items():
+                if logs.lines:
+                    self.log.info("%s had logged:\n%s", name, "\n".join(logs.lines))
         for node in failed[:LOGS_SHOWN]:
             self.log.error("%s failed: %s (attempts: %d)", node.name, node.reason, node.attempts)
         if not self.is_expanded and nodes[0].seconds is not None:

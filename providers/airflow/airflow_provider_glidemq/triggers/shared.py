@@ -16,15 +16,7 @@ from weakref import WeakKeyDictionary
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.triggers.events import LINGER_SECONDS, QueueEvents, start
 from airflow_provider_glidemq.triggers.reconciler import Reconciler
-from glidemq_orchestrate import (
-    AsyncFlow,
-    AsyncFlowProducer,
-    AsyncQueue,
-    FlowState,
-    FlowStatus,
-    NodeStatus,
-    Owner,
-)
+from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowState, FlowStatus, Owner
 from glidemq_orchestrate.errors import FlowNotFound, TransportError
 from glidemq_orchestrate.settings import ConnectionSettings
 
@@ -79,14 +71,6 @@ class SharedClient:
         """Make any other call of a flow that was found here."""
         async with self._gate:
             return await call
-
-    async def log_of(self, node: NodeStatus, lines: int) -> Sequence[str]:
-        """The last lines that a node has logged."""
-        async with self._gate, AsyncQueue(node.queue, self._settings, prefix=self._settings.prefix) as queue:
-            total = (await queue.logs(node.job_id, limit=0)).total
-            if not total:
-                return ()
-            return (await queue.logs(node.job_id, offset=max(total - lines, 0), limit=lines)).lines
 
     def events(self, queue: str) -> QueueEvents:
         """The reader of a queue's events: the running one, or a new one if that has ended or failed."""
