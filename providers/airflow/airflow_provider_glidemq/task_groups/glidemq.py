@@ -67,10 +67,11 @@ _CARRIED: Final = (
 class GlideMQTaskGroup(TaskGroup):
     """Runs the tasks in it as one flow of jobs; each stays a task with its state, duration, log and retries.
 
-    In it may be ``GlideMQOperator``, ``@task`` functions and ``PythonOperator``, also expanded, and task
-    groups. A function runs on a glide-mq worker by its import path: see ``by_import_path``. When the ``with``
-    block ends, a task ``launch`` is added, which submits the flow, and each other task is replaced by one
-    that watches its node; ids, edges and callbacks stay. On Airflow 3.3 those need no worker of Airflow.
+    In it may be ``GlideMQOperator``, ``GlideMQSparkOperator``, ``PythonOperator`` and functions of ``@task``,
+    ``@task.glidemq`` and ``@task.glidemq_spark``, also expanded, and task groups. A function runs on a
+    glide-mq worker by its import path: see ``by_import_path``. When the ``with`` block ends, a task
+    ``launch`` is added, which submits the flow, and each other task is replaced by one that watches its node;
+    ids, edges and callbacks stay. On Airflow 3.3 those need no worker of Airflow.
 
     What a task is given becomes what its node is given. Results of other tasks of the group go from node to
     node: into the arguments of a function, and to the handler of a ``GlideMQOperator`` as ``ctx.inputs``, by
@@ -149,7 +150,13 @@ class GlideMQTaskGroup(TaskGroup):
             raise ConfigurationError(f"{where}: a group inside it must be a plain TaskGroup, not expanded")
         ids = {operator.task_id for operator in operators}
         prefix = f"{self.group_id}." if self.prefix_group_id else ""
-        reader = Reader(operators, prefix, self._queue_name, self._pools)
+        reader = Reader(
+            operators,
+            prefix=prefix,
+            queue=self._queue_name,
+            pools=self._pools,
+            conn_id=self._watch["glidemq_conn_id"],
+        )
         tasks = reader.read()
         outside = self._outside(operators, ids)
         launch = GlideMQLaunchOperator(

@@ -25,6 +25,7 @@ from airflow.triggers.base import (
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.node_reports import in_line
 from airflow_provider_glidemq.ownership import DAY, name_of, owner_of
 from airflow_provider_glidemq.results import check_size
 from airflow_provider_glidemq.task_groups.ends import (
@@ -307,7 +308,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             found = await client.ask(flow.logs(dict.fromkeys(shown, -LOG_LINES), limit=LOG_LINES))
             for name, logs in found.items():
                 if logs.lines:
-                    self.log.info("%s had logged:\n%s", name, "\n".join(logs.lines))
+                    self.log.info("%s had logged:\n%s", name, "\n".join(map(in_line, logs.lines)))
         for node in failed[:LOGS_SHOWN]:
             self.log.error("%s failed: %s (attempts: %d)", node.name, node.reason, node.attempts)
         if not self.is_expanded and nodes[0].seconds is not None:

@@ -11,6 +11,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Asset, TaskGroup
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow_provider_glidemq.operators.glidemq import GlideMQSparkOperator
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 from airflow_provider_glidemq.version_compat import STARTS_FROM_TRIGGER, AirflowException
 
@@ -23,8 +24,10 @@ from tests.providers.airflow.task_groups.groups import (
     job,
     load,
     merge,
+    named,
     plain,
     read,
+    spark_step,
     tasks,
     two,
 )
@@ -72,6 +75,43 @@ def test_python_operators_are_functions_too() -> None:
     assert found["a"]["data"] == {"callable": f"{HERE}:plain", "arguments": {"value": 1, "scale": 2}}
     assert found["b"]["expand"] == {"over": [{"value": 1}, {"value": 2}], "into": "arguments"}
     assert found["c"]["data"]["inputs"] == [{"node": "a", "to": ["value"]}]
+
+
+def test_functions_for_workers_and_spark_steps_are_tasks_of_a_group_too() -> None:
+    def build() -> None:
+        loaded: Any = load()
+        named(loaded)
+        named.override(task_id="each").expand(rows=[1, 2])
+        step_of: Any = spark_step
+        step_of(loaded)
+        step: dict[str, Any] = {"application": "m:step", "location": "/data"}
+        GlideMQSparkOperator(task_id="step", arguments={"rows": loaded, "n": 1}, **step)
+        GlideMQSparkOperator.partial(task_id="steps", **step).expand(arguments=[{"n": 1}, {"n": 2}])
+
+    found = read(build)
+    inputs = [{"node": "load", "to": ["rows"]}]
+    assert (found["named"]["queue"], found["named"]["job"]) == ("named", "python")
+    assert found["named"]["data"] == {
+        "callable": f"{HERE}:named",
+        "arguments": {"rows": None},
+        "inputs": inputs,
+    }
+    assert found["each"]["expand"] == {"over": {"rows": [1, 2]}, "into": "arguments"}
+    assert (found["spark_step"]["queue"], found["spark_step"]["job"]) == ("spark", "spark.python")
+    assert found["spark_step"]["data"] == {
+        "callable": f"{HERE}:spark_step",
+        "arguments": {"rows": None},
+        "inputs": inputs,
+        "location": "/data",
+        "conf": {"spark.sql.shuffle.partitions": "4"},
+    }
+    assert found["step"]["data"] == {
+        "callable": "m:step",
+        "arguments": {"rows": None, "n": 1},
+        "inputs": inputs,
+        "location": "/data",
+    }
+    assert found["steps"]["expand"] == {"over": [{"n": 1}, {"n": 2}], "into": "arguments"}
 
 
 def test_over_a_result_of_the_group_a_task_is_expanded_in_the_flow() -> None:
