@@ -59,7 +59,6 @@ _CARRIED: Final = (
     "multiple_outputs",
     "start_date",
     "end_date",
-    "weight_rule",
     "priority_weight",
 )
 

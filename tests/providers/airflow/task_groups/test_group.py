@@ -10,7 +10,6 @@ import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Asset, TaskGroup
-from airflow.serialization.serialized_objects import DagSerialization
 from airflow_provider_glidemq.operators.glidemq import GlideMQSparkOperator
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 from airflow_provider_glidemq.version_compat import STARTS_FROM_TRIGGER, AirflowException
@@ -31,6 +30,14 @@ from tests.providers.airflow.task_groups.groups import (
     tasks,
     two,
 )
+
+try:
+    from airflow.serialization.serialized_objects import DagSerialization
+except ImportError:  # Airflow 3.1
+    from airflow.serialization.serialized_objects import (  # type: ignore[attr-defined, assignment]
+        SerializedDAG as DagSerialization,
+    )
+
 
 # -- what becomes of them ------------------------------------------------------------------------------------
 
@@ -271,7 +278,7 @@ def everything() -> None:
 def started_with(serialized: Any) -> dict[str, Any]:
     """The arguments of the trigger with which a task starts, as they are in the database."""
     given = serialized.start_trigger_args.trigger_kwargs
-    found: dict[str, Any] = given["__var"]
+    found: dict[str, Any] = given.get("__var", given)
     return found
 
 

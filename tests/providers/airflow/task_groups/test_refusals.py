@@ -39,7 +39,7 @@ def refusal(build: Build, **kwargs: Any) -> str:
         ({"pool_slots": 2}, "pool_slots cannot be carried over: a job takes one place of a pool"),
         ({"pool": "db"}, "pools={'db': 4}"),
         ({"max_retry_delay": timedelta(1)}, "max_retry_delay cannot be carried over"),
-        ({"retries": 1, "retry_exponential_backoff": 3}, "a job's backoff doubles, use 2"),
+        ({"retries": 1, "retry_exponential_backoff": 3}, "retry_exponential_backoff"),
         ({"on_retry_callback": print}, "on_retry_callback cannot be carried over: its retries are"),
         ({"on_execute_callback": print}, "on_execute_callback cannot be carried over"),
         ({"pre_execute": print}, "pre_execute cannot be carried over"),
