@@ -205,7 +205,7 @@ class GlideMQTaskGroup(TaskGroup):
         is_early = self._eager or rule_of(operator) == Rule.ALWAYS
         rule = Rule.ONE_SUCCESS if is_early and before else rule_of(operator) if before else Rule.ALL_SUCCESS
         label, group = operator.label, operator.task_group
-        self.dag._remove_task(operator.task_id)  # noqa: SLF001  Airflow has no other way
+        _remove(operator)
         monitor = GlideMQNodeMonitor(
             task_id=label,
             task_group=group,
@@ -225,9 +225,18 @@ class GlideMQTaskGroup(TaskGroup):
         monitor.upstream_task_ids = operator.upstream_task_ids
         monitor.downstream_task_ids = operator.downstream_task_ids
         if isinstance(operator, MappedOperator):
-            operator._is_mapped = False  # noqa: SLF001  who uses its output gets one value: a list
+            operator._is_mapped = False  # noqa: SLF001  whoever uses its output gets one value: a list
         if is_early or not before:
             monitor.set_upstream(launch)
+
+
+def _remove(operator: Operator) -> None:
+    """Take a task out of its DAG and group; its edges stay, for the one that gets its id."""
+    dag, group = operator.dag, operator.task_group
+    if dag is not None and group is not None:
+        del dag.task_dict[operator.task_id]
+        del group.children[operator.task_id]
+        group.used_group_ids.discard(operator.task_id)
 
 
 def _inside(group: TaskGroup) -> Iterator[TaskGroup]:

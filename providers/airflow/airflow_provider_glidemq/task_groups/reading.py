@@ -252,7 +252,8 @@ class Reader:
     # -- what is given ---------------------------------------------------------------------------------------
 
     def _expansion(self, operator: MappedOperator, into: str) -> dict[str, Any]:
-        over = operator._get_specified_expand_input().value  # noqa: SLF001  what expand() was given
+        given = getattr(operator, "op_kwargs_expand_input", operator.expand_input)
+        over = given.value
         inputs: list[dict[str, Any]] = []
         over = self._with_inputs({"over": over}, [], inputs)["over"]
         for one in inputs:
