@@ -56,8 +56,11 @@ class GlideMQFlowSuperseded(GlideMQException):
         )
 
 
-class GlideMQNodeFailed(GlideMQException):
-    """A node of a flow failed that a task of a group shows; of an expanded task, one of its nodes."""
+class GlideMQNodeFailed(GlideMQException, AirflowFailException):
+    """A node of a flow failed that a task of a group shows; of an expanded task, one of its nodes.
+
+    No retry: its attempts were used up.
+    """
 
     def __init__(self, node: str, reason: str) -> None:
         self.node, self.reason = node, reason

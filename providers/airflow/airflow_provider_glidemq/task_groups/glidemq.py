@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.ownership import DAY
 from airflow_provider_glidemq.task_groups.flow import LAUNCH
 from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
-from airflow_provider_glidemq.task_groups.monitor import GlideMQNodeMonitor
+from airflow_provider_glidemq.task_groups.monitor import GlideMQNodeMonitor, starts_from_trigger
 from airflow_provider_glidemq.task_groups.reading import Reader, attributes, rule_of
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows.rules import Rule
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 # What a monitor has whatever default_args say: these are carried over to the node, or were refused.
 _PLAIN: Final[Mapping[str, Any]] = {
-    "retries": 0,
+    "retry_delay": timedelta(seconds=1),
     "execution_timeout": None,
     "depends_on_past": False,
     "wait_for_downstream": False,
@@ -217,6 +218,8 @@ class GlideMQTaskGroup(TaskGroup):
             group=str(self.group_id),
             group_tasks=reader.task_ids,
             watch=self._watch,
+            # A busy scheduler may take a task that resumes for lost.
+            retries=0 if _starts_from_trigger(operator) else 1,
             trigger_rule=str(rule),  # one_success: as soon as launch has submitted the flow
             **attributes(operator, _CARRIED),
             **_PLAIN,
@@ -228,6 +231,11 @@ class GlideMQTaskGroup(TaskGroup):
             operator._is_mapped = False  # noqa: SLF001  whoever uses its output gets one value: a list
         if is_early or not before:
             monitor.set_upstream(launch)
+
+
+def _starts_from_trigger(operator: Operator) -> bool:
+    is_mapped = operator.get_closest_mapped_task_group() is not None
+    return starts_from_trigger(is_mapped=is_mapped, outlets=operator.outlets)
 
 
 def _remove(operator: Operator) -> None:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+def starts_from_trigger(*, is_mapped: bool, outlets: object) -> bool:
+    """Whether a monitor runs without a worker: asset events need one, and so does a task that is mapped."""
+    return STARTS_FROM_TRIGGER and not is_mapped and not outlets
+
+
 class GlideMQNodeMonitor(BaseOperator):
     """Waits for the nodes that a task of a ``GlideMQTaskGroup`` has become, and ends as they do.
 
@@ -76,7 +81,7 @@ class GlideMQNodeMonitor(BaseOperator):
     def start_from_trigger(self) -> bool:  # type: ignore[override]
         """Whether it runs without a worker."""
         is_mapped = self.get_closest_mapped_task_group() is not None
-        return STARTS_FROM_TRIGGER and not is_mapped and not self.outlets
+        return starts_from_trigger(is_mapped=is_mapped, outlets=self.outlets)
 
     @property
     def start_trigger_args(self) -> StartTriggerArgs:  # type: ignore[override]
@@ -96,7 +101,7 @@ class GlideMQNodeMonitor(BaseOperator):
                 ends_task=False,
                 not_before=time.time() + SECONDS_DEFERRED,
                 place=[ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index],
-                attempt=ti.try_number,
+                attempt=max(ti.max_tries, 1),  # a clear raises it, a retry does not
             ),
             method_name="execute_complete",
         )

@@ -32,7 +32,7 @@ class GroupTask:
 
     Attributes:
         place: Where it is.
-        attempt: The number of the try.
+        attempt: The number of the try, where retries are not counted.
         launch: The task that submits the flow.
         node: The name of its node.
     """

@@ -95,7 +95,8 @@ class GlideMQNodeTrigger(BaseTrigger):
         owner: For whom the flow runs; None: the trigger keeps no lease.
         not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the nodes have ended.
         place: The task that waits: DAG, task, run and map index; None: Airflow tells the trigger.
-        attempt: The number of its try; None: Airflow tells the trigger.
+        attempt: A number that grows when the task is cleared, and only then; None: its try, of a task that
+            has no retries.
     """
 
     def __init__(  # noqa: PLR0913  all but the first two have defaults
@@ -382,7 +383,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         ti, place, attempt = self.task_instance, self.place, self.attempt
         if ti is not None:
             place = [ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index]
-            attempt = ti.try_number
+            attempt = ti.try_number if attempt is None else attempt
         if place is None or attempt is None:
             raise RuntimeError("the trigger has no task")
         found: GroupTask = made.GroupTask(Place(*place), attempt, self.launch, self.node)

@@ -10,11 +10,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, Asset
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow_provider_glidemq.operators.glidemq import GlideMQOperator
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
+from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 from airflow_provider_glidemq.triggers import group_task, node
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
+from airflow_provider_glidemq.version_compat import TaskDeferred
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Worker
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
@@ -232,6 +236,21 @@ async def test_a_trigger_that_starts_again_starts_nothing_over(
     for _ in range(3):
         assert await fired(trigger(attempt=2)) == "success"
     assert valkey.ran == ["a", "a"]
+
+
+def test_a_monitor_that_defers_counts_clears_and_not_retries(context: Callable[..., Any]) -> None:
+    with DAG("d", schedule=None) as dag, GlideMQTaskGroup("etl", queue_name="etl"):
+        GlideMQOperator(task_id="a", queue_name="etl", job="j", outlets=[Asset("x")], retries=4)
+    monitor: Any = dag.get_task("etl.a")
+    assert (monitor.start_from_trigger, monitor.retries) == (False, 1)
+    attempts = []
+    for number, most in ((1, 1), (2, 1), (3, 3)):  # it is retried, and then cleared
+        with pytest.raises(TaskDeferred) as deferred:
+            monitor.execute(context(task_id="etl.a", try_number=number, max_tries=most))
+        _, kwargs = deferred.value.trigger.serialize()
+        assert (kwargs["place"], kwargs["ends_task"]) == (["d", "etl.a", "r1", -1], False)
+        attempts.append(kwargs["attempt"])
+    assert attempts == [1, 1, 3]
 
 
 async def test_airflow_may_be_busy_for_a_moment(submit: Submit, airflow: AirflowSays) -> None:
