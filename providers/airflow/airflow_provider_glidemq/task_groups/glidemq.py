@@ -15,7 +15,7 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.ownership import DAY
 from airflow_provider_glidemq.task_groups.flow import LAUNCH
 from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
-from airflow_provider_glidemq.task_groups.monitor import GlideMQNodeMonitor, starts_from_trigger
+from airflow_provider_glidemq.task_groups.monitor import GlideMQNodeMonitor
 from airflow_provider_glidemq.task_groups.reading import Reader, attributes, rule_of
 from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows.rules import Rule
@@ -218,8 +218,7 @@ class GlideMQTaskGroup(TaskGroup):
             group=str(self.group_id),
             group_tasks=reader.task_ids,
             watch=self._watch,
-            # A busy scheduler may take a task that resumes for lost.
-            retries=0 if _starts_from_trigger(operator) else 1,
+            retries=1 if operator.outlets else 0,  # a busy scheduler may take a task that resumes for lost
             trigger_rule=str(rule),  # one_success: as soon as launch has submitted the flow
             **attributes(operator, _CARRIED),
             **_PLAIN,
@@ -231,11 +230,6 @@ class GlideMQTaskGroup(TaskGroup):
             operator._is_mapped = False  # noqa: SLF001  whoever uses its output gets one value: a list
         if is_early or not before:
             monitor.set_upstream(launch)
-
-
-def _starts_from_trigger(operator: Operator) -> bool:
-    is_mapped = operator.get_closest_mapped_task_group() is not None
-    return starts_from_trigger(is_mapped=is_mapped, outlets=operator.outlets)
 
 
 def _remove(operator: Operator) -> None:
