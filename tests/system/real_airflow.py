@@ -73,6 +73,11 @@ class Airflow(AirflowStack):
         found = self._get(f"/api/v2/dags/{quote(dag_id)}/dagRuns")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in found}
 
+    def day(self, dag_id: str, run_id: str) -> str:
+        """The day after which a run may begin: of one that was begun by hand, that on which it was."""
+        path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+        return str(self._get(path)["run_after"])[:10]
+
     def wait_for_change(self, dag_id: str, file: Path, text: str) -> None:
         """Write a DAG file, and wait until Airflow runs the new version of its DAG."""
         before = self._latest(dag_id)

@@ -11,8 +11,13 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 from jinja2 import Environment, TemplateSyntaxError, meta
 
-from airflow_provider_glidemq.by_import_path import NamedFunction
+from airflow_provider_glidemq.by_import_path import SPARK_JOB, NamedFunction
+from airflow_provider_glidemq.decorators.glidemq import (
+    _GlideMQDecoratedOperator,
+    _GlideMQSparkDecoratedOperator,
+)
 from airflow_provider_glidemq.operators.job import GlideMQOperator
+from airflow_provider_glidemq.operators.spark import GlideMQSparkOperator
 from airflow_provider_glidemq.task_groups.flow import ALL, RULES_AFTER_EXPAND
 from airflow_provider_glidemq.task_groups.options import carried_over, options_of
 from airflow_provider_glidemq.templates import is_template
@@ -51,6 +56,12 @@ _REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
     ("flow_id", None, "the group has one flow"),
     ("retention", None, "it would be that of the whole flow"),
 )
+# The tasks that are functions, by what their workers are.
+_PLAIN: Final = (_PythonDecoratedOperator, PythonOperator)
+_SPARK: Final = (GlideMQSparkOperator, _GlideMQSparkDecoratedOperator)
+_FUNCTIONS: Final = (*_PLAIN, _GlideMQDecoratedOperator, _GlideMQSparkDecoratedOperator)
+_OF_STEP: Final = ("location", "conf")
+_SPARK_QUEUE: Final = "spark"
 _HOOKS: Final = {"pre_execute": "_pre_execute_hook", "post_execute": "_post_execute_hook"}
 
 
@@ -117,12 +128,14 @@ class Reader:
         kind = operator.operator_class
         if kind is GlideMQOperator:
             return self._job(operator)
-        if kind is _PythonDecoratedOperator or kind is PythonOperator:
+        if kind is GlideMQSparkOperator:
+            return self._step(operator)
+        if kind in _FUNCTIONS:
             return self._function(operator)
         raise ConfigurationError(
             f"{kind.__name__} has no handler on a glide-mq worker. In this group may be: GlideMQOperator, "
-            "@task functions and PythonOperator. Put the task before or after the group, or make it one of "
-            "these"
+            "GlideMQSparkOperator, functions of @task, @task.glidemq and @task.glidemq_spark, and "
+            "PythonOperator. Put the task before or after the group, or make it one of these"
         )
 
     # -- jobs ------------------------------------------------------------------------------------------------
@@ -166,25 +179,65 @@ class Reader:
     # -- functions -------------------------------------------------------------------------------------------
 
     def _function(self, operator: Operator) -> dict[str, Any]:
-        if self._queue is None:
-            raise ConfigurationError(
-                "a function needs the queue of workers that run it: GlideMQTaskGroup(..., queue_name='etl')"
-            )
         if _given(operator, "templates_dict"):
             raise ConfigurationError("templates_dict is part of Airflow's context: use op_kwargs")
-        named = NamedFunction.of(_given(operator, "python_callable"))
+        is_spark = operator.operator_class in _SPARK
+        named = NamedFunction.of(_given(operator, "python_callable"), is_spark=is_spark)
         args, kwargs = list(_given(operator, "op_args") or ()), dict(_given(operator, "op_kwargs") or {})
-        found: dict[str, Any] = {
-            "queue": self._queue,
-            "job": named.job,
-            "options": options_of(None, carried_over(operator, self._pools)),
-        }
+        found = self._on_workers(operator, named.job)
         if not isinstance(operator, MappedOperator):
             named.check_context(self._passed(named, args, kwargs))
             inputs: list[dict[str, Any]] = []
             whole = self._with_inputs(named.arguments(args, kwargs), [], inputs)
-            return {**found, "data": named.data((), whole, inputs=inputs)}
-        return {**found, **self._expanded_function(operator, named, args, kwargs)}
+            found["data"] = named.data((), whole, inputs=inputs)
+        else:
+            found |= self._expanded_function(operator, named, args, kwargs)
+        found["data"] |= self._of_step(operator)
+        return found
+
+    def _step(self, operator: Operator) -> dict[str, Any]:
+        """A Spark step by its path."""
+        found, inputs = self._on_workers(operator, SPARK_JOB), list[dict[str, Any]]()
+        path = _given(operator, "application")
+        self._check_text(path)
+        data = {"callable": path, "arguments": dict(_given(operator, "arguments") or {})}
+        data["arguments"] = self._with_inputs(data["arguments"], [], inputs)
+        found["data"] = data | ({"inputs": inputs} if inputs else {}) | self._of_step(operator)
+        if isinstance(operator, MappedOperator):
+            expand = self._expansion(operator, ARGUMENTS)
+            if not isinstance(expand["over"], Mapping) or set(expand["over"]) != {"arguments"}:
+                raise ConfigurationError("expand a GlideMQSparkOperator over a list of arguments")
+            found["expand"] = {**expand, "over": expand["over"]["arguments"]}
+        return found
+
+    def _on_workers(self, operator: Operator, job: str) -> dict[str, Any]:
+        """Where a function runs, and how."""
+        kind = operator.operator_class
+        queue = self._queue if kind in _PLAIN else _given(operator, "queue_name")
+        queue = queue or (_SPARK_QUEUE if kind in _SPARK else None)
+        if queue is None:
+            raise ConfigurationError(
+                "a function needs the queue of workers that run it: GlideMQTaskGroup(..., queue_name='etl')"
+            )
+        options = None if kind in _PLAIN else _given(operator, "options")
+        return {
+            "queue": queue,
+            "job": job,
+            "options": options_of(options, carried_over(operator, self._pools)),
+        }
+
+    def _of_step(self, operator: Operator) -> dict[str, Any]:
+        """Where a Spark step reads and writes, and its settings."""
+        if operator.operator_class not in _SPARK:
+            return {}
+        found = {name: _given(operator, name) for name in _OF_STEP if _given(operator, name) is not None}
+        for _, value in _leaves(found):
+            if self._refers(value):
+                raise ConfigurationError(
+                    f"{' and '.join(_OF_STEP)} cannot be results of the group: give them as arguments"
+                )
+            self._check_text(value)
+        return found
 
     def _passed(
         self, named: NamedFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -277,8 +330,21 @@ def _given(operator: Operator, name: str) -> Any:
     """A parameter of a task, also of one that was expanded."""
     if isinstance(operator, MappedOperator):
         of_function = getattr(operator, "python_callable", None) if name == "python_callable" else None
-        return of_function or operator.partial_kwargs.get(name)
+        return of_function or operator.partial_kwargs.get(name, _default_args(operator).get(name))
     return getattr(operator, name, None)
+
+
+def _default_args(operator: MappedOperator) -> dict[str, Any]:
+    """Those of its DAG and groups, the inner ones last: Airflow gives them to it when it is unmapped."""
+    found: list[Mapping[str, Any]] = []
+    group = operator.task_group
+    while group is not None:
+        found.append(group.default_args)
+        group = group.parent_group
+    merged: dict[str, Any] = dict(operator.dag.default_args if operator.dag else {})
+    for one in reversed(found):
+        merged |= one
+    return merged
 
 
 def _check_attributes(operator: Operator) -> None:
