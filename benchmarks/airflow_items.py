@@ -42,6 +42,8 @@ from glidemq_orchestrate.demo.airflow_stack import AirflowStack
 WAYS: Final = ("flow", "group", "tasks", "mapped")
 HERE: Final = Path(__file__).parent
 PATH: Final = (HERE.parent, HERE.parent / "providers" / "airflow", HERE / "airflow_dags")
+WARM: Final = 3
+"""Items of the runs before: the first of each kind imports more."""
 TABLES: Final = ("task_instance", "task_instance_history", "xcom", "rendered_task_instance_fields")
 QUERIES: Final = {table: f"FROM {table} WHERE dag_id = ?" for table in TABLES}
 
@@ -79,6 +81,9 @@ def measure(
     with EmbeddedServer() as server, worker(server.url, home), airflow(server.url, home, counts) as stack:
         with redis.Redis.from_url(server.url.replace("valkey", "redis"), decode_responses=True) as client:
             machine = machine_now(client)
+        for way in ways:
+            progress.print(f"warming up: {way}", style="dim")
+            one_run(stack, f"{way}_{WARM}", limit)
         found: dict[tuple[int, str], list[dict[str, Any]]] = {}
         for number in range(rounds):
             for count in counts:
@@ -173,7 +178,7 @@ def airflow(url: str, home: Path, counts: list[int]) -> Iterator[AirflowStack]:
         connections={"glidemq_default": url.replace("valkey://", "glidemq://")},
         python_path=PATH,
         environment={
-            "ITEMS": ",".join(map(str, counts)),
+            "ITEMS": ",".join(map(str, {WARM, *counts})),
             "AIRFLOW__CORE__MAX_MAP_LENGTH": str(max(most, 1_024)),
             "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": str(max(most, 16)),
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
