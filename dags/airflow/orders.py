@@ -43,7 +43,7 @@ def summed(orders: dict[str, Any]) -> dict[str, Any]:
     return {"region": orders["region"], "total": sum(orders["amounts"])}
 
 
-@task.glidemq(show_logs=True)
+@task.glidemq
 def report(totals: Any, ctx: Any = None) -> dict[str, int]:
     """The totals by region."""
     ctx.log(f"{len(totals)} regions")

@@ -22,7 +22,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": _modules("hooks"),
         "operators": _modules("operators"),
         "sensors": _modules("sensors"),
-        "triggers": _modules("triggers"),
+        "triggers": _modules("triggers", "glidemq", "node"),
         "task-decorators": [
             {"name": name, "class-name": f"airflow_provider_glidemq.decorators.glidemq.{name}_task"}
             for name in ("glidemq", "glidemq_spark")
@@ -46,8 +46,9 @@ def get_provider_info() -> dict[str, Any]:
     }
 
 
-def _modules(kind: str) -> list[dict[str, Any]]:
-    return [{"integration-name": INTEGRATION, "python-modules": [f"airflow_provider_glidemq.{kind}.glidemq"]}]
+def _modules(kind: str, *names: str) -> list[dict[str, Any]]:
+    modules = [f"airflow_provider_glidemq.{kind}.{name}" for name in names or ("glidemq",)]
+    return [{"integration-name": INTEGRATION, "python-modules": modules}]
 
 
 def _fields() -> dict[str, Any]:

@@ -88,3 +88,17 @@ with DAG("line", schedule=None, catchup=False), GlideMQTaskGroup("etl", queue_na
     [third, skipped] >> GlideMQOperator(
         task_id="last", queue_name="system", job="echo", data="last", trigger_rule="all_done"
     )
+
+
+@task
+def numbers() -> list[int]:
+    return list(range(5))
+
+
+with DAG("grown", schedule=None, catchup=False):
+    with GlideMQTaskGroup("etl", queue_name="system", eager=True):
+        listed: Any = numbers()
+        doubled: Any = square.override(task_id="doubled")
+        doubled = doubled.expand(number=listed)
+        added: Any = total(doubled, [1], 0)
+    after(added, doubled)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import TaskGroup
 from airflow.sdk.definitions.mappedoperator import MappedOperator
@@ -20,7 +20,6 @@ from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
 from glidemq_orchestrate.flows.rules import Rule
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
     from airflow.sdk.types import Operator
 
 # What a monitor has whatever default_args say: these are carried over to the node, or were refused.
@@ -60,7 +59,6 @@ _CARRIED: Final = (
     "multiple_outputs",
     "start_date",
     "end_date",
-    "weight_rule",
     "priority_weight",
 )
 
@@ -68,10 +66,11 @@ _CARRIED: Final = (
 class GlideMQTaskGroup(TaskGroup):
     """Runs the tasks in it as one flow of jobs; each stays a task with its state, duration, log and retries.
 
-    In it may be ``GlideMQOperator``, ``@task`` functions and ``PythonOperator``, also expanded, and task
-    groups. A function runs on a glide-mq worker by its import path: see ``by_import_path``. When the ``with``
-    block ends, a task ``launch`` is added, which submits the flow, and each other task is replaced by one
-    that watches its node; ids, edges and callbacks stay. On Airflow 3.3 those need no worker of Airflow.
+    In it may be ``GlideMQOperator``, ``GlideMQSparkOperator``, ``PythonOperator`` and functions of ``@task``,
+    ``@task.glidemq`` and ``@task.glidemq_spark``, also expanded, and task groups. A function runs on a
+    glide-mq worker by its import path: see ``by_import_path``. When the ``with`` block ends, a task
+    ``launch`` is added, which submits the flow, and each other task is replaced by one that watches its node;
+    ids, edges and callbacks stay. On Airflow 3.3 those need no worker of Airflow.
 
     What a task is given becomes what its node is given. Results of other tasks of the group go from node to
     node: into the arguments of a function, and to the handler of a ``GlideMQOperator`` as ``ctx.inputs``, by
@@ -85,9 +84,9 @@ class GlideMQTaskGroup(TaskGroup):
         group_id: As of ``TaskGroup``.
         queue_name: The queue of the workers that run the functions.
         glidemq_conn_id: The connection.
-        eager: Every task shows the end of its node at once, since it waits for ``launch`` alone; its duration
-            then includes what its node waited for others. Otherwise tasks begin one after the other, as
-            without the group, and show ends some seconds later.
+        eager: Every task begins as soon as the flow is submitted, and shows the end of its node at once; its
+            duration then includes what its node waited for others. Otherwise tasks begin one after the other,
+            as without the group, and each shows the end of its node some seconds later.
         pools: How many jobs of a pool of Airflow run at once, by its name, for each queue.
         require_workers, cancel_on_kill, lapse, logging_interval: As of ``GlideMQFlowOperator``.
         poll_interval: Seconds after which nodes are read again even if no event came.
@@ -121,7 +120,6 @@ class GlideMQTaskGroup(TaskGroup):
         self._pools = dict(pools or {})
         self._require_workers = require_workers
         self._launch_args = dict(launch_args or {})
-        self._last: list[str] | None = None
         self._watch: dict[str, Any] = {
             "glidemq_conn_id": glidemq_conn_id,
             "cancel_on_kill": cancel_on_kill,
@@ -140,13 +138,6 @@ class GlideMQTaskGroup(TaskGroup):
         finally:
             super().__exit__(kind, value, traceback)  # type: ignore[no-untyped-call]
 
-    def get_leaves(self) -> Generator[BaseOperator, None, None]:
-        """The tasks that no other task of the group waits for, also where all wait for ``launch`` alone."""
-        if self._last is None:
-            yield from super().get_leaves()
-        else:
-            yield from (cast("BaseOperator", self.dag.get_task(one)) for one in self._last)
-
     # -- closing ---------------------------------------------------------------------------------------------
 
     def _close(self) -> None:
@@ -157,9 +148,14 @@ class GlideMQTaskGroup(TaskGroup):
         if any(isinstance(group, GlideMQTaskGroup | MappedTaskGroup) for group in _inside(self)):
             raise ConfigurationError(f"{where}: a group inside it must be a plain TaskGroup, not expanded")
         ids = {operator.task_id for operator in operators}
-        leaves = [operator.task_id for operator in super().get_leaves()]
         prefix = f"{self.group_id}." if self.prefix_group_id else ""
-        reader = Reader(operators, prefix, self._queue_name, self._pools)
+        reader = Reader(
+            operators,
+            prefix=prefix,
+            queue=self._queue_name,
+            pools=self._pools,
+            conn_id=self._watch["glidemq_conn_id"],
+        )
         tasks = reader.read()
         outside = self._outside(operators, ids)
         launch = GlideMQLaunchOperator(
@@ -178,7 +174,6 @@ class GlideMQTaskGroup(TaskGroup):
             launch.set_upstream(waited)
         for operator, task in zip(operators, tasks, strict=True):
             self._replace(operator, task, reader, launch)
-        self._last = leaves if self._eager else None
 
     def _outside(self, operators: list[Operator], ids: set[str]) -> set[str]:
         """What the group waits for outside of it, taken from its tasks."""
@@ -207,7 +202,8 @@ class GlideMQTaskGroup(TaskGroup):
     ) -> None:
         """Put a monitor in the place of a task; what refers to the task, now or later, reaches it."""
         before = {one: reader.name(one) for one in sorted(operator.upstream_task_ids)}
-        follows = bool(before) and not self._eager and rule_of(operator) != Rule.ALWAYS
+        is_early = self._eager or rule_of(operator) == Rule.ALWAYS
+        rule = Rule.ONE_SUCCESS if is_early and before else rule_of(operator) if before else Rule.ALL_SUCCESS
         label, group = operator.label, operator.task_group
         self.dag._remove_task(operator.task_id)  # noqa: SLF001  Airflow has no other way
         monitor = GlideMQNodeMonitor(
@@ -221,7 +217,7 @@ class GlideMQTaskGroup(TaskGroup):
             group=str(self.group_id),
             group_tasks=reader.task_ids,
             watch=self._watch,
-            trigger_rule=rule_of(operator) if follows else Rule.ALL_SUCCESS.value,
+            trigger_rule=str(rule),  # one_success: as soon as launch has submitted the flow
             **attributes(operator, _CARRIED),
             **_PLAIN,
         )
@@ -230,12 +226,7 @@ class GlideMQTaskGroup(TaskGroup):
         monitor.downstream_task_ids = operator.downstream_task_ids
         if isinstance(operator, MappedOperator):
             operator._is_mapped = False  # noqa: SLF001  who uses its output gets one value: a list
-        if self._eager:
-            monitor.downstream_task_ids.difference_update(reader.task_ids)
-        if not follows:
-            for one in before:
-                self.dag.get_task(one).downstream_task_ids.discard(monitor.task_id)
-            monitor.upstream_task_ids.clear()
+        if is_early or not before:
             monitor.set_upstream(launch)
 
 

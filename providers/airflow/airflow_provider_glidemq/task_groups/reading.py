@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.decorators.python import _PythonDecoratedOperator
@@ -16,6 +16,7 @@ from airflow_provider_glidemq.decorators.glidemq import (
     _GlideMQDecoratedOperator,
     _GlideMQSparkDecoratedOperator,
 )
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.operators.job import GlideMQOperator
 from airflow_provider_glidemq.operators.spark import GlideMQSparkOperator
 from airflow_provider_glidemq.task_groups.flow import ALL, RULES_AFTER_EXPAND
@@ -28,6 +29,7 @@ from glidemq_orchestrate.flows.rules import Rule
 if TYPE_CHECKING:
     from airflow.sdk.types import Operator
 
+SPARK_QUEUE: Final = "spark"  # of GlideMQSparkOperator
 RETURN_VALUE: Final = "return_value"
 _ABSENT: Final = object()
 _OF_TASK: Final = frozenset({"ti", "task_instance", "task", "task_instance_key_str", "map_index_template"})
@@ -55,13 +57,16 @@ _REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
     ("on_existing", None, "it would be that of the whole flow"),
     ("flow_id", None, "the group has one flow"),
     ("retention", None, "it would be that of the whole flow"),
+    ("show_logs", False, "the log of the task shows lines when its node has ended"),
+    ("callbacks", (), "they are told of whole flows"),
 )
-# The tasks that are functions, by what their workers are.
-_PLAIN: Final = (_PythonDecoratedOperator, PythonOperator)
-_SPARK: Final = (GlideMQSparkOperator, _GlideMQSparkDecoratedOperator)
-_FUNCTIONS: Final = (*_PLAIN, _GlideMQDecoratedOperator, _GlideMQSparkDecoratedOperator)
-_OF_STEP: Final = ("location", "conf")
-_SPARK_QUEUE: Final = "spark"
+_FUNCTIONS: Final = (
+    _PythonDecoratedOperator,
+    PythonOperator,
+    _GlideMQDecoratedOperator,
+    _GlideMQSparkDecoratedOperator,
+)
+_PLAIN: Final = _FUNCTIONS[:2]
 _HOOKS: Final = {"pre_execute": "_pre_execute_hook", "post_execute": "_post_execute_hook"}
 
 
@@ -73,14 +78,21 @@ class Reader:
         prefix: What their ids begin with, and the names of nodes do not.
         queue: That of the workers that run functions.
         pools: How many jobs of a pool of Airflow run at once.
+        conn_id: The connection of the group.
     """
 
     def __init__(
-        self, operators: Sequence[Operator], prefix: str, queue: str | None, pools: Mapping[str, int]
+        self,
+        operators: Sequence[Operator],
+        *,
+        prefix: str,
+        queue: str | None,
+        pools: Mapping[str, int],
+        conn_id: str,
     ) -> None:
         self._names = {operator.task_id: operator.task_id.removeprefix(prefix) for operator in operators}
         self._expanded = {operator.task_id for operator in operators if isinstance(operator, MappedOperator)}
-        self._operators, self._queue, self._pools = operators, queue, pools
+        self._operators, self._queue, self._pools, self._conn_id = operators, queue, pools, conn_id
 
     @property
     def task_ids(self) -> list[str]:
@@ -103,13 +115,23 @@ class Reader:
     def _read(self, operator: Operator) -> dict[str, Any]:
         try:
             _check_attributes(operator)
+            self._check_connection(operator)
             task = self._described(operator)
+            for leaf in _leaves(task):
+                self._check_rendered(leaf)
             after = [self._names[one] for one in self._names if one in operator.upstream_task_ids]
             rule = self._rule(operator)
         except (ConfigurationError, InvalidFlow, TypeError) as exc:
             exc.args = (f"task {operator.task_id}: {exc}",)
             raise
         return {"name": self._names[operator.task_id], **task, "after": after, "rule": rule.value}
+
+    def _check_connection(self, operator: Operator) -> None:
+        given = _given(operator, "glidemq_conn_id")
+        if given not in (None, DEFAULT_CONN_ID, self._conn_id):
+            raise ConfigurationError(
+                f"glidemq_conn_id {given!r}: a group has one connection; give it to the group"
+            )
 
     def _rule(self, operator: Operator) -> Rule:
         try:
@@ -134,8 +156,8 @@ class Reader:
             return self._function(operator)
         raise ConfigurationError(
             f"{kind.__name__} has no handler on a glide-mq worker. In this group may be: GlideMQOperator, "
-            "GlideMQSparkOperator, functions of @task, @task.glidemq and @task.glidemq_spark, and "
-            "PythonOperator. Put the task before or after the group, or make it one of these"
+            "GlideMQSparkOperator, PythonOperator, and functions of @task, @task.glidemq and "
+            "@task.glidemq_spark. Put the task before or after the group, or make it one of these"
         )
 
     # -- jobs ------------------------------------------------------------------------------------------------
@@ -166,106 +188,67 @@ class Reader:
             return None
         if isinstance(data, Mapping):
             data = {key: value for key, value in data.items() if not self._is_inner(value)}
-        for _, value in _leaves(data):
+        for value in _leaves(data):
             if self._refers(value):
                 raise ConfigurationError(
                     "data holds the result of another task of the group below its first level. The handler "
                     "has it in ctx.inputs by the name of the task: let the task only wait for it (a >> b), "
                     "or give it as a value of its own: data={'name': a.output}"
                 )
-            self._check_text(value)
         return data
 
     # -- functions -------------------------------------------------------------------------------------------
 
     def _function(self, operator: Operator) -> dict[str, Any]:
-        if _given(operator, "templates_dict"):
-            raise ConfigurationError("templates_dict is part of Airflow's context: use op_kwargs")
-        is_spark = operator.operator_class in _SPARK
-        named = NamedFunction.of(_given(operator, "python_callable"), is_spark=is_spark)
-        args, kwargs = list(_given(operator, "op_args") or ()), dict(_given(operator, "op_kwargs") or {})
-        found = self._on_workers(operator, named.job)
-        if not isinstance(operator, MappedOperator):
-            named.check_context(self._passed(named, args, kwargs))
-            inputs: list[dict[str, Any]] = []
-            whole = self._with_inputs(named.arguments(args, kwargs), [], inputs)
-            found["data"] = named.data((), whole, inputs=inputs)
-        else:
-            found |= self._expanded_function(operator, named, args, kwargs)
-        found["data"] |= self._of_step(operator)
-        return found
-
-    def _step(self, operator: Operator) -> dict[str, Any]:
-        """A Spark step by its path."""
-        found, inputs = self._on_workers(operator, SPARK_JOB), list[dict[str, Any]]()
-        path = _given(operator, "application")
-        self._check_text(path)
-        data = {"callable": path, "arguments": dict(_given(operator, "arguments") or {})}
-        data["arguments"] = self._with_inputs(data["arguments"], [], inputs)
-        found["data"] = data | ({"inputs": inputs} if inputs else {}) | self._of_step(operator)
-        if isinstance(operator, MappedOperator):
-            expand = self._expansion(operator, ARGUMENTS)
-            if not isinstance(expand["over"], Mapping) or set(expand["over"]) != {"arguments"}:
-                raise ConfigurationError("expand a GlideMQSparkOperator over a list of arguments")
-            found["expand"] = {**expand, "over": expand["over"]["arguments"]}
-        return found
-
-    def _on_workers(self, operator: Operator, job: str) -> dict[str, Any]:
-        """Where a function runs, and how."""
-        kind = operator.operator_class
-        queue = self._queue if kind in _PLAIN else _given(operator, "queue_name")
-        queue = queue or (_SPARK_QUEUE if kind in _SPARK else None)
+        is_spark = operator.operator_class is _GlideMQSparkDecoratedOperator
+        queue = _given(operator, "queue_name") or (SPARK_QUEUE if is_spark else None)
+        if operator.operator_class in _PLAIN:
+            queue = self._queue
+            if _given(operator, "templates_dict"):
+                raise ConfigurationError("templates_dict is part of Airflow's context: use op_kwargs")
         if queue is None:
             raise ConfigurationError(
                 "a function needs the queue of workers that run it: GlideMQTaskGroup(..., queue_name='etl')"
             )
-        options = None if kind in _PLAIN else _given(operator, "options")
-        return {
-            "queue": queue,
-            "job": job,
-            "options": options_of(options, carried_over(operator, self._pools)),
-        }
-
-    def _of_step(self, operator: Operator) -> dict[str, Any]:
-        """Where a Spark step reads and writes, and its settings."""
-        if operator.operator_class not in _SPARK:
-            return {}
-        found = {name: _given(operator, name) for name in _OF_STEP if _given(operator, name) is not None}
-        for _, value in _leaves(found):
-            if self._refers(value):
-                raise ConfigurationError(
-                    f"{' and '.join(_OF_STEP)} cannot be results of the group: give them as arguments"
-                )
-            self._check_text(value)
-        return found
-
-    def _passed(
-        self, named: NamedFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Collection[str]:
-        return {*list(named.signature.parameters)[: len(args)], *kwargs}
-
-    def _expanded_function(
-        self, operator: MappedOperator, named: NamedFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        named = NamedFunction.of(_given(operator, "python_callable"), is_spark=is_spark)
+        args, kwargs = list(_given(operator, "op_args") or ()), dict(_given(operator, "op_kwargs") or {})
+        if not isinstance(operator, MappedOperator):
+            named.check_context(args, kwargs)
+            return self._call(operator, queue, named.job, named.path, named.arguments(args, kwargs))
         if args:
             raise ConfigurationError("an expanded function takes its arguments by name: use op_kwargs")
         expand = self._expansion(operator, ARGUMENTS)
-        over = expand["over"]
         if operator.operator_class is PythonOperator:
-            if not isinstance(over, Mapping) or set(over) != {"op_kwargs"} or expand.get("inputs"):
-                raise ConfigurationError("expand a PythonOperator over a list of op_kwargs, or use @task")
-            over = over["op_kwargs"]
-            expand["over"] = over
-        names = set(over) if isinstance(over, Mapping) else set()
-        for item in over if isinstance(over, list | tuple) else ():
-            names |= set(item) if isinstance(item, Mapping) else set()
-        named.check_context({*kwargs, *names})
+            expand = _over_dicts(expand, "op_kwargs")
+        names = _names(expand["over"])
+        named.check_context((), {**kwargs, **dict.fromkeys(names)})
         if unknown := sorted(names - set(named.signature.parameters)):
             raise ConfigurationError(f"expand({unknown[0]}=...): the function takes no such argument")
+        return {**self._call(operator, queue, named.job, named.path, kwargs), "expand": expand}
+
+    def _step(self, operator: Operator) -> dict[str, Any]:
+        path, arguments = _given(operator, "application"), _given(operator, "arguments")
+        if not (arguments is None or isinstance(arguments, Mapping)):
+            raise ConfigurationError("arguments must be a dict; its values may be results of other tasks")
+        queue = _given(operator, "queue_name") or SPARK_QUEUE
+        found = self._call(operator, queue, SPARK_JOB, path, arguments or {})
+        if isinstance(operator, MappedOperator):
+            found["expand"] = _over_dicts(self._expansion(operator, ARGUMENTS), "arguments")
+        return found
+
+    def _call(
+        self, operator: Operator, queue: Any, job: str, path: Any, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """A job that calls a function; the worker puts results of the group among its arguments."""
         inputs: list[dict[str, Any]] = []
-        arguments = self._with_inputs(dict(kwargs), [], inputs)
-        data = {"callable": named.path, "arguments": arguments} | ({"inputs": inputs} if inputs else {})
-        return {"data": data, "expand": expand}
+        data: dict[str, Any] = {"callable": path, "arguments": self._with_inputs(arguments, [], inputs)}
+        if inputs:
+            data["inputs"] = inputs
+        for name in ("location", "conf"):
+            if (value := _given(operator, name)) is not None:
+                data[name] = value
+        options = options_of(_given(operator, "options"), carried_over(operator, self._pools))
+        return {"queue": queue, "job": job, "data": data, "options": options}
 
     # -- what is given ---------------------------------------------------------------------------------------
 
@@ -299,7 +282,6 @@ class Reader:
                 "map(), zip() and concat() of the result of a task of the group: let a function of the group "
                 "do it"
             )
-        self._check_text(value)
         return value
 
     def _is_inner(self, value: Any) -> bool:
@@ -308,9 +290,32 @@ class Reader:
     def _refers(self, value: Any) -> bool:
         return any(one.task_id in self._names for one, _ in XComArg.iter_xcom_references(value))
 
-    def _check_text(self, value: Any) -> None:
+    def _check_rendered(self, value: Any) -> None:
+        """Refuse what launch would render before the tasks of the group run, and cannot then."""
+        if self._refers(value):
+            raise ConfigurationError(
+                "the result of another task of the group may be in data, in arguments and in expand() only"
+            )
         if isinstance(value, str) and is_template(value):
             _check_template(value)
+
+
+def _over_dicts(expansion: dict[str, Any], name: str) -> dict[str, Any]:
+    """The expansion over a list of dicts of arguments."""
+    over = expansion["over"]
+    if not isinstance(over, Mapping) or set(over) != {name} or expansion.get("inputs"):
+        raise ConfigurationError(
+            f"expand it over a list of {name}, which is no result of the group, or use a function of @task"
+        )
+    return {**expansion, "over": over[name]}
+
+
+def _names(over: Any) -> set[str]:
+    """The arguments that an expansion gives, as far as they are known."""
+    if isinstance(over, Mapping):
+        return set(over)
+    listed = over if isinstance(over, list | tuple) else ()
+    return {name for item in listed if isinstance(item, Mapping) for name in item}
 
 
 def rule_of(operator: Operator) -> str:
@@ -357,15 +362,13 @@ def _check_attributes(operator: Operator) -> None:
         raise ConfigurationError(f"{name} cannot be carried over: {reason}")
 
 
-def _leaves(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _leaves(part, (*at, key))
-    elif isinstance(value, list | tuple):
-        for place, part in enumerate(value):
-            yield from _leaves(part, (*at, place))
+def _leaves(value: Any) -> Iterator[Any]:
+    parts = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping | list | tuple):
+        for part in parts:
+            yield from _leaves(part)
     else:
-        yield at, value
+        yield value
 
 
 def _check_template(text: str) -> None:

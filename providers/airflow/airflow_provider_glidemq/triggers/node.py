@@ -25,6 +25,7 @@ from airflow.triggers.base import (
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.node_reports import in_line
 from airflow_provider_glidemq.ownership import DAY, name_of, owner_of
 from airflow_provider_glidemq.results import check_size
 from airflow_provider_glidemq.task_groups.ends import (
@@ -34,7 +35,7 @@ from airflow_provider_glidemq.task_groups.ends import (
     may_be_marked,
     progress,
 )
-from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED, ordered
+from airflow_provider_glidemq.task_groups.flow import ordered
 from airflow_provider_glidemq.triggers.glidemq import (
     MAX_REASON,
     RENEWALS,
@@ -42,19 +43,18 @@ from airflow_provider_glidemq.triggers.glidemq import (
     reconnect_pauses,
     to_its_end,
 )
-from airflow_provider_glidemq.triggers.place import Place
+from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded, TransportError
 from glidemq_orchestrate.jobs.states import JobState
 
 if TYPE_CHECKING:
+    from airflow_provider_glidemq.triggers.group_task import GroupTask
     from airflow_provider_glidemq.triggers.nodes import TaskNodes
     from airflow_provider_glidemq.triggers.shared import SharedClient
     from glidemq_orchestrate import AsyncFlow, NodeStatus
 
 TRIGGER: Final = "airflow_provider_glidemq.triggers.node.GlideMQNodeTrigger"
-RETURN_VALUE: Final = "return_value"
 WATCH_SECONDS: Final = 1.0  # from look to look while jobs of the queue end
-LAUNCH_SECONDS: Final = 2.0  # from look to look at whether launch has submitted the flow
 LOG_LINES: Final = 100
 LOGS_SHOWN: Final = 3  # of an expanded task: of the first nodes that failed
 _ENDS: Final = {
@@ -191,25 +191,27 @@ class GlideMQNodeTrigger(BaseTrigger):
                 await asyncio.sleep(pause)
             except GlideMQError as exc:
                 return self._event("failed", f"{type(exc).__name__}: {exc}")
+            except NotLaunched as exc:
+                return self._event("failed", str(exc))
             except _Ended as exc:
                 return self._event(exc.status, exc.reason)
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
-        nodes = await self._find(client)
-        await self._begin(nodes)
+        task = await self._task()
+        nodes = await self._find(client, task)
+        await self._begin(task, nodes)
         if not nodes.is_over:
             await self._until_over(client, nodes)
         self._log_progress(nodes)
-        await self._remember(nodes)
-        return await self._end(client, nodes)
+        await self._remember(task, nodes)
+        return await self._end(client, task, nodes)
 
-    async def _find(self, client: SharedClient) -> TaskNodes:
+    async def _find(self, client: SharedClient, task: GroupTask) -> TaskNodes:
         """The nodes in the generation that launch has begun or gone on with, or in a later one."""
-        launched = await self._launched()
+        launched = await task.launched()
         if self.node in launched["skipped"]:
             raise _Ended("skipped", f"{self.node} is skipped: a list that is expanded over is empty")
-        owner = owner_of(self._owner(), self.lapse)
-        flow = await client.find(launched["flow_id"], owner)
+        flow = await client.find(launched["flow_id"], owner_of(self._owner(task), self.lapse))
         if flow is None or flow.generation < launched["generation"]:
             raise _Ended(
                 "failed", f"flow {launched['flow_id']} is no longer on the server: clear {self.launch}"
@@ -218,19 +220,6 @@ class GlideMQNodeTrigger(BaseTrigger):
         nodes: TaskNodes = made(client, flow, self.node, is_expanded=self.is_expanded)
         await nodes.read()
         return nodes
-
-    async def _launched(self) -> dict[str, Any]:
-        """What launch says of its flow; it is waited for while launch runs again."""
-        xcoms, tasks, place = await module("xcoms"), await module("tasks"), self._place()
-        while True:
-            found = await xcoms.read(place.of(self.launch), XCOM_LAUNCHED)
-            if isinstance(found, dict):
-                return found
-            states = await self._states([self.launch])
-            if states.get(self.launch) in tasks.ENDED:
-                reason = f"{self.launch} is {states[self.launch]} and has submitted no flow: clear it"
-                raise _Ended("failed", reason)
-            await asyncio.sleep(LAUNCH_SECONDS)
 
     async def _until_over(self, client: SharedClient, nodes: TaskNodes) -> None:
         """Look at the nodes whenever the counts of the flow have changed, until all of them have ended."""
@@ -250,62 +239,66 @@ class GlideMQNodeTrigger(BaseTrigger):
 
     # -- beginning -------------------------------------------------------------------------------------------
 
-    async def _begin(self, nodes: TaskNodes) -> None:
+    async def _begin(self, task: GroupTask, nodes: TaskNodes) -> None:
         """Start the nodes over if only this task was cleared, and take over what was marked before it."""
-        xcoms, attempt, before = await module("xcoms"), self._attempt(), None
-        if attempt > 1:
-            before = Seen.read(await xcoms.read(self._place().of(self.launch), self._seen_key()))
-        now = Seen.of(nodes.shown, attempt=attempt, generation=nodes.flow.generation)
-        if attempt > 1 and self.ends_task and (before is None or before.attempt < attempt):
-            with suppress(Exception):  # there may be none
-                await xcoms.delete(self._place(), RETURN_VALUE)
-        if is_cleared_alone(before, now, nodes.shown):
-            self.log.info("%s was cleared: it runs again, and what follows it", self.node)
-            task = flow_id_for(*self._task())
-            await nodes.start_over(f"airflow:{task}/try {attempt}", "the Airflow task was cleared")
+        before, others = await task.seen(), list(self.nodes_before)
+        if task.attempt > 1 and self.ends_task and (before is None or before.attempt < task.attempt):
+            await task.forget()
+        while self._is_cleared_alone(before, task, nodes) and await task.is_preceded(others):
+            await asyncio.sleep(LAUNCH_SECONDS)
             await nodes.read()
-        elif self.nodes_before and may_be_marked(nodes.shown):
-            states = await self._states(list(self.nodes_before))
+        if self._is_cleared_alone(before, task, nodes):
+            self.log.info("%s was cleared: it runs again, and what follows it", self.node)
+            request = f"airflow:{flow_id_for(*task.place.names)}/try {task.attempt}"
+            await nodes.start_over(request, "the Airflow task was cleared")
+            await nodes.read()
+        elif others and may_be_marked(nodes.shown):
+            states = await task.states(others)
             marked = [node for task_id, node in self.nodes_before.items() if states.get(task_id) == "success"]
             if names := marked and await nodes.complete_others(marked):
                 self.log.info("Completed, as in Airflow: %s", ", ".join(names[:10]))
                 await nodes.read()
-        await self._remember(nodes)
+        await self._remember(task, nodes)
 
-    async def _remember(self, nodes: TaskNodes) -> None:
-        xcoms = await module("xcoms")
-        seen = Seen.of(nodes.shown, attempt=self._attempt(), generation=nodes.flow.generation)
-        await xcoms.write(self._place().of(self.launch), self._seen_key(), seen.stored())
+    def _is_cleared_alone(self, before: Seen | None, task: GroupTask, nodes: TaskNodes) -> bool:
+        return is_cleared_alone(before, self._seen(task, nodes), nodes.shown)
+
+    def _seen(self, task: GroupTask, nodes: TaskNodes) -> Seen:
+        return Seen.of(nodes.shown, attempt=task.attempt, generation=nodes.flow.generation)
+
+    async def _remember(self, task: GroupTask, nodes: TaskNodes) -> None:
+        await task.remember(self._seen(task, nodes))
 
     # -- ending ----------------------------------------------------------------------------------------------
 
-    async def _end(self, client: SharedClient, nodes: TaskNodes) -> dict[str, Any]:
+    async def _end(self, client: SharedClient, task: GroupTask, nodes: TaskNodes) -> dict[str, Any]:
         shown, flow = nodes.shown, nodes.flow
         state, reason = end_of(shown)
         await self._log_end(client, flow, shown)
         names = [node.name for node in shown if node.state is JobState.COMPLETED]
         if state is JobState.COMPLETED and self.ends_task and self.pushes != "none":
             try:
-                await self._push(client, flow, names)
+                await self._push(client, task, flow, names)
             except GlideMQResultTooLarge as exc:
                 if self.is_needed:
                     return self._event("failed", str(exc))
                 self.log.warning("The result stays in the flow: %s", exc)
         return {**self._event(state.value, reason), "flow_id": flow.id, "nodes": names}
 
-    async def _push(self, client: SharedClient, flow: AsyncFlow, names: Sequence[str]) -> None:
+    async def _push(
+        self, client: SharedClient, task: GroupTask, flow: AsyncFlow, names: Sequence[str]
+    ) -> None:
         """Store the result as an XCom of the task; a repeat stores the same."""
-        xcoms = await module("xcoms")
         results = await client.ask(flow.results(names))
         advice = " Or set do_xcom_push=False on the task, if no task outside of the group needs it."
         check_size(flow.id, results, advice)
         value = ordered(results) if self.is_expanded else results.get(self.node)
         if self.pushes == "keys" and isinstance(value, dict):
             for key, part in value.items():
-                await xcoms.write(self._place(), key, part)
+                await task.push(key, part)
         if value is not None:
             length = len(value) if self.is_needed and isinstance(value, dict | list) else None
-            await xcoms.write(self._place(), RETURN_VALUE, value, length=length)
+            await task.push(RETURN_VALUE, value, length=length)
 
     async def _log_end(self, client: SharedClient, flow: AsyncFlow, nodes: Sequence[NodeStatus]) -> None:
         """What the node has logged, or the first nodes that failed; never fails."""
@@ -315,7 +308,7 @@ class GlideMQNodeTrigger(BaseTrigger):
             found = await client.ask(flow.logs(dict.fromkeys(shown, -LOG_LINES), limit=LOG_LINES))
             for name, logs in found.items():
                 if logs.lines:
-                    self.log.info("%s had logged:\n%s", name, "\n".join(logs.lines))
+                    self.log.info("%s had logged:\n%s", name, "\n".join(map(in_line, logs.lines)))
         for node in failed[:LOGS_SHOWN]:
             self.log.error("%s failed: %s (attempts: %d)", node.name, node.reason, node.attempts)
         if not self.is_expanded and nodes[0].seconds is not None:
@@ -358,9 +351,10 @@ class GlideMQNodeTrigger(BaseTrigger):
             await to_its_end(self._follow_mark())
 
     async def _follow_mark(self) -> None:
-        tasks, shared, task_id = await module("tasks"), await module("shared"), self._place().task_id
+        tasks, shared, task = await module("tasks"), await module("shared"), await self._task()
+        task_id = task.place.task_id
         try:
-            states = await self._states([task_id], group=self.group)
+            states = await task.states([task_id], group=self.group)
         except Exception:
             self.log.exception("Cannot read the state of the task, so its nodes go on")
             return
@@ -371,47 +365,29 @@ class GlideMQNodeTrigger(BaseTrigger):
         reason = f"the Airflow task {task_id} was ended by a user (state: {state})"
         try:
             async with shared.shared_client(self.glidemq_conn_id) as client:
-                nodes = await self._find(client)
+                nodes = await self._find(client, task)
                 await nodes.end(state, reason)
-                if self.group and all(one in tasks.ENDED for one in states.values()):
+                if self.group and tasks.ENDED.issuperset(states.values()):
                     await client.ask(nodes.flow.cancel(reason, generation=nodes.flow.generation))
-        except (Superseded, FlowEnded, _Ended) as exc:
+        except (Superseded, FlowEnded, NotLaunched, _Ended) as exc:
             self.log.info("%s is not ended: %s", self.node, exc)
         except GlideMQError:
             self.log.exception("%s could not be ended", self.node)
         else:
             self.log.info("%s: %s", self.node, reason)
 
-    async def _states(self, task_ids: Sequence[str], *, group: str | None = None) -> Mapping[str, str | None]:
-        tasks, place = await module("tasks"), self._place()
-        found: Mapping[str, str | None] = await tasks.states_in_run(
-            place.dag_id, place.run_id, place.map_index, task_ids, group
-        )
+    async def _task(self) -> GroupTask:
+        """The task that waits, as Airflow or the operator has told."""
+        made = await module("group_task")
+        ti, place, attempt = self.task_instance, self.place, self.attempt
+        if ti is not None:
+            place = [ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index]
+            attempt = ti.try_number
+        if place is None or attempt is None:
+            raise RuntimeError("the trigger has no task")
+        found: GroupTask = made.GroupTask(Place(*place), attempt, self.launch, self.node)
         return found
 
-    # -- where it is -----------------------------------------------------------------------------------------
-
-    def _place(self) -> Place:
-        if self.place is not None:
-            return Place(*self.place)
-        task = self.task_instance
-        if task is None:
-            raise RuntimeError("the trigger has no task")
-        return Place(task.dag_id, task.task_id, task.run_id, -1 if task.map_index is None else task.map_index)
-
-    def _task(self) -> tuple[str, str, str, int]:
-        """The arguments of ``flow_id_for``."""
-        place = self._place()
-        return place.dag_id, place.task_id, place.run_id, place.map_index
-
-    def _attempt(self) -> int:
-        if self.attempt is not None or self.task_instance is None:
-            return self.attempt or 1
-        return self.task_instance.try_number
-
-    def _seen_key(self) -> str:
-        return f"glidemq_seen {self.node}"
-
-    def _owner(self) -> str | None:
+    def _owner(self, task: GroupTask) -> str | None:
         """The owner that launch has named; None: whatever becomes of the task, the flow runs on."""
-        return name_of(self._place().of(self.launch)) if self.cancel_on_kill else None
+        return name_of(task.place.of(self.launch)) if self.cancel_on_kill else None

@@ -40,6 +40,16 @@ def wants_context(ti: Any = None) -> Any:
     return ti
 
 
+@task.glidemq(queue_name="named")
+def named(rows: Any, ctx: Any = None) -> Any:
+    return [rows, ctx]
+
+
+@task.glidemq_spark(location="/data", conf={"spark.sql.shuffle.partitions": "4"})
+def spark_step(spark: Any, ctx: Any, rows: Any) -> Any:
+    return [spark, ctx, rows]
+
+
 def plain(value: Any, scale: int = 1) -> Any:
     return [value, scale]
 

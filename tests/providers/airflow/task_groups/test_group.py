@@ -10,7 +10,7 @@ import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Asset, TaskGroup
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow_provider_glidemq.operators.glidemq import GlideMQSparkOperator
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 from airflow_provider_glidemq.version_compat import STARTS_FROM_TRIGGER, AirflowException
 
@@ -23,11 +23,21 @@ from tests.providers.airflow.task_groups.groups import (
     job,
     load,
     merge,
+    named,
     plain,
     read,
+    spark_step,
     tasks,
     two,
 )
+
+try:
+    from airflow.serialization.serialized_objects import DagSerialization
+except ImportError:  # Airflow 3.1
+    from airflow.serialization.serialized_objects import (  # type: ignore[attr-defined, assignment]
+        SerializedDAG as DagSerialization,
+    )
+
 
 # -- what becomes of them ------------------------------------------------------------------------------------
 
@@ -72,6 +82,43 @@ def test_python_operators_are_functions_too() -> None:
     assert found["a"]["data"] == {"callable": f"{HERE}:plain", "arguments": {"value": 1, "scale": 2}}
     assert found["b"]["expand"] == {"over": [{"value": 1}, {"value": 2}], "into": "arguments"}
     assert found["c"]["data"]["inputs"] == [{"node": "a", "to": ["value"]}]
+
+
+def test_functions_for_workers_and_spark_steps_are_tasks_of_a_group_too() -> None:
+    def build() -> None:
+        loaded: Any = load()
+        named(loaded)
+        named.override(task_id="each").expand(rows=[1, 2])
+        step_of: Any = spark_step
+        step_of(loaded)
+        step: dict[str, Any] = {"application": "m:step", "location": "/data"}
+        GlideMQSparkOperator(task_id="step", arguments={"rows": loaded, "n": 1}, **step)
+        GlideMQSparkOperator.partial(task_id="steps", **step).expand(arguments=[{"n": 1}, {"n": 2}])
+
+    found = read(build)
+    inputs = [{"node": "load", "to": ["rows"]}]
+    assert (found["named"]["queue"], found["named"]["job"]) == ("named", "python")
+    assert found["named"]["data"] == {
+        "callable": f"{HERE}:named",
+        "arguments": {"rows": None},
+        "inputs": inputs,
+    }
+    assert found["each"]["expand"] == {"over": {"rows": [1, 2]}, "into": "arguments"}
+    assert (found["spark_step"]["queue"], found["spark_step"]["job"]) == ("spark", "spark.python")
+    assert found["spark_step"]["data"] == {
+        "callable": f"{HERE}:spark_step",
+        "arguments": {"rows": None},
+        "inputs": inputs,
+        "location": "/data",
+        "conf": {"spark.sql.shuffle.partitions": "4"},
+    }
+    assert found["step"]["data"] == {
+        "callable": "m:step",
+        "arguments": {"rows": None, "n": 1},
+        "inputs": inputs,
+        "location": "/data",
+    }
+    assert found["steps"]["expand"] == {"over": [{"n": 1}, {"n": 2}], "into": "arguments"}
 
 
 def test_over_a_result_of_the_group_a_task_is_expanded_in_the_flow() -> None:
@@ -145,7 +192,7 @@ def test_what_the_tasks_wait_for_outside_the_whole_group_waits_for() -> None:
         } == one.upstream_task_ids
 
 
-def test_an_eager_group_has_all_ends_at_once_and_the_same_leaves() -> None:
+def test_the_tasks_of_an_eager_group_begin_with_its_flow() -> None:
     def build() -> None:
         first: Any = load()
         clean(first) >> job("last", trigger_rule="all_done")
@@ -157,11 +204,15 @@ def test_an_eager_group_has_all_ends_at_once_and_the_same_leaves() -> None:
     assert edges(dag) == {
         "etl.launch": [],
         "etl.load": ["etl.launch"],
-        "etl.clean": ["etl.launch"],
-        "etl.last": ["etl.launch"],
+        "etl.clean": ["etl.launch", "etl.load"],
+        "etl.last": ["etl.clean", "etl.launch"],
         "end": ["etl.last"],
     }
-    assert dag.get_task("etl.last").trigger_rule == "all_success"
+    assert [dag.get_task(f"etl.{name}").trigger_rule for name in ("load", "clean", "last")] == [
+        "all_success",
+        "one_success",
+        "one_success",
+    ]
     assert tasks(dag)["last"]["after"] == ["clean"]
 
 
@@ -178,7 +229,8 @@ def test_trigger_rules_carry_over_to_the_node_and_to_the_monitor() -> None:
         "always": "always",
     }
     assert dag.get_task("etl.done").trigger_rule == "all_done"
-    assert edges(dag)["etl.always"] == ["etl.launch"], "it would begin before the flow is submitted"
+    assert edges(dag)["etl.always"] == ["etl.first", "etl.launch"]
+    assert dag.get_task("etl.always").trigger_rule == "one_success", "not before the flow is submitted"
     assert tasks(dag)["always"]["after"] == ["first"]
 
 
@@ -226,7 +278,7 @@ def everything() -> None:
 def started_with(serialized: Any) -> dict[str, Any]:
     """The arguments of the trigger with which a task starts, as they are in the database."""
     given = serialized.start_trigger_args.trigger_kwargs
-    found: dict[str, Any] = given["__var"]
+    found: dict[str, Any] = given.get("__var", given)
     return found
 
 

@@ -99,5 +99,5 @@ def test_what_cannot_be_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="over a list of arguments"):
         read(over_locations)
-    with pytest.raises(ConfigurationError, match="location and conf cannot be results of the group"):
+    with pytest.raises(ConfigurationError, match="may be in data, in arguments and in expand"):
         read(lambda: GlideMQSparkOperator(task_id="step", application="m:f", location=call(load)))

@@ -39,7 +39,7 @@ def refusal(build: Build, **kwargs: Any) -> str:
         ({"pool_slots": 2}, "pool_slots cannot be carried over: a job takes one place of a pool"),
         ({"pool": "db"}, "pools={'db': 4}"),
         ({"max_retry_delay": timedelta(1)}, "max_retry_delay cannot be carried over"),
-        ({"retries": 1, "retry_exponential_backoff": 3}, "a job's backoff doubles, use 2"),
+        ({"retries": 1, "retry_exponential_backoff": 3}, "retry_exponential_backoff"),
         ({"on_retry_callback": print}, "on_retry_callback cannot be carried over: its retries are"),
         ({"on_execute_callback": print}, "on_execute_callback cannot be carried over"),
         ({"pre_execute": print}, "pre_execute cannot be carried over"),
@@ -54,6 +54,9 @@ def refusal(build: Build, **kwargs: Any) -> str:
         ({"data": "{{ ti.try_number }}"}, "names ti. Templates of a group are rendered in its task launch"),
         ({"data": {"x": ["{{ task.task_id }}"]}}, "names task."),
         ({"options": {"attempts": 0}}, "attempts"),
+        ({"glidemq_conn_id": "other"}, "glidemq_conn_id 'other': a group has one"),
+        ({"show_logs": True}, "show_logs cannot be carried over"),
+        ({"callbacks": ["m:C"]}, "callbacks cannot be carried over"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_carried_over_is_refused_with_the_reason(given: dict[str, Any], why: str) -> None:
@@ -104,6 +107,7 @@ def wrong_expand() -> None:
         (lambda: None, "task group etl has no tasks"),
         (double, "a group inside it must be a plain TaskGroup"),
         (deep, "below its first level"),
+        (lambda: job(job=load()), "may be in data, in arguments and in expand() only"),
         (mapped_deep, "let a function make the whole list"),
         (doubled, "let a function of the group do it"),
         (early, "single nodes decide about it in the flow"),
