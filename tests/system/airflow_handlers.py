@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from glidemq_orchestrate import Context, Handlers, Unrecoverable
+from glidemq_orchestrate import Context, Handlers, Skip, Unrecoverable
 
 handlers = Handlers()
 _tried: set[tuple[str | None, int]] = set()
@@ -43,6 +43,24 @@ def second_time_lucky(ctx: Context) -> int:
         _tried.add(run)
         raise Unrecoverable("not the first time")
     return ctx.generation
+
+
+@handlers.handler("skip")
+def skip(ctx: Context) -> Any:
+    raise Skip("nothing to do")
+
+
+@handlers.handler("gate")
+def gate(ctx: Context) -> Any:
+    """Logs, waits until the file of the name in its data is there, and logs again."""
+    for number in range(3):
+        ctx.log(f"before {number}")
+    opened = Path(os.environ["GATES"]) / str(ctx.data)
+    while not opened.exists():
+        if ctx.cancelled.wait(0.05):
+            return None
+    ctx.log("after")
+    return ctx.data
 
 
 @handlers.handler("wait")
