@@ -35,4 +35,6 @@ def test_functions_run_on_a_worker_and_hand_their_results_on(airflow: Airflow, f
     assert airflow.xcom("named", run_id, "where") == ["named", 3], "the name that the worker imports"
     (node,) = flows.get(flow_id_for("named", "rows", run_id, 1)).nodes()
     assert (node.name, node.job, node.queue) == ("rows", "python", "python")
-    assert f"[rows] month 2 of {run_id}" in airflow.logs("named", run_id, "rows")
+    log = airflow.logs("named", run_id, "rows")
+    assert f"[rows] month 2 of {run_id}" in log
+    assert "[rows] INFO as any function logs" in log

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, task
 
 from glidemq_orchestrate import Context
+
+logger = logging.getLogger(__name__)
 
 SOON: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(0)}
 
@@ -16,6 +19,7 @@ SOON: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(0)}
 def rows(day: str, month: int, ctx: Context | None = None) -> dict[str, Any]:
     assert ctx is not None
     ctx.log(f"month {month} of {day}")
+    logger.info("as any function logs")
     return {"day": day, "month": month, "rows": month * 10}
 
 
