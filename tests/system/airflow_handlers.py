@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glidemq_orchestrate import Context, Handlers, Skip, Unrecoverable
+from glidemq_orchestrate.python import handlers as python_handlers
 
 handlers = Handlers()
 _tried: set[tuple[str | None, int]] = set()
@@ -45,13 +46,8 @@ def second_time_lucky(ctx: Context) -> int:
     return ctx.generation
 
 
-@handlers.handler("skip")
-def skip(ctx: Context) -> Any:
-    raise Skip("nothing to do")
-
-
-@handlers.handler("gate")
-def gate(ctx: Context) -> Any:
+@handlers.handler("hold")
+def hold(ctx: Context) -> Any:
     """Logs, waits until the file of the name in its data is there, and logs again."""
     for number in range(3):
         ctx.log(f"before {number}")
@@ -68,6 +64,14 @@ def wait(ctx: Context) -> Any:
     while not ctx.cancelled.wait(0.05):
         pass
     return None
+
+
+@handlers.handler("gate")
+def gate(ctx: Context) -> Any:
+    """Returns its data once a file is there."""
+    while not Path(os.environ["GATE_FILE"]).exists():
+        time.sleep(0.1)
+    return ctx.data
 
 
 def hang_and_tell_who() -> dict[str, Any]:
@@ -97,3 +101,11 @@ def step(ctx: Context) -> list[Any]:
         file.write(f"{ctx.node} {os.getpid()}\n")
     time.sleep(4)
     return [*(one for of_one in ctx.inputs.values() for one in of_one), ctx.node]  # type: ignore[union-attr]
+
+
+@handlers.handler("skips")
+def skips(ctx: Context) -> Any:
+    raise Skip("nothing to do")
+
+
+handlers.include(python_handlers)

@@ -37,15 +37,9 @@ class Airflow(AirflowStack):
         """Let a component that was paused go on."""
         os.killpg(self.pids[component], signal.SIGCONT)
 
-    def start_another(self, component: str, name: str) -> None:
-        """Start one more of a component."""
-        self._start(name, component, "--skip-serve-logs")
-        lasting.add(self.pids[name])
-
     def start_again(self, component: str) -> None:
-        """Start a component that was killed."""
-        quiet = ["--skip-serve-logs"] if component in ("scheduler", "triggerer") else []
-        self._start(component, component, *quiet)
+        """Start a component that was killed, or one more, such as ``triggerer-2``."""
+        self._start_component(component)
         lasting.add(self.pids[component])  # the fixture ends it, as it would have ended the first one
 
     def story(self, dag_id: str, run_id: str) -> str:
@@ -121,6 +115,11 @@ class Airflow(AirflowStack):
         """The state of each run of a DAG."""
         found = self._get(f"/api/v2/dags/{quote(dag_id)}/dagRuns")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in found}
+
+    def day(self, dag_id: str, run_id: str) -> str:
+        """The day after which a run may begin: of one that was begun by hand, that on which it was."""
+        path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+        return str(self._get(path)["run_after"])[:10]
 
     def wait_for_change(self, dag_id: str, file: Path, text: str) -> None:
         """Write a DAG file, and wait until Airflow runs the new version of its DAG."""

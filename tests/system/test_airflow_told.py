@@ -68,12 +68,12 @@ def test_lines_of_a_node_are_in_the_log_while_the_task_is_deferred(
     airflow: Airflow, gates: Path, environment: Mapping[str, str]
 ) -> None:
     run_id = airflow.begin("talks", "talk")
-    until(lambda: "[gate] before 2" in log_so_far(airflow, "talks", run_id))
+    until(lambda: "[hold] before 2" in log_so_far(airflow, "talks", run_id))
     assert airflow.task_states("talks", run_id) == {"flow": "deferred"}
     (gates / run_id).touch()
     assert airflow.wait_for_run("talks", run_id) == "success", airflow.story("talks", run_id)
     log = airflow.logs("talks", run_id, "flow")
-    for line in (*(f"[gate] before {number}" for number in range(3)), "[gate] after"):
+    for line in (*(f"[hold] before {number}" for number in range(3)), "[hold] after"):
         assert log.count(line) == 1, line
     kinds = [
         (one["kind"], one["state"]) for one in told(environment, flow_id=flow_id_for("talks", "flow", run_id))
@@ -136,7 +136,7 @@ def test_a_triggerer_that_was_given_up_and_comes_back_leaves_the_flow_to_the_oth
     """Airflow tells it, wrongly, that a user has ended the task."""
     run_id, other = airflow.begin("gated", when.replace(" ", "-")), f"triggerer-{when.split(maxsplit=1)[0]}"
     until(lambda: watched(airflow, "gated", run_id))
-    airflow.start_another("triggerer", other)
+    airflow.start_again(other)
     before = log_so_far(airflow, "gated", run_id).count("0/2 nodes completed")
     assert before == 1
     airflow.pause("triggerer")

@@ -35,7 +35,7 @@ def note(kind: str) -> Any:
 
 
 def gate(name: str = "gate") -> dict[str, Any]:
-    return {"name": name, "queue": QUEUE, "job": "gate", "data": "{{ run_id }}"}
+    return {"name": name, "queue": QUEUE, "job": "hold", "data": "{{ run_id }}"}
 
 
 with DAG("gated", schedule=None, catchup=False, default_args=SOON):
@@ -53,7 +53,7 @@ with DAG("talks", schedule=None, catchup=False, default_args=SOON):
     GlideMQOperator(
         task_id="flow",
         queue_name=QUEUE,
-        job="gate",
+        job="hold",
         data="{{ run_id }}",
         defer_after=0,
         logging_interval=1,
@@ -82,7 +82,7 @@ with DAG("tells", schedule=None, catchup=False):
     GlideMQOperator(
         task_id="skips",
         queue_name=QUEUE,
-        job="skip",
+        job="skips",
         on_skipped_callback=note("skipped"),
         on_failure_callback=note("failure"),
         **TOLD,

@@ -182,6 +182,13 @@ def test_results_of_dependencies_are_put_in_their_places(work: str) -> None:
     assert run(work, "add", {}, [{"node": "one", "to": ["left"]}], one=1) == 1
 
 
+def test_the_results_of_a_list_of_nodes_are_put_in_order(work: str) -> None:
+    results = {"part[10]": 10, "part[9]": 9, "part[0]": 0, "part": {"nodes": 3}, "part[x]": 1, "party[1]": 1}
+    inputs = [{"node": "part[*]", "to": ["a"]}, {"node": "none[*]", "to": ["b"]}]
+    assert run(work, "same", {}, inputs, **results) == {"a": [0, 9, 10], "b": []}
+    assert run(work, "same", {}, inputs[:1], **{**results, "part[*]": "itself"}) == {"a": "itself"}
+
+
 @pytest.mark.parametrize(
     ("inputs", "why"),
     [

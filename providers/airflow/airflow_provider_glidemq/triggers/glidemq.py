@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import random
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -136,13 +136,8 @@ class GlideMQFlowTrigger(BaseTrigger):
         triggerer, and one that runs has attached to the flow again. Neither may lose its flow. After a clear
         the next try may be ahead of this call: only the generation that was watched here is cancelled.
         """
-        if not self.cancel_on_kill:
-            return
-        # The triggerer cancels this call too, a second later; what has begun must be completed.
-        ending = asyncio.create_task(self._end_flow())
-        _ending.add(ending)
-        ending.add_done_callback(_ending.discard)
-        await asyncio.shield(ending)
+        if self.cancel_on_kill:
+            await to_its_end(self._end_flow())
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -157,9 +152,9 @@ class GlideMQFlowTrigger(BaseTrigger):
             return self._event("timeout", "the deadline has passed")
 
     async def _watch_for_ever(self) -> dict[str, Any]:
-        shared = await _module("shared")
+        shared = await module("shared")
         if self.cancel_on_kill and (place := self._place()):
-            tasks = await _module("tasks")
+            tasks = await module("tasks")
             tasks.prepare(tasks.Task(*place[:3]), place[3])
         pauses = reconnect_pauses()
         while True:
@@ -297,13 +292,13 @@ class GlideMQFlowTrigger(BaseTrigger):
     async def _task_state(self) -> str | None:
         if (place := self._place()) is None:
             raise RuntimeError("the trigger has no task")
-        tasks = await _module("tasks")
+        tasks = await module("tasks")
         states = await tasks.states_of(tasks.Task(*place[:3]), [place[3]])
         found: str | None = states.get(place[3])
         return found
 
     async def _cancel(self, reason: str) -> None:
-        shared = await _module("shared")
+        shared = await module("shared")
         try:
             async with shared.shared_client(self.glidemq_conn_id) as client:
                 before = await client.cancel(self.flow_id, reason, self.generation)
@@ -315,7 +310,15 @@ class GlideMQFlowTrigger(BaseTrigger):
             self.log.info("Flow %s was %s and is cancelled: %s", self.flow_id, before.value, reason)
 
 
-async def _module(name: str) -> Any:
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Complete what has begun, though the triggerer cancels ``on_kill`` too, a second later."""
+    ending = asyncio.create_task(work)
+    _ending.add(ending)
+    ending.add_done_callback(_ending.discard)
+    await asyncio.shield(ending)
+
+
+async def module(name: str) -> Any:
     """A module that only triggerers need: a task imports this one at each parse of its DAG."""
     return await asyncio.to_thread(importlib.import_module, f"airflow_provider_glidemq.triggers.{name}")
 
