@@ -2,56 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 from airflow_provider_glidemq.identity import flow_id_for
 
-from glidemq_orchestrate import EmbeddedServer, FlowProducer
-from tests.processes import spawned
-from tests.system.real_airflow import Airflow
+from glidemq_orchestrate import FlowProducer
+from tests.system.real_airflow import PYTHON_PATH, ROOT, Airflow
 
 pytestmark = pytest.mark.system
 
-ROOT: Final = Path(__file__).parents[2]
-DAGS: Final = ROOT / "dags" / "airflow"
-PYTHON_PATH: Final = [ROOT, ROOT / "providers" / "airflow", DAGS]
+DAGS: Final = ("orders_functions", "orders_group", "orders_troubles")
 REGIONS: Final = ["north", "east", "south", "west"]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
+def dags() -> Path:
+    return ROOT / "dags" / "airflow"
 
 
 @pytest.fixture(scope="module")
-def airflow(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
-    folder = tmp_path_factory.mktemp("examples")
-    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", server.url]
-    command += ["--app", "glidemq_orchestrate.python", "--queue", "orders", "--allow-import", "orders"]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PYTHON_PATH))}
-    running = Airflow(
-        folder / "home",
-        DAGS,
-        connections={"glidemq_default": server.url.replace("valkey://", "glidemq://")},
-        python_path=PYTHON_PATH[:2],
-        parallelism=4,
-    )
-    with (
-        (folder / "worker.log").open("wb") as log,
-        spawned(command, env=variables, stdout=log, stderr=subprocess.STDOUT),
-        running,
-    ):
-        for dag_id in ("orders_functions", "orders_group", "orders_troubles"):
-            running.wait_for_dag(dag_id)
-        yield running
+def workers_run() -> Sequence[Sequence[str]]:
+    return [("--app", "glidemq_orchestrate.python", "--queue", "orders", "--allow-import", "orders")]
+
+
+@pytest.fixture(scope="module")
+def worker_path(dags: Path) -> Sequence[Path]:
+    return [*PYTHON_PATH, dags]
 
 
 def totals(day: str) -> dict[str, int]:
@@ -71,16 +51,15 @@ def test_functions_run_on_the_worker(airflow: Airflow) -> None:
     )
 
 
-def test_a_group_is_one_flow_and_shows_its_tasks(airflow: Airflow, server: EmbeddedServer) -> None:
+def test_a_group_is_one_flow_and_shows_its_tasks(airflow: Airflow, flows: FlowProducer) -> None:
     run_id = airflow.begin("orders_group", "one")
     assert airflow.wait_for_run("orders_group", run_id) == "success"
     expected = totals(airflow.day("orders_group", run_id))
     assert "4 regions" in airflow.task_log("orders_group", run_id, "night.report")
     assert airflow.xcom("orders_group", run_id, "largest") == max(expected, key=lambda one: expected[one])
     assert set(airflow.task_states("orders_group", run_id).values()) == {"success"}
-    with FlowProducer(server.url) as flows:
-        status = flows.get(flow_id_for("orders_group", "night.launch", run_id)).status()
-        assert status.state == "completed"
+    status = flows.get(flow_id_for("orders_group", "night.launch", run_id)).status()
+    assert (status.state, status.total) == ("completed", 9)
 
 
 def test_troubles_end_as_their_text_says(airflow: Airflow) -> None:
