@@ -29,7 +29,7 @@ $(STAMP): $(MANIFESTS)
 		{ rm -rf $(VENV); echo "Python cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --group dev \
-		-e '.[demo,hiredis]' -e providers/airflow -e providers/dagster
+		-e '.[demo,hiredis]' -e 'providers/airflow[messaging,openlineage]' -e providers/dagster
 	@touch $@
 
 setup: $(STAMP)  ## Make the environment .venv with everything in it.
@@ -76,7 +76,7 @@ airflow-matrix: $(AIRFLOWS:%=.matrix/%/.installed)  ## Run the tests of the Airf
 	@rm -rf .matrix/$*
 	@$(BIN)/uv venv --quiet --python $(BIN)/python .matrix/$*
 	@$(BIN)/uv pip install --quiet --python .matrix/$*/bin/python -c $< --group test \
-		-e '.[embedded,hiredis]' -e providers/airflow
+		-e '.[embedded,hiredis]' -e 'providers/airflow[messaging,openlineage]'
 	@$(BIN)/uv pip check --quiet --python .matrix/$*/bin/python
 	@.matrix/$*/bin/python -c 'from importlib.metadata import version as v; assert v("apache-airflow-core").startswith("$*."), v("apache-airflow-core")'
 	@touch $@

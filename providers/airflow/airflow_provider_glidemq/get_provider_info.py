@@ -22,7 +22,15 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": _modules("hooks"),
         "operators": _modules("operators"),
         "sensors": _modules("sensors"),
-        "triggers": _modules("triggers"),
+        "triggers": _modules("triggers", "glidemq", "messages"),
+        "queues": ["airflow_provider_glidemq.queues.glidemq.GlideMQMessageQueueProvider"],
+        "asset-uris": [
+            {
+                "schemes": ["glidemq"],
+                "handler": "airflow_provider_glidemq.assets.glidemq.sanitize_uri",
+                "to_openlineage_converter": "airflow_provider_glidemq.assets.glidemq.to_openlineage",
+            }
+        ],
         "connection-types": [
             {
                 "connection-type": "glidemq",
@@ -42,8 +50,9 @@ def get_provider_info() -> dict[str, Any]:
     }
 
 
-def _modules(kind: str) -> list[dict[str, Any]]:
-    return [{"integration-name": INTEGRATION, "python-modules": [f"airflow_provider_glidemq.{kind}.glidemq"]}]
+def _modules(kind: str, *names: str) -> list[dict[str, Any]]:
+    modules = [f"airflow_provider_glidemq.{kind}.{name}" for name in names or ("glidemq",)]
+    return [{"integration-name": INTEGRATION, "python-modules": modules}]
 
 
 def _fields() -> dict[str, Any]:

@@ -12,6 +12,7 @@ try:
     from airflow.sdk.exceptions import (
         AirflowException,
         AirflowFailException,
+        AirflowOptionalProviderFeatureException,
         AirflowSensorTimeout,
         AirflowSkipException,
         TaskDeferralError,
@@ -22,6 +23,7 @@ except ImportError:  # Airflow 3.1
     from airflow.exceptions import (  # type: ignore[attr-defined, no-redef]
         AirflowException,
         AirflowFailException,
+        AirflowOptionalProviderFeatureException,
         AirflowSensorTimeout,
         AirflowSkipException,
         TaskDeferralError,
@@ -50,6 +52,7 @@ def configuration() -> Any:
 __all__ = [
     "AirflowException",
     "AirflowFailException",
+    "AirflowOptionalProviderFeatureException",
     "AirflowSensorTimeout",
     "AirflowSkipException",
     "TaskDeferralError",

@@ -24,7 +24,8 @@ from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.operators.templated import TemplatedOperator
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
-from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger, reconnect_pauses
+from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
+from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED, reconnect_pauses
 from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferralTimeout
 from glidemq_orchestrate import FlowSpec, FlowState, Owner
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError, WaitTimeout

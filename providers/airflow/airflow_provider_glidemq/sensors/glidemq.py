@@ -19,7 +19,8 @@ from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.parameters import default_deferrable
 from airflow_provider_glidemq.results import Result, check_result, check_size, collect
-from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger
+from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
+from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import AirflowSensorTimeout
 from glidemq_orchestrate import FlowState
 from glidemq_orchestrate.errors import FlowNotFound, Superseded

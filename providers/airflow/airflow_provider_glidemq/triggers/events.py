@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from airflow_provider_glidemq.triggers.looks import Looks, Subscription
 from glidemq_orchestrate import AsyncEventReader, AsyncFlow, AsyncFlowProducer, Event
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 LINGER_SECONDS: Final = 5.0
 BLOCK: Final = timedelta(seconds=2)
 SUPERVISE_SECONDS: Final = 2.0
+T = TypeVar("T")
 _FLOW_EVENTS: Final = "flow."
 _PROGRESS_EVENTS: Final = frozenset({"completed", "failed"})
 
@@ -134,6 +135,6 @@ class QueueEvents:
         self._looks.fail(exc)
 
 
-def start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run shared work in an empty context, or its log would go to the task of the first trigger."""
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
