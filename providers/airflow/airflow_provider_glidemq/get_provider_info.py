@@ -22,7 +22,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": _modules("hooks"),
         "operators": _modules("operators"),
         "sensors": _modules("sensors"),
-        "triggers": _modules("triggers", "glidemq", "messages"),
+        "triggers": _modules("triggers", "glidemq", "jobs", "messages", "queues"),
         "queues": ["airflow_provider_glidemq.queues.glidemq.GlideMQMessageQueueProvider"],
         "asset-uris": [
             {
