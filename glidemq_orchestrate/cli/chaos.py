@@ -195,7 +195,8 @@ def _show(report: ChaosReport) -> None:
 def _steps(report: ChaosReport) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("step", "nodes", "attempts", "repeats", "effects", "struck", ""):
-        table.add_column(column, justify="left" if column in ("step", "struck", "") else "right")
+        is_text = column in ("step", "struck", "")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
     for step in report.steps:
         struck = ", ".join(f"{count} {moment}" for moment, count in step.strikes.items())
         counts = (step.nodes, step.runs, step.repeats, step.effects)

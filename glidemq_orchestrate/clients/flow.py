@@ -282,7 +282,8 @@ class Flow:
                 brackets are only a class of characters.
             dependents: Whether all nodes that follow run again too, as far as they have begun; those that
                 run are stopped. If not, they keep what they have, and only those that still wait for a
-                dependency wait for this one too.
+                dependency wait for this one too. An attempt of one that begins meanwhile, as a retry does,
+                finds no result of this node among its inputs.
             request: Whoever asks, at most 256 characters: with the same request a repeat changes nothing,
                 also after the nodes have ended again. The last ten requests of a node count.
             generation: Only if this is the current generation.

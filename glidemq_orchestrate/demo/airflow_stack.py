@@ -1,4 +1,4 @@
-"""A whole Airflow on this machine, for the demo and the system tests: four processes, SQLite, no network.
+"""A whole Airflow on this machine, for the demo and the system tests: four processes, no network.
 
 It starts ``python -m airflow`` and talks to its REST API; it imports nothing of Airflow.
 """
@@ -52,6 +52,8 @@ class AirflowStack:
         python_path: Additional folders from which DAGs may import.
         environment: Additional variables for all processes.
         parallelism: Tasks that run at the same time.
+        triggerers: How many there are; the names of the others are ``triggerer-2`` and so on.
+        database: URL of an empty database, as SQLAlchemy writes it; SQLite in ``home`` by default.
         progress: Called with a line for each step.
     """
 
@@ -64,6 +66,8 @@ class AirflowStack:
         python_path: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         parallelism: int = 2,
+        triggerers: int = 1,
+        database: str = "",
         progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.home = home.resolve()
@@ -73,6 +77,8 @@ class AirflowStack:
         self._python_path = [str(path.resolve()) for path in python_path]
         self._extra = dict(environment or {})
         self._parallelism = parallelism
+        self._components = (*COMPONENTS, *(f"triggerer-{number}" for number in range(2, triggerers + 1)))
+        self._database = database
         self._progress = progress
         self._port = 0
         self._token = ""
@@ -90,7 +96,7 @@ class AirflowStack:
     # -- life ------------------------------------------------------------------------------------------------
 
     def start(self, timeout: float = 180.0) -> None:
-        """Start the four processes and wait until all are healthy: about half a minute, less the second time.
+        """Start the processes and wait until all are healthy: about half a minute, less the second time.
 
         Raises:
             ConfigurationError: Airflow is not installed here.
@@ -105,10 +111,9 @@ class AirflowStack:
         try:
             self._prepare()
             self._migrate(version)
-            self._progress(f"starting Airflow {version}: {', '.join(COMPONENTS)}")
-            for component in COMPONENTS:
-                quiet = ["--skip-serve-logs"] if component in ("scheduler", "triggerer") else []
-                self._start(component, component, *quiet)
+            self._progress(f"starting Airflow {version}: {', '.join(self._components)}")
+            for component in self._components:
+                self._start_component(component)
             self._wait_until_healthy(time.monotonic() + timeout)
             self._token = self._get("/auth/token")["access_token"]
         except BaseException:  # also Ctrl-C: processes in groups of their own would outlive this one
@@ -123,8 +128,8 @@ class AirflowStack:
         self._progress("stopping Airflow")
         processes, self._processes = self._processes, {}
         try:
-            for component in STOP_ORDER:
-                if component in processes and processes[component].poll() is None:
+            for component in sorted(processes, key=_stop_order):
+                if processes[component].poll() is None:
                     processes[component].send_signal(signal.SIGTERM)
             until = time.monotonic() + timeout
             for process in processes.values():
@@ -249,7 +254,7 @@ class AirflowStack:
             "CORE__FERNET_KEY": kept["fernet"],
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "CORE__TEST_CONNECTION": "Enabled",
-            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db",
+            "DATABASE__SQL_ALCHEMY_CONN": self._database or f"sqlite:///{self.home}/airflow.db",
             "API__HOST": "127.0.0.1",
             "API__PORT": str(self._port),
             "API__WORKERS": "1",
@@ -280,7 +285,8 @@ class AirflowStack:
 
     def _migrate(self, version: str) -> None:
         marker = self.home / _MIGRATED_FILE
-        if (self.home / "airflow.db").exists() and marker.exists() and marker.read_text() == version:
+        has_database = self._database or (self.home / "airflow.db").exists()
+        if has_database and marker.exists() and marker.read_text() == version:
             return
         self._progress("creating Airflow's database")
         self._start("migrate", "db", "migrate")
@@ -288,6 +294,11 @@ class AirflowStack:
             raise AirflowStackError(f"airflow db migrate failed:\n{self._tail('migrate')}")
         del self._processes["migrate"]
         marker.write_text(version)
+
+    def _start_component(self, name: str) -> None:
+        component = _component(name)
+        quiet = ["--skip-serve-logs"] if component in ("scheduler", "triggerer") else []
+        self._start(name, component, *quiet)
 
     def _start(self, name: str, *arguments: str) -> None:
         command = [sys.executable, "-m", "airflow", *arguments]
@@ -312,7 +323,7 @@ class AirflowStack:
             status, health = self._request("GET", "/api/v2/monitor/health")
             if status == http.client.OK and all(health[part]["status"] == "healthy" for part in HEALTH_PARTS):
                 return
-        tails = "\n".join(f"{component}:\n{self._tail(component)}" for component in COMPONENTS)
+        tails = "\n".join(f"{component}:\n{self._tail(component)}" for component in self._components)
         raise AirflowStackError(f"Airflow is not healthy: {health}\n{tails}")
 
     def _tail(self, name: str) -> str:
@@ -353,6 +364,16 @@ class AirflowStack:
         finally:
             connection.close()
         return response.status, json.loads(text) if text[:1] in ("{", "[") else text
+
+
+def _component(name: str) -> str:
+    """What a process is, of which there may be several."""
+    return next((one for one in COMPONENTS if name == one or name.startswith(f"{one}-")), name)
+
+
+def _stop_order(name: str) -> int:
+    component = _component(name)
+    return STOP_ORDER.index(component) if component in STOP_ORDER else len(STOP_ORDER)
 
 
 def _run(dag_id: str, run_id: str) -> str:

@@ -20,6 +20,7 @@ class Excuses(TypedDict):
 
     struck: Collection[str]
     unfenced: Mapping[str, frozenset[str]]
+    by_hand: Mapping[str, bool]
 
 
 EARLY: Final = {Rule.ONE_SUCCESS, Rule.ONE_FAILED, Rule.ONE_DONE, Rule.ALWAYS}
@@ -146,7 +147,16 @@ class Checker:
                 if name in steps and self._book.is_struck(*place, steps[name].attempts)
             },
             "unfenced": {name: self._book.unfenced.ends(place) for name, place in places.items()},
+            "by_hand": self._by_hand(planned),
         }
+
+    def _by_hand(self, planned: FlowPlan) -> dict[str, bool]:
+        """The nodes that were skipped by hand, and whether that is certain."""
+        steered = self._book.steered.get(planned.flow_id)
+        if planned.action != "skip" or (steered and steered["state"] == "refused"):
+            return {}
+        is_certain = steered is not None and not self._may_lose and not self._book.emptied
+        return dict.fromkeys(planned.by_hand, is_certain)
 
     def _states(
         self,
@@ -220,7 +230,7 @@ class Checker:
     def _node(
         self, planned: FlowPlan, node: NodeStatus, found: Mapping[str, NodeStatus], results: Mapping[str, Any]
     ) -> Iterator[str]:
-        yield from self._accepted((node.queue, node.job_id), runs=1 + (planned.action == "rerun"))
+        yield from self._accepted((node.queue, node.job_id), runs=1 + (planned.action in ("rerun", "skip")))
         if node.state is not JobState.COMPLETED:
             return
         result = results.get(node.name)

@@ -22,6 +22,7 @@ def ends(
     before: Mapping[str, frozenset[str]] | None = None,
     struck: Collection[str] = (),
     unfenced: Mapping[str, frozenset[str]] | None = None,
+    by_hand: Mapping[str, bool] | None = None,
 ) -> Allowed:
     """The ends that each node may have; several where the order of events decides.
 
@@ -31,6 +32,7 @@ def ends(
             the rest runs again, cured.
         struck: Nodes that may have used up their attempts because their processes were killed.
         unfenced: Further ends of nodes that Node workers have ended when they were not theirs.
+        by_hand: Nodes that somebody has skipped, and whether that is certain.
     """
     known = {step.name: step for step in steps}
     allowed: Allowed = {}
@@ -39,6 +41,8 @@ def ends(
         found = frozenset().union(*(_end(step, verdict, is_cured=before is not None) for verdict in again))
         if step.name in struck and "run" in again:
             found |= {"failed"}
+        if (is_certain := (by_hand or {}).get(step.name)) is not None:
+            found = frozenset({"skipped"}) if is_certain else found | {"skipped"}
         found |= (unfenced or {}).get(step.name, frozenset())
         if before is not None and "completed" in (was := before.get(step.name, frozenset())):
             found = frozenset({"completed"}) if was == {"completed"} else found | {"completed"}

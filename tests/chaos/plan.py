@@ -14,7 +14,7 @@ from glidemq_orchestrate.flows.rules import Dependency
 KEYS: Final = ("red", "green", "blue")
 ACTIONS: Final = (
     *("none",) * 6, "retry", "retry", "cancel", "restart", "mend", "mend", "anew", "extend", "rerun",
-    "orphan",
+    "orphan", "skip",
 )  # fmt: skip
 BY_TWO: Final = ("restart", "anew", "mend")
 """What two processes do to the same flow."""
@@ -121,10 +121,11 @@ class FlowPlan:
     """A flow and what is done to it from outside.
 
     Attributes:
-        action: ``none``; ``cancel`` it at some moment; ``retry`` what failed once it has ended; ``restart``
-            all of it, or from a node on (``anew``), or ``mend`` it and retry it, once it has ended or while
-            it runs; ``rerun`` a node with all that follow it, when that has ended; ``extend`` it by nodes at
-            some moment; ``orphan``: its owner has vanished as soon as it is submitted.
+        action: ``none``; ``cancel`` it at some moment, ``extend`` it by nodes, or ``skip`` several nodes
+            together; ``retry`` what failed once it has ended; ``restart`` all of it, or from a node on
+            (``anew``), or ``mend`` it and retry it, once it has ended or while it runs; ``rerun`` a node with
+            all that follow it, when that has ended; ``orphan``: its owner has vanished as soon as it is
+            submitted.
         delay_ms: How long after the submission.
         added: What ``extend`` adds.
         mended: What it consists of when it was mended: steps that fail do so no more, some are changed, one
@@ -163,6 +164,11 @@ class FlowPlan:
     def again(self) -> str:
         """The node that ``rerun`` and ``anew`` run again."""
         return self.steps[len(self.steps) // 3].name
+
+    @property
+    def by_hand(self) -> tuple[str, ...]:
+        """The nodes that ``skip`` ends: those that do not add nodes, as these cannot be changed."""
+        return tuple(step.name for step in self.steps if not step.grows)[::3][:5]
 
     @property
     def all_steps(self) -> dict[str, Step]:

@@ -192,7 +192,7 @@ def waiter(world: World, ledger: Ledger, number: int) -> None:
 
 
 def steerer(world: World, ledger: Ledger, number: int) -> None:
-    """Cancel, retry, restart, mend and extend flows, and run single nodes again.
+    """Cancel, retry, restart, mend and extend flows, skip nodes of them, and run single nodes again.
 
     Two restart or mend the same flow, with the same request.
     """
@@ -245,11 +245,12 @@ def again(act: Callable[[], T]) -> T:
 def _steer(world: World, flows: FlowProducer, flow: FlowPlan, owner: Owner) -> str | None:
     """Act on a flow; the state that the call returned, or None when it is not time yet."""
     found = flows.get(flow.flow_id)
-    if flow.action in ("cancel", "extend"):
+    if flow.action in AT_ANY_MOMENT:
         time.sleep(flow.delay_ms / 1000)
-        return found.cancel("by the plan") if flow.action == "cancel" else _extend(found, flow)
-    if flow.action == "rerun":
-        return _rerun(found, flow)
+    if flow.action in NODES:
+        return NODES[flow.action](found, flow)
+    if flow.action == "cancel":
+        return found.cancel("by the plan")
     is_early = flow.action in BY_TWO and not flow.waits
     if not is_early and not found.status().state.is_terminal:
         return None
@@ -285,6 +286,22 @@ def _rerun(found: Flow, flow: FlowPlan) -> str | None:
     except StateError:  # a node that has added nodes does not run again
         return "refused"
     return "rerun"
+
+
+def _skip(found: Flow, flow: FlowPlan) -> str | None:
+    try:
+        found.skip_node(nodes=flow.by_hand)
+    except FlowIncomplete:
+        return None
+    except FlowNotFound:
+        raise
+    except StateError:  # one that follows has added nodes
+        return "refused"
+    return "skipped"
+
+
+NODES: Final = {"extend": _extend, "rerun": _rerun, "skip": _skip}
+AT_ANY_MOMENT: Final = ("cancel", "extend", "skip")
 
 
 def _share(world: World, number: int) -> Iterator[tuple[int, FlowPlan]]:

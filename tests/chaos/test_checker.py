@@ -228,6 +228,15 @@ def test_a_generation_that_is_lost(played: Round) -> None:
     )
 
 
+def test_a_node_that_ran_although_it_was_skipped_by_hand(played: Round) -> None:
+    flow = next(flow for flow in played.world.plan.flows if flow.action == "none" and len(flow.by_hand) > 1)
+    plan = replace(played.world.plan, flows=(replace(flow, action="skip"),), by_id={})
+    steered = Entry(kind="steered", flow=flow.flow_id, state="skipped", at=0)
+    assert any("allowed: ['skipped']" in one for one in problems(played, [*played.entries, steered], plan))
+    refused = steered | {"state": "refused"}
+    assert not any("allowed:" in one for one in problems(played, [*played.entries, refused], plan))
+
+
 def test_a_flow_or_a_job_that_is_lost(played: Round) -> None:
     entries = [dict(entry) for entry in played.entries]
     entries += [

@@ -52,6 +52,14 @@ def wait(ctx: Context) -> Any:
     return None
 
 
+@handlers.handler("gate")
+def gate(ctx: Context) -> Any:
+    """Returns its data once a file is there."""
+    while not Path(os.environ["GATE_FILE"]).exists():
+        time.sleep(0.1)
+    return ctx.data
+
+
 def hang_and_tell_who() -> dict[str, Any]:
     """A flow that hangs; the process that makes it, that of the task, writes down its id."""
     Path(os.environ["TASK_PID_FILE"]).write_text(str(os.getpid()))

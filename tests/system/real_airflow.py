@@ -26,8 +26,7 @@ class Airflow(AirflowStack):
 
     def start_again(self, component: str) -> None:
         """Start a component that was killed."""
-        quiet = ["--skip-serve-logs"] if component in ("scheduler", "triggerer") else []
-        self._start(component, component, *quiet)
+        self._start_component(component)
         lasting.add(self.pids[component])  # the fixture ends it, as it would have ended the first one
 
     def begin(self, dag_id: str, run_id: str) -> str:

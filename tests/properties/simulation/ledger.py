@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from glidemq_orchestrate import FlowNode
@@ -63,7 +63,7 @@ class Ledger:
         expected: By node and token, the dependencies that had completed when the attempt began.
         stored: The id under which the current generation is stored.
         retried: How often the events say that it runs again without a new generation.
-        changes: What users have done with single nodes, by request; each begins a round.
+        changes: What users have done with nodes, by request; each begins a round.
         notes: What rounds of a portable flow will do: what, the text, and the nodes.
         lapse_ms: How long the lease of the owner lasts; 0 without one.
         heard: When the owner was last heard of, in ms.
@@ -137,7 +137,8 @@ class Ledger:
 
     def _steered(self, name: str, words: Sequence[Any], reply: Any) -> None:
         """A call by which users change the flow."""
-        if name in ("gmo_own_flow", "gmo_start_flow", "gmo_begin_generation"):
+        begins = name == "gmo_begin_generation" or (name == "gmo_start_flow" and 0 not in self.started)
+        if begins or name == "gmo_own_flow":  # a flow that runs is not started again
             self._hear(int(words[6 if name == "gmo_begin_generation" else 4]))
         if name == "gmo_retry_flow":
             self._run_again(int(words[4]))
@@ -181,8 +182,7 @@ class Ledger:
     def _change(self, number: int) -> None:
         """A round of a portable flow begins for which nodes were noted."""
         what, text, names = self.notes.pop(number, ("", "", []))
-        for name in names:
-            self._changed_now(what, name, text)
+        self._changed_now(what, names, text)
 
     def _noted(self, stored: str) -> None:
         """A generation of a portable flow is current."""
@@ -201,21 +201,32 @@ class Ledger:
         return self.retried > before
 
     def _changed(self, words: Sequence[Any], reply: Sequence[Any]) -> None:
-        """A node runs again, or was given its end, at once with what follows: the flow is so small."""
-        what, request, name, text = (str(words[at]) for at in (6, 7, 9, 10))
-        if name not in reply[1:] or request in self.changes:
+        """Nodes run again, or were given their ends, at once with what follows: the flow is so small."""
+        (what, request), names = map(str, words[6:8]), [str(word) for word in words[9::2]]
+        if request in self.changes or not (changed := [name for name in names if name in reply[1:]]):
             return
         self.changes[request] = what
         self._is_retried_again()  # it had ended
         self._begin_round(int(words[4]), is_restart=False)
-        self._changed_now(what, name, text)
+        self._changed_now(what, changed, str(words[10]))
+        for name in set(names) - set(changed) if what == "skipped" else ():
+            self._stays_skipped(name, changed, str(words[10]))
 
-    def _changed_now(self, what: str, name: str, text: str) -> None:
-        if what == "follow" and (ended := [one for one in self._followers(name) if self.end_of(one)]):
-            self.problems.append(f"{name} runs again, and {ended}, which follow, have their ends")
+    def _stays_skipped(self, name: str, changed: Sequence[str], text: str) -> None:
+        """A node that had been skipped before is given that end again if it follows one that changes."""
+        if any(name in self._followers(one) for one in changed):
+            self.accepted[name] = Accepted("skipped", text, self.round)
+        elif name in self.accepted:
+            self.accepted[name] = replace(self.accepted[name], round=self.round)
+
+    def _changed_now(self, what: str, names: Sequence[str], text: str) -> None:
+        followers = {follower for name in names for follower in self._followers(name)}
+        if what == "follow" and (ended := sorted(one for one in followers if self.end_of(one))):
+            self.problems.append(f"{names} run again, and {ended}, which follow, have their ends")
         if what not in ("alone", "follow"):
-            self.accepted[name] = Accepted(what, text, self.round)
-            self.running.pop(node_job_id(self.stored, name), None)
+            for name in names:
+                self.accepted[name] = Accepted(what, text, self.round)
+                self.running.pop(node_job_id(self.stored, name), None)
 
     def _followers(self, name: str) -> list[str]:
         """The nodes that depend on a node, directly or not; after comes before."""
@@ -334,7 +345,8 @@ class Ledger:
         if completed is None:  # of a generation that was superseded when it began
             return
         running = self.running.get(node_job_id(self.stored, name))
-        if self.notes or running is None or running.round != self.round:  # it may have been taken from it
+        is_latest = running is not None and (running.proof[0], running.round) == (token, self.round)
+        if self.notes or not is_latest:  # it may have been taken from it
             return
         missing = completed - set(inputs) if not self.restarts else set()
         wrong = {one for one, value in inputs.items() if value != one}

@@ -112,6 +112,7 @@ _REMOVED = "  remove_job(ref, flow_id)\n    L.due"
 _IS_ENDING = "if new ~= 'staging' and new ~= 'running' and record[2] then"
 _HAS_BEGUN = "or STARTED[job[1]] or has_begun then"
 _FOLLOWS = "if v[1] and v[1] ~= 'waiting-children' and v[2] == flow.id then"
+_STAYS: Final = "redis.call('SREM', key .. ':staying', dependent) == 1"
 _TAKEN_BACK = "L.end_nodes.withdraw(prefix, job_id, now)\n  L.grow.abandon"
 _IS_ENDED = "if not job or not job.state or ENDED[job.state] or"
 
@@ -178,6 +179,12 @@ MUTATIONS: Final = (
     ),
     Mutation("what follows a node does not run again with it", "staged", ((_FOLLOWS, "if false then"),)),
     Mutation("what runs again is not taken from its worker", "staged", ((_TAKEN_BACK, "L.grow.abandon"),)),
+    Mutation(
+        "what was skipped before runs when others are skipped with it",
+        "staged",
+        ((_STAYS, "false"),),
+        seed=1_600,
+    ),
     Mutation(
         "a portable generation leaves the one before running",
         "portable",

@@ -18,7 +18,7 @@ _POLICIES: Final = [None] * 6 + list(OnFailure)
 _ENDS: Final = ["completed"] * 6 + ["failed", "failed", "skipped"]
 _STEPS: Final = ["cancel", "cancel", "retry_failed", "retry_failed", "restart", "attach", "extend"]
 _CHANGES: Final = ["follow", "follow", "alone", "completed", "skipped", "failed"]
-"""What users do with single nodes: see ``_protocol/flows/node_changes.py``."""
+"""What users do with nodes: see ``_protocol/flows/node_changes.py``."""
 # How often a plan has a limit of each kind.
 _LIMITED: Final = 0.25
 _QUEUE_TIMEOUTS: Final = [50, 400, 1_500, 5_000]
@@ -94,7 +94,7 @@ def draw_owner(choices: Choices, plan: Plan) -> Plan:
 
 
 def draw_changes(choices: Choices, plan: Plan) -> Plan:
-    """The same portable plan; in some, users change single nodes, and nothing has limits."""
+    """The same portable plan; in some, users change nodes, and nothing has limits."""
     if plan.path == "staged" or not choices.chance(0.4):
         return plan
     nodes = [replace(node, queue_timeout=None) for node in plan.spec.nodes]
@@ -192,8 +192,10 @@ def _draw_some_changes(choices: Choices, nodes: list[FlowNode]) -> list[tuple[in
 
 
 def _draw_change(choices: Choices, nodes: list[FlowNode]) -> str:
-    """What is done with a node, and its name."""
-    return f"{choices.pick(_CHANGES)} {choices.pick(nodes).name}"
+    """What is done with nodes, and their names; only one completes, as each has a result of its own."""
+    what, first = choices.pick(_CHANGES), choices.pick(nodes).name
+    more = [] if what == "completed" else [node.name for node in choices.some(nodes, 2)]
+    return f"{what} {','.join(dict.fromkeys([first, *more]))}"
 
 
 def _draw_limit(choices: Choices, ms: list[int]) -> timedelta | None:

@@ -144,15 +144,16 @@ class Users:
                 return
             self.is_extended = True
 
-    def _change(self, ref: FlowRef, what: Any, name: str) -> Op[None]:
-        """Run a node again, or end it with the result that its handler would have."""
-        node = next(node for node in self.plan.spec.nodes if node.name == name)
-        assert isinstance(node.data, dict)
-        if node.data["grows"]:  # ended by hand it would add nothing
-            return
-        text = json.dumps(name) if what == "completed" else BY_HAND
+    def _change(self, ref: FlowRef, what: Any, names: str) -> Op[None]:
+        """Run nodes again, or end them; one with the result that its handler would have."""
+        chosen = names.split(",")
+        for node in self.plan.spec.nodes:
+            assert isinstance(node.data, dict)
+            if node.name in chosen and node.data["grows"]:  # ended by hand it would add nothing
+                return
+        text = json.dumps(names) if what == "completed" else BY_HAND
         change = Change(what, self.scheduler.choices.token(), text)
         try:
-            yield from node_changes.change(ref, Chosen([name]), change, self.scheduler)
+            yield from node_changes.change(ref, Chosen(chosen), change, self.scheduler)
         except (NodeNotEnded, NodeNotRepeatable, FlowEnded):
             return

@@ -1,0 +1,116 @@
+"""A real Airflow on PostgreSQL with two triggerers, one of which is killed while it watches."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg2
+import pytest
+from airflow_provider_glidemq.identity import flow_id_for
+
+from glidemq_orchestrate import EmbeddedServer, FlowProducer
+from tests.processes import spawned
+from tests.system.postgres import running_postgres
+from tests.system.real_airflow import Airflow
+
+pytestmark = pytest.mark.system
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+PYTHON_PATH: Final = [ROOT, ROOT / "providers" / "airflow", HERE]
+TASKS: Final = [f"flow-{number:02}" for number in range(16)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with running_postgres("airflow") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def gate(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Jobs wait for this file, in a worker."""
+    folder = tmp_path_factory.mktemp("wide")
+    gate = folder / "gate"
+    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", server.url]
+    command += ["--app", "airflow_handlers:handlers", "--queue", "system", "--concurrency", str(len(TASKS))]
+    variables = {**os.environ, "GATE_FILE": str(gate), "PYTHONPATH": os.pathsep.join(map(str, PYTHON_PATH))}
+    with (
+        (folder / "worker.log").open("wb") as log,
+        spawned(command, env=variables, stdout=log, stderr=subprocess.STDOUT),
+    ):
+        yield gate
+
+
+@pytest.fixture(scope="module")
+def airflow(
+    server: EmbeddedServer, gate: Path, database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Airflow]:
+    folder = tmp_path_factory.mktemp("airflow")
+    (folder / "dags").mkdir()
+    (folder / "dags" / "wide.py").write_text((HERE / "airflow_dags" / "wide.py").read_text())
+    running = Airflow(
+        folder / "home",
+        folder / "dags",
+        connections={"glidemq_default": server.url.replace("valkey://", "glidemq://")},
+        python_path=PYTHON_PATH,
+        environment={"AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10"},
+        parallelism=4,
+        triggerers=2,
+        database=database,
+    )
+    with running:
+        running.wait_for_dag("wide")
+        yield running
+
+
+def ask(database: str, query: str) -> list[tuple[Any, ...]]:
+    with psycopg2.connect(database.replace("+psycopg2", "")) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return list(cursor.fetchall())
+
+
+def test_triggerers_die_and_another_one_watches_their_tasks(
+    airflow: Airflow, database: str, gate: Path, server: EmbeddedServer
+) -> None:
+    run_id = airflow.begin("wide", "one")
+    for task in TASKS:
+        airflow.wait_for_task("wide", run_id, task, ["deferred"])
+
+    def watched() -> dict[int, int]:
+        """How many tasks each triggerer watches."""
+        return dict(ask(database, "SELECT triggerer_id, count(*) FROM trigger GROUP BY 1"))
+
+    def wait_until_one_watches_all(but: int = 0) -> int:
+        until = time.monotonic() + 60
+        while list((found := watched()).values()) != [len(TASKS)] or but in found:
+            assert time.monotonic() < until, found
+            time.sleep(0.2)
+        return next(iter(found))
+
+    sys.stdout.write(f"tasks by triggerer: {watched()}\n")
+    airflow.kill("triggerer")
+    second = wait_until_one_watches_all()
+    airflow.start_again("triggerer")
+    airflow.kill("triggerer-2")
+    wait_until_one_watches_all(but=second)
+    gate.touch()
+    assert airflow.wait_for_run("wide", run_id, timeout=180) == "success"
+    assert [airflow.xcom("wide", run_id, task) for task in TASKS] == [{"n": n} for n in range(len(TASKS))]
+    with FlowProducer(server.url) as flows:
+        found = [flows.get(flow_id_for("wide", task, run_id)) for task in TASKS]
+        assert Counter(len(flow.history()) for flow in found) == {1: len(TASKS)}
+        assert {flow.node("n").attempts for flow in found} == {1}
