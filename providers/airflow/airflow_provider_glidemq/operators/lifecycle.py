@@ -21,6 +21,7 @@ from airflow_provider_glidemq.exceptions import (
 from airflow_provider_glidemq.failures import log_failures
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.operators.templated import TemplatedOperator
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
@@ -50,7 +51,7 @@ class _Held:
     generation: int | None = None
 
 
-class FlowTask(TemplatedOperator):
+class FlowTask(Linked, TemplatedOperator):
     """A task that runs one flow: submits it or goes on with it, waits for its end, and ends as it did.
 
     What the flow is and what the task returns, subclasses say. See ``GlideMQFlowOperator`` for the rest.
@@ -98,6 +99,10 @@ class FlowTask(TemplatedOperator):
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
         """What the task returns for a flow that has completed."""
         raise NotImplementedError
+
+    def _linked(self, flow: Flow) -> Mapping[str, str]:
+        """What a link may need: the ids of the flow, its queue, its job."""
+        return {"flow_id": flow.id, "queue": flow.home}
 
     # -- what Airflow calls ----------------------------------------------------------------------------------
 
@@ -250,6 +255,7 @@ class FlowTask(TemplatedOperator):
         """Finish if the flow has ended. Else wait: also for one that was retried or begun anew by others."""
         while True:
             self._held = _Held(flow.id, "", flow.generation)
+            self.link_places = self._linked(flow)
             try:
                 return self._settle_generation(context, producer, flow)
             except Superseded as exc:

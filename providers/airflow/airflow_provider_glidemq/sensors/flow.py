@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import PokeReturnValue
@@ -102,6 +102,9 @@ class GlideMQFlowSensor(WaitingSensor):
                 return PokeReturnValue(is_done=True, xcom_value=self._judge(flow)) if _ended(flow) else False
             except Superseded:  # it was begun anew since
                 return False
+
+    def _linked(self) -> Mapping[str, str]:
+        return {"flow_id": self._id()}
 
     def _what(self) -> str:
         return f"flow {self._id()}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import PokeReturnValue
@@ -82,6 +82,9 @@ class GlideMQJobSensor(WaitingSensor):
 
     def _queue(self) -> Queue:
         return GlideMQHook(self.glidemq_conn_id).get_queue(self.queue_name)
+
+    def _linked(self) -> Mapping[str, str]:
+        return {"queue": self.queue_name, "job_id": str(self.job_id)}
 
     def _what(self) -> str:
         return f"job {self.job_id} of queue {self.queue_name}"

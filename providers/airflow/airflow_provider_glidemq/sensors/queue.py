@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
@@ -83,6 +83,9 @@ class GlideMQQueueSensor(WaitingSensor):
     def _read(self) -> QueueState:
         with airflow_errors(), GlideMQHook(self.glidemq_conn_id).get_queue(self.queue_name) as queue:
             return QueueState.of(queue.counts(indexed_only=True), queue.is_paused(), queue.workers())
+
+    def _linked(self) -> Mapping[str, str]:
+        return {"queue": self.queue_name}
 
     def _what(self) -> str:
         return (

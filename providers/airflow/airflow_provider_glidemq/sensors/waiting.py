@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_glidemq.exceptions import GlideMQException
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
+from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.parameters import default_deferrable
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.waiting import WaitingTrigger
 
 
-class WaitingSensor(BaseSensorOperator):
+class WaitingSensor(Linked, BaseSensorOperator):
     """Waits for one thing, which ``poke`` looks for and ``_trigger`` waits for.
 
     ``soft_fail`` and ``never_fail`` skip the task whatever the failure is, deferred or not.
@@ -47,6 +49,7 @@ class WaitingSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Look once; then wait in the triggerer, or poke as every sensor does."""
+        self.link_places = self._linked()
         try:
             return self._wait(context) if self.deferrable else super().execute(context)
         except (AirflowSkipException, AirflowRescheduleException):
@@ -60,11 +63,16 @@ class WaitingSensor(BaseSensorOperator):
         """Resume after the trigger has fired: the event holds why, the outcome is read from the server."""
         if event is None or "status" not in event:
             raise GlideMQException(f"the trigger sent no usable event: {event!r}")
+        self.link_places = self._linked()
         if event["status"] == "timeout":
             return self._last_look(context)
         if event["status"] == "error":
             raise GlideMQException(f"{self._what()} cannot be watched: {event.get('reason', '')}")
         return self.execute(context)
+
+    def _linked(self) -> Mapping[str, str]:
+        """What a link may need, of ``flow_id``, ``queue``, ``job_id``."""
+        raise NotImplementedError
 
     def _what(self) -> str:
         """What is waited for, for logs and errors."""
