@@ -55,7 +55,7 @@ Prefix = Annotated[str, typer.Option(help="Prefix of all keys, as in glide-mq.")
 AllowImport = Annotated[
     list[str] | None,
     typer.Option(
-        help="Package from which spark.python jobs may import functions. Repeatable; "
+        help="Package from which python and spark.python jobs may import functions. Repeatable; "
         "the packages of --app by default."
     ),
 ]

@@ -21,6 +21,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.names import check_request, short_reason
 
 __all__ = ["AsyncFlow"]
@@ -71,6 +72,10 @@ class AsyncFlow:
         if names is None:
             return await self._run(self._backend.results(self._ref))
         return await self._run(single.results(self._ref, names))
+
+    async def logs(self, after: Mapping[str, int], *, limit: int = 100) -> Mapping[str, JobLogs]:
+        """See ``Flow.logs``."""
+        return await self._run(single.logs(self._ref, after, limit))
 
     async def outcome(self) -> FlowOutcome:
         """See ``Flow.outcome``."""

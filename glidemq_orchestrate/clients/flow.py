@@ -21,6 +21,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.flows.change import FlowChange, NodeChange
 from glidemq_orchestrate.flows.spec import FlowNode, FlowOutcome, FlowState, FlowStatus, NodeStatus
 from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.names import check_request, short_reason
 
 __all__ = ["Flow"]
@@ -98,6 +99,20 @@ class Flow:
         if names is None:
             return self._run(self._backend.results(self._ref))
         return self._run(single.results(self._ref, names))
+
+    def logs(self, after: Mapping[str, int], *, limit: int = 100) -> Mapping[str, JobLogs]:
+        """The lines that some nodes have logged, the oldest first, and how many they have in total.
+
+        Args:
+            after: By node name, how many lines to leave out; -20: all but the last 20. 200 nodes take two
+                trips to the server.
+            limit: The most lines of each node.
+
+        Raises:
+            NodeNotFound: The flow has no node of such a name.
+            Superseded, FlowNotFound, FlowExpired: As ``node``.
+        """
+        return self._run(single.logs(self._ref, after, limit))
 
     def outcome(self) -> FlowOutcome:
         """The current status, results and failures."""

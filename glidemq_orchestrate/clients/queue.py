@@ -11,7 +11,7 @@ from glidemq_orchestrate._ops.queue import adding as ops
 from glidemq_orchestrate._ops.queue.adding import NewJob, traced
 from glidemq_orchestrate._ops.queue.admin import GroupInfo, MetricPoint, queue_names
 from glidemq_orchestrate._ops.queue.dead_letters import DeadLetter
-from glidemq_orchestrate._ops.queue.jobs import JobLogs, OutputChunk, Signal, SuspendInfo
+from glidemq_orchestrate._ops.queue.jobs import OutputChunk, Signal, SuspendInfo
 from glidemq_orchestrate._ops.queue.listing import FoundJobs, JobCounts, JobPage
 from glidemq_orchestrate._ops.queue.usage import FlowBudget, UsageSummary
 from glidemq_orchestrate._ops.worker.workers import WorkerInfo
@@ -22,7 +22,7 @@ from glidemq_orchestrate.clients.parts.listing import AsyncListingCalls, Listing
 from glidemq_orchestrate.clients.parts.usage import AsyncUsageCalls, UsageCalls
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.jobs.bounds import milliseconds
-from glidemq_orchestrate.jobs.job import Job, JobId
+from glidemq_orchestrate.jobs.job import Job, JobId, JobLogs
 from glidemq_orchestrate.jobs.options import DEFAULT_OPTIONS, JobOptions
 from glidemq_orchestrate.jobs.usage import Usage
 

@@ -138,3 +138,11 @@ def _single_parent(fields: Mapping[str, str]) -> JobRef | None:
         return JobRef(queue, job_id)
     except InvalidJob:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class JobLogs:
+    """Some log lines of a job, and how many it has in total."""
+
+    lines: list[str]
+    total: int

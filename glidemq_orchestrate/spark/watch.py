@@ -99,8 +99,9 @@ def watched(context: SparkContext, ctx: Context, description: str) -> Iterator[N
     """Run a block as one step: its Spark jobs get a pool, a tag and a description of their own.
 
     While the block runs, ``ctx.progress`` gets the counts of ``StageProgress`` about once a second when they
-    have changed, and once at the end; jobs in a group that the block sets itself are not counted. When
-    ``ctx.cancelled`` is set, the running Spark jobs of the block are cancelled, and so is every later one.
+    have changed, and once at the end, with the page of Spark's UI as ``ui`` where there is one; jobs in a
+    group that the block sets itself are not counted. When ``ctx.cancelled`` is set, the running Spark jobs of
+    the block are cancelled, and so is every later one.
     Afterwards the thread has none of these properties, and nothing runs in the background.
     """
     tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: an earlier attempt may still run in this process
@@ -131,6 +132,7 @@ def _watch(context: SparkContext, ctx: Context, tag: str, done: threading.Event)
     with suppress(Exception):  # the JVM has ended: the step itself fails and reports it
         progress = StageProgress(context, tag)
         shown = {"stages_done": 0, "stages": 0, "tasks_done": 0, "tasks": 0}
+        page = {"ui": context.uiWebUrl} if context.uiWebUrl else {}
         due = time.monotonic() + REPORT_SECONDS
         ended = False
         while not ended:
@@ -143,4 +145,4 @@ def _watch(context: SparkContext, ctx: Context, tag: str, done: threading.Event)
                 counts = progress.read()
                 if counts != shown:
                     shown = counts
-                    ctx.progress(dict(counts))
+                    ctx.progress({**counts, **page})

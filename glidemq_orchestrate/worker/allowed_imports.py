@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.importing import importing
 
 _REMEDY: Final = "start the worker with --allow-import PACKAGE, or Worker(allow_import=[...])"
 
@@ -59,7 +60,8 @@ def import_allowed(module: str, allowed: Sequence[str]) -> ModuleType:
     """
     if not is_allowed(module, allowed):
         raise ImportNotAllowed(module, allowed)
-    return importlib.import_module(module)
+    with importing():
+        return importlib.import_module(module)
 
 
 def follow(module: ModuleType, path: str, allowed: Sequence[str]) -> Any:
@@ -80,6 +82,20 @@ def follow(module: ModuleType, path: str, allowed: Sequence[str]) -> Any:
         if home is not None and not is_allowed(home, allowed):
             raise ImportNotAllowed(home, allowed)
     return target
+
+
+def undecorated(target: Any, allowed: Sequence[str]) -> Any:
+    """The function inside what Airflow's ``@task`` has made of it; anything else as it is.
+
+    Raises:
+        ImportNotAllowed: The function is defined outside the packages.
+    """
+    if getattr(type(target), "_airflow_is_task_decorator", False) is not True:
+        return target
+    home = _home_of(target.function)
+    if home is not None and not is_allowed(home, allowed):
+        raise ImportNotAllowed(home, allowed)
+    return target.function
 
 
 def _home_of(target: Any) -> str | None:

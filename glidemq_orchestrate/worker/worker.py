@@ -81,8 +81,9 @@ class Worker(Service):
             second.
         max_stalled: How often a job may stall before it fails.
         shutdown_timeout: How long a stop waits for running handlers before it gives their jobs back.
-        allow_import: The packages from which handlers may import what a job names (``spark.python``). Whole
-            parts count: ``mypackage`` allows ``mypackage.steps``, not ``mypackage2``. Others are refused.
+        allow_import: The packages from which handlers may import what a job names (``python``,
+            ``spark.python``). Whole parts count: ``mypackage`` allows ``mypackage.steps``, not
+            ``mypackage2``. Others are refused.
         middleware: Wraps the call of each handler, the outermost first; see ``Middleware``.
         only_known: Never fail a job because it has no handler here: give it back, also while no other worker
             is alive. For a worker that takes a few kinds of jobs from a queue that is not its own.

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.spark import handlers
-from glidemq_orchestrate.spark.steps import InvalidStep, StepCancelled, run_python_step
+from glidemq_orchestrate.spark.steps import StepCancelled, run_python_step
 from glidemq_orchestrate.spark.watch import PoolNames
+from glidemq_orchestrate.worker.imported import InvalidCall
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ STEPS = """
         both.wait()
         return answer
 
+    def settings(spark, ctx):
+        names = ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled", "spark.sql.session.timeZone")
+        return [spark.conf.get(name) for name in names]
+
     class Nested:
         @staticmethod
         def step(spark, ctx):
@@ -92,11 +97,13 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"callable": "json:no.such"}, "step json:no.such: module json has no no.such"),
         ({"callable": "json:dumps", "arguments": [1]}, "step json:dumps: arguments must be an object"),
         ({"callable": "json:dumps", "location": 1}, "step json:dumps: location must be"),
+        ({"callable": "json:dumps", "conf": [1]}, "step json:dumps: conf must be"),
+        ({"callable": "json:dumps", "conf": {"a": {}}}, "step json:dumps: conf must be"),
         ({"callable": "json:dumps", "args": {}}, "step json:dumps: unknown field args"),
     ],
 )
 def test_a_payload_that_names_no_step_fails_for_good(data: Any, expected: str, make_run: MakeRun) -> None:
-    with pytest.raises(InvalidStep, match=expected) as caught:
+    with pytest.raises(InvalidCall, match=expected) as caught:
         run_python_step(make_run(data).ctx)
     assert isinstance(caught.value, Unrecoverable)
 
@@ -107,7 +114,7 @@ def test_wrong_names_in_a_users_module_fail_for_good(module: str, make_run: Make
         (f"{module}_broken:f", "ZeroDivisionError"),
         (f"{module}:count", "missing a required argument: 'rows'"),
     ]:
-        with pytest.raises(InvalidStep, match=expected):
+        with pytest.raises(InvalidCall, match=expected):
             run_python_step(make_run({"callable": text}).ctx)
 
 
@@ -129,15 +136,26 @@ def test_a_module_that_is_not_allowed_is_refused_before_it_is_imported(
         "os:system": [],
     }
     for named, allowed in refused.items():
-        with pytest.raises(InvalidStep, match=r"may not import .*--allow-import") as caught:
+        with pytest.raises(InvalidCall, match=r"may not import .*--allow-import") as caught:
             run_python_step(make_run({"callable": named}, allow_import=allowed).ctx)
         assert isinstance(caught.value, Unrecoverable)
     assert not list(tmp_path.glob("*.imported"))
-    with pytest.raises(InvalidStep, match="this worker may not import os: it imports from mine;"):
+    with pytest.raises(InvalidCall, match="this worker may not import os: it imports from mine;"):
         run_python_step(make_run({"callable": "mine.steps:os.getcwd"}, allow_import=["mine"]).ctx)
     assert [file.name for file in tmp_path.glob("*.imported")] == ["mine.imported"]
-    with pytest.raises(InvalidStep, match=r"mine\.steps has no f"):
+    with pytest.raises(InvalidCall, match=r"mine\.steps has no f"):
         run_python_step(make_run({"callable": "mine.steps:f"}, allow_import=["other", "mine"]).ctx)
+
+
+def test_settings_are_for_one_step_alone(module: str, make_run: MakeRun) -> None:
+    conf = {"spark.sql.shuffle.partitions": 3, "spark.sql.ansi.enabled": False}
+    named = {"callable": f"{module}:settings"}
+    before = run_python_step(make_run(named).ctx)
+    assert run_python_step(make_run({**named, "conf": conf}).ctx) == ["3", "false", "UTC"]
+    assert run_python_step(make_run(named).ctx) == before
+    for name in ("spark.driver.memory", "spark.nothing"):
+        with pytest.raises(InvalidCall, match=f"{name} is not a setting .*GLIDEMQ_SPARK_CONF"):
+            run_python_step(make_run({**named, "conf": {name: "1"}}).ctx)
 
 
 def test_the_registry_has_the_handler_and_both_hooks() -> None:
@@ -171,7 +189,7 @@ def test_a_steps_own_error_is_passed_on(module: str, make_run: MakeRun) -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_a_result_that_is_not_json_fails_for_good(module: str, make_run: MakeRun) -> None:
-    with pytest.raises(InvalidStep, match=f"result of step {module}:frame is not JSON.*DataFrame"):
+    with pytest.raises(InvalidCall, match=f"result of step {module}:frame is not JSON.*DataFrame"):
         run_python_step(make_run({"callable": f"{module}:frame"}).ctx)
 
 

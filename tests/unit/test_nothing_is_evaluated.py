@@ -73,6 +73,7 @@ REVIEWED: Final = {
     f"{CORE}/worker/child.py: def __reduce__": "packs an exception without its constructor",
     f"{CORE}/errors.py: def __reduce__": "keeps an error in copies that a user makes",
     f"{CORE}/worker/signals.py: def __reduce__": "keeps a signal whole in copies",
+    f"{AIRFLOW}/by_import_path.py: .__code__": "reads the names that a function uses, and its file",
     f"{AIRFLOW}/connection_form.py: import importlib": "imports wtforms, which Airflow 3.1 has",
     f"{AIRFLOW}/connection_form.py: .import_module": "the same",
     f"{AIRFLOW}/version_compat.py: import importlib": "imports Airflow's configuration",

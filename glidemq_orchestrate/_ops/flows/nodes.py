@@ -6,7 +6,7 @@ told so, and neither gets an old result nor hears that there is no such node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from glidemq_orchestrate._ops.flows.backend import backend_of
@@ -16,8 +16,11 @@ from glidemq_orchestrate._protocol.call import Call, Op, ask_all
 from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate._protocol.flows.portable import node_jobs
+from glidemq_orchestrate._protocol.queue import changes as job_logs
 from glidemq_orchestrate.errors import ConfigurationError, FlowExpired, NodeNotFound, Superseded
 from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.jobs.bounds import whole
+from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -61,6 +64,35 @@ def results(ref: FlowRef, names: Iterable[str]) -> Op[dict[str, Any]]:
             if state == "completed":
                 texts[node.name] = text
     return node_calls.read_results(texts)
+
+
+def logs(ref: FlowRef, after: Mapping[str, int], limit: int) -> Op[dict[str, JobLogs]]:
+    """Log lines of some nodes. Raises as ``named``."""
+    whole("limit", limit, 1, error=ConfigurationError)
+    found: dict[str, JobLogs] = {}
+    for part in _parts(after):
+        rows, marks = yield from ask_all(
+            [calls.rows(ref.home, ref.flow_id, part), calls.record_marks(ref.home, ref.flow_id)]
+        )
+        _check(ref, marks)
+        if missing := [name for name, row in zip(part, rows, strict=True) if row is None]:
+            yield from backend_of(ref).status(ref)  # raises if the flow no longer exists
+            raise NodeNotFound(f"flow {ref.public_id} has no node {', '.join(missing[:5])}")
+        asking: list[Call[Any]] = []
+        for name, row in zip(part, rows, strict=True):
+            _, queue, job_id, *_ = node_calls.read_row(row or "") or (0, "", "")  # of a broken row
+            keys, first = QueueKeys(ref.home.prefix, queue), after[name]
+            last = first + limit - 1
+            asking += [
+                job_logs.log_lines(keys, job_id, first, min(last, -1) if first < 0 else last),
+                job_logs.log_length(keys, job_id),
+            ]
+        replies = yield from _current(ref, asking)
+        found |= {
+            name: JobLogs(lines, total)
+            for name, lines, total in zip(part, replies[::2], replies[1::2], strict=True)
+        }
+    return found
 
 
 def leaves(ref: FlowRef) -> Op[list[str]]:

@@ -24,6 +24,7 @@ from glidemq_orchestrate.errors import (
 )
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, named, whole
 from glidemq_orchestrate.jobs.fields import JobField
+from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.options import MAX_PRIORITY, JobRef
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.keys import QueueKeys
@@ -32,14 +33,6 @@ from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 PAGE: Final = 1000
 NEVER: Final = 9_999_999_999_999
 Revoked = Literal["revoked", "flagged"]
-
-
-@dataclass(frozen=True, slots=True)
-class JobLogs:
-    """Some log lines of a job, and how many it has in total."""
-
-    lines: list[str]
-    total: int
 
 
 @dataclass(frozen=True, slots=True)

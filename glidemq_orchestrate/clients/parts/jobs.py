@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from glidemq_orchestrate._ops.queue import jobs as ops
-from glidemq_orchestrate._ops.queue.jobs import JobLogs, OutputChunk, Revoked, SuspendInfo
+from glidemq_orchestrate._ops.queue.jobs import OutputChunk, Revoked, SuspendInfo
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.jobs.options import JobRef
 
 

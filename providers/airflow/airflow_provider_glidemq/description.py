@@ -127,10 +127,10 @@ def check_job(
 
 
 def job_spec(parts: Mapping[str, Any], options: object, retention: object) -> FlowSpec:
-    """A job as a flow of one node, named after the job.
+    """A job as a flow of one node.
 
     Args:
-        parts: Its queue, job and data.
+        parts: Its queue, job and data, and the name of the node: that of the job if there is none.
         options: ``JobOptions``, a dict of them, or None.
         retention: A duration, seconds or None.
 
@@ -143,7 +143,7 @@ def job_spec(parts: Mapping[str, Any], options: object, retention: object) -> Fl
     if not isinstance(retention, timedelta | None):
         raise TypeError(f"retention must be a duration or seconds, got {retention!r}")
     queue, job = (str(parts[name]) if type(parts[name]) is int else parts[name] for name in ("queue", "job"))
-    node = FlowNode(str(job)[:MAX_NAME], queue, job, parts["data"])
+    node = FlowNode(parts.get("name", str(job)[:MAX_NAME]), queue, job, parts["data"])
     if isinstance(options, Mapping):
         wire = {"name": node.name, "queue": "q", "job": "j", "options": options}
         options = FlowSpec.from_dict({"name": "job", "nodes": [wire]}).nodes[0].options

@@ -33,6 +33,10 @@ def get_provider_info() -> dict[str, Any]:
                 "to_openlineage_converter": "airflow_provider_glidemq.assets.glidemq.to_openlineage",
             }
         ],
+        "task-decorators": [
+            {"name": name, "class-name": f"airflow_provider_glidemq.decorators.glidemq.{name}_task"}
+            for name in ("glidemq", "glidemq_spark")
+        ],
         "connection-types": [
             {
                 "connection-type": "glidemq",

@@ -6,13 +6,14 @@ import math
 import os
 from typing import Any, Final, Literal, get_args
 
+from airflow_provider_glidemq.callbacks import check_callbacks
 from airflow_provider_glidemq.ownership import check_lapse
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import configuration
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 _VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
-_FLAGS: Final = ("deferrable", "require_workers", "cancel_on_kill")
+_FLAGS: Final = ("deferrable", "require_workers", "cancel_on_kill", "show_logs")
 _TEXTS: Final = ("flow_id", "glidemq_conn_id")
 _SECONDS: Final = {"defer_after": 0.0, "poll_interval": 0.001, "logging_interval": 0.001}
 
@@ -46,6 +47,7 @@ def check_parameters(given: dict[str, Any]) -> None:
         value = given[name]
         if not isinstance(value, str) and not is_unknown(value) and (value is not None or name != "flow_id"):
             raise TypeError(f"{name} must be a string, got {value!r}")
+    check_callbacks(given["callbacks"])
     for name, least in _SECONDS.items():
         check_seconds(name, given[name], least)
 

@@ -25,7 +25,7 @@ from airflow_provider_glidemq.version_compat import (
     TaskDeferred,
 )
 
-from glidemq_orchestrate import FlowNode, FlowSpec, FlowState, Queue, Worker
+from glidemq_orchestrate import Flow, FlowNode, FlowSpec, FlowState, Worker
 from glidemq_orchestrate.errors import GlideMQError
 from tests.providers.airflow.conftest import QUEUE, Valkey, chain
 
@@ -99,6 +99,9 @@ def test_it_defers_after_submitting(valkey: Valkey, worker: Worker, context: Con
         "owner": "Airflow task d.t[3] of run r1",
         "lapse": 86_400.0,
         "logging_interval": 10.0,
+        "show_logs": False,
+        "show_progress": False,
+        "callbacks": [],
     }
     assert made["ti"].pushed == {XCOM_FLOW_ID: flow_id}
     with valkey.producer() as producer:
@@ -186,9 +189,9 @@ def test_unreadable_logs_do_not_hide_the_failure(
     def unreadable(*_: Any, **__: Any) -> Any:
         raise GlideMQError("no")
 
-    monkeypatch.setattr(Queue, "logs", unreadable)
+    monkeypatch.setattr(Flow, "logs", unreadable)
     with pytest.raises(GlideMQFlowFailed, match="as announced"):
-        operator(chain("verbose"), deferrable=False).execute(context())
+        operator(chain("verbose"), deferrable=False, show_logs=True).execute(context())
 
 
 def test_progress_is_logged_at_the_interval(

@@ -11,6 +11,7 @@ import pytest
 import redis
 from airflow_provider_glidemq.exceptions import GlideMQFlowCancelled
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
+from airflow_provider_glidemq.operators.waiting import Waiting
 from airflow_provider_glidemq.ownership import name_of
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 
@@ -101,7 +102,7 @@ class TestAVanishedTask:
         def die(*_: Any) -> Any:
             raise KilledError
 
-        monkeypatch.setattr(GlideMQFlowOperator, "_wait_briefly" if deferrable else "_wait", die)
+        monkeypatch.setattr(Waiting, "briefly" if deferrable else "until_end", die)
         with pytest.raises(KilledError):
             operator(load("wait"), deferrable=deferrable).execute(context())
         later(151, 290)

@@ -77,6 +77,9 @@ def test_serialize_is_pinned_and_stable() -> None:
         "owner": "Airflow task d.t of run r",
         "lapse": 60.0,
         "logging_interval": 3.0,
+        "show_logs": True,
+        "show_progress": True,
+        "callbacks": ["m:C"],
     }
     assert GlideMQFlowTrigger(**kwargs).serialize() == (CLASS_PATH, kwargs)  # type: ignore[arg-type]
 

@@ -60,6 +60,9 @@ class GlideMQFlowOperator(FlowTask):
             short flow.
         poll_interval: Seconds after which the state is read again even if no event came.
         logging_interval: Seconds between log lines about progress.
+        show_logs: Also show, at this interval, what nodes log (``ctx.log``) and report as their progress.
+        callbacks: Names of subclasses of ``GlideMQFlowCallback``, ``package.module:Class``, that are told
+            when the flow was submitted, how far it is, and that it has ended.
         require_workers: Fail immediately unless live workers serve every queue and have every handler.
         result: What is returned, as ``{node: result}``: ``leaves`` (nodes without dependents), ``all``, a
             list of names, or ``none``. Nodes that were skipped or whose failure is ignored have no result.

@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from airflow_provider_glidemq.attempt import MAX_LABELS, Attempt, Decision, decide
+from airflow_provider_glidemq.callbacks import Kind, event_of, tell
 from airflow_provider_glidemq.exceptions import (
     GlideMQException,
     GlideMQFlowCancelled,
@@ -22,14 +24,16 @@ from airflow_provider_glidemq.failures import log_failures
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.links.glidemq import Linked
+from airflow_provider_glidemq.node_reports import NodeReports
 from airflow_provider_glidemq.operators.templated import TemplatedOperator
+from airflow_provider_glidemq.operators.waiting import Waiting
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
-from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED, reconnect_pauses
+from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferralTimeout
 from glidemq_orchestrate import FlowSpec, FlowState, Owner
-from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError, WaitTimeout
+from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -73,6 +77,8 @@ class FlowTask(Linked, TemplatedOperator):
         cancel_on_kill: bool = True,
         lapse: float | None = DAY,
         on_existing: OnExisting | None = None,
+        show_logs: bool = False,
+        callbacks: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -86,11 +92,14 @@ class FlowTask(Linked, TemplatedOperator):
         self.cancel_on_kill = cancel_on_kill
         self.lapse = lapse
         self.on_existing = on_existing
+        self.show_logs = show_logs
+        self.callbacks = callbacks
         check_parameters(vars(self))
         self._held: _Held | None = None
         self._owner: Owner | None = None
         self._is_killed = False
         self._submitted: FlowSpec | None = None
+        self._is_first = False  # whether this process has submitted the flow; else it resumes
 
     def _described(self, context: Context) -> FlowSpec:
         """The flow, from rendered fields."""
@@ -103,6 +112,9 @@ class FlowTask(Linked, TemplatedOperator):
     def _linked(self, flow: Flow) -> Mapping[str, str]:
         """What a link may need: the ids of the flow, its queue, its job."""
         return {"flow_id": flow.id, "queue": flow.home}
+
+    shows_progress: ClassVar[bool] = False
+    """Whether the log has what nodes report as their progress also without ``show_logs``."""
 
     # -- what Airflow calls ----------------------------------------------------------------------------------
 
@@ -118,6 +130,7 @@ class FlowTask(Linked, TemplatedOperator):
             self._submitted = spec
             if self._is_killed:  # while it was being submitted
                 self.on_kill()
+            self._is_first = True
             return self._settle(context, producer, flow)
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
@@ -267,17 +280,32 @@ class FlowTask(Linked, TemplatedOperator):
         status = flow.status()
         if status.superseded_by is not None:
             raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
+        if self._is_first:
+            self._tell("submitted", context, status)
+        waiting = self._here(context)
         if not status.state.is_terminal:
-            status = self._wait_briefly(flow, status) if self.deferrable else self._wait(flow)
+            in_slot = None if self.deferrable else waiting.until_end(flow)
+            status = in_slot or waiting.briefly(flow, status, self.defer_after)
         if not status.state.is_terminal:
             self._keep_while_deferred(producer, flow)
             self._defer(context, flow)
-        return self._finish(flow, status)
+        waiting.look(flow, is_last=True)
+        return self._finish(context, flow, status)
 
-    def _finish(self, flow: Flow, status: FlowStatus) -> Any:
+    def _here(self, context: Context) -> Waiting:
+        is_shown = self._is_first and (self.show_logs or self.shows_progress)  # else the trigger has shown it
+        reports = NodeReports(self.show_logs) if is_shown else None
+        return Waiting(self.log, self.logging_interval, reports, partial(self._tell, "progress", context))
+
+    def _tell(self, kind: Kind, context: Context, status: FlowStatus, failed: Sequence[str] = ()) -> None:
+        if self.callbacks:
+            tell(self.callbacks, kind, event_of(context["ti"], status, failed), self.log)
+
+    def _finish(self, context: Context, flow: Flow, status: FlowStatus) -> Any:
+        failed = flow.outcome().failed if status.state is FlowState.FAILED else ()
+        self._tell("end", context, status, [node.name for node in failed])
         if status.state is FlowState.FAILED:
-            failed = flow.outcome().failed
-            log_failures(flow, failed, GlideMQHook(self.glidemq_conn_id).get_settings(), self.log)
+            log_failures(flow, failed, self.log)
             raise GlideMQFlowFailed(flow.id, failed)
         if status.state is FlowState.CANCELLED:
             raise GlideMQFlowCancelled(flow.id, status.reason)
@@ -299,6 +327,9 @@ class FlowTask(Linked, TemplatedOperator):
                 deadline=deadline,
                 cancel_on_kill=self.cancel_on_kill,
                 not_before=time.time() + SECONDS_DEFERRED,
+                show_logs=self.show_logs,
+                show_progress=self.shows_progress,
+                callbacks=list(self.callbacks),
             ),
             method_name="execute_complete",
             timeout=None if left is None else left + BACKSTOP,
@@ -309,36 +340,12 @@ class FlowTask(Linked, TemplatedOperator):
             return None
         return (ti.start_date + self.execution_timeout).timestamp()
 
-    def _wait_briefly(self, flow: Flow, status: FlowStatus) -> FlowStatus:
-        if self.defer_after > 0:
-            with contextlib.suppress(WaitTimeout, TransportError):
-                return flow.wait(timeout=timedelta(seconds=self.defer_after)).status
-        return status
-
-    def _wait(self, flow: Flow) -> FlowStatus:
-        """Wait in this process; Airflow enforces ``execution_timeout`` and calls ``on_kill``."""
-        pauses, logged = reconnect_pauses(), -1
-        while True:
-            try:
-                return flow.wait(timeout=timedelta(seconds=self.logging_interval)).status
-            except WaitTimeout:
-                pauses = reconnect_pauses()
-                status = flow.status()
-                if status.completed != logged:
-                    logged = status.completed
-                    self.log.info("%d/%d nodes completed", status.completed, status.total)
-            except TransportError as exc:
-                if not exc.retryable:
-                    raise
-                pause = next(pauses)
-                self.log.warning("Flow %s cannot be watched, retrying in %.1f s: %s", flow.id, pause, exc)
-                time.sleep(pause)
-
     def _time_out(self, context: Context, flow_id: str) -> NoReturn:
-        status = None
+        status, reason = None, "the Airflow task's execution_timeout has passed"
         if self.cancel_on_kill:
-            reason = "the Airflow task's execution_timeout has passed"
             status = self._cancel_own(context, flow_id, reason)
+        if status is not None:
+            self._tell("end", context, replace(status, state=FlowState.CANCELLED, reason=reason))
         progress = f": {status.completed} of {status.total} nodes had completed" if status else ""
         raise GlideMQFlowTimeout(flow_id, progress)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import render_template_to_string
@@ -15,6 +15,8 @@ from glidemq_orchestrate.errors import GlideMQError
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from jinja2 import Environment, Template
+
+_READY: Final = (str, bytes, list, tuple)
 
 
 class TemplatedOperator(BaseOperator):
@@ -66,7 +68,9 @@ class TemplatedOperator(BaseOperator):
             return compiled[key]
 
         def other(value: Any) -> Any:
-            return super(TemplatedOperator, self).render_template(value, context, env, seen)
+            found = super(TemplatedOperator, self).render_template(value, context, env, seen)
+            # What mapped tasks have returned is read from the server when it is used.
+            return list(found[:]) if isinstance(found, Sequence) and not isinstance(found, _READY) else found
 
         return Rendered(
             native=lambda text: self._render(template(env, text), context),

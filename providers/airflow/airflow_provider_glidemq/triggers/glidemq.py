@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_glidemq.attempt import is_taken_over
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.node_reports import NodeReports
 from airflow_provider_glidemq.ownership import owner_of
+from airflow_provider_glidemq.triggers.told import Reporter, Telling
 from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger, module
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
 
@@ -47,6 +50,9 @@ class GlideMQFlowTrigger(WaitingTrigger):
         owner: For whom the flow runs; None: the trigger keeps no lease.
         lapse: Seconds after which it is cancelled when nothing was heard of that owner; None: no lease.
         logging_interval: Seconds from one line about progress in the task log to the next.
+        show_logs: Show in the task log what nodes log, and what they report as their progress.
+        show_progress: Show only the latter.
+        callbacks: Whom to tell about progress; see ``callbacks``.
     """
 
     def __init__(  # noqa: PLR0913  all but the first have defaults
@@ -63,6 +69,9 @@ class GlideMQFlowTrigger(WaitingTrigger):
         owner: str | None = None,
         lapse: float | None = None,
         logging_interval: float = 10.0,
+        show_logs: bool = False,
+        show_progress: bool = False,
+        callbacks: Sequence[str] = (),
     ) -> None:
         super().__init__(
             glidemq_conn_id=glidemq_conn_id,
@@ -78,8 +87,12 @@ class GlideMQFlowTrigger(WaitingTrigger):
         self.owner = owner
         self.lapse = lapse
         self.logging_interval = logging_interval
+        self.show_logs = show_logs
+        self.show_progress = show_progress
+        self.callbacks = callbacks
         self._renewed: tuple[int, float] | None = None
         self._logged = (-1, 0.0)
+        self._reported: tuple[int, Reporter] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, from which a triggerer recreates the trigger."""
@@ -97,6 +110,9 @@ class GlideMQFlowTrigger(WaitingTrigger):
                 "owner": self.owner,
                 "lapse": self.lapse,
                 "logging_interval": self.logging_interval,
+                "show_logs": self.show_logs,
+                "show_progress": self.show_progress,
+                "callbacks": list(self.callbacks),
             },
         )
 
@@ -137,18 +153,35 @@ class GlideMQFlowTrigger(WaitingTrigger):
         """Wait until this generation has ended or is not the current one any more."""
         events = client.events(flow.home)
         subscription = await events.subscribe(flow, often=self.logging_interval, seldom=self.poll_interval)
+        reporter, told = self._reporter(flow.generation), Telling(self.callbacks, self.log)
         try:
             while True:
-                status = await subscription.wait(None if self.lapse is None else self.lapse / RENEWALS)
+                pauses = [self.lapse / RENEWALS] if self.lapse is not None else []
+                pauses += [reporter.seconds_left] if reporter is not None else []
+                status = await subscription.wait(min(pauses, default=None))
                 if status is not None:
                     if status.superseded_by is not None:
                         return status
-                    self._log_progress(status)
-                    if status.state.is_terminal:
-                        return status
+                    if self._log_progress(status):
+                        told.progress(self.task_instance, status)
+                ended = status if status is not None and status.state.is_terminal else None
+                if reporter is not None:
+                    await reporter.look(client, flow, is_last=ended is not None)
+                if ended is not None:
+                    return ended
                 await self._renew(client, flow)
         finally:
             events.unsubscribe(subscription)
+            await told.end()
+
+    def _reporter(self, generation: int) -> Reporter | None:
+        """Shows what nodes report; kept while a server cannot be reached, so that no line comes twice."""
+        if not (self.show_logs or self.show_progress):
+            return None
+        if self._reported is None or self._reported[0] != generation:
+            reports = NodeReports(self.show_logs)
+            self._reported = generation, Reporter(reports, self.logging_interval, self.log)
+        return self._reported[1]
 
     async def _renew(self, client: SharedClient, flow: AsyncFlow) -> None:
         """Keep the flow wanted: a call each third of the lapse."""
@@ -191,12 +224,15 @@ class GlideMQFlowTrigger(WaitingTrigger):
         dag_id, task_id, map_index, run_id = place
         return flow_id_for(dag_id, task_id, run_id, map_index)
 
-    def _log_progress(self, status: FlowStatus) -> None:
+    def _log_progress(self, status: FlowStatus) -> bool:
         completed, at = self._logged
         now = time.monotonic()
-        if status.completed != completed and (now - at >= self.logging_interval or status.state.is_terminal):
-            self._logged = (status.completed, now)
-            self.log.info("%d/%d nodes completed", status.completed, status.total)
+        is_due = now - at >= self.logging_interval or status.state.is_terminal
+        if status.completed == completed or not is_due:
+            return False
+        self._logged = (status.completed, now)
+        self.log.info("%d/%d nodes completed", status.completed, status.total)
+        return True
 
     def _told(self, status: str, reason: str, completed: int = 0, total: int = 0) -> dict[str, Any]:
         return {

@@ -1,0 +1,12 @@
+"""Python functions for workers: ``glidemq worker --app glidemq_orchestrate.python`` runs ``python`` jobs.
+
+The payload of such a job is::
+
+    {"callable": "package.module:function", "arguments": {"month": 1}}
+
+See ``glidemq_orchestrate.python.functions``.
+"""
+
+from glidemq_orchestrate.python.functions import handlers
+
+__all__ = ["handlers"]

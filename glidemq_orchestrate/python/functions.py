@@ -1,0 +1,63 @@
+"""The handler of ``python`` jobs: runs ``module:function`` of an allowed package in a thread of the worker.
+
+The function is called by the names of its arguments; one that has a parameter ``ctx`` also gets the
+``Context`` of the job. An ``async def`` runs on a loop of its own. What it returns is the job's result.
+
+The module must be in a package that the worker was started with, by ``glidemq worker --allow-import package``
+or ``Worker(allow_import=["package"])``; any other fails the job for good, without being imported. A worker
+keeps what it has imported: start it again when the module has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final
+
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handler import Handlers
+from glidemq_orchestrate.worker.imported import NamedCall
+from glidemq_orchestrate.worker.signals import HandlerSignal, Skip, Unrecoverable
+
+JOB_NAME: Final = "python"
+CONTEXT: Final = "ctx"
+_REMEDY: Final = "Write data to a file or a table and return where it is"
+# What functions of Airflow raise, by name: the core does not know Airflow.
+_OF_AIRFLOW: Final[Mapping[str, type[HandlerSignal]]] = {
+    "AirflowSkipException": Skip,
+    "AirflowFailException": Unrecoverable,
+}
+
+handlers = Handlers()
+
+
+@handlers.handler(JOB_NAME)
+def run_function(ctx: Context) -> Json:
+    """Call the function that the payload names, and return its result.
+
+    Raises:
+        InvalidCall: The payload names no function that may be called so, or the result is not JSON.
+    """
+    call = NamedCall.of(ctx, "function")
+    supplied = {CONTEXT: ctx} if _takes_context(call) else {}
+    call.check(supplied=supplied)
+    try:
+        result = call.function(**{**call.arguments, **supplied})
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+    except Exception as exc:
+        for name in (kind.__name__ for kind in type(exc).__mro__):
+            if signal := _OF_AIRFLOW.get(name):
+                raise signal(str(exc)) from exc
+        raise
+    return call.checked(result, _REMEDY)
+
+
+def _takes_context(call: NamedCall) -> bool:
+    try:
+        parameters: Mapping[str, Any] = inspect.signature(call.function).parameters
+    except ValueError:  # of a built-in function
+        return False
+    return CONTEXT in parameters

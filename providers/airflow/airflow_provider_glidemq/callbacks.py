@@ -1,0 +1,149 @@
+"""Functions of the user that are told what becomes of a flow: submitted, progress, end.
+
+They are named by import path, because the triggerer calls them too, which does not have the DAG. What becomes
+of the task, Airflow's own ``on_failure_callback`` and its like are told: their ``context["exception"]`` is a
+``GlideMQFlowFailed`` with ``flow_id`` and ``failed``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.named import find, is_named
+from glidemq_orchestrate.names import shown
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from glidemq_orchestrate import FlowStatus
+
+Kind = Literal["submitted", "progress", "end"]
+LONGEST: Final = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowEvent:
+    """What a callback is told of a flow.
+
+    Attributes:
+        dag_id, task_id, run_id, map_index, try_number: The task that waits for it.
+        state: ``running``, ``completed``, ``failed`` or ``cancelled``.
+        completed, total: Nodes.
+        reason: Why it was cancelled; else empty.
+        failed: The names of the nodes that did not complete, causes first; of a flow that has ended.
+    """
+
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int
+    try_number: int
+    flow_id: str
+    generation: int
+    state: str
+    completed: int
+    total: int
+    reason: str = ""
+    failed: Sequence[str] = ()
+
+
+class GlideMQFlowCallback:
+    """The base of callbacks: override what you need. Methods may also be ``async``.
+
+    A method that raises, or takes more than 30 seconds in the triggerer, is logged and changes nothing. Each
+    try of a task tells what it sees: after a process has died, an event may come again.
+    """
+
+    @staticmethod
+    def on_submitted(event: FlowEvent) -> Any:
+        """The task has submitted the flow, or has joined it. Called in a worker of Airflow."""
+
+    @staticmethod
+    def on_progress(event: FlowEvent) -> Any:
+        """More nodes have completed. At most every ``logging_interval``; in the triggerer while it waits."""
+
+    @staticmethod
+    def on_end(event: FlowEvent) -> Any:
+        """The flow has ended, and the task will. Called in a worker of Airflow; not if the task is killed."""
+
+
+def check_callbacks(paths: object) -> None:
+    """Refuse what names no callbacks, while the DAG is parsed; imports nothing.
+
+    Raises:
+        TypeError: It is no list of names.
+        ConfigurationError: One of them is not ``package.module:Class``.
+    """
+    if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
+        raise TypeError(
+            f"callbacks must be a list of names such as 'mypackage.callbacks:Mine', got {paths!r}: the "
+            "triggerer imports them, so they cannot be objects"
+        )
+    for path in paths:
+        if not is_named(path):
+            raise ConfigurationError(f"callbacks: {shown(path)} is not package.module:Class")
+
+
+def event_of(task: Any, status: FlowStatus, failed: Sequence[str] = ()) -> FlowEvent:
+    """What there is to tell; ``task`` is the task instance of a worker or of a trigger."""
+    return FlowEvent(
+        task.dag_id,
+        task.task_id,
+        task.run_id,
+        -1 if task.map_index is None else task.map_index,
+        task.try_number,
+        status.id,
+        status.generation,
+        status.state.value,
+        status.completed,
+        status.total,
+        status.reason,
+        tuple(failed),
+    )
+
+
+def tell(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
+    """Call the callbacks, in a worker of Airflow; never fails."""
+    for path, function in _functions(paths, kind, log):
+        try:
+            found = function(event)
+            if inspect.iscoroutine(found):
+                asyncio.run(found)
+        except Exception as exc:  # noqa: BLE001  the user's code
+            log.warning("Callback %s.on_%s failed: %s: %s", path, kind, type(exc).__name__, exc)
+
+
+async def tell_from_loop(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
+    """Call the callbacks in a triggerer, those that are not ``async`` in a thread; never fails."""
+    for path, function in await asyncio.to_thread(lambda: list(_functions(paths, kind, log))):
+        try:
+            async with asyncio.timeout(LONGEST.total_seconds()):
+                found = (
+                    function(event)
+                    if inspect.iscoroutinefunction(function)
+                    else await asyncio.to_thread(function, event)
+                )
+                if inspect.iscoroutine(found):
+                    await found
+        except Exception as exc:  # noqa: BLE001  the user's code
+            log.warning("Callback %s.on_%s failed: %s: %s", path, kind, type(exc).__name__, exc)
+
+
+def _functions(
+    paths: Sequence[str], kind: Kind, log: Logger
+) -> Iterator[tuple[str, Callable[[FlowEvent], Any]]]:
+    for path in paths:
+        try:
+            with importing():
+                found = find(f"{path}.on_{kind}", "callback").function
+        except Exception as exc:  # noqa: BLE001  importing runs the user's code
+            log.warning("Callback %s cannot be called here: %s: %s", path, type(exc).__name__, exc)
+        else:
+            yield path, found

@@ -1,0 +1,147 @@
+"""What nodes report while a task waits for their flow: log lines and progress, for the log of the task.
+
+Lines are read in batches: a look asks for the nodes and then for the new lines of at most 50 of them, 50 of
+each. What does not fit comes with the next look; the last look, at the end of the flow, is repeated 20 times
+at most. Each line is shown once by the process that waits. One that takes over from a triggerer that has died
+does not know what was shown, and shows it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, NodeNotFound, Superseded
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from glidemq_orchestrate import Flow
+    from glidemq_orchestrate.flows.spec import NodeStatus
+    from glidemq_orchestrate.jobs.job import JobLogs
+
+NODES: Final = 50
+LINES: Final = 50
+ROUNDS: Final = 20
+CHARACTERS: Final = 1_000
+PASSING: Final = (FlowNotFound, FlowExpired, NodeNotFound, Superseded)
+"""What a look may find that whoever waits for the flow is told too."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was shown of one run of a node.
+
+    Attributes:
+        job_id, run: The job and the run; another run of the node may continue the same job.
+        lines: How many lines were shown.
+        progress: What was shown last.
+        looked: The number of the last look.
+        is_over: All lines were shown, and no more will come.
+    """
+
+    job_id: str
+    run: int
+    lines: int = 0
+    progress: str = ""
+    looked: int = 0
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class NodeReports:
+    """Which nodes to ask, and what is new. Pure: the caller reads ``nodes`` and ``logs`` of the flow.
+
+    Attributes:
+        logs: Whether lines are shown, or progress alone.
+        has_more: Whether the last look has left some out.
+    """
+
+    logs: bool
+    has_more: bool = False
+    _seen: dict[str, _Seen] = field(default_factory=dict)
+    _look: int = 0
+
+    def due(self, nodes: Sequence[NodeStatus]) -> dict[str, int]:
+        """Whose lines to ask for, and after how many: the nodes that have waited longest for it."""
+        self._look += 1
+        begun = [(node, self._of(node)) for node in nodes if node.attempts]
+        waiting = [(node.name, seen) for node, seen in begun if self.logs and not seen.is_over]
+        waiting.sort(key=lambda item: item[1].looked)
+        self.has_more = len(waiting) > NODES
+        for _, seen in waiting[:NODES]:
+            seen.looked = self._look
+        return {name: seen.lines for name, seen in waiting[:NODES]}
+
+    def lines(self, nodes: Sequence[NodeStatus], logs: Mapping[str, JobLogs]) -> Iterator[str]:
+        """What is new, with the name of the node before it."""
+        for node in nodes:
+            seen = self._seen.get(node.name)
+            if seen is None:
+                continue
+            if (found := logs.get(node.name)) is not None:
+                seen.lines += len(found.lines)
+                is_behind = found.total > seen.lines and bool(found.lines)
+                self.has_more |= is_behind
+                seen.is_over = node.state.is_terminal and not is_behind
+                yield from (f"[{node.name}] {in_line(line)}" for line in found.lines)
+            progress = _progress(node)
+            if progress and progress != seen.progress:
+                yield f"[{node.name}] {in_line(progress)}"
+            seen.progress = progress
+
+    def _of(self, node: NodeStatus) -> _Seen:
+        seen = self._seen.get(node.name)
+        if seen is None or seen.job_id != node.job_id:
+            seen = self._seen[node.name] = _Seen(node.job_id, node.run)
+        elif seen.run != node.run:  # it runs again, and its job keeps its lines
+            seen.run, seen.is_over = node.run, False
+        return seen
+
+
+def log_reports(flow: Flow, reports: NodeReports, log: Logger, *, is_last: bool = False) -> None:
+    """Log what nodes have reported since the last look; never fails."""
+    try:
+        for _ in range(ROUNDS if is_last else 1):
+            nodes = flow.nodes()
+            due = reports.due(nodes)
+            found = flow.logs(due, limit=LINES) if due else {}
+            for line in reports.lines(nodes, found):
+                log.info("%s", line)
+            if not reports.has_more:
+                return
+    except PASSING:
+        return
+    except GlideMQError as exc:
+        log.warning("What the nodes report cannot be read: %s", exc)
+        return
+    if is_last:
+        log.warning(LEFT_OUT, flow.id)
+
+
+def in_line(text: str) -> str:
+    """Text of a worker, cut, and without characters that could forge lines or colours of a log."""
+    return text[:CHARACTERS].translate(_CONTROLS)
+
+
+_CONTROLS: Final = {
+    code: chr(code).encode("unicode_escape").decode()
+    for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+    if code != ord("\t")
+}
+LEFT_OUT: Final = "Flow %s: nodes have logged more lines than are shown; see: glidemq flow node FLOW NODE"
+
+
+def _progress(node: NodeStatus) -> str:
+    value = node.progress
+    if value is None or value == 0:
+        return ""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(part)}" for name, part in value.items())
+    return f"progress {_text(value)}"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,72 @@
+"""Waiting for the end of a flow in a worker of Airflow: progress, lines of nodes, callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_provider_glidemq.node_reports import NodeReports, log_reports
+from airflow_provider_glidemq.triggers.waiting import reconnect_pauses
+from glidemq_orchestrate.errors import TransportError, WaitTimeout
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from glidemq_orchestrate import Flow, FlowStatus
+
+
+@dataclass(slots=True)
+class Waiting:
+    """How a task waits in its own process.
+
+    Attributes:
+        log: The log of the task.
+        often: Seconds between lines about progress.
+        reports: What nodes report is shown; None: it is not.
+        on_progress: Called with the status when more nodes have completed.
+    """
+
+    log: Logger
+    often: float
+    reports: NodeReports | None
+    on_progress: Callable[[FlowStatus], None]
+
+    def briefly(self, flow: Flow, status: FlowStatus, seconds: float) -> FlowStatus:
+        """The status of a flow that ends within this time; else the one that is known."""
+        if seconds > 0:
+            with contextlib.suppress(WaitTimeout, TransportError):
+                return flow.wait(timeout=timedelta(seconds=seconds)).status
+        return status
+
+    def until_end(self, flow: Flow) -> FlowStatus:
+        """The status of the flow when it has ended; a server that cannot be reached is waited for.
+
+        Airflow enforces ``execution_timeout`` and calls ``on_kill``.
+        """
+        pauses, logged = reconnect_pauses(), -1
+        while True:
+            try:
+                return flow.wait(timeout=timedelta(seconds=self.often)).status
+            except WaitTimeout:
+                pauses = reconnect_pauses()
+                status = flow.status()
+                if status.completed != logged:
+                    logged = status.completed
+                    self.log.info("%d/%d nodes completed", status.completed, status.total)
+                    self.on_progress(status)
+                self.look(flow)
+            except TransportError as exc:
+                if not exc.retryable:
+                    raise
+                pause = next(pauses)
+                self.log.warning("Flow %s cannot be watched, retrying in %.1f s: %s", flow.id, pause, exc)
+                time.sleep(pause)
+
+    def look(self, flow: Flow, *, is_last: bool = False) -> None:
+        """Show what nodes have reported since the last look."""
+        if self.reports is not None:
+            log_reports(flow, self.reports, self.log, is_last=is_last)

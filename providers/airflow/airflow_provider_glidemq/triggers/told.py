@@ -1,0 +1,67 @@
+"""What a trigger tells while a flow runs: what nodes report, and progress to callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_glidemq.callbacks import event_of, tell_from_loop
+from airflow_provider_glidemq.node_reports import LEFT_OUT, LINES, PASSING, ROUNDS, NodeReports
+
+if TYPE_CHECKING:
+    from airflow_provider_glidemq.triggers.shared import SharedClient
+    from glidemq_orchestrate import AsyncFlow, FlowStatus
+
+
+class Reporter:
+    """Shows what the nodes of one generation report, at most once in ``often`` seconds."""
+
+    def __init__(self, reports: NodeReports, often: float, log: Any) -> None:
+        self._reports, self._often, self._log = reports, often, log
+        self._looked_at = 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next look is due."""
+        return max(self._looked_at + self._often - asyncio.get_running_loop().time(), 0.0)
+
+    async def look(self, client: SharedClient, flow: AsyncFlow, *, is_last: bool = False) -> None:
+        """Show what is new, if a look is due or the flow has ended."""
+        if not is_last and self.seconds_left:
+            return
+        with suppress(*PASSING):  # the next look at the flow tells
+            for _ in range(ROUNDS if is_last else 1):
+                nodes = await client.nodes(flow)
+                due = self._reports.due(nodes)
+                found = await client.logs(flow, due, LINES) if due else {}
+                for line in self._reports.lines(nodes, found):
+                    self._log.info("%s", line)
+                if not self._reports.has_more:
+                    break
+                await asyncio.sleep(0)
+            if is_last and self._reports.has_more:
+                self._log.warning(LEFT_OUT, flow.id)
+        self._looked_at = asyncio.get_running_loop().time()
+
+
+class Telling:
+    """Calls callbacks beside the trigger: one that is slow misses some progress, and delays nothing."""
+
+    def __init__(self, paths: Sequence[str], log: Any) -> None:
+        self._paths, self._log = paths, log
+        self._task: asyncio.Task[None] | None = None
+
+    def progress(self, task: Any, status: FlowStatus) -> None:
+        """Tell the callbacks how far the flow is."""
+        if self._paths and task is not None and (self._task is None or self._task.done()):
+            event = event_of(task, status)
+            self._task = asyncio.create_task(tell_from_loop(self._paths, "progress", event, self._log))
+
+    async def end(self) -> None:
+        """Wait for no callback any more."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task

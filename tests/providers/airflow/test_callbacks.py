@@ -1,0 +1,164 @@
+"""Callbacks by import path: what they are told, where, and that they disturb nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow_provider_glidemq.exceptions import GlideMQFlowFailed, GlideMQFlowTimeout
+from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, flow_id_for
+from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
+from airflow_provider_glidemq.version_compat import TaskDeferred
+
+from glidemq_orchestrate import FlowNode, FlowSpec, Worker
+from tests.providers.airflow import told
+from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey, chain
+from tests.providers.airflow.test_trigger import fired, submit
+
+Contexts = Callable[..., Any]
+FLOW_ID = flow_id_for("d", "t", "r1")
+HERE = told.__name__
+NOTING = [f"{HERE}:Noting"]
+SLOWLY = FlowSpec(
+    "s",
+    [
+        FlowNode("a", QUEUE, "echo"),
+        FlowNode("b", QUEUE, "wait", after=["a"]),
+        FlowNode("c", QUEUE, "echo", after=["b"]),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    told.events.clear()
+    told.threads.clear()
+
+
+def operator(spec: FlowSpec, **kwargs: Any) -> GlideMQFlowOperator:
+    given: dict[str, Any] = {"callbacks": NOTING, "deferrable": False, "logging_interval": 0.1}
+    return GlideMQFlowOperator(task_id="t", flow=spec, **{**given, **kwargs})
+
+
+def kinds() -> list[str]:
+    return list(dict.fromkeys(kind for kind, _ in told.events))
+
+
+def test_a_task_that_waits_tells_all(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    threading.Timer(0.6, valkey.gate.set).start()
+    operator(SLOWLY, callbacks=[*NOTING, f"{HERE}:Async"]).execute(context(map_index=2, try_number=3))
+    assert kinds() == ["submitted", "progress", "async progress", "end", "async end"]
+    (first, last) = (told.events[0][1], told.events[-1][1])
+    assert (first.state, first.total, first.generation) == ("running", 3, 0)
+    assert (first.dag_id, first.task_id, first.run_id, first.map_index, first.try_number) == (
+        "d",
+        "t",
+        "r1",
+        2,
+        3,
+    )
+    assert (last.state, last.completed, last.total, last.flow_id) == (
+        "completed",
+        3,
+        3,
+        flow_id_for("d", "t", "r1", 2),
+    )
+
+
+def test_the_end_names_what_failed(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    with pytest.raises(GlideMQFlowFailed):
+        operator(chain("fail")).execute(context())
+    (kind, event) = told.events[-1]
+    assert (kind, event.state, event.failed) == ("end", "failed", ("middle", "last"))
+
+
+def test_a_time_out_is_an_end(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    made = operator(chain("wait"), deferrable=True, defer_after=0.0, execution_timeout=timedelta(minutes=1))
+    with pytest.raises(TaskDeferred):
+        made.execute(context())
+    assert kinds() == ["submitted"]
+    with pytest.raises(GlideMQFlowTimeout):
+        operator(chain("wait")).execute_complete(context(), {"status": "timeout", "flow_id": FLOW_ID})
+    (kind, event) = told.events[-1]
+    assert (kind, event.state) == ("end", "cancelled")
+    assert "execution_timeout" in event.reason
+
+
+def test_a_resumed_task_tells_the_end_only(valkey: Valkey, worker: Worker, context: Contexts) -> None:
+    submit(valkey, chain(), FLOW_ID)
+    with valkey.producer() as producer:
+        producer.get(FLOW_ID).wait()
+    operator(chain()).execute_complete(context(), {"status": "completed", "flow_id": FLOW_ID})
+    assert kinds() == ["end"]
+
+
+async def test_a_trigger_tells_progress_beside_its_loop(valkey: Valkey, worker: Worker) -> None:
+    submit(valkey, SLOWLY, "f")
+    threading.Timer(0.8, valkey.gate.set).start()
+    trigger = GlideMQFlowTrigger(flow_id="f", logging_interval=0.1, callbacks=[*NOTING, f"{HERE}:Async"])
+    trigger.task_instance = FakeTask()  # type: ignore[assignment]
+    await fired(trigger)
+    assert kinds()[:2] == ["progress", "async progress"]
+    assert told.events[0][1].dag_id == "d"
+    assert threading.get_ident() not in told.threads
+
+
+async def test_slow_and_raising_callbacks_disturb_no_trigger(
+    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(valkey, SLOWLY, "f")
+    threading.Timer(0.8, valkey.gate.set).start()
+    warnings: list[str] = []
+    paths = [f"{HERE}:{name}" for name in ("Raising", "Blocking", "Slow")]
+    trigger = GlideMQFlowTrigger(
+        flow_id="f", logging_interval=0.1, callbacks=["no_such_module:X", f"{HERE}:function", *paths]
+    )
+    trigger.task_instance = FakeTask()  # type: ignore[assignment]
+    monkeypatch.setattr(trigger.log, "warning", lambda text, *args: warnings.append(text % args))
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    assert (await fired(trigger, 15))["status"] == "completed"
+    ticking.cancel()
+    assert ticks > 30, "the loop was blocked"
+    assert any("Raising.on_progress failed: KeyError: 'not my day'" in line for line in warnings)
+    assert any("no_such_module:X cannot be called here" in line for line in warnings)
+    assert any("told:function cannot be called here" in line for line in warnings)
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if "tell_from_loop" in repr(task)]
+
+
+def test_raising_callbacks_disturb_no_task(
+    valkey: Valkey, worker: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = operator(chain(), callbacks=[f"{HERE}:Raising", "no_such_module:X", *NOTING])
+    assert made.execute(context()) == {"last": {"rows": 3}}
+    out = capsys.readouterr().out
+    assert "Raising.on_end failed: KeyError: 'not my day'" in out
+    assert "no_such_module:X cannot be called here" in out
+    assert kinds() == ["submitted", "end"]
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "why"),
+    [
+        ("m:C", "callbacks must be a list of names"),
+        ([told.Noting], "callbacks must be a list of names .*cannot be objects"),
+        (None, "callbacks must be a list"),
+        (["m.C"], r"callbacks: 'm\.C' is not package\.module:Class"),
+    ],
+)
+def test_what_names_no_callback_is_refused_when_the_dag_is_parsed(callbacks: Any, why: str) -> None:
+    with DAG("d", schedule=None), pytest.raises((ValueError, TypeError), match=why):
+        operator(chain(), callbacks=callbacks)

@@ -1,0 +1,275 @@
+"""What nodes log and report while a task waits, in the log of the task."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+from airflow_provider_glidemq.node_reports import LINES, NODES, NodeReports
+from airflow_provider_glidemq.operators.glidemq import (
+    GlideMQFlowOperator,
+    GlideMQOperator,
+    GlideMQSparkOperator,
+    flow_id_for,
+)
+from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
+from airflow_provider_glidemq.version_compat import TaskDeferred
+
+from glidemq_orchestrate import Context, FlowNode, FlowSpec, JobState, Worker
+from glidemq_orchestrate.flows.spec import NodeStatus
+from glidemq_orchestrate.jobs.job import JobLogs
+from tests.providers.airflow.conftest import QUEUE, Valkey
+from tests.providers.airflow.test_trigger import fired, submit
+
+Contexts = Callable[..., Any]
+ONE = NodeStatus("a", "q", "j-a", "job", (), JobState.ACTIVE, 1, "", None, None, None)
+
+
+class Logged:
+    """Nodes that log, and what is shown of it."""
+
+    def __init__(self, *, logs: bool = True) -> None:
+        self.reports, self.lines = NodeReports(logs), dict[str, list[str]]()
+
+    def look(self, *nodes: NodeStatus) -> list[str]:
+        due = self.reports.due(nodes)
+        found = {}
+        for name, after in due.items():
+            lines = self.lines.get(name, [])
+            found[name] = JobLogs(lines[after : after + LINES], len(lines))
+        return list(self.reports.lines(nodes, found))
+
+    def add(self, name: str, count: int) -> None:
+        lines = self.lines.setdefault(name, [])
+        lines += [f"line {len(lines) + number}" for number in range(count)]
+
+
+def ended(node: NodeStatus, state: JobState = JobState.COMPLETED) -> NodeStatus:
+    return replace(node, state=state)
+
+
+def numbers(lines: Iterable[str]) -> list[int]:
+    return [int(line.rpartition(" ")[2]) for line in lines]
+
+
+class TestLines:
+    def test_each_is_shown_once_with_the_name_of_its_node(self) -> None:
+        logged = Logged()
+        logged.add("a", 2)
+        assert logged.look(ONE) == ["[a] line 0", "[a] line 1"]
+        assert logged.look(ONE) == []
+        logged.add("a", 1)
+        assert logged.look(ended(ONE)) == ["[a] line 2"]
+        logged.add("a", 1)
+        assert logged.reports.due([ended(ONE)]) == {}, "it has ended, and all was shown"
+
+    def test_nodes_that_have_not_begun_are_not_asked(self) -> None:
+        waiting = replace(ONE, state=JobState.WAITING, attempts=0)
+        assert Logged().reports.due([waiting, replace(ended(waiting, JobState.SKIPPED), name="b")]) == {}
+
+    def test_more_than_fit_come_with_the_next_look(self) -> None:
+        logged = Logged()
+        logged.add("a", 2 * LINES + 5)
+        found = [numbers(logged.look(ended(ONE))) for _ in range(4)]
+        assert [len(part) for part in found] == [LINES, LINES, 5, 0]
+        assert [number for part in found for number in part] == list(range(2 * LINES + 5))
+        assert not logged.reports.has_more
+
+    def test_more_nodes_than_fit_take_turns(self) -> None:
+        logged = Logged()
+        nodes = [replace(ONE, name=f"n{number}", job_id=f"j{number}") for number in range(NODES + 10)]
+        for node in nodes:
+            logged.add(node.name, 1)
+        first = logged.look(*nodes)
+        assert logged.reports.has_more
+        second = logged.look(*nodes)
+        assert (len(first), len(second)) == (NODES, 10)
+        assert len({*first, *second}) == NODES + 10
+
+    def test_a_node_that_runs_again_goes_on_and_another_job_begins_anew(self) -> None:
+        logged = Logged()
+        logged.add("a", 1)
+        assert len(logged.look(ended(ONE))) == 1
+        logged.add("a", 1)
+        assert logged.look(ended(replace(ONE, run=1))) == ["[a] line 1"]
+        assert numbers(logged.look(ended(replace(ONE, job_id="other")))) == [0, 1]
+
+    def test_they_cannot_forge_lines_and_are_cut(self) -> None:
+        logged = Logged()
+        logged.lines["a"] = ["one\ntwo \x1b[31mred\x9b\u2028", "x" * 5_000, "tab\t100 % {} %s"]
+        first, second, third = logged.look(ONE)
+        assert first == "[a] one\\ntwo \\x1b[31mred\\x9b\\u2028"
+        assert len(second) < 1_100
+        assert third == "[a] tab\t100 % {} %s"
+
+    @pytest.mark.parametrize(
+        ("progress", "shown"),
+        [
+            ({"stages_done": 1, "ui": "http://x"}, "[a] stages_done 1, ui http://x"),
+            (50, "[a] progress 50"),
+            ("half\n", "[a] progress half\\n"),
+            ([1, 2], "[a] progress [1, 2]"),
+        ],
+    )
+    def test_progress_is_shown_when_it_changes(self, progress: Any, shown: str) -> None:
+        logged = Logged(logs=False)
+        logged.add("a", 1)
+        node = replace(ONE, progress=progress)
+        assert logged.look(ONE) == []
+        assert logged.look(node) == [shown]
+        assert logged.look(node) == []
+        assert logged.reports.due([node]) == {}
+
+
+@pytest.fixture
+def talking(valkey: Valkey, worker: Worker) -> Any:
+    """A worker whose job ``talk`` logs, waits for the gate, and logs again."""
+    made = Worker(valkey.url, queues=["talk"], prefix=valkey.prefix)
+
+    @made.handler("talk")
+    def talk(ctx: Context) -> Any:
+        for number in range(int(str(ctx.data))):
+            ctx.log(f"before {number}")
+        ctx.progress({"done": 1})
+        assert valkey.gate.wait(60)
+        ctx.log("after")
+        return ctx.data
+
+    with made.running():
+        yield made
+
+
+def told(name: str, count: int) -> list[str]:
+    return [*(f"[{name}] before {number}" for number in range(count)), f"[{name}] after"]
+
+
+def reports(lines: Iterable[str], *, progress: bool = False) -> list[str]:
+    shown = [line for line in lines if line.startswith("[")]
+    return [line for line in shown if progress or "] done 1" not in line]
+
+
+SPEC = FlowSpec("t", [FlowNode("a", "talk", "talk", 3), FlowNode("b", "talk", "talk", 70, after=["a"])])
+
+
+async def test_a_trigger_shows_lines_as_they_come(
+    valkey: Valkey, talking: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    submit(valkey, SPEC, "f")
+    trigger = GlideMQFlowTrigger(flow_id="f", logging_interval=0.1, show_logs=True)
+
+    def info(text: str, *args: Any) -> None:
+        lines.append(text % args)
+        if lines[-1] == "[a] before 2":
+            assert "[a] after" not in lines
+            threading.Timer(0.5, valkey.gate.set).start()
+
+    monkeypatch.setattr(trigger.log, "info", info)
+    await fired(trigger)
+    found = reports(lines)
+    assert [line for line in found if line.startswith("[a]")] == told("a", 3)
+    assert [line for line in found if line.startswith("[b]")] == told("b", 70)
+    assert "[a] done 1" in lines
+
+
+async def test_a_trigger_shows_no_line_twice_when_the_server_was_away(
+    valkey: Valkey, talking: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    submit(valkey, SPEC, "f")
+    trigger = GlideMQFlowTrigger(flow_id="f", logging_interval=0.1, show_logs=True)
+
+    def cut() -> None:
+        with redis.Redis.from_url(valkey.url.replace("valkey", "redis")) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        threading.Timer(0.5, valkey.gate.set).start()
+
+    def info(text: str, *args: Any) -> None:
+        lines.append(text % args)
+        if lines[-1] == "[a] before 2":
+            threading.Thread(target=cut).start()
+
+    monkeypatch.setattr(trigger.log, "info", info)
+    await fired(trigger, 60)
+    found = reports(lines)
+    assert found == [*told("a", 3), *told("b", 70)]
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_task_that_waits_itself_shows_them_too(
+    valkey: Valkey,
+    talking: Worker,
+    context: Contexts,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    deferrable: bool,
+) -> None:
+    threading.Timer(0.5, valkey.gate.set).start()
+    GlideMQFlowOperator(
+        task_id="t",
+        flow=SPEC,
+        deferrable=deferrable,
+        defer_after=30.0,
+        logging_interval=0.1,
+        show_logs=True,
+        require_workers=False,
+    ).execute(context())
+    out = capsys.readouterr().out
+    for line in (*told("a", 3), *told("b", 70)):
+        assert out.count(f"{line}\n") + out.count(f"{line} ") == 1, line
+
+
+def test_a_task_that_defers_and_resumes_leaves_them_to_the_trigger(
+    valkey: Valkey, talking: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = context()
+    given: dict[str, Any] = {
+        "task_id": "t",
+        "queue_name": "talk",
+        "job": "talk",
+        "data": 2,
+        "show_logs": True,
+    }
+    with pytest.raises(TaskDeferred) as deferred:
+        GlideMQOperator(**given, defer_after=0.0).execute(made)
+    assert deferred.value.trigger.serialize()[1]["show_logs"] is True
+    valkey.gate.set()
+    with valkey.producer() as producer:
+        producer.get(flow_id_for("d", "t", "r1")).wait()
+    event = {"status": "completed", "flow_id": flow_id_for("d", "t", "r1")}
+    assert GlideMQOperator(**given).execute_complete(made, event) == 2
+    assert "before" not in capsys.readouterr().out
+
+
+def test_nothing_is_shown_unless_asked_for(
+    valkey: Valkey, talking: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    valkey.gate.set()
+    GlideMQOperator(task_id="t", queue_name="talk", job="talk", data=2, deferrable=False).execute(context())
+    out = capsys.readouterr().out
+    assert "before" not in out
+    assert "done 1" not in out
+
+
+def test_a_spark_step_shows_its_progress(
+    valkey: Valkey, context: Contexts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Worker(valkey.url, queues=[QUEUE], prefix=valkey.prefix)
+
+    @made.handler("spark.python")
+    def step(ctx: Context) -> None:
+        ctx.log("not asked for")
+        ctx.progress({"stages_done": 3, "stages": 3})
+
+    with made.running():
+        operator = GlideMQSparkOperator(
+            task_id="t", application="s:clean", queue_name=QUEUE, defer_after=30.0, deferrable=True
+        )
+        operator.execute(context())
+    out = capsys.readouterr().out
+    assert "[clean] stages_done 3, stages 3" in out
+    assert "not asked for" not in out

@@ -1,0 +1,76 @@
+"""The lines that nodes have logged, by node name."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import FlowNode, FlowSpec
+from glidemq_orchestrate.clients import producer
+from glidemq_orchestrate.errors import ConfigurationError, NodeNotFound, Superseded
+from tests.server.conftest import REACHES
+
+if TYPE_CHECKING:
+    from tests.conftest import RunWorker
+    from tests.server.conftest import Clients
+
+LONG = timedelta(seconds=30)
+SPEC = FlowSpec(
+    "logs",
+    [
+        FlowNode("few", "etl", "log", 3),
+        FlowNode("many", "other", "log", 50),
+        FlowNode("no", "etl", "log", 0, after=["few"]),
+    ],
+)
+
+
+def log(ctx: Any) -> None:
+    for number in range(ctx.data):
+        ctx.log(f"{ctx.node} {number}")
+
+
+def lines(name: str, *numbers: int) -> list[str]:
+    return [f"{name} {number}" for number in numbers]
+
+
+@pytest.mark.parametrize("path", ["staged", "portable"])
+def test_lines_are_read_by_node_name(
+    clients: Clients, run_worker: RunWorker, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "Reach", lambda *_: REACHES[path])
+    run_worker(["etl", "other"], {"log": log})
+    flow = clients.do(clients.flows().submit(SPEC, flow_id="f"))
+    clients.do(flow.wait(timeout=LONG))
+    found = clients.do(flow.logs({"few": 1, "many": 10, "no": 0}, limit=5))
+    assert {name: (logs.lines, logs.total) for name, logs in found.items()} == {
+        "few": (lines("few", 1, 2), 3),
+        "many": (lines("many", *range(10, 15)), 50),
+        "no": ([], 0),
+    }
+    last = clients.do(flow.logs({"few": -20, "many": -2}))
+    assert last["few"].lines == lines("few", 0, 1, 2)
+    assert last["many"].lines == lines("many", 48, 49)
+    assert clients.do(flow.logs({"many": -10}, limit=2))["many"].lines == lines("many", 40, 41)
+    assert clients.do(flow.logs({"few": 3}))["few"].lines == []
+    assert clients.do(flow.logs({})) == {}
+
+
+def test_what_is_not_there_is_refused(clients: Clients) -> None:
+    flow = clients.do(clients.flows().submit(SPEC, flow_id="f"))
+    with pytest.raises(NodeNotFound, match="has no node never"):
+        clients.do(flow.logs({"few": 0, "never": 0}))
+    with pytest.raises(ConfigurationError, match="limit"):
+        clients.do(flow.logs({"few": 0}, limit=0))
+    other = clients.do(clients.flows().get("f"))
+    clients.do(other.restart())
+    with pytest.raises(Superseded):
+        clients.do(flow.logs({"few": 0}))
+
+
+def test_more_nodes_than_a_trip_holds(clients: Clients) -> None:
+    nodes = [FlowNode(f"n{number}", "etl", "log", 1) for number in range(450)]
+    flow = clients.do(clients.flows().submit(FlowSpec("wide", nodes), flow_id="f"))
+    assert len(clients.do(flow.logs({node.name: 0 for node in nodes}))) == 450

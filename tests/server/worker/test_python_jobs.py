@@ -1,0 +1,49 @@
+"""Functions by their names, on a worker of the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, Queue
+from tests.processes import spawned
+
+MINUTE = timedelta(minutes=1)
+WORK = """
+def load(day):
+    return {"rows": [1, 2, 3], "day": day}
+
+def total(ctx, rows, *, scale):
+    ctx.log(f"{len(rows)} rows")
+    return sum(rows) * scale
+"""
+
+
+def node(name: str, function: str, arguments: dict[str, object], **more: object) -> FlowNode:
+    data = {"callable": function, "arguments": arguments, **more}
+    after = ["load"] if "inputs" in more else []
+    return FlowNode(name, queue="etl", job="python", data=data, after=after)  # type: ignore[arg-type]
+
+
+def test_a_worker_runs_functions_of_the_packages_that_it_was_started_with(
+    url: str, queue: Queue, flows: FlowProducer, tmp_path: Path
+) -> None:
+    (tmp_path / "my_work.py").write_text(WORK)
+    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "glidemq_orchestrate.python"]
+    command += ["--queue", "etl", "--url", url, "--allow-import", "my_work"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    inputs = [{"node": "load", "path": ["rows"], "to": ["rows"]}]
+    nodes = [
+        node("load", "my_work:load", {"day": "2026-01-01"}),
+        node("total", "my_work:total", {"scale": 10}, inputs=inputs),
+    ]
+    with spawned(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL):
+        flow = flows.submit(FlowSpec("names", nodes))
+        outcome = flow.wait(timeout=MINUTE)
+        assert outcome.results["total"] == 60
+        assert list(queue.logs(flow.node("total").job_id).lines) == ["3 rows"]
+        (failed,) = flows.submit(FlowSpec("no", [node("no", "os:getcwd", {})])).wait(timeout=MINUTE).failed
+        assert "may not import os: it imports from my_work" in failed.reason
