@@ -21,11 +21,10 @@ from airflow_provider_glidemq.exceptions import (
     airflow_errors,
 )
 from airflow_provider_glidemq.failures import log_failures
-from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
-from airflow_provider_glidemq.links.glidemq import Linked
 from airflow_provider_glidemq.node_reports import NodeReports
-from airflow_provider_glidemq.operators.templated import TemplatedOperator
+from airflow_provider_glidemq.operators.lineage import LineageTask
 from airflow_provider_glidemq.operators.waiting import Waiting
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
@@ -55,7 +54,7 @@ class _Held:
     generation: int | None = None
 
 
-class FlowTask(Linked, TemplatedOperator):
+class FlowTask(LineageTask):
     """A task that runs one flow: submits it or goes on with it, waits for its end, and ends as it did.
 
     What the flow is and what the task returns, subclasses say. See ``GlideMQFlowOperator`` for the rest.
@@ -101,17 +100,9 @@ class FlowTask(Linked, TemplatedOperator):
         self._submitted: FlowSpec | None = None
         self._is_first = False  # whether this process has submitted the flow; else it resumes
 
-    def _described(self, context: Context) -> FlowSpec:
-        """The flow, from rendered fields."""
-        raise NotImplementedError
-
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
         """What the task returns for a flow that has completed."""
         raise NotImplementedError
-
-    def _linked(self, flow: Flow) -> Mapping[str, str]:
-        """What a link may need: the ids of the flow, its queue, its job."""
-        return {"flow_id": flow.id, "queue": flow.home}
 
     shows_progress: ClassVar[bool] = False
     """Whether the log has what nodes report as their progress also without ``show_logs``."""
@@ -170,9 +161,6 @@ class FlowTask(Linked, TemplatedOperator):
             self._cancel(self._held, KILLED)
 
     # -- how the flow is found and described -----------------------------------------------------------------
-
-    def _producer(self) -> FlowProducer:
-        return GlideMQHook(self.glidemq_conn_id).get_producer()
 
     def _id(self, ti: RuntimeTaskInstanceProtocol) -> str:
         given: Any = self.flow_id
