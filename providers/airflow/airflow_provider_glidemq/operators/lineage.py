@@ -87,8 +87,8 @@ def _told(flow: Flow, conn_id: str) -> Iterator[Any]:
 
 
 def _as_openlineage(told: Any) -> OperatorLineage[Any, Any]:
+    from airflow.providers.common.compat.openlineage.facet import Dataset  # noqa: PLC0415  with OpenLineage only
     from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415  with OpenLineage only
-    from openlineage.client.event_v2 import Dataset  # noqa: PLC0415
 
     from glidemq_orchestrate.spark.lineage import Lineage  # noqa: PLC0415
 
