@@ -68,7 +68,7 @@ airflow-matrix: $(AIRFLOWS:%=.matrix/%/.installed)  ## Run the tests of the Airf
 	@for release in $(AIRFLOWS); do \
 		echo "Airflow $$release:"; \
 		.matrix/$$release/bin/python -m pytest $(PARALLEL) --durations=5 --durations-min=1 \
-			tests/providers/airflow tests/system/test_airflow_flow.py || exit 1; \
+			tests/providers/airflow tests/system/test_airflow_flow.py tests/system/test_airflow_events.py || exit 1; \
 	done
 
 .matrix/%/.installed: providers/airflow/constraints-%.txt $(MANIFESTS) | $(STAMP)

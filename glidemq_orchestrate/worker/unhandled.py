@@ -65,7 +65,8 @@ class Unhandled:
         self.pauses[key] = min(pause * 2, LONGEST_PAUSE_MS if may else LONGEST_ALONE_MS)
         if len(self.pauses) > MOST_REMEMBERED:
             del self.pauses[next(iter(self.pauses))]
-        logger.info(
+        logger.log(
+            logging.INFO if pause == FIRST_PAUSE_MS else logging.DEBUG,
             "job %s: no handler for %r here, but another worker may have one: given back",
             attempt.job_id,
             attempt.name,

@@ -102,8 +102,10 @@ def until(seconds: float, predicate: Callable[[], Any], told: Callable[[], Any])
         time.sleep(0.5)
 
 
-def link(airflow: Airflow, run_id: str, task_id: str) -> str | None:
-    place = f"/api/v2/dags/links/dagRuns/{quote(run_id, safe='')}/taskInstances/{task_id}/links"
+def link(airflow: Airflow, run_id: str, task_id: str, index: int = -1) -> str | None:
+    place = (
+        f"/api/v2/dags/links/dagRuns/{quote(run_id, safe='')}/taskInstances/{task_id}/links?map_index={index}"
+    )
     found: str | None = airflow._get(place)["extra_links"]["glide-mq"]
     return found
 
@@ -151,6 +153,9 @@ def test_no_message_is_lost_when_the_triggerer_is_killed_and_a_bad_one_stops_no_
     until(30, lambda: set(orders.states([too_large, broken])) == {JobState.FAILED}, orders.counts)
     assert "60,002 bytes of JSON" in (orders.get_job(too_large).failed_reason or "")
     assert not orders.get_job(other).state.is_terminal
+    log = (place / "airflow" / "triggerer.log").read_text()
+    assert "messages of queue orders: jobs " in log
+    assert "{'n': " not in log, "the log has what is in messages"
 
 
 def test_deferred_sensors_wake_when_it_is_so(airflow: Airflow, queue: Queue) -> None:
@@ -190,5 +195,8 @@ def test_links_lead_to_the_dashboard_also_while_a_task_is_deferred(airflow: Airf
     job_id = f"{flow_id_for('links', 'job', run_id)}~echo"
     assert link(airflow, run_id, "job") == f"https://mq.example.com/q/system/j/{job_id}"
     assert link(airflow, run_id, "plain") is None
+    assert airflow.wait_for_task("links", run_id, "mapped[1]", ["success", "failed"]) == "success"
+    job_id = f"{flow_id_for('links', 'mapped', run_id, 1)}~echo"
+    assert link(airflow, run_id, "mapped", 1) == f"https://mq.example.com/q/system/j/{job_id}"
     airflow.mark_task("links", run_id, "flow", "failed")
     assert airflow.wait_for_run("links", run_id) == "failed"

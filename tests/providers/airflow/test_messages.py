@@ -21,15 +21,17 @@ async def test_without_streams_a_job_is_completed_a_while_after_its_event(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages, "SETTLED_SECONDS", 1.0)
-    ids, events = add(queue, 1, 2), []
+    ids, events, shown = add(queue, 1, 2), list[Any](), list[str]()
 
     async def run() -> None:
         async for event in trigger().run():
-            events.append(event.payload)  # noqa: PERF401  it never ends
+            shown.append(repr(event))
+            events.append(event.payload)
 
     running = asyncio.create_task(run())
     await until(lambda: events)
     assert received(events) == [1, 2]
+    assert shown == [f"2 messages of queue {QUEUE}: jobs {ids[0]}, {ids[1]}"]
     assert await states(queue, ids) == {JobState.ACTIVE}
     await until_states(queue, ids, {JobState.COMPLETED})
     more = add(queue, 3)

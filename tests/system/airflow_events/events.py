@@ -73,3 +73,5 @@ with DAG("links", schedule=None, catchup=False, default_args=SOON):
     GlideMQOperator(
         task_id="plain", queue_name=QUEUE, job="echo", data=7, defer_after=20, glidemq_conn_id="plain"
     )
+    mapped = GlideMQOperator.partial(task_id="mapped", queue_name=QUEUE, job="echo", defer_after=20)
+    mapped.expand(data=[1, 2])

@@ -20,6 +20,20 @@ if TYPE_CHECKING:
 
 MOST_MESSAGES: Final = 500
 SETTLED_SECONDS: Final = 15.0
+SHOWN_IDS: Final = 10
+
+
+class MessagesEvent(TriggerEvent):
+    """An event of messages. Airflow logs each event; what is in the messages is nobody's business there."""
+
+    def __repr__(self) -> str:
+        """For the log."""
+        ids = [str(message["id"]) for message in self.payload["messages"]]
+        return f"{len(ids)} messages of queue {self.payload['queue']}: jobs {', '.join(ids[:SHOWN_IDS])}" + (
+            ", ..." if len(ids) > SHOWN_IDS else ""
+        )
+
+    __str__ = __repr__
 
 
 class GlideMQMessageTrigger(BaseEventTrigger):
@@ -105,7 +119,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """An event for each batch."""
         async for payload in shared_stream:
-            yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+            yield MessagesEvent(payload=payload)
 
     # -- before: it is assumed to be stored after a while ----------------------------------------------------
 
@@ -114,7 +128,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         loop = asyncio.get_running_loop()
         async with contextlib.aclosing(self.batches()) as batches:
             async for inbox, batch in batches:
-                yield TriggerEvent(batch.payload)  # type: ignore[no-untyped-call]
+                yield MessagesEvent(payload=batch.payload)
                 loop.call_later(SETTLED_SECONDS, inbox.stored, batch)
 
     async def batches(self) -> AsyncGenerator[tuple[Inbox, Batch]]:
