@@ -59,9 +59,11 @@ class AsyncFlow:
         """See ``Flow.node``."""
         return (await self._run(single.named(self._ref, [name])))[0]
 
-    async def nodes(self) -> list[NodeStatus]:
+    async def nodes(self, names: Iterable[str] | None = None) -> list[NodeStatus]:
         """See ``Flow.nodes``."""
-        return await self._run(self._backend.nodes(self._ref))
+        if names is None:
+            return await self._run(self._backend.nodes(self._ref))
+        return await self._run(single.named(self._ref, names))
 
     async def leaves(self) -> list[str]:
         """See ``Flow.leaves``."""

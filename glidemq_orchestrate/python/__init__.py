@@ -7,6 +7,9 @@ The payload of such a job is::
 See ``glidemq_orchestrate.python.functions``.
 """
 
+from glidemq_orchestrate.python import expand
 from glidemq_orchestrate.python.functions import handlers
+
+handlers.include(expand.handlers)
 
 __all__ = ["handlers"]

@@ -8,7 +8,8 @@ The payload of such a job is::
 ``function(spark, ctx, **arguments)`` runs in a thread; ``location``, the directory or URI where it reads and
 writes, is ``ctx.data["location"]``; ``conf`` holds settings of Spark SQL for this step alone; ``lineage``
 names what it reads and writes (see the module ``lineage``). What it returns is the job's result: small JSON,
-with the paths of large data.
+with the paths of large data. What it logs by ``logging``, from INFO on, is in the log of the job too; the
+level of the worker's log counts.
 
 The module must be in a package that the worker was started with, by ``glidemq worker --allow-import package``
 or ``Worker(allow_import=["package"])``; any other fails the job for good, without being imported.
@@ -23,6 +24,7 @@ from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, warm_session
+from glidemq_orchestrate.worker.captured import captured
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall
@@ -60,7 +62,7 @@ def run_python_step(ctx: Context) -> Json:
     _configure(call.title, spark, conf)
     description = f"{ctx.node or call.title} ({ctx.job_id}, attempt {ctx.attempt})"
     try:
-        with watched(spark.sparkContext, ctx, description):
+        with watched(spark.sparkContext, ctx, description), captured(ctx):
             result = call.function(spark, ctx, **call.arguments)
     except Exception as exc:
         if ctx.cancelled.is_set():

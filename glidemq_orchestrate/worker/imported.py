@@ -2,7 +2,9 @@
 
 The module must be in a package that the worker was started with (``allowed_imports``). An argument may also
 be, or contain, the result of a dependency: ``"inputs": [{"node": "load", "path": ["rows"], "to": ["data",
-0]}]`` puts ``rows`` of the result of the node ``load`` in the first place of the argument ``data``.
+0]}]`` puts ``rows`` of the result of the node ``load`` in the first place of the argument ``data``. Where
+there is no node ``clean[*]``, that stands for the list of the results of ``clean[0]``, ``clean[1]``, ..., as
+far as they are there.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, follow,
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
+ALL: Final = "[*]"
 _FIELDS: Final = frozenset({"callable", "arguments", "inputs"})
 _ONLY_ON_AIRFLOW: Final = (
     "; a DAG file needs Airflow: install airflow-provider-glidemq for the worker too, or move the function "
@@ -65,7 +68,7 @@ class NamedCall:
         if unknown := sorted(set(data) - _FIELDS - set(fields)):
             raise InvalidCall(f"{title}: unknown field {', '.join(unknown)}; arguments go under arguments")
         given = dict(arguments)
-        _put_inputs(title, given, data.get("inputs"), ctx.inputs)
+        put_inputs(title, given, data.get("inputs"), ctx.inputs)
         return cls(title, _imported(title, name, ctx.allow_import), given)
 
     def check(self, leading: int = 0, supplied: Mapping[str, object] = MappingProxyType({})) -> None:
@@ -121,7 +124,12 @@ def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., An
     return function
 
 
-def _put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Mapping[str, Json]) -> None:
+def put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Mapping[str, Json]) -> None:
+    """Put results of dependencies in their places.
+
+    Raises:
+        InvalidCall: There is no such place or result, or ``inputs`` is not of the form above.
+    """
     for item in [] if inputs is None else inputs if isinstance(inputs, list) else [inputs]:
         if not (
             isinstance(item, dict)
@@ -132,10 +140,10 @@ def _put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Ma
         ):
             raise InvalidCall(f'{title}: each of inputs must be {{"node": name, "path": [...], "to": [...]}}')
         node = str(item["node"])
-        value = results.get(node)  # none of one that was skipped
+        value = _result(node, results)
         try:
             for step in path if node in results else []:
-                value = value[step]  # type: ignore[index]
+                value = value[step]
         except (KeyError, IndexError, TypeError) as exc:
             raise InvalidCall(f"{title}: the result of node {node} has no {_shown(path)}") from exc
         try:
@@ -145,6 +153,21 @@ def _put_inputs(title: str, arguments: dict[str, Any], inputs: Json, results: Ma
             target[place[-1]] = value
         except (KeyError, IndexError, TypeError) as exc:
             raise InvalidCall(f"{title}: its arguments have no place {_shown(place)}") from exc
+
+
+def _result(node: str, results: Mapping[str, Json]) -> Any:
+    """The result of a node, or of all nodes of a list; none of one that was skipped."""
+    if node in results or not node.endswith(ALL):
+        return results.get(node)
+    start = node.removesuffix(ALL) + "["
+    places = {
+        int(inside): name
+        for name in results
+        if name.startswith(start)
+        and (inside := name[len(start) : -1]).isdecimal()
+        and name == f"{start}{inside}]"
+    }
+    return [results[places[place]] for place in sorted(places)]
 
 
 def _shown(path: Sequence[object]) -> str:

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from glidemq_orchestrate import Context, Handlers, Unrecoverable
+from glidemq_orchestrate import Context, Handlers, Skip, Unrecoverable
+from glidemq_orchestrate.python import handlers as python_handlers
 
 handlers = Handlers()
 _tried: set[tuple[str | None, int]] = set()
@@ -43,6 +44,19 @@ def second_time_lucky(ctx: Context) -> int:
         _tried.add(run)
         raise Unrecoverable("not the first time")
     return ctx.generation
+
+
+@handlers.handler("hold")
+def hold(ctx: Context) -> Any:
+    """Logs, waits until the file of the name in its data is there, and logs again."""
+    for number in range(3):
+        ctx.log(f"before {number}")
+    opened = Path(os.environ["GATES"]) / str(ctx.data)
+    while not opened.exists():
+        if ctx.cancelled.wait(0.05):
+            return None
+    ctx.log("after")
+    return ctx.data
 
 
 @handlers.handler("wait")
@@ -87,3 +101,11 @@ def step(ctx: Context) -> list[Any]:
         file.write(f"{ctx.node} {os.getpid()}\n")
     time.sleep(4)
     return [*(one for of_one in ctx.inputs.values() for one in of_one), ctx.node]  # type: ignore[union-attr]
+
+
+@handlers.handler("skips")
+def skips(ctx: Context) -> Any:
+    raise Skip("nothing to do")
+
+
+handlers.include(python_handlers)

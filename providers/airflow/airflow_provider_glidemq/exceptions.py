@@ -64,6 +64,14 @@ class GlideMQFlowSuperseded(GlideMQException):
         )
 
 
+class GlideMQNodeFailed(GlideMQException):
+    """A node of a flow failed that a task of a group shows; of an expanded task, one of its nodes."""
+
+    def __init__(self, node: str, reason: str) -> None:
+        self.node, self.reason = node, reason
+        super().__init__(f"{node} failed: {reason}")
+
+
 class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
     """The flow has completed, but its results are too large for XCom; nothing was pushed. No retry helps.
 

@@ -12,6 +12,8 @@ from glidemq_orchestrate.errors import ConfigurationError
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
+    from airflow_provider_glidemq.triggers.place import Place
+
 DAY: Final = 86_400.0
 AT_WORK: Final = 300.0  # seconds for which the process of a task need not be heard of while it waits itself
 MOST: Final = 256
@@ -34,7 +36,7 @@ def owner_of(name: str | None, lapse: float | None) -> Owner | None:
     return None if name is None or lapse is None else Owner(name, timedelta(seconds=lapse))
 
 
-def name_of(ti: RuntimeTaskInstanceProtocol) -> str:
+def name_of(ti: RuntimeTaskInstanceProtocol | Place) -> str:
     """The task instance as its owner is named in reasons; the same for all its tries."""
     index = "" if ti.map_index in (None, -1) else f"[{ti.map_index}]"
     name = f"Airflow task {ti.dag_id}.{ti.task_id}{index} of run {ti.run_id}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from typing import Any
+from typing import Any, Final
 
 from airflow.sdk.log import mask_secret
+from airflow.triggers.base import BaseTrigger
 
 try:
     from airflow.sdk.exceptions import (
@@ -42,6 +43,10 @@ except ImportError:  # Airflow 3.1 and 3.2
         await asyncio.to_thread(mask_secret, secret, name)
 
 
+STARTS_FROM_TRIGGER: Final = hasattr(BaseTrigger, "on_kill")
+"""Whether a task may start in the triggerer, and the trigger is told what a user does to it: Airflow 3.3."""
+
+
 def configuration() -> Any:
     """Airflow's configuration; importing it takes time, and DAG files seldom need it."""
     try:
@@ -52,6 +57,7 @@ def configuration() -> Any:
 
 
 __all__ = [
+    "STARTS_FROM_TRIGGER",
     "AirflowException",
     "AirflowFailException",
     "AirflowOptionalProviderFeatureException",

@@ -13,6 +13,7 @@ from pathlib import Path
 import airflow
 import jsonschema
 import pytest
+from airflow.sdk import task
 from airflow_provider_glidemq import __version__
 from airflow_provider_glidemq.get_provider_info import get_provider_info
 
@@ -43,6 +44,12 @@ def test_every_named_module_imports(kind: str) -> None:
     for entry in get_provider_info()[kind]:
         for module in entry["python-modules"]:
             importlib.import_module(module)
+
+
+def test_the_decorators_are_those_of_task() -> None:
+    for entry in get_provider_info()["task-decorators"]:
+        module, _, name = entry["class-name"].rpartition(".")
+        assert getattr(task, entry["name"]) is getattr(importlib.import_module(module), name)
 
 
 def test_the_hook_is_the_one_of_the_connection_type() -> None:

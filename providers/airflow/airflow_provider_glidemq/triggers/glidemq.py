@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,13 +124,8 @@ class GlideMQFlowTrigger(WaitingTrigger):
         triggerer, and one that runs has attached to the flow again. Neither may lose its flow. After a clear
         the next try may be ahead of this call: only the generation that was watched here is cancelled.
         """
-        if not self.cancel_on_kill:
-            return
-        # The triggerer cancels this call too, a second later; what has begun must be completed.
-        ending = asyncio.create_task(self._end_flow())
-        _ending.add(ending)
-        ending.add_done_callback(_ending.discard)
-        await asyncio.shield(ending)
+        if self.cancel_on_kill:
+            await to_its_end(self._end_flow())
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
@@ -276,3 +271,11 @@ class GlideMQFlowTrigger(WaitingTrigger):
             self.log.exception("Flow %s could not be cancelled", self.flow_id)
         else:
             self.log.info("Flow %s was %s and is cancelled: %s", self.flow_id, before.value, reason)
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Complete what has begun, though the triggerer cancels ``on_kill`` too, a second later."""
+    ending = asyncio.create_task(work)
+    _ending.add(ending)
+    ending.add_done_callback(_ending.discard)
+    await asyncio.shield(ending)

@@ -17,7 +17,8 @@ from contextlib import suppress
 from typing import Final
 
 from airflow_provider_glidemq.attempt import began
-from airflow_provider_glidemq.triggers.tasks import ENDED, Task, states_of
+from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL, is_node_of
+from airflow_provider_glidemq.triggers.tasks import ENDED, Task, states_in_run, states_of
 from glidemq_orchestrate import AsyncFlowProducer, FlowStatus
 from glidemq_orchestrate.errors import GlideMQError, StateError
 
@@ -33,7 +34,8 @@ class Reconciler:
     """Compares the running flows of Airflow's tasks with the states of these tasks.
 
     Only what a task has begun whose kill cancels it is touched, only its generation, and only if Airflow
-    says that the task has ended. A task that Airflow does not know is left to its lease.
+    says that the task has ended; nodes of a task group, if all of the group has. A task that Airflow does
+    not know is left to its lease.
     """
 
     def __init__(self, producer: AsyncFlowProducer, watched: Callable[[], Collection[str]]) -> None:
@@ -58,6 +60,9 @@ class Reconciler:
         flows: dict[Task, dict[str, FlowStatus]] = defaultdict(dict)
         for status in await self._unwatched():
             labels = status.labels
+            if GROUP_LABEL in labels:
+                await self._look_at_group(status)
+                continue
             task = Task(labels["dag_id"], labels["task_id"], int(labels.get("map_index", "-1")))
             flows[task][labels["run_id"]] = status
         for task, of_runs in flows.items():
@@ -65,6 +70,31 @@ class Reconciler:
             for run_id, status in of_runs.items():
                 if (state := states.get(run_id)) in ENDED and status.id not in self._watched():
                     await self._cancel(status, state)
+
+    async def _look_at_group(self, status: FlowStatus) -> None:
+        """End the nodes of a task group that would outlive it: their tasks have failed or were skipped.
+
+        Nodes of a successful task may run again after one before it was cleared.
+        """
+        labels = status.labels
+        group, dag_id, run_id = labels[GROUP_LABEL], labels["dag_id"], labels["run_id"]
+        states = await states_in_run(dag_id, run_id, int(labels.get("map_index", "-1")), (), group)
+        if not states or not ENDED.issuperset(states.values()) or status.id in self._watched():
+            return
+        tasks = [task.removeprefix(f"{group}.") for task, state in states.items() if state != "success"]
+        try:
+            flow = await self._producer.get(status.id)
+            names = [
+                node.name
+                for node in await flow.nodes()
+                if not node.state.is_terminal and any(is_node_of(node.name, task) for task in tasks)
+            ]
+            if names:
+                reason = f"task group {group} has ended, and nobody watched it"
+                await flow.cancel_node(nodes=names, reason=reason, generation=status.generation)
+                logger.info("%d nodes of flow %s are cancelled: %s", len(names), status.id, reason)
+        except GlideMQError as exc:
+            logger.debug("flow %s is not changed: %s", status.id, exc)
 
     async def _unwatched(self) -> list[FlowStatus]:
         """Running flows that a task must end with, and that no trigger watches here."""

@@ -8,9 +8,9 @@ woken: an event between the last two steps is not lost, and an earlier one is in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
@@ -18,9 +18,9 @@ from airflow_provider_glidemq.triggers.events import LINGER_SECONDS, QueueEvents
 from airflow_provider_glidemq.triggers.reconciler import Reconciler
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowState, FlowStatus, Owner
 from glidemq_orchestrate.errors import FlowNotFound, TransportError
-from glidemq_orchestrate.flows.spec import NodeStatus
-from glidemq_orchestrate.jobs.job import JobLogs
 from glidemq_orchestrate.settings import ConnectionSettings
+
+T = TypeVar("T")
 
 CONCURRENT_CALLS: Final = 8
 
@@ -67,15 +67,10 @@ class SharedClient:
             except FlowNotFound:  # the record of an old one was removed at this moment
                 return [await flow.status()]
 
-    async def nodes(self, flow: AsyncFlow) -> Sequence[NodeStatus]:
-        """The nodes of the flow."""
+    async def ask(self, call: Awaitable[T]) -> T:
+        """Make any other call of a flow that was found here."""
         async with self._gate:
-            return await flow.nodes()
-
-    async def logs(self, flow: AsyncFlow, after: Mapping[str, int], limit: int) -> Mapping[str, JobLogs]:
-        """Lines that nodes have logged; see ``Flow.logs``."""
-        async with self._gate:
-            return await flow.logs(after, limit=limit)
+            return await call
 
     def events(self, queue: str) -> QueueEvents:
         """The reader of a queue's events: the running one, or a new one if that has ended or failed."""

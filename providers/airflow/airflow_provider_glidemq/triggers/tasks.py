@@ -53,6 +53,29 @@ async def states_of(task: Task, run_ids: Sequence[str]) -> Mapping[str, str | No
     return found
 
 
+async def states_in_run(
+    dag_id: str, run_id: str, map_index: int, task_ids: Sequence[str], group: str | None = None
+) -> Mapping[str, str | None]:
+    """The states of several tasks of one run, by their ids, and of those in a group; no task, no entry.
+
+    Raises:
+        Exception: As ``states_of``.
+    """
+    states = await asyncio.to_thread(
+        RuntimeTaskInstance.get_task_states,
+        dag_id=dag_id,
+        run_ids=[run_id],
+        map_index=map_index,
+        task_ids=list(task_ids) or None,
+        task_group_id=group,
+    )
+    suffix = f"_{map_index}" if map_index >= 0 else ""
+    return {
+        task_id.removesuffix(suffix): None if state is None else str(getattr(state, "value", state))
+        for task_id, state in states.get(run_id, {}).items()
+    }
+
+
 def _ask(task: Task, run_ids: list[str]) -> dict[str, str | None]:
     states = RuntimeTaskInstance.get_task_states(
         dag_id=task.dag_id, task_ids=[task.task_id], run_ids=run_ids, map_index=task.map_index

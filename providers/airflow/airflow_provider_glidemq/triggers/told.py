@@ -33,9 +33,9 @@ class Reporter:
             return
         with suppress(*PASSING):  # the next look at the flow tells
             for _ in range(ROUNDS if is_last else 1):
-                nodes = await client.nodes(flow)
+                nodes = await client.ask(flow.nodes())
                 due = self._reports.due(nodes)
-                found = await client.logs(flow, due, LINES) if due else {}
+                found = await client.ask(flow.logs(due, limit=LINES)) if due else {}
                 for line in self._reports.lines(nodes, found):
                     self._log.info("%s", line)
                 if not self._reports.has_more:

@@ -1,0 +1,65 @@
+"""The handler of ``python.expand`` jobs: adds a node for each item of lists that only now are known.
+
+The payload of such a node is::
+
+    {"template": a node as in a flow file, "over": {"month": None}, "into": "arguments" | "fields",
+     "inputs": [{"node": "list", "path": [...], "to": ["over", "month"]}], "before": ["report"]}
+
+``inputs`` are as in ``worker.imported``. The nodes are ``name[0]``, ``name[1]``, ... of the template; those
+in ``before`` wait for them too, and get their results. Without items the node is skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.flows.expansion import ARGUMENTS, expand
+from glidemq_orchestrate.flows.spec import FlowNode, FlowSpec
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handler import Handlers
+from glidemq_orchestrate.worker.imported import ALL, InvalidCall, put_inputs
+from glidemq_orchestrate.worker.signals import Skip
+
+JOB_NAME: Final = "python.expand"
+_FIELDS: Final = frozenset({"template", "over", "into", "inputs", "before"})
+
+handlers = Handlers()
+
+
+@handlers.handler(JOB_NAME)
+def run_expansion(ctx: Context) -> dict[str, int]:
+    """Add the nodes; returns how many. Another attempt adds the same.
+
+    Raises:
+        InvalidCall: The payload is not as above, what should be a list is none, or there are too many.
+        Skip: There are no items.
+    """
+    title, data = f"expansion {ctx.node}", ctx.data
+    if ctx.flow is None or not isinstance(data, dict) or not _FIELDS.issuperset(data):
+        raise InvalidCall(f"{title}: a {JOB_NAME} job needs template, over and into, and to be in a flow")
+    given: dict[str, Any] = {"over": data.get("over")}
+    put_inputs(title, given, data.get("inputs"), ctx.inputs)
+    try:
+        template = FlowSpec.from_dict({"name": "template", "nodes": [data.get("template")]}).nodes[0]
+        nodes = expand(
+            replace(template, after=_needed(ctx, template, data)), given["over"], str(data["into"])
+        )
+    except (GlideMQError, KeyError, TypeError) as exc:
+        raise InvalidCall(f"{title}: {exc}") from exc
+    if not nodes:
+        raise Skip("the list that it is expanded over is empty")
+    before: Any = data.get("before") or ()
+    ctx.flow.add_nodes(nodes, before=[str(name) for name in before])
+    return {"nodes": len(nodes)}
+
+
+def _needed(ctx: Context, template: FlowNode, data: dict[str, Any]) -> list[str]:
+    """The nodes whose results the new ones get: those that a call names, or all that a handler may read."""
+    if data["into"] != ARGUMENTS or not isinstance(template.data, dict):
+        return list(ctx.inputs)
+    inputs: Any = template.data.get("inputs") or ()
+    named = {str(one["node"]) for one in inputs}
+    lists = tuple(f"{name.removesuffix(ALL)}[" for name in named if name.endswith(ALL))
+    return [name for name in ctx.inputs if name in named or (lists and name.startswith(lists))]

@@ -1,0 +1,238 @@
+"""GlideMQTaskGroup: the tasks in it become one flow, and each stays a task of Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import TaskGroup
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+from airflow.sdk.definitions.taskgroup import MappedTaskGroup
+
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
+from airflow_provider_glidemq.ownership import DAY
+from airflow_provider_glidemq.task_groups.flow import LAUNCH
+from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
+from airflow_provider_glidemq.task_groups.monitor import GlideMQNodeMonitor
+from airflow_provider_glidemq.task_groups.reading import Reader, attributes, rule_of
+from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
+from glidemq_orchestrate.flows.rules import Rule
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Operator
+
+# What a monitor has whatever default_args say: these are carried over to the node, or were refused.
+_PLAIN: Final[Mapping[str, Any]] = {
+    "retries": 0,
+    "execution_timeout": None,
+    "depends_on_past": False,
+    "wait_for_downstream": False,
+    "pool": None,
+    "pool_slots": 1,
+    "max_active_tis_per_dag": None,
+    "max_active_tis_per_dagrun": None,
+    "on_execute_callback": None,
+    "on_retry_callback": None,
+    "email": None,
+    "run_as_user": None,
+    "executor": None,
+    "executor_config": None,
+    "map_index_template": None,
+}
+# What a task of Airflow keeps when a monitor takes its place.
+_CARRIED: Final = (
+    "owner",
+    "doc",
+    "doc_md",
+    "doc_json",
+    "doc_yaml",
+    "doc_rst",
+    "task_display_name",
+    "on_success_callback",
+    "on_failure_callback",
+    "on_skipped_callback",
+    "inlets",
+    "outlets",
+    "queue",
+    "do_xcom_push",
+    "multiple_outputs",
+    "start_date",
+    "end_date",
+    "priority_weight",
+)
+
+
+class GlideMQTaskGroup(TaskGroup):
+    """Runs the tasks in it as one flow of jobs; each stays a task with its state, duration, log and retries.
+
+    In it may be ``GlideMQOperator``, ``GlideMQSparkOperator``, ``PythonOperator`` and functions of ``@task``,
+    ``@task.glidemq`` and ``@task.glidemq_spark``, also expanded, and task groups. A function runs on a
+    glide-mq worker by its import path: see ``by_import_path``. When the ``with`` block ends, a task
+    ``launch`` is added, which submits the flow, and each other task is replaced by one that watches its node;
+    ids, edges and callbacks stay. On Airflow 3.3 those need no worker of Airflow.
+
+    What a task is given becomes what its node is given. Results of other tasks of the group go from node to
+    node: into the arguments of a function, and to the handler of a ``GlideMQOperator`` as ``ctx.inputs``, by
+    the id of the task without that of the group. All else is rendered in ``launch``, before any task of the
+    group runs; so what any of them waits for outside the group, all of it waits for. Trigger rules,
+    ``retries`` (attempts of the job), ``retry_delay``, ``execution_timeout`` (of an attempt),
+    ``priority_weight`` and ``pool`` carry over; what cannot is refused while the DAG is parsed, with the
+    reason.
+
+    Args:
+        group_id: As of ``TaskGroup``.
+        queue_name: The queue of the workers that run the functions.
+        glidemq_conn_id: The connection.
+        eager: Every task begins as soon as the flow is submitted, and shows the end of its node at once; its
+            duration then includes what its node waited for others. Otherwise tasks begin one after the other,
+            as without the group, and each shows the end of its node some seconds later.
+        pools: How many jobs of a pool of Airflow run at once, by its name, for each queue.
+        require_workers, cancel_on_kill, lapse, logging_interval: As of ``GlideMQFlowOperator``.
+        poll_interval: Seconds after which nodes are read again even if no event came.
+        launch_args: More arguments of the task ``launch``, such as ``retries``.
+        kwargs: As of ``TaskGroup``.
+
+    Raises:
+        ConfigurationError, InvalidFlow: While the DAG is parsed: a task cannot be part of a flow; the message
+            says which, why, and what to do.
+    """
+
+    def __init__(  # noqa: PLR0913  all but the first have defaults
+        self,
+        group_id: str,
+        *,
+        queue_name: str | None = None,
+        glidemq_conn_id: str = DEFAULT_CONN_ID,
+        eager: bool = False,
+        pools: Mapping[str, int] | None = None,
+        require_workers: bool = True,
+        cancel_on_kill: bool = True,
+        lapse: float | None = DAY,
+        poll_interval: float = 10.0,
+        logging_interval: float = 10.0,
+        launch_args: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(group_id=group_id, **kwargs)
+        self._queue_name = queue_name
+        self._eager = eager
+        self._pools = dict(pools or {})
+        self._require_workers = require_workers
+        self._launch_args = dict(launch_args or {})
+        self._watch: dict[str, Any] = {
+            "glidemq_conn_id": glidemq_conn_id,
+            "cancel_on_kill": cancel_on_kill,
+            "lapse": lapse,
+            "poll_interval": poll_interval,
+            "logging_interval": logging_interval,
+        }
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the group: its tasks become a flow."""
+        try:
+            if kind is None:
+                self._close()
+        finally:
+            super().__exit__(kind, value, traceback)  # type: ignore[no-untyped-call]
+
+    # -- closing ---------------------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        operators: list[Operator] = list(self)
+        where = f"task group {self.group_id}"
+        if not operators:
+            raise ConfigurationError(f"{where} has no tasks")
+        if any(isinstance(group, GlideMQTaskGroup | MappedTaskGroup) for group in _inside(self)):
+            raise ConfigurationError(f"{where}: a group inside it must be a plain TaskGroup, not expanded")
+        ids = {operator.task_id for operator in operators}
+        prefix = f"{self.group_id}." if self.prefix_group_id else ""
+        reader = Reader(
+            operators,
+            prefix=prefix,
+            queue=self._queue_name,
+            pools=self._pools,
+            conn_id=self._watch["glidemq_conn_id"],
+        )
+        tasks = reader.read()
+        outside = self._outside(operators, ids)
+        launch = GlideMQLaunchOperator(
+            task_id=LAUNCH,
+            task_group=self,
+            dag=self.dag,
+            tasks=tasks,
+            group=str(self.group_id),
+            require_workers=self._require_workers,
+            **{name: self._watch[name] for name in ("glidemq_conn_id", "cancel_on_kill", "lapse")},
+            **{"trigger_rule": Rule.ALL_SUCCESS.value, **self._launch_args},
+        )
+        for task_id in sorted(outside):
+            waited = self.dag.get_task(task_id)
+            waited.downstream_task_ids.difference_update(ids)
+            launch.set_upstream(waited)
+        for operator, task in zip(operators, tasks, strict=True):
+            self._replace(operator, task, reader, launch)
+
+    def _outside(self, operators: list[Operator], ids: set[str]) -> set[str]:
+        """What the group waits for outside of it, taken from its tasks."""
+        found: set[str] = set()
+        for operator in operators:
+            waited = operator.upstream_task_ids - ids
+            if waited and rule_of(operator) != Rule.ALL_SUCCESS:
+                raise InvalidFlow(
+                    f"task {operator.task_id}: all of the group waits for {min(waited)}, so trigger rule "
+                    f"{rule_of(operator)} cannot decide about it: leave the rule to the task {LAUNCH}, by "
+                    "launch_args={'trigger_rule': ...}"
+                )
+            for task_id in sorted(waited):
+                if circle := self.dag.get_task(task_id).get_flat_relative_ids(upstream=True) & ids:
+                    raise InvalidFlow(
+                        f"task {operator.task_id} waits for {task_id}, which waits for {min(circle)} of the "
+                        f"same group. The group begins as a whole: move {task_id} into the group, or end the "
+                        "group before it"
+                    )
+            found |= waited
+            operator.upstream_task_ids.intersection_update(ids)
+        return found
+
+    def _replace(
+        self, operator: Operator, task: Mapping[str, Any], reader: Reader, launch: GlideMQLaunchOperator
+    ) -> None:
+        """Put a monitor in the place of a task; what refers to the task, now or later, reaches it."""
+        before = {one: reader.name(one) for one in sorted(operator.upstream_task_ids)}
+        is_early = self._eager or rule_of(operator) == Rule.ALWAYS
+        rule = Rule.ONE_SUCCESS if is_early and before else rule_of(operator) if before else Rule.ALL_SUCCESS
+        label, group = operator.label, operator.task_group
+        self.dag._remove_task(operator.task_id)  # noqa: SLF001  Airflow has no other way
+        monitor = GlideMQNodeMonitor(
+            task_id=label,
+            task_group=group,
+            dag=self.dag,
+            node=task["name"],
+            is_expanded=isinstance(operator, MappedOperator),
+            launch=launch.task_id,
+            nodes_before=before,
+            group=str(self.group_id),
+            group_tasks=reader.task_ids,
+            watch=self._watch,
+            trigger_rule=str(rule),  # one_success: as soon as launch has submitted the flow
+            **attributes(operator, _CARRIED),
+            **_PLAIN,
+        )
+        # The same sets: an edge that is set on the task when the group is closed is one of the monitor.
+        monitor.upstream_task_ids = operator.upstream_task_ids
+        monitor.downstream_task_ids = operator.downstream_task_ids
+        if isinstance(operator, MappedOperator):
+            operator._is_mapped = False  # noqa: SLF001  who uses its output gets one value: a list
+        if is_early or not before:
+            monitor.set_upstream(launch)
+
+
+def _inside(group: TaskGroup) -> Iterator[TaskGroup]:
+    """The task groups in a group, at any depth."""
+    for child in group.children.values():
+        if isinstance(child, TaskGroup):
+            yield child
+            yield from _inside(child)

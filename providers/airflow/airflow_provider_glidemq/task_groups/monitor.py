@@ -1,0 +1,141 @@
+"""The tasks that stand in a group for those that it was given: each shows its nodes of the flow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseOperator
+from airflow.triggers.base import StartTriggerArgs
+
+from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, airflow_errors
+from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.results import check_size
+from airflow_provider_glidemq.task_groups.flow import ordered
+from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
+from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
+from airflow_provider_glidemq.version_compat import (
+    STARTS_FROM_TRIGGER,
+    AirflowException,
+    AirflowSkipException,
+)
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class GlideMQNodeMonitor(BaseOperator):
+    """Waits for the nodes that a task of a ``GlideMQTaskGroup`` has become, and ends as they do.
+
+    The group makes it in place of the task, with its id, place, edges and callbacks. On Airflow 3.3 it runs
+    in the triggerer alone; where it is mapped or has outlets, and on 3.1 and 3.2, it defers and resumes.
+
+    Args:
+        node: The name of the node, or of the task that was expanded.
+        is_expanded: Whether it has a node for each item.
+        launch: The task that submits the flow.
+        nodes_before: The tasks of the group before it, and their nodes.
+        group: The id of the group.
+        group_tasks: Its tasks.
+        watch: Parameters of the trigger that are the same for all tasks of the group.
+
+    Raises:
+        GlideMQNodeFailed: The node failed; of an expanded task, one of them.
+        AirflowSkipException: It was skipped.
+        GlideMQResultTooLarge: Its result is more than 48 KiB of JSON, and a task outside waits for it.
+    """
+
+    ui_color = "#dbe9f4"
+    template_fields: Sequence[str] = ()
+
+    def __init__(  # noqa: PLR0913  what the group knows
+        self,
+        *,
+        node: str,
+        is_expanded: bool,
+        launch: str,
+        nodes_before: Mapping[str, str],
+        group: str,
+        group_tasks: Sequence[str],
+        watch: Mapping[str, Any],
+        **kwargs: Any,
+    ) -> None:
+        self.node = node
+        self.is_expanded = is_expanded
+        self.launch = launch
+        self.nodes_before = dict(nodes_before)
+        self.group = group
+        self.group_tasks = list(group_tasks)
+        self.watch = dict(watch)
+        super().__init__(**kwargs)  # looks at start_trigger_args
+
+    # Airflow reads both when it serializes the DAG: only then all edges are known.
+
+    @property
+    def start_from_trigger(self) -> bool:  # type: ignore[override]
+        """Whether it runs without a worker."""
+        is_mapped = self.get_closest_mapped_task_group() is not None
+        return STARTS_FROM_TRIGGER and not is_mapped and not self.outlets
+
+    @property
+    def start_trigger_args(self) -> StartTriggerArgs:  # type: ignore[override]
+        """The trigger with which it starts."""
+        return StartTriggerArgs(
+            trigger_cls=TRIGGER,
+            next_method="execute_complete",
+            trigger_kwargs={**self._watching(), "ends_task": True},
+        )
+
+    def execute(self, context: Context) -> NoReturn:
+        """Wait in the triggerer."""
+        ti = context["ti"]
+        self.defer(
+            trigger=GlideMQNodeTrigger(
+                **self._watching(),
+                ends_task=False,
+                not_before=time.time() + SECONDS_DEFERRED,
+                place=[ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index],
+                attempt=ti.try_number,
+            ),
+            method_name="execute_complete",
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:  # noqa: ARG002
+        """End as the nodes did, and return their result, which is read from the server."""
+        if event is None or "status" not in event:
+            raise AirflowException(f"the trigger sent no usable event: {event!r}")
+        if event["status"] == "skipped":
+            self.log.info(event["reason"])  # Airflow logs none
+            raise AirflowSkipException(event["reason"])
+        if event["status"] != "completed":
+            raise GlideMQNodeFailed(self.node, event["reason"])
+        if not self.do_xcom_push:
+            return None
+        with airflow_errors(), GlideMQHook(self.watch["glidemq_conn_id"]).get_producer() as producer:
+            flow = producer.get(event["flow_id"])
+            results = flow.results(event["nodes"])
+        check_size(event["flow_id"], results)
+        return ordered(results) if self.is_expanded else results.get(self.node)
+
+    def _watching(self) -> dict[str, Any]:
+        self._check_edges()
+        outside = self.downstream_task_ids - set(self.group_tasks)
+        return {
+            **self.watch,
+            "node": self.node,
+            "is_expanded": self.is_expanded,
+            "launch": self.launch,
+            "nodes_before": self.nodes_before,
+            "group": self.group,
+            "pushes": "none" if not self.do_xcom_push else "keys" if self.multiple_outputs else "value",
+            "is_needed": bool(outside),
+        }
+
+    def _check_edges(self) -> None:
+        """Refuse edges that were set when the group was closed: its flow knows nothing of them."""
+        if late := sorted(self.upstream_task_ids - {self.launch, *self.group_tasks}):
+            raise AirflowException(
+                f"task {self.task_id} waits for {late[0]} since the group was closed, its node does not: "
+                f"set the edge in the with block of the group, or let all wait: {late[0]} >> group"
+            )

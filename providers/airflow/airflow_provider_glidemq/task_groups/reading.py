@@ -1,0 +1,384 @@
+"""Reads the tasks of a group, as Airflow has made them, into what ``flow`` takes; refuses the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.standard.decorators.python import _PythonDecoratedOperator
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
+from jinja2 import Environment, TemplateSyntaxError, meta
+
+from airflow_provider_glidemq.by_import_path import SPARK_JOB, NamedFunction
+from airflow_provider_glidemq.decorators.glidemq import (
+    _GlideMQDecoratedOperator,
+    _GlideMQSparkDecoratedOperator,
+)
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
+from airflow_provider_glidemq.operators.job import GlideMQOperator
+from airflow_provider_glidemq.operators.spark import GlideMQSparkOperator
+from airflow_provider_glidemq.task_groups.flow import ALL, RULES_AFTER_EXPAND
+from airflow_provider_glidemq.task_groups.options import carried_over, options_of
+from airflow_provider_glidemq.templates import is_template
+from glidemq_orchestrate.errors import ConfigurationError, InvalidFlow
+from glidemq_orchestrate.flows.expansion import ARGUMENTS, FIELDS, NODE_FIELDS
+from glidemq_orchestrate.flows.rules import Rule
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Operator
+
+SPARK_QUEUE: Final = "spark"  # of GlideMQSparkOperator
+RETURN_VALUE: Final = "return_value"
+_ABSENT: Final = object()
+_OF_TASK: Final = frozenset({"ti", "task_instance", "task", "task_instance_key_str", "map_index_template"})
+# What changes how or when a task runs and has no counterpart in a flow: the attribute, the value that means
+# nothing, and the reason.
+_ON_LAUNCH: Final = "a flow begins as a whole; give it to the task launch instead: launch_args={...}"
+_REFUSED: Final[Sequence[tuple[str, Any, str]]] = (
+    ("depends_on_past", False, _ON_LAUNCH),
+    ("wait_for_downstream", False, _ON_LAUNCH),
+    ("is_setup", False, "a flow has no set-up tasks: put it before the group"),
+    ("is_teardown", False, "a flow has no teardown tasks: put it after the group"),
+    ("pool_slots", 1, "a job takes one place of a pool"),
+    ("max_retry_delay", None, "a job's backoff has no limit below seven days"),
+    ("retry_policy", None, "retries are attempts of the job: let the handler raise Unrecoverable"),
+    ("run_as_user", None, "it runs as the user of the glide-mq worker"),
+    ("executor", None, "no executor runs it"),
+    ("executor_config", {}, "no executor runs it"),
+    ("map_index_template", None, "all its nodes are one task"),
+    ("on_execute_callback", [], "no process of Airflow executes it"),
+    ("on_retry_callback", [], "its retries are attempts of the job, which Airflow does not see"),
+    ("pre_execute", None, "no process of Airflow executes it"),
+    ("post_execute", None, "no process of Airflow executes it"),
+    ("email", None, "use on_failure_callback"),
+    ("cancel_on_kill", True, "give it to the group"),
+    ("on_existing", None, "it would be that of the whole flow"),
+    ("flow_id", None, "the group has one flow"),
+    ("retention", None, "it would be that of the whole flow"),
+    ("show_logs", False, "the log of the task shows lines when its node has ended"),
+    ("callbacks", (), "they are told of whole flows"),
+)
+_FUNCTIONS: Final = (
+    _PythonDecoratedOperator,
+    PythonOperator,
+    _GlideMQDecoratedOperator,
+    _GlideMQSparkDecoratedOperator,
+)
+_PLAIN: Final = _FUNCTIONS[:2]
+_HOOKS: Final = {"pre_execute": "_pre_execute_hook", "post_execute": "_post_execute_hook"}
+
+
+class Reader:
+    """Reads the tasks of one group.
+
+    Args:
+        operators: The tasks, as Airflow has them.
+        prefix: What their ids begin with, and the names of nodes do not.
+        queue: That of the workers that run functions.
+        pools: How many jobs of a pool of Airflow run at once.
+        conn_id: The connection of the group.
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[Operator],
+        *,
+        prefix: str,
+        queue: str | None,
+        pools: Mapping[str, int],
+        conn_id: str,
+    ) -> None:
+        self._names = {operator.task_id: operator.task_id.removeprefix(prefix) for operator in operators}
+        self._expanded = {operator.task_id for operator in operators if isinstance(operator, MappedOperator)}
+        self._operators, self._queue, self._pools, self._conn_id = operators, queue, pools, conn_id
+
+    @property
+    def task_ids(self) -> list[str]:
+        """The tasks, in the order in which they were made."""
+        return list(self._names)
+
+    def name(self, task_id: str) -> str:
+        """The node of a task."""
+        return self._names[task_id]
+
+    def read(self) -> list[dict[str, Any]]:
+        """All tasks, in the order in which they were made.
+
+        Raises:
+            ConfigurationError, InvalidFlow: A task cannot be part of a flow; the message says which, why, and
+                what to do.
+        """
+        return [self._read(operator) for operator in self._operators]
+
+    def _read(self, operator: Operator) -> dict[str, Any]:
+        try:
+            _check_attributes(operator)
+            self._check_connection(operator)
+            task = self._described(operator)
+            for leaf in _leaves(task):
+                self._check_rendered(leaf)
+            after = [self._names[one] for one in self._names if one in operator.upstream_task_ids]
+            rule = self._rule(operator)
+        except (ConfigurationError, InvalidFlow, TypeError) as exc:
+            exc.args = (f"task {operator.task_id}: {exc}",)
+            raise
+        return {"name": self._names[operator.task_id], **task, "after": after, "rule": rule.value}
+
+    def _check_connection(self, operator: Operator) -> None:
+        given = _given(operator, "glidemq_conn_id")
+        if given not in (None, DEFAULT_CONN_ID, self._conn_id):
+            raise ConfigurationError(
+                f"glidemq_conn_id {given!r}: a group has one connection; give it to the group"
+            )
+
+    def _rule(self, operator: Operator) -> Rule:
+        try:
+            rule = Rule(rule_of(operator))
+        except ValueError:
+            raise InvalidFlow(f"a flow has no trigger rule {rule_of(operator)}") from None
+        expanded = sorted(self._expanded & operator.upstream_task_ids)
+        if expanded and rule not in RULES_AFTER_EXPAND:
+            raise InvalidFlow(
+                f"trigger rule {rule} after {expanded[0]}, which is expanded: single nodes decide about "
+                f"it in the flow, and all of them in Airflow; use {', '.join(sorted(RULES_AFTER_EXPAND))}"
+            )
+        return rule
+
+    def _described(self, operator: Operator) -> dict[str, Any]:
+        kind = operator.operator_class
+        if kind is GlideMQOperator:
+            return self._job(operator)
+        if kind is GlideMQSparkOperator:
+            return self._step(operator)
+        if kind in _FUNCTIONS:
+            return self._function(operator)
+        raise ConfigurationError(
+            f"{kind.__name__} has no handler on a glide-mq worker. In this group may be: GlideMQOperator, "
+            "GlideMQSparkOperator, PythonOperator, and functions of @task, @task.glidemq and "
+            "@task.glidemq_spark. Put the task before or after the group, or make it one of these"
+        )
+
+    # -- jobs ------------------------------------------------------------------------------------------------
+
+    def _job(self, operator: Operator) -> dict[str, Any]:
+        data = _given(operator, "data")
+        found: dict[str, Any] = {
+            "queue": _given(operator, "queue_name"),
+            "job": _given(operator, "job"),
+            "data": self._without_inputs(data),
+            "options": options_of(_given(operator, "options"), carried_over(operator, self._pools)),
+        }
+        if isinstance(operator, MappedOperator):
+            expand = self._expansion(operator, FIELDS)
+            over = expand["over"]
+            fields = set(over) if isinstance(over, Mapping) else set()
+            if unknown := sorted(fields - set(NODE_FIELDS)):
+                raise ConfigurationError(
+                    f"expand({unknown[0]}=...): the nodes of a task differ in {', '.join(NODE_FIELDS)} only"
+                )
+            found |= {NODE_FIELDS[name]: f"{name} of expand()" for name in fields & {"queue_name", "job"}}
+            found["expand"] = expand
+        return found
+
+    def _without_inputs(self, data: Any) -> Any:
+        """The data of a job without results of the group: its handler has them in ``ctx.inputs``."""
+        if self._is_inner(data):
+            return None
+        if isinstance(data, Mapping):
+            data = {key: value for key, value in data.items() if not self._is_inner(value)}
+        for value in _leaves(data):
+            if self._refers(value):
+                raise ConfigurationError(
+                    "data holds the result of another task of the group below its first level. The handler "
+                    "has it in ctx.inputs by the name of the task: let the task only wait for it (a >> b), "
+                    "or give it as a value of its own: data={'name': a.output}"
+                )
+        return data
+
+    # -- functions -------------------------------------------------------------------------------------------
+
+    def _function(self, operator: Operator) -> dict[str, Any]:
+        is_spark = operator.operator_class is _GlideMQSparkDecoratedOperator
+        queue = _given(operator, "queue_name") or (SPARK_QUEUE if is_spark else None)
+        if operator.operator_class in _PLAIN:
+            queue = self._queue
+            if _given(operator, "templates_dict"):
+                raise ConfigurationError("templates_dict is part of Airflow's context: use op_kwargs")
+        if queue is None:
+            raise ConfigurationError(
+                "a function needs the queue of workers that run it: GlideMQTaskGroup(..., queue_name='etl')"
+            )
+        named = NamedFunction.of(_given(operator, "python_callable"), is_spark=is_spark)
+        args, kwargs = list(_given(operator, "op_args") or ()), dict(_given(operator, "op_kwargs") or {})
+        if not isinstance(operator, MappedOperator):
+            named.check_context(args, kwargs)
+            return self._call(operator, queue, named.job, named.path, named.arguments(args, kwargs))
+        if args:
+            raise ConfigurationError("an expanded function takes its arguments by name: use op_kwargs")
+        expand = self._expansion(operator, ARGUMENTS)
+        if operator.operator_class is PythonOperator:
+            expand = _over_dicts(expand, "op_kwargs")
+        names = _names(expand["over"])
+        named.check_context((), {**kwargs, **dict.fromkeys(names)})
+        if unknown := sorted(names - set(named.signature.parameters)):
+            raise ConfigurationError(f"expand({unknown[0]}=...): the function takes no such argument")
+        return {**self._call(operator, queue, named.job, named.path, kwargs), "expand": expand}
+
+    def _step(self, operator: Operator) -> dict[str, Any]:
+        path, arguments = _given(operator, "application"), _given(operator, "arguments")
+        if not (arguments is None or isinstance(arguments, Mapping)):
+            raise ConfigurationError("arguments must be a dict; its values may be results of other tasks")
+        queue = _given(operator, "queue_name") or SPARK_QUEUE
+        found = self._call(operator, queue, SPARK_JOB, path, arguments or {})
+        if isinstance(operator, MappedOperator):
+            found["expand"] = _over_dicts(self._expansion(operator, ARGUMENTS), "arguments")
+        return found
+
+    def _call(
+        self, operator: Operator, queue: Any, job: str, path: Any, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """A job that calls a function; the worker puts results of the group among its arguments."""
+        inputs: list[dict[str, Any]] = []
+        data: dict[str, Any] = {"callable": path, "arguments": self._with_inputs(arguments, [], inputs)}
+        if inputs:
+            data["inputs"] = inputs
+        for name in ("location", "conf"):
+            if (value := _given(operator, name)) is not None:
+                data[name] = value
+        options = options_of(_given(operator, "options"), carried_over(operator, self._pools))
+        return {"queue": queue, "job": job, "data": data, "options": options}
+
+    # -- what is given ---------------------------------------------------------------------------------------
+
+    def _expansion(self, operator: MappedOperator, into: str) -> dict[str, Any]:
+        over = operator._get_specified_expand_input().value  # noqa: SLF001  what expand() was given
+        inputs: list[dict[str, Any]] = []
+        over = self._with_inputs({"over": over}, [], inputs)["over"]
+        for one in inputs:
+            if len(one["to"]) > 2:
+                raise ConfigurationError(
+                    "expand() over a list that holds the result of another task of the group: let a function "
+                    "make the whole list, and expand over its result"
+                )
+        return {"over": over, "into": into} | ({"inputs": inputs} if inputs else {})
+
+    def _with_inputs(self, value: Any, at: list[Any], inputs: list[dict[str, Any]]) -> Any:
+        """The value with None where a result of the group belongs; ``inputs`` gets these places."""
+        if self._is_inner(value):
+            node = self._names[value.operator.task_id]
+            if value.operator.task_id in self._expanded:
+                node += ALL
+            path = [] if value.key == RETURN_VALUE else [value.key]
+            inputs.append({"node": node, "to": at, **({"path": path} if path else {})})
+            return None
+        if isinstance(value, Mapping):
+            return {key: self._with_inputs(part, [*at, key], inputs) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._with_inputs(part, [*at, place], inputs) for place, part in enumerate(value)]
+        if self._refers(value):
+            raise ConfigurationError(
+                "map(), zip() and concat() of the result of a task of the group: let a function of the group "
+                "do it"
+            )
+        return value
+
+    def _is_inner(self, value: Any) -> bool:
+        return isinstance(value, PlainXComArg) and value.operator.task_id in self._names
+
+    def _refers(self, value: Any) -> bool:
+        return any(one.task_id in self._names for one, _ in XComArg.iter_xcom_references(value))
+
+    def _check_rendered(self, value: Any) -> None:
+        """Refuse what launch would render before the tasks of the group run, and cannot then."""
+        if self._refers(value):
+            raise ConfigurationError(
+                "the result of another task of the group may be in data, in arguments and in expand() only"
+            )
+        if isinstance(value, str) and is_template(value):
+            _check_template(value)
+
+
+def _over_dicts(expansion: dict[str, Any], name: str) -> dict[str, Any]:
+    """The expansion over a list of dicts of arguments."""
+    over = expansion["over"]
+    if not isinstance(over, Mapping) or set(over) != {name} or expansion.get("inputs"):
+        raise ConfigurationError(
+            f"expand it over a list of {name}, which is no result of the group, or use a function of @task"
+        )
+    return {**expansion, "over": over[name]}
+
+
+def _names(over: Any) -> set[str]:
+    """The arguments that an expansion gives, as far as they are known."""
+    if isinstance(over, Mapping):
+        return set(over)
+    listed = over if isinstance(over, list | tuple) else ()
+    return {name for item in listed if isinstance(item, Mapping) for name in item}
+
+
+def rule_of(operator: Operator) -> str:
+    """The trigger rule of a task."""
+    return str(getattr(operator.trigger_rule, "value", operator.trigger_rule))
+
+
+def attributes(operator: Operator, names: Sequence[str]) -> dict[str, Any]:
+    """Those of these parameters of a task that are set, also of one that was expanded."""
+    found = {name: getattr(operator, name, _ABSENT) for name in names}
+    if isinstance(operator, MappedOperator):
+        found = {name: operator.partial_kwargs.get(name, value) for name, value in found.items()}
+    return {name: value for name, value in found.items() if value is not _ABSENT}
+
+
+def _given(operator: Operator, name: str) -> Any:
+    """A parameter of a task, also of one that was expanded."""
+    if isinstance(operator, MappedOperator):
+        of_function = getattr(operator, "python_callable", None) if name == "python_callable" else None
+        return of_function or operator.partial_kwargs.get(name, _default_args(operator).get(name))
+    return getattr(operator, name, None)
+
+
+def _default_args(operator: MappedOperator) -> dict[str, Any]:
+    """Those of its DAG and groups, the inner ones last: Airflow gives them to it when it is unmapped."""
+    found: list[Mapping[str, Any]] = []
+    group = operator.task_group
+    while group is not None:
+        found.append(group.default_args)
+        group = group.parent_group
+    merged: dict[str, Any] = dict(operator.dag.default_args if operator.dag else {})
+    for one in reversed(found):
+        merged |= one
+    return merged
+
+
+def _check_attributes(operator: Operator) -> None:
+    for name, neutral, reason in _REFUSED:
+        value = getattr(operator, _HOOKS.get(name, name), _ABSENT)
+        if value is _ABSENT and isinstance(operator, MappedOperator):
+            value = operator.partial_kwargs.get(name, neutral)
+        if value is _ABSENT or value == neutral or not value:
+            continue
+        raise ConfigurationError(f"{name} cannot be carried over: {reason}")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    parts = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping | list | tuple):
+        for part in parts:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+def _check_template(text: str) -> None:
+    """Refuse templates about the task itself: they are rendered in launch, before it runs."""
+    try:
+        named = meta.find_undeclared_variables(Environment(autoescape=True).parse(text))
+    except TemplateSyntaxError:
+        return  # rendering says so, or the DAG has other marks
+    if wrong := sorted(named & _OF_TASK):
+        raise ConfigurationError(
+            f"the template {text[:80]!r} names {wrong[0]}. Templates of a group are rendered in its task "
+            "launch, before its tasks run: pass results as arguments, such as other.output"
+        )

@@ -1,0 +1,118 @@
+"""A task of a task group as Airflow has it, seen from a triggerer: states, and XComs.
+
+What an end event of a trigger carries arrives as text of JSON; what is written here arrives as it is. Calls
+go by a thread, since Airflow's own are blocking before 3.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from airflow.sdk.execution_time.xcom import XCom
+
+from airflow_provider_glidemq.task_groups.ends import Seen
+from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
+from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
+from airflow_provider_glidemq.triggers.tasks import ENDED, states_in_run
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTask:
+    """One try of a task of a group.
+
+    Attributes:
+        place: Where it is.
+        attempt: The number of the try.
+        launch: The task that submits the flow.
+        node: The name of its node.
+    """
+
+    place: Place
+    attempt: int
+    launch: str
+    node: str
+
+    async def states(self, task_ids: Sequence[str], *, group: str | None = None) -> Mapping[str, str | None]:
+        """The states of tasks of the run, by their ids, and of those in a group.
+
+        Raises:
+            Exception: Airflow does not answer.
+        """
+        place = self.place
+        return await _patiently(
+            lambda: states_in_run(place.dag_id, place.run_id, place.map_index, task_ids, group)
+        )
+
+    async def is_preceded(self, task_ids: Sequence[str]) -> bool:
+        """Whether one of these tasks has not ended: it may have been cleared together with this one."""
+        return bool(task_ids) and not ENDED.issuperset((await self.states(task_ids)).values())
+
+    async def launched(self) -> dict[str, Any]:
+        """What launch says of its flow, in its last run; that is waited for.
+
+        Raises:
+            NotLaunched: It has ended without a word.
+        """
+        while True:
+            state = (await self.states([self.launch])).get(self.launch)
+            if state in ENDED:  # one that was cleared keeps its XCom until it runs again
+                found = await self._read(XCOM_LAUNCHED)
+                if isinstance(found, dict):
+                    return found
+                raise NotLaunched(f"{self.launch} is {state} and has submitted no flow: clear it")
+            await asyncio.sleep(LAUNCH_SECONDS)
+
+    async def seen(self) -> Seen | None:
+        """What the last try has seen of its nodes, if launch has not run since."""
+        return Seen.read(await self._read(self._seen)) if self.attempt > 1 else None
+
+    async def remember(self, seen: Seen) -> None:
+        """Store what this try has seen."""
+        await self._write(self.place.of(self.launch), self._seen, seen.stored())
+
+    async def push(self, key: str, value: Any, *, length: int | None = None) -> None:
+        """Store an XCom of the task; ``length``: how many tasks a mapped task makes of it."""
+        await self._write(self.place, key, value, length)
+
+    async def forget(self) -> None:
+        """Remove the result of an earlier try, if there is one."""
+        with suppress(Exception):  # of several classes, by release
+            await asyncio.to_thread(XCom.delete, key=RETURN_VALUE, **self.place._asdict())
+
+    @property
+    def _seen(self) -> str:
+        return f"glidemq_seen {self.node}"
+
+    async def _read(self, key: str) -> Any:
+        place = self.place.of(self.launch)._asdict()
+        return await _patiently(lambda: asyncio.to_thread(XCom.get_one, key=key, **place))
+
+    async def _write(self, place: Place, key: str, value: Any, length: int | None = None) -> None:
+        names = place._asdict()
+        await _patiently(lambda: asyncio.to_thread(XCom.set, key, value, _mapped_length=length, **names))
+
+
+async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call that fails for some seconds: Airflow's database may be busy. All of them are repeatable.
+
+    Raises:
+        Exception: It kept failing; of several classes, by release.
+    """
+    for pause in PAUSES:
+        try:
+            return await call()
+        except Exception as exc:  # noqa: BLE001  see above
+            logger.info("Airflow did not answer, asking again in %.0f s: %s", pause, exc)
+        await asyncio.sleep(pause)
+    return await call()

@@ -1,0 +1,388 @@
+"""Waiting for nodes of the flow of a task group. State is JSON only; nothing here blocks the event loop.
+
+Each task of the group has one trigger. Which generation of the flow it may show stands in an XCom of the task
+launch, which Airflow removes when launch runs again. What each try of the task has seen stands beside it:
+that is how a task that was cleared alone, whose nodes start over, differs from one that was cleared with
+launch or with a task before it, whose nodes have been started over by those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.triggers.base import (
+    BaseTrigger,
+    TaskFailedEvent,
+    TaskSkippedEvent,
+    TaskSuccessEvent,
+    TriggerEvent,
+)
+
+from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
+from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.node_reports import in_line
+from airflow_provider_glidemq.ownership import DAY, name_of, owner_of
+from airflow_provider_glidemq.results import check_size
+from airflow_provider_glidemq.task_groups.ends import (
+    Seen,
+    end_of,
+    is_cleared_alone,
+    may_be_marked,
+    progress,
+)
+from airflow_provider_glidemq.task_groups.flow import ordered
+from airflow_provider_glidemq.triggers.glidemq import RENEWALS, to_its_end
+from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
+from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module, reconnect_pauses
+from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded, TransportError
+from glidemq_orchestrate.jobs.states import JobState
+
+if TYPE_CHECKING:
+    from airflow_provider_glidemq.triggers.group_task import GroupTask
+    from airflow_provider_glidemq.triggers.nodes import TaskNodes
+    from airflow_provider_glidemq.triggers.shared import SharedClient
+    from glidemq_orchestrate import AsyncFlow, NodeStatus
+
+TRIGGER: Final = "airflow_provider_glidemq.triggers.node.GlideMQNodeTrigger"
+WATCH_SECONDS: Final = 1.0  # from look to look while jobs of the queue end
+LOG_LINES: Final = 100
+LOGS_SHOWN: Final = 3  # of an expanded task: of the first nodes that failed
+_ENDS: Final = {
+    "completed": TaskSuccessEvent,
+    "skipped": TaskSkippedEvent,
+}
+
+
+class _Ended(Exception):
+    """The task ends without nodes that have ended."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+
+class GlideMQNodeTrigger(BaseTrigger):
+    """Ends a task of a ``GlideMQTaskGroup`` when its nodes have ended, or fires once with how they did.
+
+    A server that cannot be reached is waited for. It never shows what a generation of the flow did that
+    launch, in its last run, has not begun or gone on with.
+
+    Args:
+        node: The name of the node, or of the task that was expanded.
+        launch: The task that has submitted the flow.
+        glidemq_conn_id: The connection.
+        is_expanded: Whether the task has a node for each item.
+        nodes_before: The tasks of the group before this one, and their nodes.
+        group: The id of the group.
+        ends_task: End the task; else fire with ``status``, ``reason``, ``flow_id`` and ``nodes``.
+        pushes: What goes to XCom if the trigger ends the task: ``value``, ``keys`` (each of a dict too) or
+            ``none``.
+        is_needed: Whether a task outside of the group waits for this one, so that a result that is too large
+            for XCom fails it.
+        cancel_on_kill: Whether marking the task ends its nodes.
+        poll_interval: Seconds after which the state is read again even if no event came.
+        logging_interval: Seconds between log lines about progress.
+        lapse: Seconds after which the flow is cancelled when nothing was heard of its group; None: no lease.
+        owner: For whom the flow runs; None: the trigger keeps no lease.
+        not_before: Do not fire earlier, in seconds since the epoch; None: as soon as the nodes have ended.
+        place: The task that waits: DAG, task, run and map index; None: Airflow tells the trigger.
+        attempt: The number of its try; None: Airflow tells the trigger.
+    """
+
+    def __init__(  # noqa: PLR0913  all but the first two have defaults
+        self,
+        *,
+        node: str,
+        launch: str,
+        glidemq_conn_id: str = DEFAULT_CONN_ID,
+        is_expanded: bool = False,
+        nodes_before: Mapping[str, str] | None = None,
+        group: str | None = None,
+        ends_task: bool = False,
+        pushes: str = "value",
+        is_needed: bool = False,
+        cancel_on_kill: bool = True,
+        poll_interval: float = 10.0,
+        logging_interval: float = 10.0,
+        lapse: float | None = DAY,
+        not_before: float | None = None,
+        place: Sequence[Any] | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.node = node
+        self.launch = launch
+        self.glidemq_conn_id = glidemq_conn_id
+        self.is_expanded = is_expanded
+        self.nodes_before = dict(nodes_before or {})
+        self.group = group
+        self.ends_task = ends_task
+        self.pushes = pushes
+        self.is_needed = is_needed
+        self.cancel_on_kill = cancel_on_kill
+        self.poll_interval = poll_interval
+        self.logging_interval = logging_interval
+        self.lapse = lapse
+        self.not_before = not_before
+        self.place = None if place is None else list(place)
+        self.attempt = attempt
+        self._logged = ("", 0.0)
+        self._renewed: tuple[int, float] | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, from which a triggerer recreates the trigger."""
+        return (
+            TRIGGER,
+            {
+                "node": self.node,
+                "launch": self.launch,
+                "glidemq_conn_id": self.glidemq_conn_id,
+                "is_expanded": self.is_expanded,
+                "nodes_before": self.nodes_before,
+                "group": self.group,
+                "ends_task": self.ends_task,
+                "pushes": self.pushes,
+                "is_needed": self.is_needed,
+                "cancel_on_kill": self.cancel_on_kill,
+                "poll_interval": self.poll_interval,
+                "logging_interval": self.logging_interval,
+                "lapse": self.lapse,
+                "not_before": self.not_before,
+                "place": self.place,
+                "attempt": self.attempt,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield the one event and return."""
+        payload = await self._payload()
+        if self.not_before is not None:
+            await asyncio.sleep(max(self.not_before - time.time(), 0.0))
+        if self.ends_task:
+            yield _ENDS.get(payload["status"], TaskFailedEvent)()
+        else:
+            yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    async def _payload(self) -> dict[str, Any]:
+        shared = await module("shared")
+        pauses = reconnect_pauses()
+        while True:
+            try:
+                async with shared.shared_client(self.glidemq_conn_id) as client:
+                    return await self._watch(client)
+            except Superseded as exc:
+                self.log.info("%s, which this task shows now", exc)
+            except TransportError as exc:
+                if not exc.retryable:
+                    return self._event("failed", f"{type(exc).__name__}: {exc}")
+                pause = next(pauses)
+                self.log.warning("The flow cannot be watched, retrying in %.1f s: %s", pause, exc)
+                await asyncio.sleep(pause)
+            except GlideMQError as exc:
+                return self._event("failed", f"{type(exc).__name__}: {exc}")
+            except NotLaunched as exc:
+                return self._event("failed", str(exc))
+            except _Ended as exc:
+                return self._event(exc.status, exc.reason)
+
+    async def _watch(self, client: SharedClient) -> dict[str, Any]:
+        task = await self._task()
+        nodes = await self._find(client, task)
+        await self._begin(task, nodes)
+        if not nodes.is_over:
+            await self._until_over(client, nodes)
+        self._log_progress(nodes)
+        await self._remember(task, nodes)
+        return await self._end(client, task, nodes)
+
+    async def _find(self, client: SharedClient, task: GroupTask) -> TaskNodes:
+        """The nodes in the generation that launch has begun or gone on with, or in a later one."""
+        launched = await task.launched()
+        if self.node in launched["skipped"]:
+            raise _Ended("skipped", f"{self.node} is skipped: a list that is expanded over is empty")
+        flow = await client.find(launched["flow_id"], owner_of(self._owner(task), self.lapse))
+        if flow is None or flow.generation < launched["generation"]:
+            raise _Ended(
+                "failed", f"flow {launched['flow_id']} is no longer on the server: clear {self.launch}"
+            )
+        made = (await module("nodes")).TaskNodes
+        nodes: TaskNodes = made(client, flow, self.node, is_expanded=self.is_expanded)
+        await nodes.read()
+        return nodes
+
+    async def _until_over(self, client: SharedClient, nodes: TaskNodes) -> None:
+        """Look at the nodes whenever the counts of the flow have changed, until all of them have ended."""
+        flow, events = nodes.flow, client.events(nodes.shown[0].queue)
+        subscription = await events.subscribe(flow, often=WATCH_SECONDS, seldom=self.poll_interval)
+        try:
+            while not nodes.is_over:
+                status = await subscription.wait(None if self.lapse is None else self.lapse / RENEWALS)
+                if status is not None:
+                    if status.superseded_by is not None:
+                        raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
+                    await nodes.look(is_last=status.state.is_terminal)
+                    self._log_progress(nodes)
+                await self._renew(client, flow)
+        finally:
+            events.unsubscribe(subscription)
+
+    # -- beginning -------------------------------------------------------------------------------------------
+
+    async def _begin(self, task: GroupTask, nodes: TaskNodes) -> None:
+        """Start the nodes over if only this task was cleared, and take over what was marked before it."""
+        before, others = await task.seen(), list(self.nodes_before)
+        if task.attempt > 1 and self.ends_task and (before is None or before.attempt < task.attempt):
+            await task.forget()
+        while self._is_cleared_alone(before, task, nodes) and await task.is_preceded(others):
+            await asyncio.sleep(LAUNCH_SECONDS)
+            await nodes.read()
+        if self._is_cleared_alone(before, task, nodes):
+            self.log.info("%s was cleared: it runs again, and what follows it", self.node)
+            request = f"airflow:{flow_id_for(*task.place.names)}/try {task.attempt}"
+            await nodes.start_over(request, "the Airflow task was cleared")
+            await nodes.read()
+        elif others and may_be_marked(nodes.shown):
+            states = await task.states(others)
+            marked = [node for task_id, node in self.nodes_before.items() if states.get(task_id) == "success"]
+            if names := marked and await nodes.complete_others(marked):
+                self.log.info("Completed, as in Airflow: %s", ", ".join(names[:10]))
+                await nodes.read()
+        await self._remember(task, nodes)
+
+    def _is_cleared_alone(self, before: Seen | None, task: GroupTask, nodes: TaskNodes) -> bool:
+        return is_cleared_alone(before, self._seen(task, nodes), nodes.shown)
+
+    def _seen(self, task: GroupTask, nodes: TaskNodes) -> Seen:
+        return Seen.of(nodes.shown, attempt=task.attempt, generation=nodes.flow.generation)
+
+    async def _remember(self, task: GroupTask, nodes: TaskNodes) -> None:
+        await task.remember(self._seen(task, nodes))
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    async def _end(self, client: SharedClient, task: GroupTask, nodes: TaskNodes) -> dict[str, Any]:
+        shown, flow = nodes.shown, nodes.flow
+        state, reason = end_of(shown)
+        await self._log_end(client, flow, shown)
+        names = [node.name for node in shown if node.state is JobState.COMPLETED]
+        if state is JobState.COMPLETED and self.ends_task and self.pushes != "none":
+            try:
+                await self._push(client, task, flow, names)
+            except GlideMQResultTooLarge as exc:
+                if self.is_needed:
+                    return self._event("failed", str(exc))
+                self.log.warning("The result stays in the flow: %s", exc)
+        return {**self._event(state.value, reason), "flow_id": flow.id, "nodes": names}
+
+    async def _push(
+        self, client: SharedClient, task: GroupTask, flow: AsyncFlow, names: Sequence[str]
+    ) -> None:
+        """Store the result as an XCom of the task; a repeat stores the same."""
+        results = await client.ask(flow.results(names))
+        advice = " Or set do_xcom_push=False on the task, if no task outside of the group needs it."
+        check_size(flow.id, results, advice)
+        value = ordered(results) if self.is_expanded else results.get(self.node)
+        if self.pushes == "keys" and isinstance(value, dict):
+            for key, part in value.items():
+                await task.push(key, part)
+        if value is not None:
+            length = len(value) if self.is_needed and isinstance(value, dict | list) else None
+            await task.push(RETURN_VALUE, value, length=length)
+
+    async def _log_end(self, client: SharedClient, flow: AsyncFlow, nodes: Sequence[NodeStatus]) -> None:
+        """What the node has logged, or the first nodes that failed; never fails."""
+        failed = [node for node in nodes if node.state is JobState.FAILED]
+        shown = [node.name for node in (failed[:LOGS_SHOWN] if self.is_expanded else nodes)]
+        with suppress(GlideMQError):
+            found = await client.ask(flow.logs(dict.fromkeys(shown, -LOG_LINES), limit=LOG_LINES))
+            for name, logs in found.items():
+                if logs.lines:
+                    self.log.info("%s had logged:\n%s", name, "\n".join(map(in_line, logs.lines)))
+        for node in failed[:LOGS_SHOWN]:
+            self.log.error("%s failed: %s (attempts: %d)", node.name, node.reason, node.attempts)
+        if not self.is_expanded and nodes[0].seconds is not None:
+            self.log.info("%s ran for %.3f s (attempts: %d)", self.node, nodes[0].seconds, nodes[0].attempts)
+
+    def _log_progress(self, nodes: TaskNodes) -> None:
+        if not self.is_expanded:
+            return
+        line, now = progress(nodes.shown), time.monotonic()
+        text, at = self._logged
+        if line != text and (nodes.is_over or now - at >= self.logging_interval):
+            self._logged = (line, now)
+            self.log.info(line)
+
+    async def _renew(self, client: SharedClient, flow: AsyncFlow) -> None:
+        """Keep the flow wanted: a call each third of the lapse."""
+        if self.lapse is None or not self.cancel_on_kill:
+            return
+        now = asyncio.get_running_loop().time()
+        last = self._renewed
+        if last is None or last[0] != flow.generation or now - last[1] >= self.lapse / RENEWALS:
+            with suppress(Superseded):  # the next look tells
+                await client.renew(flow)
+            self._renewed = (flow.generation, now)
+
+    def _event(self, status: str, reason: str) -> dict[str, Any]:
+        if status != "completed":
+            self.log.info("%s: %s", status, reason)
+        return {"status": status, "reason": reason[:MAX_REASON]}
+
+    # -- what users do ---------------------------------------------------------------------------------------
+
+    async def on_kill(self) -> None:
+        """End the nodes as a user has ended the task. Airflow 3.1 and 3.2 do not call it.
+
+        Airflow also calls this, wrongly, for a trigger that has moved to another triggerer, and for a task
+        that was cleared: its next try knows what to do. So it asks for the state of the task first.
+        """
+        if self.cancel_on_kill:
+            await to_its_end(self._follow_mark())
+
+    async def _follow_mark(self) -> None:
+        tasks, shared, task = await module("tasks"), await module("shared"), await self._task()
+        task_id = task.place.task_id
+        try:
+            states = await task.states([task_id], group=self.group)
+        except Exception:
+            self.log.exception("Cannot read the state of the task, so its nodes go on")
+            return
+        state = states.get(task_id)
+        if state is None or state not in tasks.ENDED:
+            self.log.info("The task is %s, so its nodes go on", state)
+            return
+        reason = f"the Airflow task {task_id} was ended by a user (state: {state})"
+        try:
+            async with shared.shared_client(self.glidemq_conn_id) as client:
+                nodes = await self._find(client, task)
+                await nodes.end(state, reason)
+                if self.group and tasks.ENDED.issuperset(states.values()):
+                    await client.ask(nodes.flow.cancel(reason, generation=nodes.flow.generation))
+        except (Superseded, FlowEnded, NotLaunched, _Ended) as exc:
+            self.log.info("%s is not ended: %s", self.node, exc)
+        except GlideMQError:
+            self.log.exception("%s could not be ended", self.node)
+        else:
+            self.log.info("%s: %s", self.node, reason)
+
+    async def _task(self) -> GroupTask:
+        """The task that waits, as Airflow or the operator has told."""
+        made = await module("group_task")
+        ti, place, attempt = self.task_instance, self.place, self.attempt
+        if ti is not None:
+            place = [ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index]
+            attempt = ti.try_number
+        if place is None or attempt is None:
+            raise RuntimeError("the trigger has no task")
+        found: GroupTask = made.GroupTask(Place(*place), attempt, self.launch, self.node)
+        return found
+
+    def _owner(self, task: GroupTask) -> str | None:
+        """The owner that launch has named; None: whatever becomes of the task, the flow runs on."""
+        return name_of(task.place.of(self.launch)) if self.cancel_on_kill else None

@@ -1,0 +1,129 @@
+"""What the nodes of a task say about it: pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from airflow_provider_glidemq.task_groups.ends import (
+    Seen,
+    end_of,
+    is_cleared_alone,
+    is_over,
+    may_be_marked,
+    progress,
+)
+
+from glidemq_orchestrate import NodeStatus
+from glidemq_orchestrate.jobs.states import JobState
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ONE = datetime(2026, 1, 1, 13, tzinfo=UTC)
+
+
+def node(state: str, name: str = "b", *, at: datetime | None = None, **more: Any) -> NodeStatus:
+    fields = {"attempts": 1, "reason": "", "run": 0, **more}
+    ended = at if state in ("completed", "failed", "skipped") else None
+    return NodeStatus(
+        name, "q", "id", "j", (), JobState(state), progress=None, started_at=None, finished_at=ended, **fields
+    )
+
+
+def seen(*nodes: NodeStatus, attempt: int = 1, generation: int = 0) -> Seen:
+    return Seen.of(nodes, attempt=attempt, generation=generation)
+
+
+def test_what_was_seen_survives_its_form_as_json() -> None:
+    made = seen(node("completed", at=NOON), node("failed", at=ONE, run=2))
+    assert made == Seen(1, 0, 2, ONE.isoformat())
+    assert Seen.read(made.stored()) == made
+    assert Seen.read(None) is None
+    assert Seen.read({"attempt": 1, "other": 2}) is None
+
+
+DONE, AGAIN = node("completed", at=NOON), node("completed", at=ONE, run=1)
+RUNS, WAITS, BLOCKED = node("active"), node("waiting"), node("waiting-children")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "generation", "is_alone"),
+    [
+        (DONE, DONE, 0, True),
+        (DONE, AGAIN, 0, False),
+        (DONE, RUNS, 0, False),
+        (DONE, BLOCKED, 0, False),
+        (DONE, DONE, 1, True),
+        (RUNS, RUNS, 0, True),
+        (RUNS, node("active", run=1), 0, False),
+        (RUNS, RUNS, 1, False),
+        (RUNS, WAITS, 0, False),
+        (WAITS, BLOCKED, 0, False),
+        (RUNS, DONE, 0, True),
+        (RUNS, AGAIN, 0, False),
+    ],
+    ids=[
+        "it shows the end of before",
+        "a task before it was cleared, and it has run again",
+        "a task before it was cleared, and it runs again",
+        "a task before it was cleared, and it waits for that",
+        "another task was cleared alone, and the flow begun anew from there",
+        "it was cleared while it ran",
+        "it was cleared while it ran, and has started over",
+        "launch was cleared while it ran",
+        "it was cleared while it waited, and waits still",
+        "it was cleared while it waited, with a task before it",
+        "it was cleared while it ran, and has ended since",
+        "it was cleared while it ran, has started over and ended",
+    ],
+)
+def test_a_task_that_was_cleared_alone_shows_no_end_twice(
+    before: NodeStatus, now: NodeStatus, generation: int, *, is_alone: bool
+) -> None:
+    later = seen(now, attempt=2, generation=generation)
+    assert is_cleared_alone(seen(before), later, [now]) is is_alone
+
+
+def test_the_first_try_and_a_trigger_that_starts_again_start_nothing_over() -> None:
+    assert not is_cleared_alone(None, seen(DONE, attempt=2), [DONE])
+    assert not is_cleared_alone(seen(DONE, attempt=2), seen(DONE, attempt=2), [DONE])
+
+
+@pytest.mark.parametrize(
+    ("node", "may_be"),
+    [
+        (node("failed", attempts=0, reason="upstream failed: a"), True),
+        (node("skipped", attempts=0), True),
+        (node("waiting-children", attempts=0), True),
+        (node("failed", attempts=0, reason="cancelled: x"), False),
+        (node("failed", attempts=2, reason="ValueError"), False),
+        (node("waiting", attempts=0), False),
+        (DONE, False),
+    ],
+)
+def test_marks_are_looked_for_only_where_a_node_does_not_run_because_of_others(
+    node: NodeStatus, *, may_be: bool
+) -> None:
+    assert may_be_marked([node]) is may_be
+
+
+def test_how_a_task_ends() -> None:
+    completed, skipped = node("completed", "b[0]"), node("skipped", "b[1]", reason="nothing to do")
+    failed = node("failed", "b[2]", reason="ValueError: x", attempts=3)
+    assert end_of([completed, skipped]) == (JobState.COMPLETED, "")
+    assert end_of([skipped]) == (JobState.SKIPPED, "nothing to do")
+    assert end_of([failed]) == (JobState.FAILED, "ValueError: x (attempts: 3)")
+    assert end_of([completed, failed, skipped]) == (
+        JobState.FAILED,
+        "1/3, failed: 2, skipped: 1. b[2]: ValueError: x (attempts: 3)",
+    )
+    assert not is_over([])
+    assert not is_over([completed, node("active")])
+
+
+def test_the_line_of_progress_names_the_places_of_those_that_failed() -> None:
+    nodes = [node("failed" if at in (3, 17) else "completed", f"b[{at}]") for at in range(989)]
+    nodes += [node("active", f"b[{at}]") for at in range(989, 1000)]
+    assert progress(nodes) == "987/1000, failed: 3, 17"
+    many = [node("failed", f"b[{at}]") for at in range(12)]
+    assert progress(many) == "0/12, failed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"

@@ -1,0 +1,90 @@
+"""A group in ``dag.test``: there, and on Airflow 3.1 and 3.2, its tasks defer and resume as others do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import airflow
+import pytest
+
+from glidemq_orchestrate import EmbeddedServer
+
+ROOT = Path(__file__).parents[4]
+DAG_FILE = """
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG, task
+from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
+from airflow_provider_glidemq.version_compat import AirflowSkipException
+
+@task
+def before():
+    return [1, 2, 3]
+
+@task
+def square(number):
+    return number * number
+
+@task
+def total(squares, more):
+    return {"sum": sum(squares) + more}
+
+@task
+def skips():
+    raise AirflowSkipException("nothing to do")
+
+@task
+def fails():
+    raise RuntimeError("as announced")
+
+@task(trigger_rule="all_done")
+def after(summed, squares):
+    return [summed["sum"], list(squares)]
+
+with DAG("small", schedule=None, catchup=False):
+    numbers = before()
+    with GlideMQTaskGroup("etl", queue_name="etl"):
+        squares = square.expand(number=numbers)
+        summed = total(squares, 1)
+        skips() >> square.override(task_id="not_run")(1)
+        fails() >> square.override(task_id="not_run_either")(1)
+    after(summed, squares)
+"""
+
+
+@pytest.mark.xfail(
+    airflow.__version__.startswith("3.2."),
+    reason="dag.test of Airflow 3.2.2 runs no task at all with the libraries with which it starts",
+    strict=True,
+)
+def test_a_group_runs_in_dag_test(tmp_path: Path, server: EmbeddedServer) -> None:
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "small_dag.py").write_text(DAG_FILE)
+    settings = {"CORE__DAGS_FOLDER": str(dags), "CORE__LOAD_EXAMPLES": "False"}
+    settings |= {"DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db"}
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path)}
+    environment |= {f"AIRFLOW__{name}": value for name, value in settings.items()}
+    environment |= {
+        "AIRFLOW_CONN_GLIDEMQ_DEFAULT": server.url.replace("valkey://", "glidemq://"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(dags), os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [sys.executable, "-m", "tests.providers.airflow.task_groups.run_group", str(dags), server.url]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["tasks"] == {
+        "before": "success",
+        "etl.launch": "success",
+        "etl.square": "success",
+        "etl.total": "success",
+        "etl.skips": "skipped",
+        "etl.not_run": "skipped",
+        "etl.fails": "failed",
+        "etl.not_run_either": "upstream_failed",
+        "after": "success",
+    }
+    assert found["last"] == [15, [1, 4, 9]]

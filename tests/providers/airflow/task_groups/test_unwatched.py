@@ -1,0 +1,101 @@
+"""Flows of groups that nobody watches: only nodes of tasks that have failed or were skipped are ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow_provider_glidemq.attempt import Attempt
+from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL
+from airflow_provider_glidemq.triggers.reconciler import Reconciler
+
+from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
+from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask, Valkey
+
+STARTED = {"etl.launch": "success", "etl.a": "deferred", "etl.b": None}
+
+
+@pytest.fixture
+async def producer(valkey: Valkey) -> AsyncIterator[AsyncFlowProducer]:
+    made = AsyncFlowProducer(valkey.url, prefix=valkey.prefix)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
+    """What Airflow says of the tasks of the group. Its API is asked by tests/system."""
+    states: dict[str, str | None] = {}
+
+    def answer(*, run_ids: list[str], task_group_id: str, **_: Any) -> dict[str, Any]:
+        assert task_group_id == "etl"
+        return {run: dict(states) for run in run_ids}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(answer))
+    return states
+
+
+@pytest.fixture
+async def flow(producer: AsyncFlowProducer) -> AsyncFlow:
+    """The flow of a group: ``a``, and the expanded ``b`` after it. Nobody serves its queue."""
+    ti: Any = FakeTask(task_id="etl.launch", run_id="r1")
+    labels = {"orchestrator": "airflow", "dag_id": "d", "task_id": "etl.launch", "run_id": "r1"}
+    labels |= {GROUP_LABEL: "etl", "try": "1"}
+    run: Any = FakeRun()
+    labels |= Attempt.of(ti, run, 0).label(9, is_owned=True)
+    nodes = [FlowNode("a", QUEUE, "j"), FlowNode("b[0]", QUEUE, "j", rule="all_done", after=["a"])]
+    return await producer.submit(
+        FlowSpec("f", nodes, labels=labels), flow_id=flow_id_for("d", "etl.launch", "r1")
+    )
+
+
+async def states(flow: AsyncFlow) -> list[str]:
+    return [node.state.value for node in await flow.nodes()]
+
+
+@pytest.mark.parametrize(
+    "states_of",
+    [
+        STARTED,
+        {**STARTED, "etl.a": "failed"},
+        {**STARTED, "etl.a": None},
+        {"etl.launch": "success", "etl.a": "success", "etl.b": "success"},
+        {},
+    ],
+    ids=[
+        "one is watched",
+        "one has not ended",
+        "none is watched yet",
+        "all succeeded",
+        "Airflow does not know",
+    ],
+)
+async def test_a_group_that_goes_on_or_has_succeeded_keeps_its_flow(
+    producer: AsyncFlowProducer, airflow: dict[str, Any], flow: AsyncFlow, states_of: dict[str, Any]
+) -> None:
+    airflow |= states_of
+    await Reconciler(producer, set).look()
+    assert await states(flow) == ["waiting", "waiting-children"]
+
+
+@pytest.mark.parametrize("state", ["failed", "skipped", "upstream_failed"])
+async def test_nodes_of_tasks_that_have_failed_end_when_the_group_has_ended(
+    producer: AsyncFlowProducer, airflow: dict[str, Any], flow: AsyncFlow, state: str
+) -> None:
+    airflow |= {"etl.launch": "success", "etl.a": state, "etl.b": state}
+    await Reconciler(producer, set).look()
+    assert await states(flow) == ["failed", "failed"]
+    reason = (await flow.node("b[0]")).reason
+    assert reason == "cancelled: task group etl has ended, and nobody watched it"
+    assert (await flow.status()).state == "failed"
+
+
+async def test_one_that_is_watched_here_is_left_alone(
+    producer: AsyncFlowProducer, airflow: dict[str, Any], flow: AsyncFlow
+) -> None:
+    airflow |= {"etl.launch": "success", "etl.a": "failed", "etl.b": "failed"}
+    await Reconciler(producer, lambda: {flow.id}).look()
+    assert await states(flow) == ["waiting", "waiting-children"]
