@@ -65,7 +65,7 @@ def test_airflow_offers_the_form_of_a_connection() -> None:
     assert found["hook_name"] == "glide-mq (Valkey)"
     offered = found["extra_fields"]
     assert list(offered) == list(get_provider_info()["connection-types"][0]["conn-fields"])
-    assert len(offered) == 15
+    assert len(offered) == 16
     about = {name: (field["schema"]["title"], field["schema"]["type"]) for name, field in offered.items()}
     assert about["prefix"] == ("Key prefix", ["string", "null"])
     assert about["db"] == ("Database", ["integer", "null"])
