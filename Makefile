@@ -29,7 +29,7 @@ $(STAMP): $(MANIFESTS)
 		{ rm -rf $(VENV); echo "Python cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --group dev \
-		-e '.[demo,hiredis]' -e providers/airflow -e providers/dagster
+		-e '.[demo,hiredis]' -e 'providers/airflow[messaging,openlineage]' -e providers/dagster
 	@touch $@
 
 setup: $(STAMP)  ## Make the environment .venv with everything in it.
@@ -64,19 +64,20 @@ providers: setup  ## Run the tests of the Airflow and Dagster packages.
 # Each release in an environment of its own, with the newest versions that were seen to work with it:
 # Airflow 3.2 does not start with the newest pydantic and its like.
 AIRFLOWS := 3.1 3.2
-airflow-matrix: $(AIRFLOWS:%=.matrix/%/.installed)  ## Run the tests of the Airflow package on Airflow 3.1 and 3.2 too (some 8 minutes).
+airflow-matrix: $(AIRFLOWS:%=.matrix/%/.installed)  ## Run the tests of the Airflow package on Airflow 3.1 and 3.2 too (some 12 minutes).
 	@for release in $(AIRFLOWS); do \
 		echo "Airflow $$release:"; \
 		.matrix/$$release/bin/python -m pytest $(PARALLEL) --durations=5 --durations-min=1 \
-			tests/providers/airflow tests/system/test_airflow_flow.py || exit 1; \
+			tests/providers/airflow tests/system/test_airflow_flow.py tests/system/test_airflow_named.py \
+			tests/system/test_airflow_events.py || exit 1; \
 	done
 
 .matrix/%/.installed: providers/airflow/constraints-%.txt $(MANIFESTS) | $(STAMP)
 	@echo "Setting up .matrix/$* ..."
 	@rm -rf .matrix/$*
 	@$(BIN)/uv venv --quiet --python $(BIN)/python .matrix/$*
-	@$(BIN)/uv pip install --quiet --python .matrix/$*/bin/python -c $< --group test \
-		-e '.[embedded,hiredis]' -e providers/airflow
+	@$(BIN)/uv pip install --quiet --python .matrix/$*/bin/python -c $< --group test --group airflow \
+		-e '.[embedded,hiredis]' -e 'providers/airflow[messaging,openlineage]'
 	@$(BIN)/uv pip check --quiet --python .matrix/$*/bin/python
 	@.matrix/$*/bin/python -c 'from importlib.metadata import version as v; assert v("apache-airflow-core").startswith("$*."), v("apache-airflow-core")'
 	@touch $@

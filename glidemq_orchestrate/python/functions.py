@@ -1,7 +1,8 @@
 """The handler of ``python`` jobs: runs ``module:function`` of an allowed package in a thread of the worker.
 
 The function is called by the names of its arguments; one that has a parameter ``ctx`` also gets the
-``Context`` of the job. An ``async def`` runs on a loop of its own. What it returns is the job's result.
+``Context`` of the job. An ``async def`` runs on a loop of its own. What it returns is the job's result. What
+it logs by ``logging``, from INFO on, is in the log of the job too; the level of the worker's log counts.
 
 The module must be in a package that the worker was started with, by ``glidemq worker --allow-import package``
 or ``Worker(allow_import=["package"])``; any other fails the job for good, without being imported. A worker
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.worker.captured import captured
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.imported import NamedCall
@@ -44,9 +46,10 @@ def run_function(ctx: Context) -> Json:
     supplied = {CONTEXT: ctx} if _takes_context(call) else {}
     call.check(supplied=supplied)
     try:
-        result = call.function(**{**call.arguments, **supplied})
-        if inspect.iscoroutine(result):
-            result = asyncio.run(result)
+        with captured(ctx):
+            result = call.function(**{**call.arguments, **supplied})
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
     except Exception as exc:
         for name in (kind.__name__ for kind in type(exc).__mro__):
             if signal := _OF_AIRFLOW.get(name):

@@ -6,8 +6,10 @@ The payload of such a job is::
      "conf": {"spark.sql.shuffle.partitions": 8}}
 
 ``function(spark, ctx, **arguments)`` runs in a thread; ``location``, the directory or URI where it reads and
-writes, is ``ctx.data["location"]``; ``conf`` holds settings of Spark SQL for this step alone. What it returns
-is the job's result: small JSON, with the paths of large data.
+writes, is ``ctx.data["location"]``; ``conf`` holds settings of Spark SQL for this step alone; ``lineage``
+names what it reads and writes (see the module ``lineage``). What it returns is the job's result: small JSON,
+with the paths of large data. What it logs by ``logging``, from INFO on, is in the log of the job too; the
+level of the worker's log counts.
 
 The module must be in a package that the worker was started with, by ``glidemq worker --allow-import package``
 or ``Worker(allow_import=["package"])``; any other fails the job for good, without being imported.
@@ -20,7 +22,9 @@ from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, warm_session
+from glidemq_orchestrate.worker.captured import captured
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall
@@ -51,14 +55,14 @@ def run_python_step(ctx: Context) -> Json:
     with importing():
         from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  not needed at start-up
 
-    call = NamedCall.of(ctx, "step", fields=["location", "conf"])
+    call = NamedCall.of(ctx, "step", fields=["location", "conf", "lineage"])
     conf = _extras(call.title, ctx.data)
     call.check(leading=2)
     spark = warm_session.get().newSession()
     _configure(call.title, spark, conf)
     description = f"{ctx.node or call.title} ({ctx.job_id}, attempt {ctx.attempt})"
     try:
-        with watched(spark.sparkContext, ctx, description):
+        with watched(spark.sparkContext, ctx, description), captured(ctx):
             result = call.function(spark, ctx, **call.arguments)
     except Exception as exc:
         if ctx.cancelled.is_set():
@@ -71,6 +75,10 @@ def _extras(title: str, data: Json) -> Mapping[str, Json]:
     """The settings for a step; its location is its own affair."""
     if not isinstance(data, dict) or not isinstance(data.get("location", ""), str):
         raise InvalidCall(f"{title}: location must be a string, a directory or URI")
+    try:
+        Lineage.of(data)
+    except ValueError as exc:
+        raise InvalidCall(f"{title}: {exc}") from exc
     conf = data.get("conf")
     conf = {} if conf is None else conf
     if not isinstance(conf, dict) or not all(isinstance(one, str | int | float) for one in conf.values()):

@@ -124,10 +124,14 @@ class Service(AsyncFacade, ABC):
             with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
-    async def serve(self) -> None:
+    async def serve(self, *, signals: bool = True) -> None:
         """Serve until stopped; then remove its entries from the server and close its connections.
 
         In a thread it also ends when the main thread has ended.
+
+        Args:
+            signals: In the main thread, stop on SIGTERM and SIGINT, and reconnect on SIGHUP. False: leave the
+                signals to the process that it serves in.
 
         Raises:
             ConfigurationError, ServerTooOld, LibraryVersionMismatch: The server cannot be used.
@@ -136,7 +140,7 @@ class Service(AsyncFacade, ABC):
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._asked_to_stop.is_set():
             self._stopping.set()
-        with self._signals(self._loop):
+        with self._signals(self._loop) if signals else contextlib.nullcontext():
             try:
                 await self._begin()
                 self._every("the clock", TIME_MS / 1000, self._learn_time)

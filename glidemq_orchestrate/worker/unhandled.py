@@ -22,6 +22,7 @@ logger = logging.getLogger("glidemq_orchestrate.worker")
 
 FIRST_PAUSE_MS: Final = 50
 LONGEST_PAUSE_MS: Final = 1_000
+LONGEST_ALONE_MS: Final = 10_000  # nobody may be there to take it
 MOST_REMEMBERED: Final = 10_000
 
 
@@ -35,6 +36,7 @@ class Unhandled:
         handlers: What this worker can run.
         worker_id: This worker.
         clock: The current time.
+        only_known: Jobs are given back also while nobody else is alive.
         pauses: For how long a job is given back the next time, by queue and job.
     """
 
@@ -43,6 +45,7 @@ class Unhandled:
     handlers: Handlers
     worker_id: str
     clock: Clock
+    only_known: bool = False
     pauses: dict[tuple[str, str], int] = field(default_factory=dict)
 
     async def judge(self, attempt: Attempt) -> Outcome:
@@ -57,12 +60,13 @@ class Unhandled:
         except GlideMQError:
             may = True  # unknown, which is no reason to fail a job
         pause = self.pauses.pop(key, FIRST_PAUSE_MS)
-        if not may:
+        if not (may or self.only_known):
             return failure
-        self.pauses[key] = min(pause * 2, LONGEST_PAUSE_MS)
+        self.pauses[key] = min(pause * 2, LONGEST_PAUSE_MS if may else LONGEST_ALONE_MS)
         if len(self.pauses) > MOST_REMEMBERED:
             del self.pauses[next(iter(self.pauses))]
-        logger.info(
+        logger.log(
+            logging.INFO if pause == FIRST_PAUSE_MS else logging.DEBUG,
             "job %s: no handler for %r here, but another worker may have one: given back",
             attempt.job_id,
             attempt.name,

@@ -85,6 +85,8 @@ class Worker(Service):
             ``spark.python``). Whole parts count: ``mypackage`` allows ``mypackage.steps``, not
             ``mypackage2``. Others are refused.
         middleware: Wraps the call of each handler, the outermost first; see ``Middleware``.
+        only_known: Never fail a job because it has no handler here: give it back, also while no other worker
+            is alive. For a worker that takes a few kinds of jobs from a queue that is not its own.
         clock: For tests.
 
     Raises:
@@ -107,6 +109,7 @@ class Worker(Service):
         shutdown_timeout: timedelta = timedelta(seconds=10),
         allow_import: Sequence[str] = (),
         middleware: Iterable[Middleware] = (),
+        only_known: bool = False,
         clock: Clock | None = None,
     ) -> None:
         name = f"{OURS}{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
@@ -141,6 +144,7 @@ class Worker(Service):
         self._token_limit = token_limit
         self._middleware = check_middleware(middleware)
         self._allow_import = check_packages(allow_import)
+        self._only_known = only_known
         self._limit = (rate_limit[0], milliseconds(rate_limit[1])) if rate_limit else (0, 0)
         self._feeds: dict[str, Feed] = {}
         self._jobs: JobRunner | None = None
@@ -212,7 +216,7 @@ class Worker(Service):
             Contexts(self._run_confirmed, queues, messenger, clock, self._allow_import),
             Caller(self._threads, self._processes),
             self._all_middleware(messenger),
-            Unhandled(run, queues, self.handlers, self.id, clock),
+            Unhandled(run, queues, self.handlers, self.id, clock, self._only_known),
             clock,
         )
         return JobRunner(judge, self._slots, report=self._report, wake=self._wake, stop=self.stop)

@@ -97,6 +97,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"callable": "json:no.such"}, "step json:no.such: module json has no no.such"),
         ({"callable": "json:dumps", "arguments": [1]}, "step json:dumps: arguments must be an object"),
         ({"callable": "json:dumps", "location": 1}, "step json:dumps: location must be"),
+        (
+            {"callable": "json:dumps", "lineage": {"inputs": ["x"]}},
+            "step json:dumps: lineage: each of inputs",
+        ),
         ({"callable": "json:dumps", "conf": [1]}, "step json:dumps: conf must be"),
         ({"callable": "json:dumps", "conf": {"a": {}}}, "step json:dumps: conf must be"),
         ({"callable": "json:dumps", "args": {}}, "step json:dumps: unknown field args"),

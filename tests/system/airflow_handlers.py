@@ -46,6 +46,19 @@ def second_time_lucky(ctx: Context) -> int:
     return ctx.generation
 
 
+@handlers.handler("hold")
+def hold(ctx: Context) -> Any:
+    """Logs, waits until the file of the name in its data is there, and logs again."""
+    for number in range(3):
+        ctx.log(f"before {number}")
+    opened = Path(os.environ["GATES"]) / str(ctx.data)
+    while not opened.exists():
+        if ctx.cancelled.wait(0.05):
+            return None
+    ctx.log("after")
+    return ctx.data
+
+
 @handlers.handler("wait")
 def wait(ctx: Context) -> Any:
     while not ctx.cancelled.wait(0.05):

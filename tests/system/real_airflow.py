@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from glidemq_orchestrate.demo.airflow_stack import AirflowStack
 from tests.processes import lasting
 
-DAY = "2026-01-01T00:00:00Z"
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+PYTHON_PATH: Final = [ROOT, ROOT / "providers" / "airflow", HERE]
+RELEASE: Final = tuple(int(part) for part in metadata.version("apache-airflow-core").split(".")[:2])
+DAY: Final = "2026-01-01T00:00:00Z"
 
 
 class Airflow(AirflowStack):
@@ -24,10 +29,38 @@ class Airflow(AirflowStack):
         os.killpg(self.pids[component], signal.SIGKILL)
         self._processes[component].wait()
 
+    def pause(self, component: str) -> None:
+        """SIGSTOP a component and all that it has started."""
+        os.killpg(self.pids[component], signal.SIGSTOP)
+
+    def resume(self, component: str) -> None:
+        """Let a component that was paused go on."""
+        os.killpg(self.pids[component], signal.SIGCONT)
+
     def start_again(self, component: str) -> None:
-        """Start a component that was killed."""
+        """Start a component that was killed, or one more, such as ``triggerer-2``."""
         self._start_component(component)
         lasting.add(self.pids[component])  # the fixture ends it, as it would have ended the first one
+
+    def story(self, dag_id: str, run_id: str) -> str:
+        """All that Airflow knows of a run, for a failure of a test."""
+        tasks = (self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}").glob("*/*")
+        parts = [path.read_text(errors="replace") for path in sorted(tasks) if path.is_file()]
+        parts += [
+            f"{path.name}:\n{path.read_text(errors='replace')[-6_000:]}"
+            for path in sorted(self.home.glob("*.log"))
+        ]
+        return "\n".join([str(self.task_states(dag_id, run_id)), *parts])
+
+    def logs(self, dag_id: str, run_id: str, task_id: str) -> str:
+        """What all tries of a task have written, and their triggers."""
+        folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
+        return "\n".join(path.read_text() for path in sorted(folder.rglob("*.log")))
+
+    def task(self, dag_id: str, run_id: str, task_id: str) -> Any:
+        """All that the API says of a task."""
+        path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}/taskInstances/{quote(task_id)}"
+        return self._get(path)
 
     def begin(self, dag_id: str, run_id: str) -> str:
         """Start a DAG run with an id of its own."""
@@ -36,10 +69,20 @@ class Airflow(AirflowStack):
         return run_id
 
     def clear(
-        self, dag_id: str, run_id: str, task_ids: Sequence[str] = (), *, downstream: bool = False
+        self,
+        dag_id: str,
+        run_id: str,
+        task_ids: Sequence[str] = (),
+        *,
+        downstream: bool = False,
+        latest: bool | None = None,
     ) -> None:
-        """Clear tasks of a run, all by default; ``downstream``: with what follows them."""
+        """Clear tasks of a run, all by default; ``downstream``: with what follows them.
+
+        ``latest``: whether tasks run in the latest version of a DAG whose bundle has versions.
+        """
         body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "only_failed": False}
+        body |= {} if latest is None else {"run_on_latest_version": latest}
         body |= {"task_ids": list(task_ids), "include_downstream": downstream} if task_ids else {}
         if not task_ids:
             path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}/clear"
@@ -73,10 +116,19 @@ class Airflow(AirflowStack):
         found = self._get(f"/api/v2/dags/{quote(dag_id)}/dagRuns")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in found}
 
+    def day(self, dag_id: str, run_id: str) -> str:
+        """The day after which a run may begin: of one that was begun by hand, that on which it was."""
+        path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+        return str(self._get(path)["run_after"])[:10]
+
     def wait_for_change(self, dag_id: str, file: Path, text: str) -> None:
         """Write a DAG file, and wait until Airflow runs the new version of its DAG."""
+        self.wait_for_version(dag_id, lambda: file.write_text(text))
+
+    def wait_for_version(self, dag_id: str, change: Callable[[], object]) -> None:
+        """Change a DAG, and wait until Airflow runs its new version."""
         before = self._latest(dag_id)
-        file.write_text(text)
+        change()
         for _ in self._polls(60):
             if self._latest(dag_id) != before:
                 return

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,22 +14,13 @@ import pytest
 from airflow_provider_glidemq.identity import flow_id_for
 
 from glidemq_orchestrate import EmbeddedServer, FlowProducer
-from tests.processes import spawned
+from tests.system.conftest import HANDLERS
 from tests.system.postgres import running_postgres
-from tests.system.real_airflow import Airflow
+from tests.system.real_airflow import HERE, PYTHON_PATH, Airflow
 
 pytestmark = pytest.mark.system
 
-HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parents[1]
-PYTHON_PATH: Final = [ROOT, ROOT / "providers" / "airflow", HERE]
 TASKS: Final = [f"flow-{number:02}" for number in range(16)]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -41,30 +30,28 @@ def database() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def gate(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Jobs wait for this file, in a worker."""
-    folder = tmp_path_factory.mktemp("wide")
-    gate = folder / "gate"
-    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", server.url]
-    command += ["--app", "airflow_handlers:handlers", "--queue", "system", "--concurrency", str(len(TASKS))]
-    variables = {**os.environ, "GATE_FILE": str(gate), "PYTHONPATH": os.pathsep.join(map(str, PYTHON_PATH))}
-    with (
-        (folder / "worker.log").open("wb") as log,
-        spawned(command, env=variables, stdout=log, stderr=subprocess.STDOUT),
-    ):
-        yield gate
+def gate(place: Path) -> Path:
+    """Jobs wait for this file."""
+    return place / "gate"
 
 
 @pytest.fixture(scope="module")
-def airflow(
-    server: EmbeddedServer, gate: Path, database: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Airflow]:
-    folder = tmp_path_factory.mktemp("airflow")
-    (folder / "dags").mkdir()
-    (folder / "dags" / "wide.py").write_text((HERE / "airflow_dags" / "wide.py").read_text())
+def environment(gate: Path) -> Mapping[str, str]:
+    return {"GATE_FILE": str(gate)}
+
+
+@pytest.fixture(scope="module")
+def workers_run() -> Sequence[Sequence[str]]:
+    return [(*HANDLERS, "--concurrency", str(len(TASKS)))]
+
+
+@pytest.fixture(scope="module")
+def airflow(server: EmbeddedServer, workers: list[object], database: str, place: Path) -> Iterator[Airflow]:
+    (place / "dags").mkdir()
+    (place / "dags" / "wide.py").write_text((HERE / "airflow_dags" / "wide.py").read_text())
     running = Airflow(
-        folder / "home",
-        folder / "dags",
+        place / "airflow",
+        place / "dags",
         connections={"glidemq_default": server.url.replace("valkey://", "glidemq://")},
         python_path=PYTHON_PATH,
         environment={"AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10"},
@@ -84,7 +71,7 @@ def ask(database: str, query: str) -> list[tuple[Any, ...]]:
 
 
 def test_triggerers_die_and_another_one_watches_their_tasks(
-    airflow: Airflow, database: str, gate: Path, server: EmbeddedServer
+    airflow: Airflow, database: str, gate: Path, flows: FlowProducer
 ) -> None:
     run_id = airflow.begin("wide", "one")
     for task in TASKS:
@@ -110,7 +97,6 @@ def test_triggerers_die_and_another_one_watches_their_tasks(
     gate.touch()
     assert airflow.wait_for_run("wide", run_id, timeout=180) == "success"
     assert [airflow.xcom("wide", run_id, task) for task in TASKS] == [{"n": n} for n in range(len(TASKS))]
-    with FlowProducer(server.url) as flows:
-        found = [flows.get(flow_id_for("wide", task, run_id)) for task in TASKS]
-        assert Counter(len(flow.history()) for flow in found) == {1: len(TASKS)}
-        assert {flow.node("n").attempts for flow in found} == {1}
+    found = [flows.get(flow_id_for("wide", task, run_id)) for task in TASKS]
+    assert Counter(len(flow.history()) for flow in found) == {1: len(TASKS)}
+    assert {flow.node("n").attempts for flow in found} == {1}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,76 +12,39 @@ import pytest
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.version_compat import STARTS_FROM_TRIGGER
 
-from glidemq_orchestrate import EmbeddedServer, Flow, FlowProducer
-from tests.processes import spawned
-from tests.system.real_airflow import Airflow
+from glidemq_orchestrate import Flow, FlowProducer
+from tests.system.conftest import HANDLERS
+from tests.system.real_airflow import HERE, PYTHON_PATH, Airflow
 
 pytestmark = pytest.mark.system
 
-HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parents[1]
-PYTHON_PATH: Final = [ROOT, ROOT / "providers" / "airflow", HERE]
 DAGS: Final = ("diamond", "line", "grown")
 LINE: Final = ("first", "second", "third", "last")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def flows(server: EmbeddedServer) -> Iterator[FlowProducer]:
-    with FlowProducer(server.url) as producer:
-        yield producer
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("groups")
-    (folder / "dags").mkdir()
-    (folder / "gates").mkdir()
-    (folder / "dags" / "groups.py").write_text((HERE / "airflow_dags" / "groups.py").read_text())
+def dags(place: Path) -> Path:
+    folder = place / "dags"
+    folder.mkdir()
+    (folder / "groups.py").write_text((HERE / "airflow_dags" / "groups.py").read_text())
     return folder
 
 
 @pytest.fixture(scope="module")
-def environment(place: Path) -> dict[str, str]:
+def environment(place: Path) -> Mapping[str, str]:
+    (place / "gates").mkdir()
     return {"GATES": str(place / "gates")}
 
 
 @pytest.fixture(scope="module")
-def worker(server: EmbeddedServer, place: Path, environment: dict[str, str]) -> Iterator[None]:
-    """It imports the functions from the DAG file."""
-    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", server.url]
-    command += ["--app", "airflow_handlers:handlers", "--queue", "system", "--allow-import", "groups"]
-    paths = os.pathsep.join(map(str, [*PYTHON_PATH, place / "dags"]))
-    home = {"AIRFLOW_HOME": str(place / "worker")}
-    variables = {**os.environ, **environment, **home, "PYTHONPATH": paths}
-    with (
-        (place / "worker.log").open("wb") as log,
-        spawned(command, env=variables, stdout=log, stderr=subprocess.STDOUT),
-    ):
-        yield
+def workers_run() -> Sequence[Sequence[str]]:
+    return [(*HANDLERS, "--allow-import", "groups")]
 
 
 @pytest.fixture(scope="module")
-def airflow(
-    server: EmbeddedServer, worker: None, place: Path, environment: dict[str, str]
-) -> Iterator[Airflow]:
-    running = Airflow(
-        place / "airflow",
-        place / "dags",
-        connections={"glidemq_default": server.url.replace("valkey://", "glidemq://")},
-        python_path=PYTHON_PATH,
-        environment=environment,
-        parallelism=4,
-    )
-    with running:
-        for dag_id in DAGS:
-            running.wait_for_dag(dag_id)
-        yield running
+def worker_path(dags: Path) -> Sequence[Path]:
+    """It imports the functions from the DAG file."""
+    return [*PYTHON_PATH, dags]
 
 
 @pytest.fixture

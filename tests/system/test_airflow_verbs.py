@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -16,16 +15,13 @@ from typing import Final
 import pytest
 from airflow_provider_glidemq.identity import flow_id_for
 
-from glidemq_orchestrate import EmbeddedServer, Flow, FlowProducer
-from tests.processes import spawned
-from tests.system.real_airflow import Airflow
+from glidemq_orchestrate import Flow, FlowProducer
+from tests.system.conftest import HANDLERS
+from tests.system.real_airflow import HERE, Airflow
 
 pytestmark = pytest.mark.system
 
-HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parents[1]
-PYTHON_PATH: Final = [ROOT, ROOT / "providers" / "airflow", HERE]
-DAGS: Final = ("stamps", "daily", "times_out", "waits", "keeps_its_slot", "survives")
+DAGS: Final = ("stamps", "daily", "times_out", "waits", "keeps_its_slot", "survives", "mended")
 MENDED: Final = """
 from airflow.sdk import DAG
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
@@ -40,64 +36,22 @@ with DAG("mended", schedule=None, catchup=False):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def flows(server: EmbeddedServer) -> Iterator[FlowProducer]:
-    with FlowProducer(server.url) as producer:
-        yield producer
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("verbs")
-    (folder / "dags").mkdir()
-    (folder / "dags" / "verbs.py").write_text((HERE / "airflow_dags" / "verbs.py").read_text())
-    (folder / "dags" / "mended.py").write_text(MENDED.replace("JOB", "fail"))
+def dags(place: Path) -> Path:
+    folder = place / "dags"
+    folder.mkdir()
+    (folder / "verbs.py").write_text((HERE / "airflow_dags" / "verbs.py").read_text())
+    (folder / "mended.py").write_text(MENDED.replace("JOB", "fail"))
     return folder
 
 
 @pytest.fixture(scope="module")
 def environment(place: Path) -> dict[str, str]:
-    """For the worker and the tasks."""
     return {"TASK_PID_FILE": str(place / "task.pid"), "STEPS_FILE": str(place / "steps.txt")}
 
 
 @pytest.fixture(scope="module")
-def workers(
-    server: EmbeddedServer, place: Path, environment: dict[str, str]
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Two worker processes."""
-    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", server.url]
-    command += ["--app", "airflow_handlers:handlers", "--queue", "system"]
-    variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(map(str, PYTHON_PATH))}
-    with ExitStack() as stack:
-        log = stack.enter_context((place / "workers.log").open("wb"))
-        yield [
-            stack.enter_context(spawned(command, env=variables, stdout=log, stderr=subprocess.STDOUT))
-            for _ in range(2)
-        ]
-
-
-@pytest.fixture(scope="module")
-def airflow(
-    server: EmbeddedServer, workers: list[object], place: Path, environment: dict[str, str]
-) -> Iterator[Airflow]:
-    running = Airflow(
-        place / "airflow",
-        place / "dags",
-        connections={"glidemq_default": server.url.replace("valkey://", "glidemq://")},
-        python_path=PYTHON_PATH,
-        environment=environment,
-        parallelism=4,
-    )
-    with running:
-        for dag_id in (*DAGS, "mended"):
-            running.wait_for_dag(dag_id)
-        yield running
+def workers_run() -> Sequence[Sequence[str]]:
+    return [HANDLERS, HANDLERS]
 
 
 def flow_of(flows: FlowProducer, dag_id: str, run_id: str) -> Flow:
@@ -154,11 +108,11 @@ def test_each_way_of_a_backfill_to_reprocess(airflow: Airflow, flows: FlowProduc
 
 
 def test_a_dag_that_was_mended_and_cleared_runs_as_it_is_now(
-    airflow: Airflow, flows: FlowProducer, place: Path
+    airflow: Airflow, flows: FlowProducer, dags: Path
 ) -> None:
     run_id = airflow.begin("mended", "r1")
     assert airflow.wait_for_run("mended", run_id) == "failed"
-    airflow.wait_for_change("mended", place / "dags" / "mended.py", MENDED.replace("JOB", "echo"))
+    airflow.wait_for_change("mended", dags / "mended.py", MENDED.replace("JOB", "echo"))
     airflow.clear("mended", run_id, ["flow"])
     airflow.wait_until_it_runs("mended", run_id, "flow")
     assert airflow.wait_for_run("mended", run_id) == "success"
@@ -201,7 +155,7 @@ def test_what_ends_while_nobody_watches_leaves_no_flow(
         time.sleep(0.1)
     lost = [("waits", marked), ("times_out", late), ("keeps_its_slot", killed)]
     flow_ids = [flow_id_for(dag_id, "flow", run_id) for dag_id, run_id in lost]
-    while {one.id for one in flows.list(state="running")} < set(flow_ids):
+    while not set(flow_ids) <= {one.id for one in flows.list(state="running")}:
         assert time.monotonic() < until
         time.sleep(0.1)
     os.kill(int(Path(environment["TASK_PID_FILE"]).read_text()), signal.SIGKILL)

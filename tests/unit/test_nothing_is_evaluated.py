@@ -78,8 +78,8 @@ REVIEWED: Final = {
     f"{AIRFLOW}/connection_form.py: .import_module": "the same",
     f"{AIRFLOW}/version_compat.py: import importlib": "imports Airflow's configuration",
     f"{AIRFLOW}/version_compat.py: .import_module": "the same",
-    f"{AIRFLOW}/triggers/glidemq.py: import importlib": "imports a module of its own, by a fixed name",
-    f"{AIRFLOW}/triggers/glidemq.py: .import_module": "the same",
+    f"{AIRFLOW}/triggers/waiting.py: import importlib": "imports a module of its own, by a fixed name",
+    f"{AIRFLOW}/triggers/waiting.py: .import_module": "the same",
 }
 
 

@@ -152,6 +152,18 @@ def counts(queue: QueueKeys, *, indexed_only: bool = False, look_at: int | None 
     return found
 
 
+def states(queue: QueueKeys, job_ids: Sequence[str]) -> Op[list[JobState | None]]:
+    """The state of each of these jobs; None for a missing one, and ``UNKNOWN`` for one that is unreadable."""
+    found: list[JobState | None] = []
+    for some in _slices(job_ids, PAGE):
+        for head in (yield from _each(reads.heads(queue, some, ("state",)))):
+            if isinstance(head, ProtocolError):
+                found.append(JobState.UNKNOWN)
+            else:
+                found.append(None if head[0] is None else JobState.read(head[0]))
+    return found
+
+
 def active_count(queue: QueueKeys) -> Op[int]:
     """How many jobs workers hold."""
     return (yield from _held(queue)) + (yield from ask(reads.list_active(queue)))

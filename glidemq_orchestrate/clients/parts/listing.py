@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from glidemq_orchestrate._ops.queue import listing as ops
 from glidemq_orchestrate._ops.queue.listing import FoundJobs, JobCounts, JobPage, Wanted
@@ -92,6 +92,10 @@ class ListingCalls(QueueBase):
         """
         return self._run(ops.scan_jobs(self._keys, Wanted(state, name), cursor, exclude_data=exclude_data))
 
+    def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
+        """The state of each of many jobs, in this order, 500 in a trip; None for one that does not exist."""
+        return self._run(ops.states(self._keys, job_ids))
+
     def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
         """How many jobs are in each state. A job that a worker has taken and not started counts as active.
 
@@ -156,6 +160,10 @@ class AsyncListingCalls(AsyncQueueBase):
         return await self._run(
             ops.scan_jobs(self._keys, Wanted(state, name), cursor, exclude_data=exclude_data)
         )
+
+    async def states(self, job_ids: Sequence[str]) -> list[JobState | None]:
+        """See ``Queue.states``."""
+        return await self._run(ops.states(self._keys, job_ids))
 
     async def counts(self, *, indexed_only: bool = False, look_at: int | None = LOOK_AT) -> JobCounts:
         """See ``Queue.counts``."""

@@ -78,6 +78,17 @@ def settings_from(connection: Connection) -> ConnectionSettings:
         raise ConfigurationError(f"connection {connection.conn_id}: {exc}") from None
 
 
+def dashboard_urls(connection: Connection) -> str:
+    """The extra ``dashboard_url``; empty without it.
+
+    Raises:
+        ConfigurationError: An extra is not valid or unknown.
+    """
+    return (
+        next((one.value for one in read_extras(connection.extra) if one.name == "dashboard_url"), None) or ""
+    )
+
+
 def _settings(connection: Connection) -> ConnectionSettings:
     _check_texts(connection)
     host = (connection.host or "").strip()

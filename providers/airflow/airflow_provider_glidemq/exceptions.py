@@ -30,6 +30,14 @@ class GlideMQFlowFailed(GlideMQException):
         super().__init__("\n".join([f"flow {flow_id} failed: {_count(self.failed)}", *_lines(self.failed)]))
 
 
+class GlideMQJobFailed(GlideMQException):
+    """The job of a sensor failed; ``reason`` is why."""
+
+    def __init__(self, queue: str, job_id: str, reason: str) -> None:
+        self.queue, self.job_id, self.reason = queue, job_id, reason
+        super().__init__(f"job {job_id} of queue {queue} failed: {reason or 'no reason given'}")
+
+
 class GlideMQFlowCancelled(GlideMQException):
     """The flow was cancelled; ``reason`` is the reason that was given."""
 
@@ -73,14 +81,20 @@ class GlideMQResultTooLarge(GlideMQException, AirflowFailException):
     ``sizes`` maps each node to the bytes of its result as JSON.
     """
 
-    def __init__(
-        self, flow_id: str, size: int, most: int, sizes: Mapping[str, int], advice: str = ""
+    def __init__(  # noqa: PLR0913, PLR0917  what the message tells
+        self,
+        flow_id: str,
+        size: int,
+        most: int,
+        sizes: Mapping[str, int],
+        advice: str = "",
+        what: str = "flow",
     ) -> None:
         self.flow_id, self.size, self.sizes = flow_id, size, dict(sizes)
         largest = sorted(self.sizes.items(), key=lambda item: -item[1])[:SHOWN_SIZES]
         shown = ", ".join(f"{name} {bytes_:,}" for name, bytes_ in largest)
         super().__init__(
-            f"flow {flow_id} completed, but its results are {size:,} bytes of JSON, and more than {most:,} "
+            f"{what} {flow_id} completed, but its results are {size:,} bytes of JSON, and more than {most:,} "
             f"do not go to XCom, which is in Airflow's database. Largest: {shown}. "
             'Use result="none" or a list of other nodes; or let nodes write files or tables and return where '
             "they are; or set up an XCom backend for object storage ([core] xcom_backend, "

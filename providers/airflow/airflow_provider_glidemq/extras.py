@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, get_args
 
+from airflow_provider_glidemq.dashboard import check_templates
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.names import shown
 from glidemq_orchestrate.settings import Kind
@@ -145,6 +146,12 @@ def _kind(value: Any) -> str:
     return text
 
 
+def _urls(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return check_templates(value)
+
+
 _A_TEXT: Final = (_text, "a text")
 _A_TRUTH: Final = (_truth, "true or false")
 _SOME_SECONDS: Final = (_seconds, "a number of seconds above zero")
@@ -164,4 +171,5 @@ EXTRAS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
     "socket_timeout": _SOME_SECONDS,
     "confirm": _A_TEXT,
     "confirm_timeout": _SOME_SECONDS,
+    "dashboard_url": (_urls, "http or https URLs with {flow_id}, {queue} or {job_id} in them"),
 }

@@ -22,7 +22,17 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": _modules("hooks"),
         "operators": _modules("operators"),
         "sensors": _modules("sensors"),
-        "triggers": _modules("triggers", "glidemq", "node"),
+        "triggers": _modules("triggers", "glidemq", "jobs", "messages", "node", "queues"),
+        "queues": ["airflow_provider_glidemq.queues.glidemq.GlideMQMessageQueueProvider"],
+        "notifications": ["airflow_provider_glidemq.notifications.glidemq.GlideMQNotifier"],
+        "extra-links": ["airflow_provider_glidemq.links.glidemq.GlideMQLink"],
+        "asset-uris": [
+            {
+                "schemes": ["glidemq"],
+                "handler": "airflow_provider_glidemq.assets.glidemq.sanitize_uri",
+                "to_openlineage_converter": "airflow_provider_glidemq.assets.glidemq.to_openlineage",
+            }
+        ],
         "task-decorators": [
             {"name": name, "class-name": f"airflow_provider_glidemq.decorators.glidemq.{name}_task"}
             for name in ("glidemq", "glidemq_spark")
@@ -86,6 +96,12 @@ _FIELDS: Final = (
         "disk, replicas:N or disk,replicas:N; nothing is awaited when empty.",
     ),
     ("confirm_timeout", "number", "Confirm timeout", "Seconds to wait for that; 5 when empty."),
+    (
+        "dashboard_url",
+        "string",
+        "Dashboard URL",
+        "Where links of tasks point: https://mq.example.com/flows/{flow_id}; also {queue} and {job_id}.",
+    ),
 )
 # No default where a URL in the host may say otherwise: the form would store it beside the URL.
 _MORE: Final[dict[str, dict[str, Any]]] = {

@@ -57,8 +57,8 @@ def collect(flow: Flow, result: Result, leaves: Sequence[str] | None = None) -> 
     return dict(flow.results(result))
 
 
-def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "") -> None:
-    """Refuse what Airflow's database should not hold; ``advice`` ends the message.
+def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "", what: str = "flow") -> None:
+    """Refuse what Airflow's database should not hold; ``advice`` ends the message, ``what`` begins it.
 
     Raises:
         GlideMQResultTooLarge: More than 48 KiB of JSON, and no XCom backend that stores them elsewhere.
@@ -66,7 +66,7 @@ def check_size(flow_id: str, results: Mapping[str, Any], advice: str = "") -> No
     size = len(json.dumps(results).encode())
     if size > MAX_RESULT_BYTES and not has_object_storage():
         sizes = {name: len(json.dumps(value).encode()) for name, value in results.items()}
-        raise GlideMQResultTooLarge(flow_id, size, MAX_RESULT_BYTES, sizes, advice)
+        raise GlideMQResultTooLarge(flow_id, size, MAX_RESULT_BYTES, sizes, advice, what)
 
 
 def has_object_storage() -> bool:

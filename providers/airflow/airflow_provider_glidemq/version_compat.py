@@ -13,6 +13,8 @@ try:
     from airflow.sdk.exceptions import (
         AirflowException,
         AirflowFailException,
+        AirflowOptionalProviderFeatureException,
+        AirflowRescheduleException,
         AirflowSensorTimeout,
         AirflowSkipException,
         TaskDeferralError,
@@ -23,6 +25,8 @@ except ImportError:  # Airflow 3.1
     from airflow.exceptions import (  # type: ignore[attr-defined, no-redef]
         AirflowException,
         AirflowFailException,
+        AirflowOptionalProviderFeatureException,
+        AirflowRescheduleException,
         AirflowSensorTimeout,
         AirflowSkipException,
         TaskDeferralError,
@@ -56,6 +60,8 @@ __all__ = [
     "STARTS_FROM_TRIGGER",
     "AirflowException",
     "AirflowFailException",
+    "AirflowOptionalProviderFeatureException",
+    "AirflowRescheduleException",
     "AirflowSensorTimeout",
     "AirflowSkipException",
     "TaskDeferralError",

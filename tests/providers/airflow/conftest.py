@@ -36,12 +36,15 @@ from glidemq_orchestrate import (  # noqa: E402
     FlowNode,
     FlowProducer,
     FlowSpec,
+    Queue,
     Skip,
     Unrecoverable,
     Worker,
 )
 
 QUEUE = "airflow-tests"
+HAS_STREAMS = hasattr(airflow.triggers.base.BaseEventTrigger, "shared_stream_key")  # Airflow 3.3 and later
+collect_ignore = [] if HAS_STREAMS else ["test_message_stream.py"]
 DAY: dict[str, Any] = {"ds": "2026-01-01", "ds_nodash": "20260101", "params": {"n": 3, "none": None}}
 """What templates see."""
 
@@ -84,6 +87,12 @@ def valkey(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Valkey:
     }
     monkeypatch.setenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT", json.dumps(connection))
     return found
+
+
+@pytest.fixture
+def queue(valkey: Valkey) -> Iterator[Queue]:
+    with Queue(QUEUE, valkey.url, prefix=valkey.prefix) as found:
+        yield found
 
 
 @pytest.fixture

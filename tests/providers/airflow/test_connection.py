@@ -92,7 +92,11 @@ def test_every_field_can_be_given_in_every_way(way: str) -> None:
 def test_there_is_an_extra_and_a_field_in_the_form_for_every_setting() -> None:
     (form,) = [entry["conn-fields"] for entry in get_provider_info()["connection-types"]]
     elsewhere = {"url", "places", "user", "password"}
-    assert {field.name for field in fields(ConnectionSettings)} - elsewhere == set(EXTRAS) == set(form)
+    assert (
+        {field.name for field in fields(ConnectionSettings)} - elsewhere | {"dashboard_url"}
+        == set(EXTRAS)
+        == set(form)
+    )
     assert [name for name, field in form.items() if field["schema"].get("format") == "password"] == [
         "sentinel_password"
     ]

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_glidemq.triggers.events import QueueEvents
 from airflow_provider_glidemq.triggers.looks import NAMED_AT_ONCE, OTHERS_AT_ONCE, Looks, Subscription
 
-from glidemq_orchestrate import AsyncFlowProducer, Event, EventKind, FlowNode, FlowSpec
+from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, Event, EventKind, FlowNode, FlowSpec, FlowStatus
 from glidemq_orchestrate.errors import ConnectionFailed, FlowNotFound
 from glidemq_orchestrate.settings import ConnectionSettings
 from tests.providers.airflow.conftest import QUEUE, Valkey
@@ -40,15 +40,21 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return made
 
 
-async def watched(producer: AsyncFlowProducer, count: int, *, seldom: float = 600) -> list[Subscription]:
-    flows = [await producer.submit(ONE, flow_id=f"f{number}") for number in range(count)]
+async def submitted(producer: AsyncFlowProducer, count: int) -> list[AsyncFlow]:
+    return [await producer.submit(ONE, flow_id=f"f{number}") for number in range(count)]
+
+
+async def watched(
+    producer: AsyncFlowProducer, count: int, *, seldom: float = 600
+) -> list[Subscription[FlowStatus]]:
+    flows = await submitted(producer, count)
     return [Subscription(flow, often=600, seldom=seldom) for flow in flows]
 
 
 async def test_a_flow_that_an_event_names_does_not_wait_behind_the_others(
     producer: AsyncFlowProducer, calls: list[list[str]]
 ) -> None:
-    looks, subscriptions = Looks(producer), await watched(producer, MANY)
+    looks, subscriptions = Looks(producer.statuses), await watched(producer, MANY)
     for one in subscriptions:
         looks.add(one)
     looking = asyncio.create_task(looks.run())
@@ -65,12 +71,13 @@ async def test_a_flow_that_an_event_names_does_not_wait_behind_the_others(
 async def test_ends_at_the_same_time_are_looked_at_together(
     producer: AsyncFlowProducer, calls: list[list[str]]
 ) -> None:
-    looks, subscriptions = Looks(producer), await watched(producer, NAMED_AT_ONCE + 1)
-    for one in subscriptions:
+    looks, flows = Looks(producer.statuses), await submitted(producer, NAMED_AT_ONCE + 1)
+    subscriptions = [Subscription[FlowStatus](flow, often=600, seldom=600) for flow in flows]
+    for one, flow in zip(subscriptions, flows, strict=True):
         looks.add(one)
-        one.status = await one.flow.status()  # as if it had been looked at
-        await one.flow.cancel("enough")
-        looks.name(one.flow.id)
+        one.status = await flow.status()  # as if it had been looked at
+        await flow.cancel("enough")
+        looks.name(flow.id)
     looking = asyncio.create_task(looks.run())
     found = await asyncio.gather(*(one.wait(10) for one in subscriptions))
     looks.stop()
@@ -80,7 +87,7 @@ async def test_ends_at_the_same_time_are_looked_at_together(
 
 
 async def test_what_has_not_changed_wakes_nobody(producer: AsyncFlowProducer, calls: list[list[str]]) -> None:
-    looks, (one,) = Looks(producer), await watched(producer, 1, seldom=0.01)
+    looks, (one,) = Looks(producer.statuses), await watched(producer, 1, seldom=0.01)
     looks.add(one)
     looking = asyncio.create_task(looks.run())
     assert await one.wait(10)
@@ -116,8 +123,9 @@ def _deaf(events: QueueEvents) -> Any:
 async def test_a_flow_that_was_removed_is_an_error_of_its_watcher_only(
     valkey: Valkey, producer: AsyncFlowProducer
 ) -> None:
-    looks, (gone, left) = Looks(producer), await watched(producer, 2)
-    gone.flow._ref = gone.flow._ref.__class__(gone.flow._ref.home, "never")
+    looks, (flow, other) = Looks(producer.statuses), await submitted(producer, 2)
+    flow._ref = flow._ref.__class__(flow._ref.home, "never")
+    gone, left = (Subscription[FlowStatus](one, often=600, seldom=600) for one in (flow, other))
     for one in (gone, left):
         looks.add(one)
     looking = asyncio.create_task(looks.run())

@@ -13,6 +13,7 @@ from pathlib import Path
 import airflow
 import jsonschema
 import pytest
+from airflow.sdk import task
 from airflow_provider_glidemq import __version__
 from airflow_provider_glidemq.get_provider_info import get_provider_info
 
@@ -45,6 +46,12 @@ def test_every_named_module_imports(kind: str) -> None:
             importlib.import_module(module)
 
 
+def test_the_decorators_are_those_of_task() -> None:
+    for entry in get_provider_info()["task-decorators"]:
+        module, _, name = entry["class-name"].rpartition(".")
+        assert getattr(task, entry["name"]) is getattr(importlib.import_module(module), name)
+
+
 def test_the_hook_is_the_one_of_the_connection_type() -> None:
     (entry,) = get_provider_info()["connection-types"]
     module, _, name = entry["hook-class-name"].rpartition(".")
@@ -58,7 +65,7 @@ def test_airflow_offers_the_form_of_a_connection() -> None:
     assert found["hook_name"] == "glide-mq (Valkey)"
     offered = found["extra_fields"]
     assert list(offered) == list(get_provider_info()["connection-types"][0]["conn-fields"])
-    assert len(offered) == 15
+    assert len(offered) == 16
     about = {name: (field["schema"]["title"], field["schema"]["type"]) for name, field in offered.items()}
     assert about["prefix"] == ("Key prefix", ["string", "null"])
     assert about["db"] == ("Database", ["integer", "null"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from airflow_provider_glidemq.exceptions import GlideMQException, GlideMQFlowCancelled, GlideMQFlowFailed
 from airflow_provider_glidemq.operators.glidemq import flow_id_for
 from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor
-from airflow_provider_glidemq.version_compat import AirflowSensorTimeout, TaskDeferred
+from airflow_provider_glidemq.version_compat import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
 from glidemq_orchestrate import FlowSpec, Worker
 from tests.providers.airflow.conftest import Valkey, chain
@@ -76,9 +76,45 @@ def test_a_cancelled_flow_fails_the_sensor(valkey: Valkey, worker: Worker, conte
         sensor().execute(context())
 
 
-def test_a_timeout_is_a_sensor_timeout(context: Contexts) -> None:
-    with pytest.raises(AirflowSensorTimeout):
-        sensor().execute_complete(context(), {"status": "timeout", "flow_id": "f"})
+def test_a_timeout_is_a_sensor_timeout_and_tells_how_the_flow_is(valkey: Valkey, context: Contexts) -> None:
+    event = {"status": "timeout", "flow_id": "f"}
+    with pytest.raises(AirflowSensorTimeout, match=r"flow f: not within 9 seconds\. There is no such flow"):
+        sensor(timeout=9).execute_complete(context(), event)
+    with valkey.producer() as producer:
+        flow = producer.submit(chain("wait"), flow_id="f")
+    with pytest.raises(AirflowSensorTimeout, match="It is running: 0 of 3 nodes have completed"):
+        sensor().execute_complete(context(), event)
+    with valkey.producer() as producer:
+        producer.get(flow.id).cancel("no longer wanted")
+    with pytest.raises(GlideMQFlowCancelled):
+        sensor().execute_complete(context(), event)
+
+
+def test_a_timeout_is_one_also_when_the_server_is_gone(context: Contexts) -> None:
+    with pytest.raises(AirflowSensorTimeout, match=r"not within 9 seconds\.$"):
+        sensor(timeout=9, glidemq_conn_id="away").execute_complete(context(), {"status": "timeout"})
+
+
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection ``away``."""
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", "glidemq://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_soft_failure_skips_the_task(
+    valkey: Valkey, worker: Worker, context: Contexts, deferrable: Any
+) -> None:
+    ended(valkey, chain("fail"))
+    with pytest.raises(AirflowSkipException, match="no such month"):
+        sensor(deferrable=deferrable, soft_fail=True).execute(context())
+
+
+def test_the_time_out_counts_from_the_start_of_the_task(valkey: Valkey, context: Contexts) -> None:
+    began = datetime.now(UTC) - timedelta(seconds=60)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(timeout=100).execute(context(start_date=began))
+    assert deferred.value.trigger.serialize()[1]["deadline"] == began.timestamp() + 100
 
 
 def test_an_error_of_the_trigger_is_reported(context: Contexts) -> None:

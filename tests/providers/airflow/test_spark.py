@@ -32,6 +32,7 @@ def test_it_sends_a_step_with_its_arguments() -> None:
             arguments={"month": "{{ params.n }}", "days": [1, "{{ ds }}"]},
             location="/data/{{ ds_nodash }}",
             conf={"spark.sql.shuffle.partitions": 8},
+            lineage={"outputs": ["/data/{{ ds_nodash }}/clean"]},
             options={"attempts": 2},
         )
     (node,) = described(made).nodes
@@ -41,6 +42,7 @@ def test_it_sends_a_step_with_its_arguments() -> None:
         "arguments": {"month": "3", "days": [1, "2026-01-01"]},
         "location": "/data/20260101",
         "conf": {"spark.sql.shuffle.partitions": 8},
+        "lineage": {"outputs": ["/data/20260101/clean"]},
     }
     assert node.options == JobOptions(attempts=2)
     (bare,) = described(step(task_id="u")).nodes
@@ -67,6 +69,7 @@ def test_the_application_may_be_a_template_and_all_may_come_from_other_tasks() -
         ({"arguments": [1]}, "arguments must be a dict, got list"),
         ({"arguments": {"a": {1}}}, "is not JSON"),
         ({"conf": "x"}, "conf must be a dict, got str"),
+        ({"lineage": "x"}, "lineage must be a dict, got str"),
         ({"options": {"attempts": 0}}, "attempts"),
         ({"queue_name": "a:b"}, "queue name"),
     ],

@@ -39,12 +39,12 @@ async def _within(trigger: GlideMQFlowTrigger, seconds: float) -> Any:
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> list[Subscription]:
+def waiting(monkeypatch: pytest.MonkeyPatch) -> list[Subscription[FlowStatus]]:
     """Grows whenever a trigger that has seen the state of its flow waits for another one."""
-    began: list[Subscription] = []
+    began: list[Subscription[FlowStatus]] = []
     wait = Subscription.wait
 
-    async def noted(self: Subscription, seconds: float | None) -> FlowStatus | None:
+    async def noted(self: Subscription[FlowStatus], seconds: float | None) -> FlowStatus | None:
         if self.status is not None:
             began.append(self)
         return await wait(self, seconds)
@@ -85,7 +85,7 @@ def test_serialize_is_pinned_and_stable() -> None:
 
 
 async def test_it_fires_when_the_flow_completes(
-    valkey: Valkey, worker: Worker, waiting: list[Subscription]
+    valkey: Valkey, worker: Worker, waiting: list[Subscription[FlowStatus]]
 ) -> None:
     submit(valkey, chain("wait"), "f")
     # Woken by the event, not by the poll interval.
@@ -190,7 +190,7 @@ def is_reading(client: dict[str, str]) -> bool:
 
 
 async def test_many_triggers_share_one_reader(
-    valkey: Valkey, worker: Worker, waiting: list[Subscription]
+    valkey: Valkey, worker: Worker, waiting: list[Subscription[FlowStatus]]
 ) -> None:
     count = 200
     control = redis.Redis.from_url(valkey.url.replace("valkey", "redis"), decode_responses=True)
@@ -215,7 +215,7 @@ async def test_many_triggers_share_one_reader(
 
 
 async def test_a_cut_connection_is_made_again(
-    valkey: Valkey, worker: Worker, waiting: list[Subscription]
+    valkey: Valkey, worker: Worker, waiting: list[Subscription[FlowStatus]]
 ) -> None:
     submit(valkey, chain("wait"), "f")
     task = asyncio.create_task(fired(GlideMQFlowTrigger(flow_id="f"), 60))
@@ -254,7 +254,7 @@ async def test_nothing_is_left_when_no_trigger_watches_any_more(
 
 
 async def test_a_cancelled_trigger_leaves_the_others_alone(
-    valkey: Valkey, worker: Worker, waiting: list[Subscription]
+    valkey: Valkey, worker: Worker, waiting: list[Subscription[FlowStatus]]
 ) -> None:
     submit(valkey, chain("wait"), "f")
     first, second = (asyncio.create_task(fired(GlideMQFlowTrigger(flow_id="f"))) for _ in range(2))
@@ -319,7 +319,7 @@ async def test_a_kill_that_is_interrupted_cancels_all_the_same(
 
 
 async def test_a_kill_imports_nothing_more(
-    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch, waiting: list[Subscription]
+    valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch, waiting: list[Subscription[FlowStatus]]
 ) -> None:
     """Imports took 5 s, and 73 s on a busy machine; a triggerer that stops gives a kill a second."""
     _task_is(monkeypatch, {"r1": {"t": "failed"}})

@@ -58,6 +58,17 @@ def in_every_state(queue: Queue, node: Node) -> dict[JobState, list[str]]:
     }
 
 
+def test_the_states_of_jobs_are_read_by_id(
+    clients: Clients, queue: Queue, node: Node, redis_client: Any
+) -> None:
+    expected = in_every_state(queue, node)
+    redis_client.set(f"{P}job:broken", "no hash")
+    asked = {job_id: state for state, ids in expected.items() for job_id in ids}
+    found = clients.do(clients.queue().states([*asked, "no such job", "broken"]))
+    assert found == [*asked.values(), None, JobState.UNKNOWN]
+    assert clients.do(clients.queue().states([])) == []
+
+
 def test_every_state_is_listed_counted_and_kept_apart_from_the_others(
     clients: Clients, queue: Queue, node: Node
 ) -> None:

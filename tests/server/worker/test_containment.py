@@ -420,6 +420,18 @@ class TestWithoutHandler:
         eventually(lambda: queue.get_job(job).state is JobState.FAILED)
         assert "HandlerNotFound" in (queue.get_job(job).failed_reason or "")
 
+    def test_a_worker_of_few_kinds_leaves_the_others_to_workers_to_come(
+        self, queue: Queue, run_worker: RunWorker, eventually: Eventually
+    ) -> None:
+        run_worker(["etl"], {"mine": lambda ctx: "mine"}, only_known=True)
+        other, mine = queue.add("other"), queue.add("mine")
+        eventually(partial(is_in, queue, mine, JobState.COMPLETED))
+        time.sleep(1)  # it comes back several times meanwhile
+        assert not queue.get_job(other).state.is_terminal
+        run_worker(["etl"], {"other": lambda ctx: "other"})
+        eventually(partial(is_in, queue, other, JobState.COMPLETED))
+        assert (queue.get_job(other).result, queue.get_job(other).attempts_made) == ("other", 0)
+
     def test_a_node_that_may_wait_for_its_handler_waits(
         self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, redis_client: Any
     ) -> None:

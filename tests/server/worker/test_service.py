@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -54,6 +55,20 @@ class TestRunning:
             pass
         with pytest.raises(RuntimeError, match="create another one"), worker.running():
             pass
+
+    def test_signals_are_left_to_the_process_that_it_serves_in(self, url: str) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+
+        async def serve() -> Any:
+            worker = Worker(url, queues=["etl"])
+            serving = asyncio.create_task(worker.serve(signals=False))
+            await asyncio.to_thread(worker.ready.wait, 20)
+            meanwhile = signal.getsignal(signal.SIGTERM)
+            worker.stop()
+            await serving
+            return meanwhile
+
+        assert asyncio.run(serve()) is before
 
     def test_a_supervisor_too(self, url: str) -> None:
         with Supervisor(url, queues=["etl"]).running() as supervisor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import textwrap
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from glidemq_orchestrate import Context, Skip, Unrecoverable
 from glidemq_orchestrate.python.functions import run_function
+from glidemq_orchestrate.worker.context import Unheard
 from glidemq_orchestrate.worker.imported import InvalidCall
 
 WORK = """
@@ -27,6 +30,22 @@ WORK = """
 
     async def later(month):
         return month + 1
+
+    def talks():
+        import logging, threading
+        log = logging.getLogger("mine")
+        log.info("%d rows", 5)
+        log.debug("not of interest")
+        logging.getLogger("glidemq_orchestrate.worker").warning("of the worker")
+        other = threading.Thread(target=log.warning, args=["of another thread"])
+        other.start()
+        other.join()
+        log.warning("done")
+
+    def talks_much():
+        import logging
+        for number in range(5_000):
+            logging.getLogger("mine").warning("line %d", number)
 
     def not_json():
         return {1, 2}
@@ -80,6 +99,16 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@dataclass
+class Lines(Unheard):
+    """The lines that a job has logged."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+
 def job(data: Any, allowed: str, **inputs: Any) -> Context:
     return Context("q", "j1", "python", 1, data, inputs, "flow", "node", allow_import=[allowed])
 
@@ -116,6 +145,24 @@ def test_exceptions_of_airflow_skip_and_fail_for_good_others_pass(work: str) -> 
         run(work, "fails")
     with pytest.raises(KeyError):
         run(work, "breaks")
+
+
+def test_what_a_function_logs_is_in_the_log_of_its_job(work: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for function, expected in (("talks", ["INFO 5 rows", "WARNING done"]), ("talks_much", None)):
+        made, speaker = job({"callable": f"{work}:{function}"}, work), Lines()
+        made.speaker = speaker
+        before = list(logging.getLogger().handlers)
+        run_function(made)
+        assert logging.getLogger().handlers == before
+        if expected:
+            assert speaker.lines == expected
+    assert len(speaker.lines) == 1_001
+    assert speaker.lines[999:] == [
+        "WARNING line 999",
+        "what it logs from here on is in the log of the worker alone",
+    ]
+    assert "line 4999" in caplog.text, "the worker logs all of it"
 
 
 def test_results_of_dependencies_are_put_in_their_places(work: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseHook
 
 import glidemq_orchestrate
-from airflow_provider_glidemq.connection import settings_from
+from airflow_provider_glidemq.connection import dashboard_urls, settings_from
 from airflow_provider_glidemq.connection_form import form_behaviour, form_widgets
+from airflow_provider_glidemq.dashboard import link_to
 from airflow_provider_glidemq.version_compat import amask_secret, mask_secret
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
@@ -28,7 +30,8 @@ class GlideMQHook(BaseHook):
     ACL user. In ``extra``: ``prefix`` (first part of every key, ``glide``), ``kind`` (``single``, ``cluster``
     or ``sentinel``), ``service`` (that the sentinels watch), ``db``, and the other options of
     ``ConnectionSettings``: ``tls``, ``ca``, ``cert``, ``key``, ``verify``, ``sentinel_user``,
-    ``sentinel_password``, ``connect_timeout``, ``socket_timeout``, ``confirm``, ``confirm_timeout``.
+    ``sentinel_password``, ``connect_timeout``, ``socket_timeout``, ``confirm``, ``confirm_timeout``; and
+    ``dashboard_url``, for the links of tasks.
     An unknown extra is refused, and so are two fields that contradict each other.
 
     Example:
@@ -96,6 +99,17 @@ class GlideMQHook(BaseHook):
         """``get_queue`` for triggers; for one event loop."""
         settings = await self.aget_settings()
         return glidemq_orchestrate.AsyncQueue(name, settings)
+
+    def get_dashboard_link(self, known: Mapping[str, str]) -> str:
+        """Where a dashboard shows a flow, job or queue, by the extra ``dashboard_url``; empty without one.
+
+        Args:
+            known: Of ``flow_id``, ``queue`` and ``job_id`` what is known.
+
+        Raises:
+            ConfigurationError: The connection is not valid.
+        """
+        return link_to(dashboard_urls(self.get_connection(self.glidemq_conn_id)), known)
 
     def get_conn(self) -> FlowProducer:
         """``get_producer`` under the name that Airflow's hooks share."""

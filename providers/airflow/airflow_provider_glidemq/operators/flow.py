@@ -156,6 +156,13 @@ class GlideMQFlowOperator(FlowTask):
             return FlowText.of(rendered.text(content), content.path)
         return super().render_template(content, context, jinja_env, seen_oids)
 
+    def _declared(self) -> FlowSpec | None:
+        flow: object = self.flow
+        is_known = isinstance(
+            flow, FlowText | FlowSpec | Mapping
+        )  # no file that a template names, no function
+        return self._read_spec({}) if is_known else None
+
     def _described(self, context: Context) -> FlowSpec:
         spec = self._read_spec(context)
         if not isinstance(self.result, str):

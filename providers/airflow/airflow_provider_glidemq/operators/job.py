@@ -104,6 +104,10 @@ class GlideMQOperator(FlowTask):
         except TypeError as exc:
             raise AirflowFailException(str(exc)) from exc
 
+    def _linked(self, flow: Flow) -> Mapping[str, str]:
+        (node,) = flow.nodes()
+        return {"flow_id": flow.id, "queue": node.queue, "job_id": node.job_id}
+
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
         if status.skipped:
             (node,) = flow.nodes()

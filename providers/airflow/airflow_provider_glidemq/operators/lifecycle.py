@@ -21,14 +21,15 @@ from airflow_provider_glidemq.exceptions import (
     airflow_errors,
 )
 from airflow_provider_glidemq.failures import log_failures
-from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID, GlideMQHook
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.node_reports import NodeReports
-from airflow_provider_glidemq.operators.templated import TemplatedOperator
+from airflow_provider_glidemq.operators.lineage import LineageTask
 from airflow_provider_glidemq.operators.waiting import Waiting
 from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
-from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED, GlideMQFlowTrigger
+from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
+from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferralTimeout
 from glidemq_orchestrate import FlowSpec, FlowState, Owner
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError
@@ -53,7 +54,7 @@ class _Held:
     generation: int | None = None
 
 
-class FlowTask(TemplatedOperator):
+class FlowTask(LineageTask):
     """A task that runs one flow: submits it or goes on with it, waits for its end, and ends as it did.
 
     What the flow is and what the task returns, subclasses say. See ``GlideMQFlowOperator`` for the rest.
@@ -98,10 +99,6 @@ class FlowTask(TemplatedOperator):
         self._is_killed = False
         self._submitted: FlowSpec | None = None
         self._is_first = False  # whether this process has submitted the flow; else it resumes
-
-    def _described(self, context: Context) -> FlowSpec:
-        """The flow, from rendered fields."""
-        raise NotImplementedError
 
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
         """What the task returns for a flow that has completed."""
@@ -164,9 +161,6 @@ class FlowTask(TemplatedOperator):
             self._cancel(self._held, KILLED)
 
     # -- how the flow is found and described -----------------------------------------------------------------
-
-    def _producer(self) -> FlowProducer:
-        return GlideMQHook(self.glidemq_conn_id).get_producer()
 
     def _id(self, ti: RuntimeTaskInstanceProtocol) -> str:
         given: Any = self.flow_id
@@ -262,6 +256,7 @@ class FlowTask(TemplatedOperator):
         """Finish if the flow has ended. Else wait: also for one that was retried or begun anew by others."""
         while True:
             self._held = _Held(flow.id, "", flow.generation)
+            self.link_places = self._linked(flow)
             try:
                 return self._settle_generation(context, producer, flow)
             except Superseded as exc:

@@ -29,6 +29,8 @@ class GlideMQSparkOperator(GlideMQOperator):
             started with.
         arguments: Its arguments by name (templated).
         location: Directory or URI where it reads and writes (templated): ``ctx.data["location"]``.
+        lineage: What it reads and writes, for OpenLineage (templated), as ``{"inputs": [...], "outputs":
+            [...]}`` of paths, URIs or ``{"namespace", "name"}``. The step may also return it.
         conf: Settings of Spark SQL for this step alone (templated), such as ``spark.sql.shuffle.partitions``.
         queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
         options, retention, flow_id, glidemq_conn_id, deferrable, defer_after, poll_interval,
@@ -47,22 +49,25 @@ class GlideMQSparkOperator(GlideMQOperator):
         "arguments",
         "location",
         "conf",
+        "lineage",
         *(field for field in GlideMQOperator.template_fields if field not in ("job", "data")),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "arguments": "json",
         "conf": "json",
+        "lineage": "json",
         "options": "json",
     }
     shows_progress = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  an operator's parameters are its interface
         self,
         *,
         application: str,
         arguments: Mapping[str, Any] | None = None,
         location: str | None = None,
         conf: Mapping[str, Any] | None = None,
+        lineage: Mapping[str, Any] | None = None,
         queue_name: str = "spark",
         **kwargs: Any,
     ) -> None:
@@ -70,18 +75,19 @@ class GlideMQSparkOperator(GlideMQOperator):
         self.arguments = arguments
         self.location = location
         self.conf = conf
+        self.lineage = lineage
         super().__init__(queue_name=queue_name, job=SPARK_JOB, **kwargs)
 
     def _parts(self) -> dict[str, Any]:
         step = self._step()
-        for name, value in (("location", self.location), ("conf", self.conf)):
-            if value is not None:
+        for name in ("location", "conf", "lineage"):
+            if (value := getattr(self, name)) is not None:
                 step["data"] = {**step["data"], name: value}
         return {"queue": self.queue_name, "job": SPARK_JOB, **step}
 
     def _step(self) -> dict[str, Any]:
         """The name of the node, and the data of its job but location and conf."""
-        for name in ("arguments", "conf"):
+        for name in ("arguments", "conf", "lineage"):
             value: object = getattr(self, name)
             if not (value is None or isinstance(value, Mapping) or is_unknown(value, self._marks())):
                 raise TypeError(f"{name} must be a dict, got {type(value).__name__}")

@@ -13,8 +13,8 @@ from airflow_provider_glidemq.exceptions import GlideMQNodeFailed, airflow_error
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.results import check_size
 from airflow_provider_glidemq.task_groups.flow import ordered
-from airflow_provider_glidemq.triggers.glidemq import SECONDS_DEFERRED
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
+from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
 from airflow_provider_glidemq.version_compat import (
     STARTS_FROM_TRIGGER,
     AirflowException,

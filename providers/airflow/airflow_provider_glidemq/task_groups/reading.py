@@ -29,6 +29,7 @@ from glidemq_orchestrate.flows.rules import Rule
 if TYPE_CHECKING:
     from airflow.sdk.types import Operator
 
+SPARK_QUEUE: Final = "spark"  # of GlideMQSparkOperator
 RETURN_VALUE: Final = "return_value"
 _ABSENT: Final = object()
 _OF_TASK: Final = frozenset({"ti", "task_instance", "task", "task_instance_key_str", "map_index_template"})
@@ -199,7 +200,8 @@ class Reader:
     # -- functions -------------------------------------------------------------------------------------------
 
     def _function(self, operator: Operator) -> dict[str, Any]:
-        queue = _given(operator, "queue_name")
+        is_spark = operator.operator_class is _GlideMQSparkDecoratedOperator
+        queue = _given(operator, "queue_name") or (SPARK_QUEUE if is_spark else None)
         if operator.operator_class in _PLAIN:
             queue = self._queue
             if _given(operator, "templates_dict"):
@@ -208,7 +210,6 @@ class Reader:
             raise ConfigurationError(
                 "a function needs the queue of workers that run it: GlideMQTaskGroup(..., queue_name='etl')"
             )
-        is_spark = operator.operator_class is _GlideMQSparkDecoratedOperator
         named = NamedFunction.of(_given(operator, "python_callable"), is_spark=is_spark)
         args, kwargs = list(_given(operator, "op_args") or ()), dict(_given(operator, "op_kwargs") or {})
         if not isinstance(operator, MappedOperator):
@@ -229,7 +230,7 @@ class Reader:
         path, arguments = _given(operator, "application"), _given(operator, "arguments")
         if not (arguments is None or isinstance(arguments, Mapping)):
             raise ConfigurationError("arguments must be a dict; its values may be results of other tasks")
-        queue = _given(operator, "queue_name") or "spark"
+        queue = _given(operator, "queue_name") or SPARK_QUEUE
         found = self._call(operator, queue, SPARK_JOB, path, arguments or {})
         if isinstance(operator, MappedOperator):
             found["expand"] = _over_dicts(self._expansion(operator, ARGUMENTS), "arguments")
@@ -335,8 +336,21 @@ def _given(operator: Operator, name: str) -> Any:
     """A parameter of a task, also of one that was expanded."""
     if isinstance(operator, MappedOperator):
         of_function = getattr(operator, "python_callable", None) if name == "python_callable" else None
-        return of_function or operator.partial_kwargs.get(name)
+        return of_function or operator.partial_kwargs.get(name, _default_args(operator).get(name))
     return getattr(operator, name, None)
+
+
+def _default_args(operator: MappedOperator) -> dict[str, Any]:
+    """Those of its DAG and groups, the inner ones last: Airflow gives them to it when it is unmapped."""
+    found: list[Mapping[str, Any]] = []
+    group = operator.task_group
+    while group is not None:
+        found.append(group.default_args)
+        group = group.parent_group
+    merged: dict[str, Any] = dict(operator.dag.default_args if operator.dag else {})
+    for one in reversed(found):
+        merged |= one
+    return merged
 
 
 def _check_attributes(operator: Operator) -> None:

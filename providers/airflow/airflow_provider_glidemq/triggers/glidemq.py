@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import random
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
-
-from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_glidemq.attempt import is_taken_over
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
@@ -18,17 +14,14 @@ from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.node_reports import NodeReports
 from airflow_provider_glidemq.ownership import owner_of
 from airflow_provider_glidemq.triggers.told import Reporter, Telling
-from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError
+from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger, module
+from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded
 
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared import SharedClient
     from glidemq_orchestrate import AsyncFlow, FlowStatus
 
 RENEWALS: Final = 3  # of a lease, in the time that it lasts
-MAX_REASON: Final = 500
-# A scheduler that learns of the end of a task's first process only after it has queued the second one takes
-# the task for lost and fails it. So a task should not resume sooner than this after it was deferred.
-SECONDS_DEFERRED: Final = 5.0
 _GOES_ON: Final = frozenset({"running", "deferred"})
 _ending: set[asyncio.Task[None]] = set()
 
@@ -37,7 +30,7 @@ class _TakenOver(Exception):
     """A later try of the task has begun the flow anew."""
 
 
-class GlideMQFlowTrigger(BaseTrigger):
+class GlideMQFlowTrigger(WaitingTrigger):
     """Fires once, when a flow has ended, with its ``status``, ``flow_id``, ``generation`` and ``reason``.
 
     ``status`` is ``completed``, ``failed`` or ``cancelled``; ``timeout`` at the deadline; ``superseded`` when
@@ -80,14 +73,16 @@ class GlideMQFlowTrigger(BaseTrigger):
         show_progress: bool = False,
         callbacks: Sequence[str] = (),
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(
+            glidemq_conn_id=glidemq_conn_id,
+            poll_interval=poll_interval,
+            deadline=deadline,
+            not_before=not_before,
+        )
         self.flow_id = flow_id
-        self.glidemq_conn_id = glidemq_conn_id
-        self.poll_interval = poll_interval
-        self.deadline = deadline
+        self.what = f"Flow {flow_id}"
         self.cancel_on_kill = cancel_on_kill
         self.wait_for_flow = wait_for_flow
-        self.not_before = not_before
         self.generation = generation
         self.owner = owner
         self.lapse = lapse
@@ -121,13 +116,6 @@ class GlideMQFlowTrigger(BaseTrigger):
             },
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield the one event and return."""
-        payload = await self._payload()
-        if self.not_before is not None:
-            await asyncio.sleep(max(self.not_before - time.time(), 0.0))
-        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
-
     async def on_kill(self) -> None:
         """Cancel the flow if the user ended the task. Airflow 3.1 and 3.2 do not call it: the lease lapses.
 
@@ -141,45 +129,20 @@ class GlideMQFlowTrigger(BaseTrigger):
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    async def _payload(self) -> dict[str, Any]:
-        left = None if self.deadline is None else self.deadline - time.time()
-        try:
-            async with asyncio.timeout(left) as timer:
-                return await self._watch_for_ever()
-        except TimeoutError:
-            if not timer.expired():
-                raise
-            return self._event("timeout", "the deadline has passed")
-
-    async def _watch_for_ever(self) -> dict[str, Any]:
-        shared = await module("shared")
+    async def _prepare(self) -> None:
         if self.cancel_on_kill and (place := self._place()):
             tasks = await module("tasks")
             tasks.prepare(tasks.Task(*place[:3]), place[3])
-        pauses = reconnect_pauses()
-        while True:
-            try:
-                async with shared.shared_client(self.glidemq_conn_id) as client:
-                    return await self._watch(client)
-            except TransportError as exc:
-                if not exc.retryable:
-                    return self._event("error", f"{type(exc).__name__}: {exc}")
-                pause = next(pauses)
-                self.log.warning(
-                    "Flow %s cannot be watched, retrying in %.1f s: %s", self.flow_id, pause, exc
-                )
-                await asyncio.sleep(pause)
-            except GlideMQError as exc:
-                return self._event("error", f"{type(exc).__name__}: {exc}")
-            except _TakenOver:
-                return self._event("superseded", "a later try of the task has begun the flow anew")
 
     async def _watch(self, client: SharedClient) -> dict[str, Any]:
-        while True:
-            flow = await self._find(client)
-            status = await self._until_end(client, flow)
-            if status.superseded_by is None:
-                return self._event(status.state.value, status.reason, status.completed, status.total)
+        try:
+            while True:
+                flow = await self._find(client)
+                status = await self._until_end(client, flow)
+                if status.superseded_by is None:
+                    return self._told(status.state.value, status.reason, status.completed, status.total)
+        except _TakenOver:
+            return self._told("superseded", "a later try of the task has begun the flow anew")
 
     async def _until_end(self, client: SharedClient, flow: AsyncFlow) -> FlowStatus:
         """Wait until this generation has ended or is not the current one any more."""
@@ -266,7 +229,7 @@ class GlideMQFlowTrigger(BaseTrigger):
         self.log.info("%d/%d nodes completed", status.completed, status.total)
         return True
 
-    def _event(self, status: str, reason: str, completed: int = 0, total: int = 0) -> dict[str, Any]:
+    def _told(self, status: str, reason: str, completed: int = 0, total: int = 0) -> dict[str, Any]:
         return {
             "status": status,
             "flow_id": self.flow_id,
@@ -316,19 +279,3 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
     _ending.add(ending)
     ending.add_done_callback(_ending.discard)
     await asyncio.shield(ending)
-
-
-async def module(name: str) -> Any:
-    """A module that only triggerers need: a task imports this one at each parse of its DAG."""
-    return await asyncio.to_thread(importlib.import_module, f"airflow_provider_glidemq.triggers.{name}")
-
-
-def reconnect_pauses() -> Iterator[float]:
-    """Seconds between attempts to reach the server: from half a second to 15, each shortened at random.
-
-    The randomness keeps a thousand triggers from reconnecting at the same moment.
-    """
-    pause = 0.5
-    while True:
-        yield pause * (1 - random.random() / 2)  # noqa: S311  jitter
-        pause = min(pause * 2, 15.0)

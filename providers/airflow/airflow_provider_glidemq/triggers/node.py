@@ -36,14 +36,9 @@ from airflow_provider_glidemq.task_groups.ends import (
     progress,
 )
 from airflow_provider_glidemq.task_groups.flow import ordered
-from airflow_provider_glidemq.triggers.glidemq import (
-    MAX_REASON,
-    RENEWALS,
-    module,
-    reconnect_pauses,
-    to_its_end,
-)
+from airflow_provider_glidemq.triggers.glidemq import RENEWALS, to_its_end
 from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
+from airflow_provider_glidemq.triggers.waiting import MAX_REASON, module, reconnect_pauses
 from glidemq_orchestrate.errors import FlowEnded, GlideMQError, Superseded, TransportError
 from glidemq_orchestrate.jobs.states import JobState
 

@@ -1,0 +1,48 @@
+"""What a function logs by ``logging``, in its own thread, goes to the log of its job too."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from glidemq_orchestrate.worker.context import Context
+
+MOST_LINES: Final = 1_000
+MOST_CHARACTERS: Final = 4_000
+_OWN: Final = "glidemq_orchestrate"
+
+
+class _ToJob(logging.Handler):
+    """Stores the records of one thread with a job, the first thousand of an attempt."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(logging.INFO)
+        self._ctx, self._thread, self._lines = ctx, threading.get_ident(), 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread == self._thread and record.name.partition(".")[0] != _OWN
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines += 1
+        if self._lines > MOST_LINES:
+            return
+        try:
+            self._ctx.log(f"{record.levelname} {record.getMessage()}"[:MOST_CHARACTERS])
+            if self._lines == MOST_LINES:
+                self._ctx.log("what it logs from here on is in the log of the worker alone")
+        except Exception:  # noqa: BLE001  as every handler of logging
+            self.handleError(record)
+
+
+@contextmanager
+def captured(ctx: Context) -> Iterator[None]:
+    """Store what this thread logs in the block, from INFO on, with the job. The worker logs it as before."""
+    handler, root = _ToJob(ctx), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)

@@ -1,0 +1,40 @@
+"""Where a dashboard shows a flow, a queue or a job. No Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Formatter
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+PLACES: Final = ("flow_id", "queue", "job_id")
+
+
+def check_templates(text: str) -> str:
+    """Return the text if it holds URLs with no other places than ``{flow_id}``, ``{queue}`` and ``{job_id}``.
+
+    Raises:
+        ValueError: It does not.
+    """
+    for template in text.split():
+        _places_in(template)
+        if urlsplit(template).scheme not in ("http", "https") or not urlsplit(template).netloc:
+            raise ValueError
+    return text
+
+
+def link_to(templates: str, known: Mapping[str, str]) -> str:
+    """The first of the URLs whose places are all known, with the values in them; empty without one."""
+    for template in templates.split():
+        if all(known.get(place) for place in _places_in(template)):
+            return template.format_map({place: quote(value, safe="") for place, value in known.items()})
+    return ""
+
+
+def _places_in(template: str) -> list[str]:
+    found = list(Formatter().parse(template))
+    if any(
+        name is not None and (name not in PLACES or form or conversion) for _, name, form, conversion in found
+    ):
+        raise ValueError
+    return [name for _, name, _, _ in found if name is not None]

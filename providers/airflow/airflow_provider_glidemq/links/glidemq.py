@@ -1,0 +1,46 @@
+"""GlideMQLink: from a task to its flow, job or queue in a dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseOperator, BaseOperatorLink
+
+from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.version_compat import AirflowException
+from glidemq_orchestrate.errors import GlideMQError
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import TaskInstanceKey
+
+
+class GlideMQLink(BaseOperatorLink):
+    """The page that the extra ``dashboard_url`` of the connection names; without that extra there is no link.
+
+    Airflow asks for it in the worker, when a task has deferred or ended.
+    """
+
+    name = "glide-mq"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  Airflow's signature
+        """The URL; empty where there is none, or before the task has found its flow."""
+        if not isinstance(operator, Linked) or not operator.link_places:
+            return ""
+        try:
+            return GlideMQHook(operator.glidemq_conn_id).get_dashboard_link(operator.link_places)
+        except (AirflowException, GlideMQError):  # the task has told
+            return ""
+
+
+class Linked(BaseOperator):
+    """A task with a link.
+
+    Attributes:
+        link_places: What the link may need, of ``flow_id``, ``queue``, ``job_id``; empty until it is known.
+    """
+
+    operator_extra_links = (GlideMQLink(),)
+    glidemq_conn_id: str
+    link_places: Mapping[str, str] = MappingProxyType({})

@@ -1,0 +1,107 @@
+"""What the Spark steps of a flow read and write, for OpenLineage; Airflow's provider for it calls this."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.links.glidemq import Linked
+from airflow_provider_glidemq.operators.templated import TemplatedOperator
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.errors import JobNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol
+
+    from glidemq_orchestrate import Flow, FlowProducer, FlowSpec
+    from glidemq_orchestrate.spark.lineage import Lineage
+
+SPARK: Final = "spark."
+MOST_STEPS: Final = 1_000
+
+
+class LineageTask(Linked, TemplatedOperator):
+    """A task whose flow may have Spark steps that tell what they read and write.
+
+    They tell it in their data or in what they return, ``{"lineage": {"inputs": [...], "outputs": [...]}}``.
+    The lineage of the task is that of all its steps: what one step writes and another reads is an output.
+    """
+
+    def _producer(self) -> FlowProducer:
+        return GlideMQHook(self.glidemq_conn_id).get_producer()
+
+    def _id(self, ti: RuntimeTaskInstanceProtocol) -> str:
+        """The id of the flow."""
+        raise NotImplementedError
+
+    def _described(self, context: Context) -> FlowSpec:
+        """The flow, from rendered fields."""
+        raise NotImplementedError
+
+    def _declared(self) -> FlowSpec | None:
+        """The flow, as far as it is known before the task runs."""
+        return self._described({})
+
+    def _linked(self, flow: Flow) -> Mapping[str, str]:
+        """What a link may need: the ids of the flow, its queue, its job."""
+        return {"flow_id": flow.id, "queue": flow.home}
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
+        """What the steps declare in their data."""
+        if (spec := self._declared()) is None:
+            return None
+        return _as_openlineage(node.data for node in spec.nodes if node.job.startswith(SPARK))
+
+    def get_openlineage_facets_on_complete(
+        self, task_instance: RuntimeTaskInstanceProtocol
+    ) -> OperatorLineage[Any, Any] | None:
+        """What the steps that have completed declare and report, read from the server: of the first 1,000."""
+        with self._producer() as producer:
+            return _as_openlineage(list(_told(producer.get(self._id(task_instance)), self.glidemq_conn_id)))
+
+    def get_openlineage_facets_on_failure(
+        self, task_instance: RuntimeTaskInstanceProtocol
+    ) -> OperatorLineage[Any, Any] | None:
+        """The same: what was written before the flow failed."""
+        return self.get_openlineage_facets_on_complete(task_instance)
+
+
+def _told(flow: Flow, conn_id: str) -> Iterator[Any]:
+    """The data and the results of the Spark steps that have completed."""
+    steps = (node for node in flow.nodes() if node.job.startswith(SPARK) and node.state == "completed")
+    with contextlib.ExitStack() as clients:
+        queues: dict[str, Any] = {}
+        for node in islice(steps, MOST_STEPS):
+            if node.queue not in queues:
+                queues[node.queue] = clients.enter_context(GlideMQHook(conn_id).get_queue(node.queue))
+            with contextlib.suppress(JobNotFound):
+                job = queues[node.queue].get_job(node.job_id)
+                yield from (job.data, job.result)
+
+
+def _as_openlineage(told: Any) -> OperatorLineage[Any, Any]:
+    from airflow.providers.common.compat.openlineage.facet import Dataset  # noqa: PLC0415  with OpenLineage only
+    from airflow.providers.openlineage.extractors import OperatorLineage  # noqa: PLC0415  with OpenLineage only
+
+    from glidemq_orchestrate.spark.lineage import Lineage  # noqa: PLC0415
+
+    whole = Lineage.together(_readable(one) for one in told)
+    return OperatorLineage(
+        inputs=[Dataset(*one) for one in whole.inputs], outputs=[Dataset(*one) for one in whole.outputs]
+    )
+
+
+def _readable(value: Json) -> Lineage:
+    """The lineage in the data or the result of a step; what cannot be read is none."""
+    from glidemq_orchestrate.spark.lineage import Lineage  # noqa: PLC0415  with OpenLineage only
+
+    with contextlib.suppress(ValueError):
+        return Lineage.of(value)
+    return Lineage()

@@ -1,0 +1,149 @@
+"""One worker of the core per queue, for all event triggers of a triggerer that take jobs from it as messages.
+
+A job is held, as a worker holds it, until Airflow has stored the event that its message is in; then it is
+completed. A triggerer that dies before loses its leases, and the jobs come again: at least once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
+from airflow_provider_glidemq.triggers.events import start
+from airflow_provider_glidemq.triggers.inbox import Delivery, Inbox
+from glidemq_orchestrate import Context, Handlers, RetryLater, Worker
+from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.worker.handler import Registered
+
+logger = logging.getLogger(__name__)
+
+MOST_HELD: Final = 500
+MOST_STALLED: Final = 20  # a triggerer that is killed loses no message, however often within reason
+LEASE: Final = timedelta(seconds=30)
+LAST_CALLS: Final = timedelta(seconds=2)
+
+
+class Source(NamedTuple):
+    """Where messages come from."""
+
+    conn_id: str
+    queue: str
+
+
+class _Subscribed(Handlers):
+    """The job names that watchers want at the moment, all with one handler."""
+
+    def __init__(self, consumer: QueueConsumer) -> None:
+        super().__init__()
+        self._consumer = consumer
+        self._registered = Registered(consumer.take, is_async=True)
+
+    def get(self, name: str) -> Registered | None:
+        return self._registered if self._consumer.inbox_of(name) else None
+
+    @property
+    def names(self) -> list[str]:
+        return self._consumer.jobs
+
+
+class QueueConsumer:
+    """Takes the jobs that watchers want from one queue. Jobs of other names are given back."""
+
+    def __init__(self, settings: ConnectionSettings, queue: str) -> None:
+        self._queue = queue
+        self._inboxes: dict[Inbox, Sequence[str]] = {}
+        self._worker = Worker(
+            settings,
+            queues=[queue],
+            handlers=_Subscribed(self),
+            concurrency=MOST_HELD,
+            prefetch=0,
+            lock_duration=LEASE,
+            max_stalled=MOST_STALLED,
+            shutdown_timeout=LAST_CALLS,
+            only_known=True,
+        )
+        self._serving = start(self._serve())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it takes no more jobs."""
+        return self._serving.done() or not self._inboxes
+
+    @property
+    def jobs(self) -> list[str]:
+        """The job names that are wanted, sorted."""
+        return sorted({name for jobs in self._inboxes.values() for name in jobs})
+
+    def inbox_of(self, name: str) -> Inbox | None:
+        """The inbox for jobs of this name: the first that wants them."""
+        return next((inbox for inbox, jobs in self._inboxes.items() if name in jobs), None)
+
+    def open(self, jobs: Sequence[str], size: int, interval: float) -> Inbox:
+        """An inbox for the jobs of these names."""
+        if both := sorted(set(jobs) & set(self.jobs)):
+            logger.warning(
+                "queue %s: watchers with different arguments take the same jobs: %s. Each message goes to "
+                "one of them only; give them equal arguments, and all of them get it",
+                self._queue, ", ".join(both),
+            )  # fmt: skip
+        inbox = Inbox(self._queue, size, interval)
+        self._inboxes[inbox] = jobs
+        return inbox
+
+    async def close(self, inbox: Inbox) -> None:
+        """Give back what the inbox holds; with the last one, the worker ends."""
+        del self._inboxes[inbox]
+        inbox.close()
+        if not self._inboxes:
+            self._worker.stop()
+            with contextlib.suppress(Exception):
+                await asyncio.shield(self._serving)
+
+    async def take(self, ctx: Context) -> None:
+        """Hold the job until its message is stored: the handler of all jobs."""
+        inbox = self.inbox_of(ctx.name)
+        if inbox is None:
+            raise RetryLater(timedelta(seconds=1), "its watcher has left", counts=False)
+        delivery = Delivery.of(ctx)
+        inbox.put(delivery)
+        await delivery.outcome
+
+    async def _serve(self) -> None:
+        try:
+            await self._worker.serve(signals=False)
+        except Exception as exc:  # noqa: BLE001  every error is passed to the watchers
+            for inbox in self._inboxes:
+                inbox.fail(exc)
+
+
+_consumers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Source, QueueConsumer]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def consuming(source: Source, jobs: Sequence[str], size: int, interval: float) -> AsyncIterator[Inbox]:
+    """An inbox for the jobs of these names, while the block runs.
+
+    All inboxes of a source share one worker on this event loop; the first one looks up the connection.
+    """
+    consumers = _consumers.setdefault(asyncio.get_running_loop(), {})
+    found = consumers.get(source)
+    if found is None or found.is_over:
+        settings = await GlideMQHook(source.conn_id).aget_settings()
+        found = consumers.get(source)  # another one may have been faster
+        if found is None or found.is_over:
+            found = consumers[source] = QueueConsumer(settings, source.queue)
+    inbox = found.open(jobs, size, interval)
+    try:
+        yield inbox
+    finally:
+        await found.close(inbox)
+        if consumers.get(source) is found and found.is_over:
+            del consumers[source]

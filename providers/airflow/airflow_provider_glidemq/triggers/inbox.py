@@ -1,0 +1,210 @@
+"""Messages between a worker that holds their jobs and a trigger that makes asset events of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from glidemq_orchestrate import Context, RetryLater, Unrecoverable
+from glidemq_orchestrate.codec import Json, encode
+from glidemq_orchestrate.errors import EncodeError
+
+MOST_BYTES: Final = 48 * 1024
+EVENT_BYTES: Final = 256 * 1024
+MOST_DEPTH: Final = 50
+MOST_FAILURES: Final = 5
+LINGER_SECONDS: Final = 0.1
+_INTEGERS: Final = range(-(2**63), 2**63)
+
+
+@dataclass(eq=False, slots=True)
+class Delivery:
+    """One job that a worker holds until Airflow has stored its message.
+
+    ``outcome`` is done when the job is: completed, or to be run again, or failed. It is cancelled when the
+    worker has lost the job.
+    """
+
+    job_id: str
+    message: dict[str, Any]
+    size: int
+    outcome: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @classmethod
+    def of(cls, ctx: Context) -> Delivery:
+        """The message of a job.
+
+        Raises:
+            Unrecoverable: Airflow cannot store it, however often it is tried.
+        """
+        size = _size(ctx.data)
+        return cls(ctx.job_id, {"id": ctx.job_id, "job": ctx.name, "data": ctx.data}, size)
+
+    def end(self, error: Exception | None = None) -> None:
+        """Let the worker report the job: completed without an error. Repeatable; the first one counts."""
+        if not self.outcome.done():
+            if error is None:
+                self.outcome.set_result(None)
+            else:
+                self.outcome.set_exception(error)
+                self.outcome.exception()  # retrieved: the worker may have let go of it
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Batch:
+    """The messages of one event."""
+
+    queue: str
+    deliveries: Sequence[Delivery]
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The payload of the event."""
+        return {"queue": self.queue, "messages": [one.message for one in self.deliveries]}
+
+
+class Inbox:
+    """The messages for one watcher, in the order in which they came.
+
+    Args:
+        queue: Where they come from.
+        size: Most messages of an event.
+        interval: Seconds from one event to the next, at least; what comes meanwhile is in one event.
+    """
+
+    def __init__(self, queue: str, size: int, interval: float) -> None:
+        self._queue, self._size, self._interval = queue, size, interval
+        self._waiting: deque[Delivery] = deque()
+        self._open: set[Delivery] = set()
+        self._failures: dict[str, int] = {}
+        self._changed = asyncio.Event()
+        self._error: Exception | None = None
+        self._next_at = 0.0
+
+    def put(self, delivery: Delivery) -> None:
+        """Take a message."""
+        self._waiting.append(delivery)
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """Let ``next`` raise this."""
+        self._error = error
+        self._changed.set()
+
+    async def next(self) -> Batch:
+        """The messages of the next event; waits for the first of them.
+
+        Raises:
+            GlideMQError, or what else ended the worker.
+        """
+        loop = asyncio.get_running_loop()
+        await self._until(1, None)
+        await self._until(self._size, max(self._next_at, loop.time() + LINGER_SECONDS))
+        batch = self._taken()
+        while not batch:  # the worker has lost them meanwhile
+            await self._until(1, None)
+            batch = self._taken()
+        self._next_at = loop.time() + self._interval
+        self._open.update(batch)
+        return Batch(self._queue, batch)
+
+    def stored(self, batch: Batch) -> None:
+        """Airflow has stored the event: its jobs are completed."""
+        for one in batch.deliveries:
+            self._failures.pop(one.job_id, None)
+            self._open.discard(one)
+            one.end()
+
+    def not_stored(self, batch: Batch) -> None:
+        """Airflow has not stored the event: its messages come again, each for itself, and not for ever."""
+        for one in batch.deliveries:
+            self._open.discard(one)
+            failures = self._failures.pop(one.job_id, 0) + 1
+            if failures < MOST_FAILURES:
+                self._failures[one.job_id] = failures
+                one.end(RetryLater(timedelta(seconds=2**failures), "Airflow did not store it", counts=False))
+            else:
+                one.end(
+                    Unrecoverable(
+                        f"Airflow did not store its event, {failures} times: see the triggerer's log"
+                    )
+                )
+
+    def close(self) -> None:
+        """Give back what was not stored."""
+        for one in (*self._waiting, *self._open):
+            one.end(RetryLater(timedelta(0), "its watcher has left", counts=False))
+        self._waiting.clear()
+        self._open.clear()
+
+    async def _until(self, count: int, at: float | None) -> None:
+        """Wait for so many messages, or that time."""
+        try:
+            async with asyncio.timeout_at(at):
+                while len(self._waiting) < count and self._error is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        if self._error is not None:
+            raise self._error
+
+    def _taken(self) -> list[Delivery]:
+        """What goes into one event; a message that was not stored goes alone."""
+        taken: list[Delivery] = []
+        size = 0
+        while self._waiting and len(taken) < self._size:
+            first = self._waiting[0]
+            if first.outcome.done():
+                self._waiting.popleft()
+                continue
+            is_alone = first.job_id in self._failures
+            if taken and (is_alone or size + first.size > EVENT_BYTES):
+                break
+            taken.append(self._waiting.popleft())
+            size += first.size
+            if is_alone:
+                break
+        return taken
+
+
+def _size(data: Json) -> int:
+    """The bytes of the data of a message.
+
+    Raises:
+        Unrecoverable: Too many, or it cannot be in Airflow's database.
+    """
+    _check_values(data)
+    try:
+        size = len(encode(data, where="its data").encode())
+    except EncodeError as exc:
+        raise Unrecoverable(f"no asset event can hold it: {exc}") from exc
+    if size > MOST_BYTES:
+        raise Unrecoverable(
+            f"its data is {size:,} bytes of JSON, and an asset event, which is in Airflow's database, holds "
+            f"{MOST_BYTES:,} of a message: write it to a file or table and send where it is"
+        )
+    return size
+
+
+def _check_values(data: Json) -> None:
+    level: list[Json] = [data]
+    for _ in range(MOST_DEPTH):
+        following: list[Json] = []
+        for value in level:
+            if isinstance(value, list):
+                following += value
+            elif isinstance(value, dict):
+                following += value.values()
+            elif isinstance(value, int) and value not in _INTEGERS:
+                raise Unrecoverable(
+                    "no asset event can hold it: its data has an integer of more than 64 bits"
+                )
+        if not following:
+            return
+        level = following
+    raise Unrecoverable(f"no asset event can hold it: its data is nested deeper than {MOST_DEPTH} levels")

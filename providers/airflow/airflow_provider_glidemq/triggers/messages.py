@@ -1,0 +1,152 @@
+"""GlideMQMessageTrigger: jobs of a queue as asset events, each at least once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
+from airflow_provider_glidemq.parameters import check_seconds
+from airflow_provider_glidemq.triggers.waiting import module, reconnect_pauses
+
+if TYPE_CHECKING:
+    from airflow.triggers.shared_stream import SharedStreamProducer
+
+    from airflow_provider_glidemq.triggers.inbox import Batch, Inbox
+
+MOST_MESSAGES: Final = 500
+SETTLED_SECONDS: Final = 15.0
+SHOWN_IDS: Final = 10
+
+
+class MessagesEvent(TriggerEvent):
+    """An event of messages. Airflow logs each event; what is in the messages is nobody's business there."""
+
+    def __repr__(self) -> str:
+        """For the log."""
+        ids = [str(message["id"]) for message in self.payload["messages"]]
+        return f"{len(ids)} messages of queue {self.payload['queue']}: jobs {', '.join(ids[:SHOWN_IDS])}" + (
+            ", ..." if len(ids) > SHOWN_IDS else ""
+        )
+
+    __str__ = __repr__
+
+
+class GlideMQMessageTrigger(BaseEventTrigger):
+    """Makes asset events of the jobs of a queue: for an ``AssetWatcher``, or ``MessageQueueTrigger``.
+
+    The payload of an event is ``{"queue": ..., "messages": [{"id", "job", "data"}, ...]}``, oldest first;
+    ``id`` is the job's, the same each time the message comes. A job is held as a worker holds it, and is
+    completed when Airflow has stored its event. If the triggerer dies before, the message comes again half a
+    minute later: consumers must stand a message that comes twice. Before Airflow 3.3 a trigger is not told
+    what was stored: there a job is completed 15 seconds after its event was handed over.
+
+    A job whose message Airflow cannot store fails, and the others go on: data of more than 48 KiB, nested
+    deeper than 50 levels, with integers of more than 64 bits, or not JSON; or it was not stored five times.
+    Jobs of other names are given back to the workers of the queue, after a pause: a queue with nothing but
+    messages is better.
+
+    Args:
+        queue_name: The queue.
+        jobs: The names of the jobs that are messages, one or a list.
+        glidemq_conn_id: The connection.
+        batch_size: Most messages of an event, 1 to 500.
+        interval: Seconds from one event to the next, at least: what comes meanwhile is in one event. Airflow
+            makes one DAG run of events that follow each other closely, and may leave the last of them
+            unnoticed until the next event.
+
+    Raises:
+        ValueError, TypeError: A parameter cannot be right.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        jobs: str | Sequence[str],
+        glidemq_conn_id: str = DEFAULT_CONN_ID,
+        batch_size: int = 100,
+        interval: float = 5.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        names = [jobs] if isinstance(jobs, str) else sorted(set(jobs))
+        for what, value in (("queue_name", queue_name), ("glidemq_conn_id", glidemq_conn_id)):
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"{what} must be a text that is not empty, got {value!r}")
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ValueError(f"jobs must be the name of a job or a list of names, got {jobs!r}")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+            raise TypeError(f"batch_size must be a whole number, got {batch_size!r}")
+        if not 1 <= batch_size <= MOST_MESSAGES:
+            raise ValueError(f"batch_size must be 1 to {MOST_MESSAGES}, got {batch_size}")
+        check_seconds("interval", interval, 0.0)
+        self.queue_name = queue_name
+        self.jobs = names
+        self.glidemq_conn_id = glidemq_conn_id
+        self.batch_size = batch_size
+        self.interval = interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments; watchers with equal ones share a trigger, and all get each event."""
+        return (
+            "airflow_provider_glidemq.triggers.messages.GlideMQMessageTrigger",
+            {
+                "queue_name": self.queue_name,
+                "jobs": self.jobs,
+                "glidemq_conn_id": self.glidemq_conn_id,
+                "batch_size": self.batch_size,
+                "interval": self.interval,
+            },
+        )
+
+    # -- Airflow 3.3: a stream that is told what was stored --------------------------------------------------
+
+    def shared_stream_key(self) -> Hashable:
+        """Triggers with equal arguments share one stream."""
+        return ("glidemq", self.glidemq_conn_id, self.queue_name, *self.jobs, self.batch_size, self.interval)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        """The side of the stream that takes the jobs, and completes those that were stored."""
+        from airflow_provider_glidemq.triggers.stream import MessageProducer  # noqa: PLC0415  Airflow 3.3
+
+        return MessageProducer(cls(**kwargs))
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        """An event for each batch."""
+        async for payload in shared_stream:
+            yield MessagesEvent(payload=payload)
+
+    # -- before: it is assumed to be stored after a while ----------------------------------------------------
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield an event for each batch, for ever."""
+        loop = asyncio.get_running_loop()
+        async with contextlib.aclosing(self.batches()) as batches:
+            async for inbox, batch in batches:
+                yield MessagesEvent(payload=batch.payload)
+                loop.call_later(SETTLED_SECONDS, inbox.stored, batch)
+
+    async def batches(self) -> AsyncGenerator[tuple[Inbox, Batch]]:
+        """The messages, for ever; an error is logged, and after a pause it goes on."""
+        consumer = await module("consumer")
+        source = consumer.Source(self.glidemq_conn_id, self.queue_name)
+        pauses = reconnect_pauses()
+        while True:
+            try:
+                async with consumer.consuming(source, self.jobs, self.batch_size, self.interval) as inbox:
+                    while True:
+                        batch = await inbox.next()
+                        pauses = reconnect_pauses()
+                        yield inbox, batch
+            except Exception as exc:  # noqa: BLE001  whatever it is, the watcher is there to stay
+                pause = next(pauses)
+                self.log.warning(
+                    "Queue %s cannot be read, retrying in %.1f s: %s: %s",
+                    self.queue_name, pause, type(exc).__name__, exc,
+                )  # fmt: skip
+            await asyncio.sleep(pause)

@@ -1,0 +1,82 @@
+"""GlideMQQueueTrigger: waits until a queue fulfils a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_glidemq.conditions import QueueCondition
+from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
+from airflow_provider_glidemq.triggers.waiting import MAX_REASON, WaitingTrigger
+
+if TYPE_CHECKING:
+    from airflow_provider_glidemq.triggers.shared import SharedClient
+
+
+class GlideMQQueueTrigger(WaitingTrigger):
+    """Fires once, with ``status`` ``met`` and the ``queue``, when the queue fulfils the condition.
+
+    ``timeout`` at the deadline; ``error`` when a retry would not help (``reason`` holds why). The queue is
+    looked at each second while something happens there, once for all triggers of a triggerer.
+
+    Args:
+        queue_name: The queue.
+        condition: The fields of a ``QueueCondition``.
+        glidemq_conn_id: The connection.
+        poll_interval: Seconds after which the queue is looked at even if no event came.
+        deadline: When to give up, in seconds since the epoch; None: never.
+        not_before: Do not fire earlier, in seconds since the epoch; None: as soon as possible.
+
+    Raises:
+        ValueError, TypeError: The condition cannot be right.
+    """
+
+    def __init__(  # noqa: PLR0913  all but the first two have defaults
+        self,
+        *,
+        queue_name: str,
+        condition: Mapping[str, Any],
+        glidemq_conn_id: str = DEFAULT_CONN_ID,
+        poll_interval: float = 10.0,
+        deadline: float | None = None,
+        not_before: float | None = None,
+    ) -> None:
+        super().__init__(
+            glidemq_conn_id=glidemq_conn_id,
+            poll_interval=poll_interval,
+            deadline=deadline,
+            not_before=not_before,
+        )
+        self.queue_name = queue_name
+        self.condition = dict(condition)
+        lists = {name: tuple(value) for name, value in condition.items() if isinstance(value, list | tuple)}
+        self._condition = QueueCondition(**{**condition, **lists})
+        self.what = f"Queue {queue_name}"
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, from which a triggerer recreates the trigger."""
+        return (
+            "airflow_provider_glidemq.triggers.queues.GlideMQQueueTrigger",
+            {
+                "queue_name": self.queue_name,
+                "condition": self.condition,
+                "glidemq_conn_id": self.glidemq_conn_id,
+                "poll_interval": self.poll_interval,
+                "deadline": self.deadline,
+                "not_before": self.not_before,
+            },
+        )
+
+    async def _watch(self, client: SharedClient) -> dict[str, Any]:
+        events = client.events(self.queue_name)
+        subscription = await events.subscribe_queue(seldom=self.poll_interval)
+        try:
+            while True:
+                state = await subscription.wait(None)
+                if state is not None and self._condition.is_met(state):
+                    return self._told("met", str(state))
+        finally:
+            events.unsubscribe(subscription)
+
+    def _told(self, status: str, reason: str) -> dict[str, Any]:
+        return {"status": status, "queue": self.queue_name, "reason": reason[:MAX_REASON]}

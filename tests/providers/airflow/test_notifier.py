@@ -1,0 +1,102 @@
+"""A job for each notification."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow_provider_glidemq.notifications.glidemq import GlideMQNotifier, told
+
+from glidemq_orchestrate import JobOptions, JobState, Queue
+from glidemq_orchestrate.errors import GlideMQError
+from tests.providers.airflow.conftest import QUEUE, FakeTask
+
+Contexts = Callable[..., Any]
+
+
+def jobs(queue: Queue) -> list[tuple[str, Any]]:
+    return [(job.name, job.data) for job in queue.get_jobs(JobState.WAITING)]
+
+
+def failed(**more: Any) -> Any:
+    ti = SimpleNamespace(**vars(FakeTask()), state="failed")
+    run = SimpleNamespace(dag_id="d", run_id=ti.run_id)
+    return {"ti": ti, "dag_run": run, "run_id": ti.run_id, "exception": ValueError("month 13"), **more}
+
+
+def test_a_failed_task_adds_a_job_that_tells_all_that_is_known(queue: Queue) -> None:
+    GlideMQNotifier(queue_name=QUEUE, job="alert")(failed())
+    assert jobs(queue) == [
+        (
+            "alert",
+            {
+                "dag_id": "d",
+                "task_id": "t",
+                "run_id": "manual__2026-01-01T00:00:00+00:00",
+                "try_number": 1,
+                "state": "failed",
+                "exception": "ValueError: month 13",
+            },
+        )
+    ]
+
+
+def test_its_fields_are_templated(queue: Queue) -> None:
+    made = GlideMQNotifier(
+        queue_name="{{ params.queue }}",
+        job="{{ ti.task_id }}-failed",
+        data={"run": "{{ run_id }}", "why": ["{{ exception }}"]},
+        options={"priority": "{{ ti.try_number }}"},
+    )
+    made(failed(params={"queue": QUEUE}))
+    (found,) = queue.get_jobs(JobState.WAITING) + queue.get_jobs(JobState.PRIORITIZED)
+    assert (found.name, found.priority) == ("t-failed", 1)
+    assert found.data == {"run": "manual__2026-01-01T00:00:00+00:00", "why": ["month 13"]}
+
+
+def test_a_notification_that_is_sent_twice_adds_one_job(queue: Queue) -> None:
+    for _ in range(2):
+        GlideMQNotifier(queue_name=QUEUE, job="alert", once="{{ run_id }}")(failed())
+    GlideMQNotifier(queue_name=QUEUE, job="alert", once="{{ run_id }}")(failed(run_id="another"))
+    GlideMQNotifier(queue_name=QUEUE, job="alert", options=JobOptions(attempts=2))(failed())
+    assert len(jobs(queue)) == 3
+
+
+async def test_it_may_be_awaited(queue: Queue) -> None:
+    """As a triggerer does it, for the alert of a deadline."""
+    made = GlideMQNotifier(queue_name=QUEUE, job="late", data="{{ dag_run.run_id }}", once="x")
+    for _ in range(2):
+        made.context = {"dag_run": {"dag_id": "d", "run_id": "r"}}  # type: ignore[typeddict-item]
+        await made.async_notify(made.context)
+    assert [name for name, _ in jobs(queue)] == ["late"]
+
+
+def test_what_a_dag_and_a_deadline_are_told() -> None:
+    dag = SimpleNamespace(dag_id="d")
+    assert told({"dag": dag, "run_id": "r", "reason": "task_failure"}) == {
+        "dag_id": "d",
+        "run_id": "r",
+        "reason": "task_failure",
+    }
+    assert told({"dag_run": {"dag_id": "d", "run_id": "r", "conf": {}}}) == {"dag_id": "d", "run_id": "r"}
+    assert told({}) == {}
+    assert len(told({"exception": "x" * 5000})["exception"]) == 1000
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"queue_name": "a:b"},
+        {"job": ""},
+        {"data": object()},
+        {"options": {"atempts": 3}},
+        {"options": 3},
+        {"once": ""},
+        {"once": 3},
+    ],
+)
+def test_what_cannot_be_right_is_refused_while_the_dag_is_parsed(kwargs: dict[str, Any]) -> None:
+    with pytest.raises((GlideMQError, TypeError)):
+        GlideMQNotifier(**{"queue_name": QUEUE, "job": "alert", **kwargs})

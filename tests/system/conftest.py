@@ -1,0 +1,141 @@
+"""A real Valkey, real workers and a real Airflow for each module of tests that asks for them.
+
+A module names its DAGs in ``DAGS``, and overrides the fixtures of what it has otherwise: ``dags``,
+``workers_run``, ``worker_path``, ``environment``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from glidemq_orchestrate import EmbeddedServer, FlowProducer
+from tests.processes import spawned
+from tests.system.real_airflow import HERE, PYTHON_PATH, Airflow
+
+WORKER_SECONDS = 90
+HANDLERS = ("--app", "airflow_handlers:handlers", "--queue", "system")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def flows(server: EmbeddedServer) -> Iterator[FlowProducer]:
+    with FlowProducer(server.url) as producer:
+        yield producer
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the module."""
+    return tmp_path_factory.mktemp("airflow")
+
+
+@pytest.fixture(scope="module")
+def dags() -> Path:
+    """The folder of the DAGs."""
+    return HERE / "airflow_dags"
+
+
+@pytest.fixture(scope="module")
+def environment() -> Mapping[str, str]:
+    """Variables of workers and tasks."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def workers_run() -> Sequence[Sequence[str]]:
+    """The options of each worker process."""
+    return [HANDLERS]
+
+
+@pytest.fixture(scope="module")
+def worker_path() -> Sequence[Path]:
+    """The folders from which workers may import."""
+    return PYTHON_PATH
+
+
+@pytest.fixture(scope="module")
+def workers(
+    server: EmbeddedServer,
+    place: Path,
+    *,
+    environment: Mapping[str, str],
+    workers_run: Sequence[Sequence[str]],
+    worker_path: Sequence[Path],
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The worker processes; they have begun to serve."""
+    variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(map(str, worker_path))}
+    variables["AIRFLOW_HOME"] = str(place / "of-workers")  # for those that import DAG files
+    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", server.url]
+    with ExitStack() as stack:
+        running: dict[Path, subprocess.Popen[bytes]] = {}
+        for number, options in enumerate(workers_run):
+            log = place / f"worker-{number}.log"
+            out = stack.enter_context(log.open("wb"))
+            running[log] = stack.enter_context(
+                spawned([*command, *options], env=variables, stdout=out, stderr=subprocess.STDOUT)
+            )
+        for log, process in running.items():
+            _wait_for(log, "serves queues", process)
+        yield list(running.values())
+        for process in running.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(WORKER_SECONDS)
+
+
+def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + WORKER_SECONDS
+    while text not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def airflow(
+    request: pytest.FixtureRequest,
+    *,
+    server: EmbeddedServer,
+    workers: list[object],
+    place: Path,
+    dags: Path,
+    environment: Mapping[str, str],
+) -> Iterator[Airflow]:
+    """Its four processes; it has parsed the DAGs of the module."""
+    running = Airflow(
+        place / "airflow",
+        dags,
+        connections={"glidemq_default": server.url.replace("valkey://", "glidemq://")},
+        python_path=PYTHON_PATH,
+        environment=environment,
+        parallelism=4,
+        progress=_Progress(),
+    )
+    with running:
+        for dag_id in request.module.DAGS:
+            running.wait_for_dag(dag_id)
+        yield running
+
+
+class _Progress:
+    """Prints on the terminal (``pytest -s``) what takes so long."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - self._since:6.1f} s  {line}\n")

@@ -1,0 +1,202 @@
+"""What surrounds the operators, in a real Airflow: messages as asset events, sensors, notifications."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pytest
+import redis
+from airflow_provider_glidemq.identity import flow_id_for
+
+from glidemq_orchestrate import EmbeddedServer, JobOptions, JobState, Queue
+from tests.processes import spawned
+from tests.system.real_airflow import Airflow
+
+pytestmark = pytest.mark.system
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+PYTHON_PATH: Final = [ROOT, ROOT / "providers" / "airflow", HERE]
+DAGS: Final = ("bills", "senses", "alerts", "links")
+DASHBOARD: Final = "https://mq.example.com/q/{queue}/j/{job_id} https://mq.example.com/f/{flow_id}"
+MESSAGES: Final = 200
+SECONDS: Final = 45
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def queue(server: EmbeddedServer) -> Iterator[Queue]:
+    with Queue("system", server.url) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def orders(server: EmbeddedServer) -> Iterator[Queue]:
+    with Queue("orders", server.url) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="module")
+def _worker(server: EmbeddedServer, place: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", server.url]
+    command += ["--app", "airflow_handlers:handlers", "--queue", "system"]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PYTHON_PATH))}
+    with (
+        (place / "worker.log").open("wb") as log,
+        spawned(command, env=variables, stdout=log, stderr=subprocess.STDOUT),
+    ):
+        yield
+
+
+@pytest.fixture(scope="module")
+def airflow(server: EmbeddedServer, _worker: None, place: Path) -> Iterator[Airflow]:
+    plain = server.url.replace("valkey://", "glidemq://")
+    host, port = server.url.removeprefix("valkey://").split(":")
+    running = Airflow(
+        place / "airflow",
+        HERE / "airflow_events",
+        connections={
+            "plain": plain,
+            "glidemq_default": {
+                "conn_type": "glidemq",
+                "host": host,
+                "port": int(port),
+                "extra": {"dashboard_url": DASHBOARD},
+            },
+        },
+        python_path=PYTHON_PATH,
+        environment={"BILLS_FILE": str(place / "bills.jsonl")},
+        parallelism=4,
+    )
+    with running:
+        for dag_id in DAGS:
+            running.wait_for_dag(dag_id)
+        yield running
+
+
+def until(seconds: float, predicate: Callable[[], Any], told: Callable[[], Any]) -> None:
+    end = time.monotonic() + seconds
+    while not predicate():
+        assert time.monotonic() < end, told()
+        time.sleep(0.5)
+
+
+def link(airflow: Airflow, run_id: str, task_id: str, index: int = -1) -> str | None:
+    place = (
+        f"/api/v2/dags/links/dagRuns/{quote(run_id, safe='')}/taskInstances/{task_id}/links?map_index={index}"
+    )
+    found: str | None = airflow._get(place)["extra_links"]["glide-mq"]
+    return found
+
+
+def billed(place: Path) -> Counter[int]:
+    """How often each message has come to a DAG run."""
+    file = place / "bills.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return Counter(json.loads(line)[1]["n"] for line in lines)
+
+
+def test_no_message_is_lost_when_the_triggerer_is_killed_and_a_bad_one_stops_no_other(
+    airflow: Airflow, orders: Queue, server: EmbeddedServer, place: Path
+) -> None:
+    ids: list[str] = []
+
+    def send() -> None:
+        with Queue("orders", server.url) as mine:
+            for number in range(MESSAGES):
+                ids.append(mine.add("order", {"n": number}))
+                time.sleep(SECONDS / MESSAGES)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    too_large = orders.add("order", "x" * 60_000)
+    broken = orders.add("order", {"n": "broken"}, options=JobOptions(delay=timedelta(seconds=2)))
+    with redis.Redis.from_url(server.url.replace("valkey://", "redis://")) as raw:
+        raw.hset(f"glide:{{orders}}:job:{broken}", "data", "{no json")
+    other = orders.add("shipment")
+    until(120, lambda: billed(place), airflow.import_errors)
+    for _ in range(2):
+        time.sleep(4)
+        airflow.kill("triggerer")
+        airflow.start_again("triggerer")
+    sending.join()
+    until(
+        240,
+        lambda: len(billed(place)) == MESSAGES and set(orders.states(ids)) == {JobState.COMPLETED},
+        lambda: (len(billed(place)), Counter(orders.states(ids)), airflow.runs("bills")),
+    )
+    found, runs = billed(place), airflow.runs("bills")
+    sys.stdout.write(f"{MESSAGES} messages: {found.total()} came, in {len(runs)} DAG runs\n")
+    assert set(found) == set(range(MESSAGES))
+    assert len(runs) < MESSAGES / 2
+    until(30, lambda: set(orders.states([too_large, broken])) == {JobState.FAILED}, orders.counts)
+    assert "60,002 bytes of JSON" in (orders.get_job(too_large).failed_reason or "")
+    assert not orders.get_job(other).state.is_terminal
+    log = (place / "airflow" / "triggerer.log").read_text()
+    assert "messages of queue orders: jobs " in log
+    assert "{'n': " not in log, "the log has what is in messages"
+
+
+def test_deferred_sensors_wake_when_it_is_so(airflow: Airflow, queue: Queue) -> None:
+    job_id = queue.add("wait")
+    run_id = airflow.trigger_dag("senses", {"job_id": job_id})
+    for task_id in ("job", "idle"):
+        airflow.wait_for_task("senses", run_id, task_id, ["deferred"])
+    assert airflow.wait_for_task("senses", run_id, "poking", ["success", "failed"]) == "success"
+    queue.revoke(job_id)
+    assert airflow.wait_for_task("senses", run_id, "idle", ["success", "failed"]) == "success"
+    assert airflow.wait_for_task("senses", run_id, "job", ["success", "failed"]) == "success"
+    assert airflow.wait_for_task("senses", run_id, "never", ["skipped", "failed", "success"]) == "skipped"
+    assert airflow.xcom("senses", run_id, "idle")["active"] == 0
+    run_id = airflow.trigger_dag("senses", {"job_id": queue.add("fail")})
+    airflow.wait_for_task("senses", run_id, "job", ["failed"])
+    assert "month 13 does not exist" in airflow.task_log("senses", run_id, "job")
+
+
+def test_a_failure_adds_the_jobs_of_its_notifications(airflow: Airflow, server: EmbeddedServer) -> None:
+    run_id = airflow.trigger_dag("alerts")
+    assert airflow.wait_for_run("alerts", run_id) == "failed"
+    with Queue("alerts", server.url) as alerts:
+        until(60, lambda: len(alerts.get_jobs(JobState.WAITING)) == 2, alerts.counts)
+        found = {job.name: job.data for job in alerts.get_jobs(JobState.WAITING)}
+    assert found["task"] == {"run": run_id}
+    assert isinstance(found["dag"], dict)
+    assert (found["dag"]["dag_id"], found["dag"]["run_id"]) == ("alerts", run_id)
+
+
+def test_links_lead_to_the_dashboard_also_while_a_task_is_deferred(airflow: Airflow) -> None:
+    run_id = airflow.trigger_dag("links")
+    airflow.wait_for_task("links", run_id, "flow", ["deferred"])
+    until(20, lambda: link(airflow, run_id, "flow"), lambda: airflow.task_log("links", run_id, "flow"))
+    assert link(airflow, run_id, "flow") == f"https://mq.example.com/f/{flow_id_for('links', 'flow', run_id)}"
+    for task_id in ("job", "plain"):
+        assert airflow.wait_for_task("links", run_id, task_id, ["success", "failed"]) == "success"
+    job_id = f"{flow_id_for('links', 'job', run_id)}~echo"
+    assert link(airflow, run_id, "job") == f"https://mq.example.com/q/system/j/{job_id}"
+    assert link(airflow, run_id, "plain") is None
+    assert airflow.wait_for_task("links", run_id, "mapped[1]", ["success", "failed"]) == "success"
+    job_id = f"{flow_id_for('links', 'mapped', run_id, 1)}~echo"
+    assert link(airflow, run_id, "mapped", 1) == f"https://mq.example.com/q/system/j/{job_id}"
+    airflow.mark_task("links", run_id, "flow", "failed")
+    assert airflow.wait_for_run("links", run_id) == "failed"

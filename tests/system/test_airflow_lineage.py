@@ -1,0 +1,97 @@
+"""What a real Airflow tells OpenLineage of a real Spark step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from glidemq_orchestrate import EmbeddedServer
+from tests.processes import spawned
+from tests.system.real_airflow import Airflow
+
+pytestmark = [pytest.mark.system, pytest.mark.spark]
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+PYTHON_PATH: Final = [ROOT, ROOT / "providers" / "airflow", HERE]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lineage")
+    (folder / "raw").mkdir()
+    (folder / "raw" / "numbers.csv").write_text("\n".join(map(str, range(10))))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def airflow(place: Path) -> Iterator[Airflow]:
+    """With a Spark worker, and OpenLineage's events in a file."""
+    with EmbeddedServer() as server, (place / "worker.log").open("wb") as log:
+        command = [
+            sys.executable,
+            "-m",
+            "glidemq_orchestrate",
+            "worker",
+            "--url",
+            server.url,
+            "--queue",
+            "spark",
+        ]
+        command += ["--app", "glidemq_orchestrate.spark", "--allow-import", "airflow_spark_steps"]
+        variables = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, PYTHON_PATH)),
+            "GLIDEMQ_SPARK_MASTER": "local[1]",
+        }
+        transport = {"type": "file", "log_file_path": str(place / "events.jsonl"), "append": True}
+        running = Airflow(
+            place / "airflow",
+            HERE / "airflow_lineage",
+            connections={"glidemq_default": server.url.replace("valkey://", "glidemq://")},
+            python_path=PYTHON_PATH,
+            environment={
+                "LINEAGE_PLACE": str(place),
+                "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+                "AIRFLOW__OPENLINEAGE__NAMESPACE": "test",
+            },
+        )
+        with spawned(command, env=variables, stdout=log, stderr=subprocess.STDOUT), running:
+            running.wait_for_dag("lineage")
+            yield running
+
+
+def told(place: Path, kind: str) -> list[dict[str, Any]]:
+    """The events of the task, of this kind."""
+    file = place / "events.jsonl"
+    events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [one for one in events if one["job"]["name"] == "lineage.clean" and one["eventType"] == kind]
+
+
+def datasets(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(one["namespace"], one["name"]) for one in found]
+
+
+def test_the_events_of_a_task_name_what_its_step_has_read_and_written(airflow: Airflow, place: Path) -> None:
+    run_id = airflow.trigger_dag("lineage")
+    assert airflow.wait_for_run("lineage", run_id, timeout=240) == "success", airflow.task_log(
+        "lineage", run_id, "clean"
+    )
+    assert airflow.xcom("lineage", run_id, "clean")["rows"] == 10
+    end = time.monotonic() + 30
+    while not told(place, "COMPLETE"):
+        assert time.monotonic() < end, (place / "events.jsonl").exists()
+        time.sleep(0.5)
+    begun, (completed,) = told(place, "START"), told(place, "COMPLETE")
+    assert {tuple(datasets(one["inputs"])) for one in begun} == {(("file", f"{place}/raw"),)}
+    assert {tuple(datasets(one["outputs"])) for one in begun} == {()}
+    assert datasets(completed["inputs"]) == [("file", f"{place}/raw")]
+    assert datasets(completed["outputs"]) == [("file", f"{place}/clean")]
