@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 from typing import Any, Final
 
 from airflow.sdk.log import mask_secret
 from airflow.triggers.base import BaseTrigger
+from asgiref.sync import sync_to_async
 
 try:
     from airflow.sdk.exceptions import (
@@ -36,7 +36,7 @@ except ImportError:  # Airflow 3.1 and 3.2
 
     async def amask_secret(secret: Any, name: str | None = None) -> None:  # type: ignore[misc]
         """Hide a secret in logs, from an event loop."""
-        await asyncio.to_thread(mask_secret, secret, name)
+        await sync_to_async(mask_secret)(secret, name)  # see triggers.tasks.ask
 
 
 STARTS_FROM_TRIGGER: Final = hasattr(BaseTrigger, "on_kill")

@@ -1,7 +1,6 @@
 """A task of a task group as Airflow has it, seen from a triggerer: states, and XComs.
 
-What an end event of a trigger carries arrives as text of JSON; what is written here arrives as it is. Calls
-go by a thread, since Airflow's own are blocking before 3.3.
+What an end event of a trigger carries arrives as text of JSON; what is written here arrives as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from airflow.sdk.execution_time.xcom import XCom
 from airflow_provider_glidemq.task_groups.ends import Seen
 from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
 from airflow_provider_glidemq.triggers.place import LAUNCH_SECONDS, RETURN_VALUE, NotLaunched, Place
-from airflow_provider_glidemq.triggers.tasks import ENDED, states_in_run
+from airflow_provider_glidemq.triggers.tasks import ENDED, ask, states_in_run
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ class GroupTask:
     async def forget(self) -> None:
         """Remove the result of an earlier try, if there is one."""
         with suppress(Exception):  # of several classes, by release
-            await asyncio.to_thread(XCom.delete, key=RETURN_VALUE, **self.place._asdict())
+            await ask(XCom.delete, key=RETURN_VALUE, **self.place._asdict())
 
     @property
     def _seen(self) -> str:
@@ -96,11 +95,11 @@ class GroupTask:
 
     async def _read(self, key: str) -> Any:
         place = self.place.of(self.launch)._asdict()
-        return await _patiently(lambda: asyncio.to_thread(XCom.get_one, key=key, **place))
+        return await _patiently(lambda: ask(XCom.get_one, key=key, **place))
 
     async def _write(self, place: Place, key: str, value: Any, length: int | None = None) -> None:
         names = place._asdict()
-        await _patiently(lambda: asyncio.to_thread(XCom.set, key, value, _mapped_length=length, **names))
+        await _patiently(lambda: ask(XCom.set, key, value, _mapped_length=length, **names))
 
 
 async def _patiently(call: Callable[[], Awaitable[T]]) -> T:

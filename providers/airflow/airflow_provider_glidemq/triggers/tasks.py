@@ -7,12 +7,15 @@ loads its API. So both is done when the first trigger starts, and not when a use
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from asgiref.sync import sync_to_async
+
+T = TypeVar("T")
 
 ENDED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 RUNS_AT_ONCE: Final = 50
@@ -24,6 +27,15 @@ class Task(NamedTuple):
     dag_id: str
     task_id: str
     map_index: int
+
+
+async def ask(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Make a call of Airflow's that blocks until its supervisor answers.
+
+    In a thread of asgiref, which knows this event loop: in another one, such a call ends the triggerer of
+    Airflow 3.1, which reads the answer as that to somebody else.
+    """
+    return await sync_to_async(call)(*args, **kwargs)
 
 
 def prepare(task: Task, run_id: str) -> None:
@@ -49,7 +61,7 @@ async def states_of(task: Task, run_ids: Sequence[str]) -> Mapping[str, str | No
     found: dict[str, str | None] = {}
     for first in range(0, len(run_ids), RUNS_AT_ONCE):
         part = list(run_ids[first : first + RUNS_AT_ONCE])
-        found |= await asyncio.to_thread(_ask, task, part)
+        found |= await ask(_ask, task, part)
     return found
 
 
@@ -61,7 +73,7 @@ async def states_in_run(
     Raises:
         Exception: As ``states_of``.
     """
-    states = await asyncio.to_thread(
+    states = await ask(
         RuntimeTaskInstance.get_task_states,
         dag_id=dag_id,
         run_ids=[run_id],

@@ -16,7 +16,7 @@ from glidemq_orchestrate import EmbeddedServer
 ROOT = Path(__file__).parents[4]
 DAG_FILE = """
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, task, task_group
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 from airflow_provider_glidemq.version_compat import AirflowSkipException
 
@@ -40,9 +40,19 @@ def skips():
 def fails():
     raise RuntimeError("as announced")
 
+@task
+def plus(left, right):
+    return left + right
+
 @task(trigger_rule="all_done")
-def after(summed, squares):
-    return [summed["sum"], list(squares)]
+def after(summed, squares, mapped):
+    return [summed["sum"], list(squares), list(mapped)]
+
+@task_group
+def each(number):
+    with GlideMQTaskGroup("inner", queue_name="etl"):
+        found = plus(square(number), number)
+    return found
 
 with DAG("small", schedule=None, catchup=False):
     numbers = before()
@@ -51,7 +61,7 @@ with DAG("small", schedule=None, catchup=False):
         summed = total(squares, 1)
         skips() >> square.override(task_id="not_run")(1)
         fails() >> square.override(task_id="not_run_either")(1)
-    after(summed, squares)
+    after(summed, squares, each.expand(number=numbers))
 """
 
 
@@ -85,6 +95,9 @@ def test_a_group_runs_in_dag_test(tmp_path: Path, server: EmbeddedServer) -> Non
         "etl.not_run": "skipped",
         "etl.fails": "failed",
         "etl.not_run_either": "upstream_failed",
+        "each.inner.launch": "success",
+        "each.inner.square": "success",
+        "each.inner.plus": "success",
         "after": "success",
     }
-    assert found["last"] == [15, [1, 4, 9]]
+    assert found["last"] == [15, [1, 4, 9], [2, 6, 12]]

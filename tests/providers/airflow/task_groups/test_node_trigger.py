@@ -1,0 +1,291 @@
+"""The trigger of a task of a group, on a real server. What Airflow answers is given: tests/system asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow_provider_glidemq.results import MAX_RESULT_BYTES
+from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
+from airflow_provider_glidemq.triggers import group_task, node
+from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
+
+from glidemq_orchestrate import FlowNode, FlowSpec, Worker
+from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
+
+Submit = Callable[..., Any]
+
+
+@dataclass
+class AirflowSays:
+    """The states of the tasks, and the XComs by task and key."""
+
+    states: dict[str, str | None] = field(default_factory=lambda: {"etl.launch": "success"})
+    xcoms: dict[tuple[str, str], Any] = field(default_factory=dict)
+    lengths: dict[str, int | None] = field(default_factory=dict)
+    refusals: int = 0
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> AirflowSays:
+    says = AirflowSays()
+
+    class XCom:
+        @staticmethod
+        def get_one(*, key: str, task_id: str, **_: Any) -> Any:
+            if says.refusals:
+                says.refusals -= 1
+                raise RuntimeError("database is locked")
+            return says.xcoms.get((task_id, key))
+
+        @staticmethod
+        def set(key: str, value: Any, *, task_id: str, _mapped_length: int | None, **_: Any) -> None:
+            says.xcoms[task_id, key] = value
+            says.lengths[task_id] = _mapped_length
+
+        @staticmethod
+        def delete(*, key: str, task_id: str, **_: Any) -> None:
+            del says.xcoms[task_id, key]
+
+    def answer(*, run_ids: list[str], task_ids: Any, task_group_id: Any, **_: Any) -> dict[str, Any]:
+        asked = says.states if task_group_id else {one: says.states.get(one) for one in task_ids}
+        return {run_ids[0]: dict(asked)}
+
+    monkeypatch.setattr(group_task, "XCom", XCom)
+    monkeypatch.setattr(group_task, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(group_task, "LAUNCH_SECONDS", 0.05)
+    monkeypatch.setattr(node, "LAUNCH_SECONDS", 0.05)
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(answer))
+    return says
+
+
+@pytest.fixture
+def submit(valkey: Valkey, worker: Worker, airflow: AirflowSays) -> Submit:
+    """Submits the flow of the group, as launch does."""
+
+    def made(*nodes: FlowNode, skipped: list[str] | None = None, **options: Any) -> Any:
+        with valkey.producer() as producer:
+            flow = producer.submit(FlowSpec("etl", nodes), flow_id="f", **options)
+            said = {"flow_id": "f", "generation": flow.generation, "skipped": skipped or []}
+            airflow.xcoms["etl.launch", XCOM_LAUNCHED] = said
+            return flow
+
+    return made
+
+
+def job(name: str, job: str = "echo", data: Any = None, *after: str) -> FlowNode:
+    return FlowNode(name, QUEUE, job, data, after=after)
+
+
+def trigger(name: str = "a", *, attempt: int = 1, **options: Any) -> GlideMQNodeTrigger:
+    given = {"ends_task": True, "poll_interval": 0.2, **options}
+    made = GlideMQNodeTrigger(node=name, launch="etl.launch", **given)
+    made.task_instance = FakeTask(task_id=f"etl.{name}", run_id="r1", try_number=attempt)  # type: ignore[assignment]
+    return made
+
+
+async def fired(made: GlideMQNodeTrigger) -> Any:
+    """The state in which the trigger ends its task, or the payload of its event."""
+    async with asyncio.timeout(20):
+        (event,) = [event async for event in made.run()]
+    return getattr(event, "task_instance_state", event.payload)
+
+
+def test_its_form_is_pinned() -> None:
+    path, kwargs = GlideMQNodeTrigger(node="a", launch="etl.launch").serialize()
+    assert path == TRIGGER == "airflow_provider_glidemq.triggers.node.GlideMQNodeTrigger"
+    assert GlideMQNodeTrigger(**kwargs).serialize() == (path, kwargs)
+    assert kwargs == {
+        "node": "a",
+        "launch": "etl.launch",
+        "glidemq_conn_id": "glidemq_default",
+        "is_expanded": False,
+        "nodes_before": {},
+        "group": None,
+        "ends_task": False,
+        "pushes": "value",
+        "is_needed": False,
+        "cancel_on_kill": True,
+        "poll_interval": 10.0,
+        "logging_interval": 10.0,
+        "lapse": 86_400.0,
+        "not_before": None,
+        "place": None,
+        "attempt": None,
+    }
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, "text", 7, [1, 2], None])
+async def test_a_result_is_an_xcom_as_it_is(submit: Submit, airflow: AirflowSays, value: Any) -> None:
+    submit(job("a", data=value))
+    assert await fired(trigger()) == "success"
+    found = {key: one for (task, key), one in airflow.xcoms.items() if task == "etl.a"}
+    assert found == ({} if value is None else {"return_value": value})
+
+
+async def test_multiple_outputs_and_lists_that_mapped_tasks_expand_over(
+    submit: Submit, airflow: AirflowSays
+) -> None:
+    submit(job("a", data={"x": 1, "y": 2}), job("b[0]", data=5), job("b[1]", data=6))
+    assert await fired(trigger(pushes="keys")) == "success"
+    assert (airflow.xcoms["etl.a", "x"], airflow.xcoms["etl.a", "y"]) == (1, 2)
+    assert await fired(trigger("b", is_expanded=True, is_needed=True)) == "success"
+    assert airflow.xcoms["etl.b", "return_value"] == [5, 6]
+    assert airflow.lengths["etl.b"] == 2
+
+
+@pytest.mark.parametrize(("is_needed", "state"), [(True, "failed"), (False, "success")])
+async def test_a_result_that_is_too_large_fails_only_a_task_that_others_outside_wait_for(
+    submit: Submit, airflow: AirflowSays, is_needed: object, state: str
+) -> None:
+    submit(job("a", data="x" * MAX_RESULT_BYTES))
+    assert await fired(trigger(is_needed=is_needed)) == state
+    assert ("etl.a", "return_value") not in airflow.xcoms
+
+
+async def test_failures_and_skips_end_the_task_or_are_told(submit: Submit, airflow: AirflowSays) -> None:
+    submit(job("a", "fail"), job("b", "skip", 5))
+    assert await fired(trigger()) == "failed"
+    assert await fired(trigger("b")) == "skipped"
+    told = await fired(trigger(ends_task=False))
+    assert told == {
+        "status": "failed", "reason": "no such month (attempts: 1)", "flow_id": "f", "nodes": [],
+    }  # fmt: skip
+    assert (await fired(trigger("b", ends_task=False)))["reason"] == "nothing to do for 5"
+
+
+async def test_a_task_over_an_empty_list_is_skipped(submit: Submit, airflow: AirflowSays) -> None:
+    submit(job("a"), skipped=["b"])
+    assert await fired(trigger("b")) == "skipped"
+
+
+@pytest.mark.parametrize("state", ["failed", "upstream_failed", "skipped", "success"])
+async def test_without_the_word_of_launch_nothing_is_shown(
+    submit: Submit, airflow: AirflowSays, state: str
+) -> None:
+    submit(job("a"))
+    airflow.xcoms.clear()
+    airflow.states["etl.launch"] = state
+    event = await fired(trigger(ends_task=False))
+    assert (event["status"], event["reason"]) == (
+        "failed", f"etl.launch is {state} and has submitted no flow: clear it",
+    )  # fmt: skip
+
+
+async def test_the_end_of_an_older_generation_is_never_shown(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey
+) -> None:
+    """Launch is cleared with this task: what it has said stands until it runs again."""
+    submit(job("a", data="old"))
+    assert await fired(trigger()) == "success"
+    airflow.states["etl.launch"] = None
+    waiting = asyncio.create_task(fired(trigger(attempt=2)))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    del airflow.xcoms["etl.launch", "glidemq_seen a"]
+    await asyncio.to_thread(lambda: submit(job("a", data="new"), on_existing="restart", request="2"))
+    airflow.states["etl.launch"] = "success"
+    assert await waiting == "success"
+    assert airflow.xcoms["etl.a", "return_value"] == "new"
+
+
+async def test_one_that_waits_follows_a_new_generation(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey
+) -> None:
+    submit(job("a", "wait"))
+    waiting = asyncio.create_task(fired(trigger()))
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(lambda: submit(job("a", data="new"), on_existing="restart", request="2"))
+    assert await waiting == "success"
+    assert airflow.xcoms["etl.a", "return_value"] == "new"
+
+
+async def test_a_task_cleared_with_one_before_it_waits_for_that(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey
+) -> None:
+    submit(job("a", "count"), job("b", "count", None, "a"))
+    before = {"etl.a": "a"}
+    for name in ("a", "b"):
+        assert await fired(trigger(name, nodes_before=before if name == "b" else {})) == "success"
+    airflow.states |= {"etl.a": "deferred"}
+    later = asyncio.create_task(fired(trigger("b", attempt=2, nodes_before=before)))
+    await asyncio.sleep(0.3)
+    assert not later.done()
+    assert await fired(trigger("a", attempt=2)) == "success"
+    airflow.states |= {"etl.a": "success"}
+    assert await later == "success"
+    assert valkey.ran == ["a", "b", "a", "b"], "each has run again once"
+    assert airflow.xcoms["etl.b", "return_value"] == 4
+
+
+async def test_a_trigger_that_starts_again_starts_nothing_over(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey
+) -> None:
+    submit(job("a", "count"))
+    assert await fired(trigger()) == "success"
+    for _ in range(3):
+        assert await fired(trigger(attempt=2)) == "success"
+    assert valkey.ran == ["a", "a"]
+
+
+async def test_airflow_may_be_busy_for_a_moment(submit: Submit, airflow: AirflowSays) -> None:
+    submit(job("a", data=1))
+    airflow.refusals = 2
+    assert await fired(trigger()) == "success"
+    airflow.refusals = 3
+    with pytest.raises(RuntimeError, match="database is locked"):
+        await fired(trigger())
+
+
+@pytest.mark.parametrize(
+    ("state", "ends"),
+    [("success", "completed"), ("failed", "failed"), ("deferred", "active"), (None, "active")],
+)
+async def test_a_mark_ends_the_node_a_move_and_a_clear_do_not(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey, state: str | None, ends: str
+) -> None:
+    flow = submit(job("a", "wait"), job("b", "echo", 1, "a"))
+    while flow.node("a").state != "active":  # noqa: ASYNC110  there is no event
+        await asyncio.sleep(0.02)
+    airflow.states |= {"etl.a": state, "etl.b": None}
+    await trigger(group="etl").on_kill()
+    with valkey.producer() as producer:
+        assert producer.get("f").node("a").state == ends
+
+
+async def test_when_all_of_the_group_has_ended_the_flow_is_cancelled(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey
+) -> None:
+    submit(job("a", "wait"), job("other", "wait"))
+    airflow.states |= {"etl.a": "failed", "etl.other": "skipped"}
+    await trigger(group="etl").on_kill()
+    with valkey.producer() as producer:
+        status = producer.get("f").wait(timeout=timedelta(seconds=20)).status
+    assert (status.state, status.reason) == (
+        "cancelled", "the Airflow task etl.a was ended by a user (state: failed)",
+    )  # fmt: skip
+
+
+async def test_a_server_that_is_away_is_waited_for(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_provider_glidemq.triggers.shared import SharedClient  # noqa: PLC0415
+
+    from glidemq_orchestrate.errors import ConnectionFailed  # noqa: PLC0415
+
+    submit(job("a", data=1))
+    find, failures = SharedClient.find, threading.Semaphore(2)
+
+    async def sometimes(self: SharedClient, *given: Any) -> Any:
+        if failures.acquire(blocking=False):
+            raise ConnectionFailed("away")
+        return await find(self, *given)
+
+    monkeypatch.setattr(SharedClient, "find", sometimes)
+    assert await fired(trigger()) == "success"
