@@ -14,7 +14,8 @@ from airflow_provider_glidemq.identity import flow_id_for
 from airflow_provider_glidemq.triggers import reconciler as module
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.reconciler import Reconciler
-from airflow_provider_glidemq.triggers.tasks import states_of
+from airflow_provider_glidemq.triggers.tasks import ask, states_of
+from asgiref.sync import async_to_sync
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
 from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask, Valkey
@@ -192,3 +193,21 @@ async def test_without_an_answer_of_airflow_nothing_is_cancelled_and_the_look_is
     async with asyncio.timeout(20):
         await Reconciler(producer, set).run(ended)
     assert (len(asked), await states(flow)) == (3, ["running"])
+
+
+async def test_a_call_of_airflow_goes_on_when_its_trigger_is_stopped() -> None:
+    """Airflow 3.1 would take an answer that nobody has read for that to the next call."""
+    began, answered = asyncio.Event(), asyncio.Event()
+
+    async def answer() -> None:
+        began.set()
+        await asyncio.sleep(0.2)
+        answered.set()
+
+    asking = asyncio.create_task(ask(async_to_sync(answer)))
+    await began.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    async with asyncio.timeout(5):
+        await answered.wait()

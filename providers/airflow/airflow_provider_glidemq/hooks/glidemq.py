@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,7 +64,10 @@ class GlideMQHook(BaseHook):
         return settings
 
     async def aget_settings(self) -> ConnectionSettings:
-        """``get_settings`` for triggers."""
+        """``get_settings`` for triggers. Goes on to its end if its trigger is stopped: see ``tasks.ask``."""
+        return await asyncio.shield(self._aget_settings())
+
+    async def _aget_settings(self) -> ConnectionSettings:
         settings = settings_from(await self.aget_connection(self.glidemq_conn_id))
         for secret in _secrets(settings):
             await amask_secret(secret)

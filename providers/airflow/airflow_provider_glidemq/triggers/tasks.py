@@ -33,9 +33,10 @@ async def ask(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Make a call of Airflow's that blocks until its supervisor answers.
 
     In a thread of asgiref, which knows this event loop: in another one, such a call ends the triggerer of
-    Airflow 3.1, which reads the answer as that to somebody else.
+    Airflow 3.1, which reads the answer as that to somebody else. So does a call that is cut off when its
+    trigger is stopped: it goes on to its end.
     """
-    return await sync_to_async(call)(*args, **kwargs)
+    return await asyncio.shield(sync_to_async(call)(*args, **kwargs))
 
 
 def prepare(task: Task, run_id: str) -> None:
