@@ -103,7 +103,10 @@ class Inbox:
         """
         loop = asyncio.get_running_loop()
         await self._until(1, None)
-        await self._until(self._size, max(self._next_at, loop.time() + LINGER_SECONDS))
+        if self._next_at > loop.time():
+            await self._until(None, self._next_at)
+        else:
+            await self._until(self._size, loop.time() + LINGER_SECONDS)
         batch = self._taken()
         while not batch:  # the worker has lost them meanwhile
             await self._until(1, None)
@@ -141,11 +144,11 @@ class Inbox:
         self._waiting.clear()
         self._open.clear()
 
-    async def _until(self, count: int, at: float | None) -> None:
-        """Wait for so many messages, or that time."""
+    async def _until(self, count: int | None, at: float | None) -> None:
+        """Wait for so many messages (None: not for messages), or that time."""
         try:
             async with asyncio.timeout_at(at):
-                while len(self._waiting) < count and self._error is None:
+                while (count is None or len(self._waiting) < count) and self._error is None:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

@@ -54,10 +54,10 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         queue_name: The queue.
         jobs: The names of the jobs that are messages, one or a list.
         glidemq_conn_id: The connection.
-        batch_size: Most messages of an event, 1 to 500.
-        interval: Seconds from one event to the next, at least: what comes meanwhile is in one event. Airflow
-            makes one DAG run of events that follow each other closely, and may leave the last of them
-            unnoticed until the next event.
+        batch_size: Most messages of an event, 1 to 500; it holds 256 KiB at most.
+        interval: Seconds from one event to the next, at least; what comes meanwhile is in the next one.
+            Airflow makes one DAG run of events that follow each other closely, and may leave the last of
+            them unnoticed until the next event.
 
     Raises:
         ValueError, TypeError: A parameter cannot be right.
@@ -69,7 +69,7 @@ class GlideMQMessageTrigger(BaseEventTrigger):
         queue_name: str,
         jobs: str | Sequence[str],
         glidemq_conn_id: str = DEFAULT_CONN_ID,
-        batch_size: int = 100,
+        batch_size: int = 500,
         interval: float = 5.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
