@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test test-long unit server interop providers airflow-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test test-long unit server interop providers airflow airflow-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -61,15 +61,20 @@ interop: setup  ## Run the facts that a queue shared with Node workers rests on.
 providers: setup  ## Run the tests of the Airflow and Dagster packages.
 	$(PYTEST) $(PARALLEL) tests/providers
 
+airflow: java  ## Run all tests of a real Airflow, also those that make test leaves out (some 20 minutes).
+	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system/test_airflow_*.py
+
 # Each release in an environment of its own, with the newest versions that were seen to work with it:
 # Airflow 3.2 does not start with the newest pydantic and its like.
 AIRFLOWS := 3.1 3.2
-airflow-matrix: $(AIRFLOWS:%=.matrix/%/.installed)  ## Run the tests of the Airflow package on Airflow 3.1 and 3.2 too (some 12 minutes).
+MATRIX := flow task_group named events
+airflow-matrix: $(AIRFLOWS:%=.matrix/%/.installed)  ## Run the tests of the Airflow package on Airflow 3.1 and 3.2 too (some 25 minutes).
 	@for release in $(AIRFLOWS); do \
 		echo "Airflow $$release:"; \
 		.matrix/$$release/bin/python -m pytest $(PARALLEL) --durations=5 --durations-min=1 \
-			tests/providers/airflow tests/system/test_airflow_flow.py tests/system/test_airflow_named.py \
-			tests/system/test_airflow_events.py || exit 1; \
+			tests/providers/airflow && \
+		GLIDEMQ_TEST_PROFILE=long .matrix/$$release/bin/python -m pytest --durations=5 --durations-min=1 \
+			$(MATRIX:%=tests/system/test_airflow_%.py) || exit 1; \
 	done
 
 .matrix/%/.installed: providers/airflow/constraints-%.txt $(MANIFESTS) | $(STAMP)

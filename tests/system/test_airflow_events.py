@@ -23,7 +23,7 @@ from glidemq_orchestrate import EmbeddedServer, JobOptions, JobState, Queue
 from tests.processes import spawned
 from tests.system.real_airflow import Airflow
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]

@@ -13,7 +13,7 @@ from airflow_provider_glidemq.identity import flow_id_for
 from glidemq_orchestrate import FlowProducer
 from tests.system.real_airflow import PYTHON_PATH, ROOT, Airflow
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 DAGS: Final = ("orders_functions", "orders_group", "orders_troubles")
 REGIONS: Final = ["north", "east", "south", "west"]

@@ -12,7 +12,7 @@ from airflow_provider_glidemq.identity import flow_id_for
 from glidemq_orchestrate import FlowProducer
 from tests.system.real_airflow import HERE, PYTHON_PATH, Airflow
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 DAGS: Final = ("named",)
 

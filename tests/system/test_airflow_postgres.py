@@ -18,7 +18,7 @@ from tests.system.conftest import HANDLERS
 from tests.system.postgres import running_postgres
 from tests.system.real_airflow import HERE, PYTHON_PATH, Airflow
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 TASKS: Final = [f"flow-{number:02}" for number in range(16)]
 

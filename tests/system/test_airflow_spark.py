@@ -16,7 +16,7 @@ from airflow_provider_glidemq.identity import flow_id_for
 from glidemq_orchestrate import FlowProducer, JobState
 from tests.system.real_airflow import HERE, PYTHON_PATH, RELEASE, Airflow
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 DAGS: Final = ("spark_steps", "spark_stops")
 MINUTE: Final = timedelta(minutes=1)

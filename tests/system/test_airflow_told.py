@@ -16,7 +16,7 @@ from glidemq_orchestrate import Flow, FlowProducer
 from glidemq_orchestrate.demo.airflow_stack import AirflowStackError
 from tests.system.real_airflow import RELEASE, Airflow
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 DAGS: Final = ("gated", "talks", "tells")
 SILENCE: Final = 40  # seconds; Airflow gives a triggerer up after 30

@@ -19,7 +19,7 @@ from glidemq_orchestrate import Flow, FlowProducer
 from tests.system.conftest import HANDLERS
 from tests.system.real_airflow import HERE, Airflow
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 DAGS: Final = ("stamps", "daily", "times_out", "waits", "keeps_its_slot", "survives", "mended")
 MENDED: Final = """

@@ -16,7 +16,7 @@ from glidemq_orchestrate import FlowProducer
 from tests.system.conftest import HANDLERS
 from tests.system.real_airflow import PYTHON_PATH, Airflow
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 DAGS: Final = ("versioned",)
 VERSIONED: Final = """
