@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -10,12 +11,12 @@ from typing import Final
 import pytest
 from airflow_provider_glidemq.identity import flow_id_for
 
-from glidemq_orchestrate import FlowProducer
+from glidemq_orchestrate import EmbeddedServer, FlowProducer, Queue
 from tests.system.real_airflow import PYTHON_PATH, ROOT, Airflow
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
-DAGS: Final = ("orders_functions", "orders_group", "orders_troubles")
+DAGS: Final = ("arrivals", "orders_functions", "orders_group", "orders_troubles", "quiet")
 REGIONS: Final = ["north", "east", "south", "west"]
 
 
@@ -59,7 +60,7 @@ def test_a_group_is_one_flow_and_shows_its_tasks(airflow: Airflow, flows: FlowPr
     assert airflow.xcom("orders_group", run_id, "largest") == max(expected, key=lambda one: expected[one])
     assert set(airflow.task_states("orders_group", run_id).values()) == {"success"}
     status = flows.get(flow_id_for("orders_group", "night.launch", run_id)).status()
-    assert (status.state, status.total) == ("completed", 10), "a node for each call, and one that expands over results"
+    assert (status.state, status.total) == ("completed", 10), "one more expands over results"
 
 
 def test_troubles_end_as_their_text_says(airflow: Airflow) -> None:
@@ -75,3 +76,21 @@ def test_troubles_end_as_their_text_says(airflow: Airflow) -> None:
     assert "month 13 does not exist" in log
     assert f"{flow_id_for(dag_id, 'broken', run_id)} failed: " in log
     assert "GlideMQFlowTimeout" in airflow.task_log(dag_id, run_id, "slow")
+
+
+def test_jobs_of_a_queue_start_a_dag(airflow: Airflow, server: EmbeddedServer) -> None:
+    """Each message is in a run: all of a burst, and those that come later."""
+    expected = set(range(7))
+    with Queue("arrivals", server.url) as queue:
+        for number in expected:
+            queue.add("arrival", {"order": number})
+            time.sleep(0.5)
+    seen: set[int] = set()
+    until = time.monotonic() + 90
+    while seen != expected:
+        assert time.monotonic() < until, seen
+        time.sleep(1)
+        for run_id in airflow.runs("arrivals"):
+            seen |= set(airflow.xcom("arrivals", run_id, "receive") or ())
+    run_id = airflow.begin("quiet", "one")
+    assert airflow.wait_for_run("quiet", run_id) == "success"
