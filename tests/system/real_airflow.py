@@ -52,10 +52,10 @@ class Airflow(AirflowStack):
         ]
         return "\n".join([str(self.task_states(dag_id, run_id)), *parts])
 
-    def logs(self, dag_id: str, run_id: str, task_id: str) -> str:
-        """What all tries of a task have written, and their triggers."""
+    def logs(self, dag_id: str, run_id: str, task_id: str, attempt: int | str = "*") -> str:
+        """What a try of a task, or all of them, have written, and their triggers."""
         folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
-        return "\n".join(path.read_text() for path in sorted(folder.rglob("*.log")))
+        return "\n".join(path.read_text() for path in sorted(folder.rglob(f"attempt={attempt}.log*")))
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> Any:
         """All that the API says of a task."""

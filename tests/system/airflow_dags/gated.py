@@ -47,6 +47,7 @@ with DAG("gated", schedule=None, catchup=False, default_args=SOON):
         },
         result="all",
         defer_after=0,
+        **TOLD,
     )
 
 with DAG("talks", schedule=None, catchup=False, default_args=SOON):
@@ -72,7 +73,7 @@ with DAG("tells", schedule=None, catchup=False):
                 {"name": "report", "queue": QUEUE, "job": "echo", "after": ["clean"]},
             ],
         },
-        defer_after=0,
+        defer_after=20,  # of one that resumes a busy scheduler may be told too late
         on_retry_callback=note("retry"),
         on_failure_callback=note("failure"),
         on_success_callback=note("success"),
