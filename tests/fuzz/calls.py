@@ -42,6 +42,7 @@ GOOD: Final[dict[str, Any]] = {
     "grace": MOMENT,
     "indexed_only": False,
     "job_id": "done",
+    "job_ids": ["done"],
     "jobs": [gmo.NewJob("work", DATA)],
     "key": "k",
     "label": ("dag", "x"),

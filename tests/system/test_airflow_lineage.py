@@ -17,7 +17,7 @@ from glidemq_orchestrate import EmbeddedServer
 from tests.processes import spawned
 from tests.system.real_airflow import Airflow
 
-pytestmark = [pytest.mark.system, pytest.mark.spark]
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.long]
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]

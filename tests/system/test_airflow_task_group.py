@@ -212,6 +212,7 @@ def test_a_mark_of_a_waiting_task_ends_its_node(
     assert (shown["second"], shown["third"]) == (mark, third)
 
 
+@pytest.mark.long
 def test_a_waiting_task_that_is_cleared_runs_anew_though_the_triggerer_is_killed(
     airflow: Airflow, flows: FlowProducer, gate: Callable[[str], Path]
 ) -> None:
