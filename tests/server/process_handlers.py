@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from glidemq_orchestrate import RetryLater, Skip, Suspend, Unrecoverable
 
@@ -71,6 +71,9 @@ class Worse(dict[str, Any]):
         raise SystemExit(9)
 
 
+# The connection to the worker has the number that it had in the worker, which may have many files open.
+MOST_FILES: Final = 1024
+
 ENDS: dict[str, Callable[[], Any]] = {
     "exit": lambda: sys.exit(0),
     "exit-with-code": lambda: sys.exit(2),
@@ -92,9 +95,9 @@ ENDS: dict[str, Callable[[], Any]] = {
     "forks": lambda: os.fork() and "parent",
     "forks-for-good": lambda: _fork_and_sleep(600),
     "pool": lambda: _in_pool(2),
-    "writes-everywhere": lambda: _write_everywhere(64),
+    "writes-everywhere": lambda: _write_everywhere(MOST_FILES),
     "stops": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "closes-everything": lambda: os.closerange(3, 1024),
+    "closes-everything": lambda: os.closerange(3, MOST_FILES),
 }
 
 
