@@ -19,8 +19,8 @@ import random
 from datetime import timedelta
 from typing import Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 
 logger = logging.getLogger(__name__)
