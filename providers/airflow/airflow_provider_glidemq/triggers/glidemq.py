@@ -100,12 +100,9 @@ class GlideMQFlowTrigger(WaitingTrigger):
             "airflow_provider_glidemq.triggers.glidemq.GlideMQFlowTrigger",
             {
                 "flow_id": self.flow_id,
-                "glidemq_conn_id": self.glidemq_conn_id,
-                "poll_interval": self.poll_interval,
-                "deadline": self.deadline,
+                **self._waiting(),
                 "cancel_on_kill": self.cancel_on_kill,
                 "wait_for_flow": self.wait_for_flow,
-                "not_before": self.not_before,
                 "generation": self.generation,
                 "owner": self.owner,
                 "lapse": self.lapse,

@@ -56,10 +56,7 @@ class GlideMQJobTrigger(WaitingTrigger):
             {
                 "queue_name": self.queue_name,
                 "job_id": self.job_id,
-                "glidemq_conn_id": self.glidemq_conn_id,
-                "poll_interval": self.poll_interval,
-                "deadline": self.deadline,
-                "not_before": self.not_before,
+                **self._waiting(),
             },
         )
 

@@ -60,10 +60,7 @@ class GlideMQQueueTrigger(WaitingTrigger):
             {
                 "queue_name": self.queue_name,
                 "condition": self.condition,
-                "glidemq_conn_id": self.glidemq_conn_id,
-                "poll_interval": self.poll_interval,
-                "deadline": self.deadline,
-                "not_before": self.not_before,
+                **self._waiting(),
             },
         )
 

@@ -43,6 +43,15 @@ class WaitingTrigger(BaseTrigger):
         self.deadline = deadline
         self.not_before = not_before
 
+    def _waiting(self) -> dict[str, Any]:
+        """The arguments of this class, for ``serialize``."""
+        return {
+            "glidemq_conn_id": self.glidemq_conn_id,
+            "poll_interval": self.poll_interval,
+            "deadline": self.deadline,
+            "not_before": self.not_before,
+        }
+
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event and return."""
         payload = await self._payload()
