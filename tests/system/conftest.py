@@ -1,7 +1,7 @@
 """A real Valkey, real workers and a real Airflow for each module of tests that asks for them.
 
 A module names its DAGs in ``DAGS``, and overrides the fixtures of what it has otherwise: ``dags``,
-``workers_run``, ``worker_path``, ``environment``.
+``workers_run``, ``worker_path``, ``environment``, ``connections``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,10 +107,16 @@ def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
+def connections(server: EmbeddedServer) -> Mapping[str, str | Mapping[str, Any]]:
+    """Of Airflow, by id."""
+    return {"glidemq_default": server.url.replace("valkey://", "glidemq://")}
+
+
+@pytest.fixture(scope="module")
 def airflow(
     request: pytest.FixtureRequest,
     *,
-    server: EmbeddedServer,
+    connections: Mapping[str, str | Mapping[str, Any]],
     workers: list[object],
     place: Path,
     dags: Path,
@@ -119,7 +126,7 @@ def airflow(
     running = Airflow(
         place / "airflow",
         dags,
-        connections={"glidemq_default": server.url.replace("valkey://", "glidemq://")},
+        connections=connections,
         python_path=PYTHON_PATH,
         environment=environment,
         parallelism=4,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -20,24 +18,14 @@ import redis
 from airflow_provider_glidemq.identity import flow_id_for
 
 from glidemq_orchestrate import EmbeddedServer, JobOptions, JobState, Queue
-from tests.processes import spawned
-from tests.system.real_airflow import Airflow
+from tests.system.real_airflow import HERE, Airflow
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
-HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parents[1]
-PYTHON_PATH: Final = [ROOT, ROOT / "providers" / "airflow", HERE]
 DAGS: Final = ("bills", "senses", "alerts", "links")
 DASHBOARD: Final = "https://mq.example.com/q/{queue}/j/{job_id} https://mq.example.com/f/{flow_id}"
 MESSAGES: Final = 200
 SECONDS: Final = 45
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -53,46 +41,23 @@ def orders(server: EmbeddedServer) -> Iterator[Queue]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("events")
+def dags() -> Path:
+    return HERE / "airflow_events"
 
 
 @pytest.fixture(scope="module")
-def _worker(server: EmbeddedServer, place: Path) -> Iterator[None]:
-    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", server.url]
-    command += ["--app", "airflow_handlers:handlers", "--queue", "system"]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PYTHON_PATH))}
-    with (
-        (place / "worker.log").open("wb") as log,
-        spawned(command, env=variables, stdout=log, stderr=subprocess.STDOUT),
-    ):
-        yield
+def environment(place: Path) -> Mapping[str, str]:
+    return {"BILLS_FILE": str(place / "bills.jsonl")}
 
 
 @pytest.fixture(scope="module")
-def airflow(server: EmbeddedServer, _worker: None, place: Path) -> Iterator[Airflow]:
-    plain = server.url.replace("valkey://", "glidemq://")
+def connections(server: EmbeddedServer) -> Mapping[str, str | Mapping[str, Any]]:
     host, port = server.url.removeprefix("valkey://").split(":")
-    running = Airflow(
-        place / "airflow",
-        HERE / "airflow_events",
-        connections={
-            "plain": plain,
-            "glidemq_default": {
-                "conn_type": "glidemq",
-                "host": host,
-                "port": int(port),
-                "extra": {"dashboard_url": DASHBOARD},
-            },
-        },
-        python_path=PYTHON_PATH,
-        environment={"BILLS_FILE": str(place / "bills.jsonl")},
-        parallelism=4,
-    )
-    with running:
-        for dag_id in DAGS:
-            running.wait_for_dag(dag_id)
-        yield running
+    extra = {"dashboard_url": DASHBOARD}
+    return {
+        "plain": server.url.replace("valkey://", "glidemq://"),
+        "glidemq_default": {"conn_type": "glidemq", "host": host, "port": int(port), "extra": extra},
+    }
 
 
 def until(seconds: float, predicate: Callable[[], Any], told: Callable[[], Any]) -> None:

@@ -3,70 +3,43 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from glidemq_orchestrate import EmbeddedServer
-from tests.processes import spawned
-from tests.system.real_airflow import Airflow
+from tests.system.real_airflow import HERE, Airflow
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.long]
 
-HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parents[1]
-PYTHON_PATH: Final = [ROOT, ROOT / "providers" / "airflow", HERE]
+DAGS: Final = ("lineage",)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lineage")
-    (folder / "raw").mkdir()
-    (folder / "raw" / "numbers.csv").write_text("\n".join(map(str, range(10))))
-    return folder
+def dags() -> Path:
+    return HERE / "airflow_lineage"
 
 
 @pytest.fixture(scope="module")
-def airflow(place: Path) -> Iterator[Airflow]:
-    """With a Spark worker, and OpenLineage's events in a file."""
-    with EmbeddedServer() as server, (place / "worker.log").open("wb") as log:
-        command = [
-            sys.executable,
-            "-m",
-            "glidemq_orchestrate",
-            "worker",
-            "--url",
-            server.url,
-            "--queue",
-            "spark",
-        ]
-        command += ["--app", "glidemq_orchestrate.spark", "--allow-import", "airflow_spark_steps"]
-        variables = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, PYTHON_PATH)),
-            "GLIDEMQ_SPARK_MASTER": "local[1]",
-        }
-        transport = {"type": "file", "log_file_path": str(place / "events.jsonl"), "append": True}
-        running = Airflow(
-            place / "airflow",
-            HERE / "airflow_lineage",
-            connections={"glidemq_default": server.url.replace("valkey://", "glidemq://")},
-            python_path=PYTHON_PATH,
-            environment={
-                "LINEAGE_PLACE": str(place),
-                "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
-                "AIRFLOW__OPENLINEAGE__NAMESPACE": "test",
-            },
-        )
-        with spawned(command, env=variables, stdout=log, stderr=subprocess.STDOUT), running:
-            running.wait_for_dag("lineage")
-            yield running
+def workers_run() -> Sequence[Sequence[str]]:
+    app = ("--app", "glidemq_orchestrate.spark", "--allow-import", "airflow_spark_steps")
+    return [(*app, "--queue", "spark")]
+
+
+@pytest.fixture(scope="module")
+def environment(place: Path) -> Mapping[str, str]:
+    """A file with numbers, a Spark of one core, and OpenLineage's events in a file."""
+    (place / "raw").mkdir()
+    (place / "raw" / "numbers.csv").write_text("\n".join(map(str, range(10))))
+    transport = {"type": "file", "log_file_path": str(place / "events.jsonl"), "append": True}
+    return {
+        "GLIDEMQ_SPARK_MASTER": "local[1]",
+        "LINEAGE_PLACE": str(place),
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+        "AIRFLOW__OPENLINEAGE__NAMESPACE": "test",
+    }
 
 
 def told(place: Path, kind: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -31,6 +31,7 @@ with warnings.catch_warnings():
     airflow.models.import_all_models()  # type: ignore[no-untyped-call]  # 3.1 does it for the first connection
 
 from glidemq_orchestrate import (  # noqa: E402
+    AsyncFlowProducer,
     Context,
     EmbeddedServer,
     FlowNode,
@@ -87,6 +88,12 @@ def valkey(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Valkey:
     }
     monkeypatch.setenv("AIRFLOW_CONN_GLIDEMQ_DEFAULT", json.dumps(connection))
     return found
+
+
+@pytest.fixture
+async def producer(valkey: Valkey) -> AsyncIterator[AsyncFlowProducer]:
+    async with AsyncFlowProducer(valkey.url, prefix=valkey.prefix) as made:
+        yield made
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,13 +17,6 @@ from tests.providers.airflow.conftest import QUEUE, Valkey
 
 MANY = 3 * OTHERS_AT_ONCE
 ONE = FlowSpec("one", nodes=[FlowNode("n", queue=QUEUE, job="nobody")])
-
-
-@pytest.fixture
-async def producer(valkey: Valkey) -> AsyncIterator[AsyncFlowProducer]:
-    made = AsyncFlowProducer(valkey.url, prefix=valkey.prefix)
-    yield made
-    await made.close()
 
 
 @pytest.fixture

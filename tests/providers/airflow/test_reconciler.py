@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,13 +20,6 @@ from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
 from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask, Valkey
 
 FAILED = "its Airflow task has ended (state: failed), and nobody watched it"
-
-
-@pytest.fixture
-async def producer(valkey: Valkey) -> AsyncIterator[AsyncFlowProducer]:
-    made = AsyncFlowProducer(valkey.url, prefix=valkey.prefix)
-    yield made
-    await made.close()
 
 
 @pytest.fixture

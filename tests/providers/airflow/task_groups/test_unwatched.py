@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,16 +12,9 @@ from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL
 from airflow_provider_glidemq.triggers.reconciler import Reconciler
 
 from glidemq_orchestrate import AsyncFlow, AsyncFlowProducer, FlowNode, FlowSpec
-from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask, Valkey
+from tests.providers.airflow.conftest import QUEUE, FakeRun, FakeTask
 
 STARTED = {"etl.launch": "success", "etl.a": "deferred", "etl.b": None}
-
-
-@pytest.fixture
-async def producer(valkey: Valkey) -> AsyncIterator[AsyncFlowProducer]:
-    made = AsyncFlowProducer(valkey.url, prefix=valkey.prefix)
-    yield made
-    await made.close()
 
 
 @pytest.fixture
