@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, get_args
 
-from airflow_provider_glidemq.dashboard import check_templates
+from glidemq_orchestrate.dashboard import check_templates
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.names import shown
 from glidemq_orchestrate.settings import Kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
@@ -12,11 +12,14 @@ from typing import Final, Literal
 import dagster as dg
 from pydantic import Field
 
+from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.errors import failure_from
 from dagster_glidemq.identity import Context, flow_id_for, is_retry
 from dagster_glidemq.lineage import Decision, Lineage, decide, lineage_of
 from dagster_glidemq.watch import Changes, follow
 from glidemq_orchestrate import (
+    AsyncFlowProducer,
+    AsyncQueue,
     EventReader,
     Flow,
     FlowOutcome,
@@ -26,6 +29,7 @@ from glidemq_orchestrate import (
     FlowStatus,
     NodeStatus,
     Owner,
+    Queue,
 )
 from glidemq_orchestrate.errors import (
     FlowCancelled,
@@ -35,7 +39,6 @@ from glidemq_orchestrate.errors import (
     Superseded,
     WaitTimeout,
 )
-from glidemq_orchestrate.keys import DEFAULT_PREFIX
 
 LOG_LINES: Final = 25
 MOST_OF_A_NAME: Final = 256
@@ -52,7 +55,7 @@ class _Held:
     owner: Owner | None = None
 
 
-class GlideMQResource(dg.ConfigurableResource[None]):
+class GlideMQResource(GlideMQConnection, dg.ConfigurableResource[None]):
     """A server on which ops and assets run flows.
 
     Example:
@@ -68,16 +71,6 @@ class GlideMQResource(dg.ConfigurableResource[None]):
             )
     """
 
-    url: str = Field(
-        repr=False,
-        description=(
-            "The server: valkey://HOST:PORT/DB or redis://, with TLS valkeys:// or rediss://, or unix:// and "
-            'the path of a socket. Use EnvVar("GLIDEMQ_URL") if it has a password.'
-        ),
-    )
-    prefix: str = Field(
-        default=DEFAULT_PREFIX, description="First part of every key; workers must use the same one."
-    )
     poll_interval_seconds: float = Field(
         default=1.0,
         gt=0,
@@ -103,9 +96,31 @@ class GlideMQResource(dg.ConfigurableResource[None]):
 
     @contextlib.contextmanager
     def get_client(self) -> Iterator[FlowProducer]:
-        """Lend a client; its connections are closed afterwards."""
-        with FlowProducer(self.url, prefix=self.prefix) as producer:
+        """Lend a client for flows; its connections are closed afterwards."""
+        with FlowProducer(self.settings()) as producer:
             yield producer
+
+    @contextlib.contextmanager
+    def get_queue(self, name: str) -> Iterator[Queue]:
+        """Lend a client for the jobs of a queue; its connections are closed afterwards.
+
+        Args:
+            name: The queue: 1 to 256 characters, none of ``{ } :``.
+        """
+        with Queue(name, self.settings()) as queue:
+            yield queue
+
+    @contextlib.asynccontextmanager
+    async def get_async_client(self) -> AsyncIterator[AsyncFlowProducer]:
+        """``get_client`` for ops and assets that are coroutines."""
+        async with AsyncFlowProducer(self.settings()) as producer:
+            yield producer
+
+    @contextlib.asynccontextmanager
+    async def get_async_queue(self, name: str) -> AsyncIterator[AsyncQueue]:
+        """``get_queue`` for ops and assets that are coroutines."""
+        async with AsyncQueue(name, self.settings()) as queue:
+            yield queue
 
     def run_flow(
         self,
@@ -225,7 +240,7 @@ class GlideMQResource(dg.ConfigurableResource[None]):
             Superseded: Another generation has begun.
         """
         poll = timedelta(seconds=self.poll_interval_seconds)
-        with EventReader(flow.home, self.url, prefix=self.prefix) as reader:
+        with EventReader(flow.home, self.settings()) as reader:
             reader.start()
             lapse = None if owner is None else owner.lapse
             for change in follow(flow, reader, poll=poll, timeout=timeout, lapse=lapse):

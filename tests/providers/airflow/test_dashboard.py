@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from airflow_provider_glidemq.dashboard import check_templates, link_to
 from airflow_provider_glidemq.hooks.glidemq import GlideMQHook
 from airflow_provider_glidemq.links.glidemq import GlideMQLink
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, GlideMQOperator, flow_id_for
@@ -16,6 +15,7 @@ from airflow_provider_glidemq.sensors.glidemq import GlideMQFlowSensor, GlideMQJ
 from airflow_provider_glidemq.version_compat import TaskDeferred
 
 from glidemq_orchestrate import Queue, Worker
+from glidemq_orchestrate.dashboard import check_templates, link_to
 from glidemq_orchestrate.errors import ConfigurationError
 from tests.providers.airflow.conftest import QUEUE, Valkey, chain
 

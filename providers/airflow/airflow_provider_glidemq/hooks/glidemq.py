@@ -11,8 +11,8 @@ from airflow.sdk import BaseHook
 import glidemq_orchestrate
 from airflow_provider_glidemq.connection import dashboard_urls, settings_from
 from airflow_provider_glidemq.connection_form import form_behaviour, form_widgets
-from airflow_provider_glidemq.dashboard import link_to
 from airflow_provider_glidemq.version_compat import amask_secret, mask_secret
+from glidemq_orchestrate.dashboard import link_to
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.settings import ConnectionSettings
 

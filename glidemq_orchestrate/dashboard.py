@@ -1,4 +1,4 @@
-"""Where a dashboard shows a flow, a queue or a job. No Airflow."""
+"""Where a dashboard of the user shows a flow, a queue or a job."""
 
 from __future__ import annotations
 
