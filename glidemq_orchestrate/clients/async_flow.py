@@ -99,11 +99,33 @@ class AsyncFlow:
         limit = None if timeout is None else milliseconds(timeout)
         return self._changes(watching.begin(self._ref, after, limit, self._clock))
 
-    async def _changes(self, watch: watching.Watch) -> AsyncIterator[NodeChange | FlowChange]:
+    def watch_batches(
+        self,
+        *,
+        after: str | None = None,
+        timeout: timedelta | None = None,
+        rest: timedelta = timedelta(seconds=5),
+    ) -> AsyncIterator[Sequence[NodeChange | FlowChange]]:
+        """See ``Flow.watch_batches``; for ``async for``."""
+        limit = None if timeout is None else milliseconds(timeout)
+        rest_ms = min(milliseconds(rest), watching.REST_MS)
+        return self._batches(watching.begin(self._ref, after, limit, self._clock, rest_ms=rest_ms), rest)
+
+    async def _batches(
+        self, watch: watching.Watch, rest: timedelta
+    ) -> AsyncIterator[Sequence[NodeChange | FlowChange]]:
+        quiet = watching.Quiet(self._clock, rest)
         while not watch.is_over:
             if self._owned is not None:
                 await self._run(self._owned.renew_if_due(self._ref, self._clock))
-            for change in await self._run(watching.step(watch)):
+            changes = await self._run(watching.step(watch))
+            if changes or quiet.is_over():
+                yield changes
+                quiet.begin()
+
+    async def _changes(self, watch: watching.Watch) -> AsyncIterator[NodeChange | FlowChange]:
+        async for batch in self._batches(watch, timedelta.max):
+            for change in batch:
                 yield change
 
     async def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:  # noqa: ASYNC109  see wait
@@ -122,6 +144,10 @@ class AsyncFlow:
         if self._owned is None:
             raise ConfigurationError("no owner was given: submit or get the flow with owner=Owner(...)")
         return await self._run(self._owned.own(self._ref, self._clock))
+
+    async def owners(self) -> Sequence[str]:
+        """See ``Flow.owners``."""
+        return await self._run(self._backend.owners(self._ref))
 
     async def history(self) -> Sequence[FlowStatus]:
         """See ``Flow.history``."""

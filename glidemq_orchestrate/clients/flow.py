@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import chain
 from uuid import uuid4
 
 from glidemq_orchestrate._ops.flows import backend, generations, owners
@@ -164,13 +165,42 @@ class Flow:
             FlowNotFound, FlowExpired: The flow no longer exists.
         """
         limit = None if timeout is None else milliseconds(timeout)
-        return self._changes(watching.begin(self._ref, after, limit, self._clock))
+        batches = self._batches(watching.begin(self._ref, after, limit, self._clock), timedelta.max)
+        return chain.from_iterable(batches)
 
-    def _changes(self, watch: watching.Watch) -> Iterator[NodeChange | FlowChange]:
+    def watch_batches(
+        self,
+        *,
+        after: str | None = None,
+        timeout: timedelta | None = None,
+        rest: timedelta = timedelta(seconds=5),
+    ) -> Iterator[Sequence[NodeChange | FlowChange]]:
+        """``watch`` in batches, as the changes are read together; the last one ends with a ``FlowChange``.
+
+        For readers that look something up for each change, or that have other things to do meanwhile: an
+        empty batch comes when nothing has changed for a while.
+
+        Args:
+            after: As in ``watch``: the ``position`` of the last change of a batch.
+            timeout: As in ``watch``.
+            rest: The time after which an empty batch comes.
+
+        Raises:
+            ConfigurationError, WaitTimeout, FlowNotFound, FlowExpired: As ``watch``.
+        """
+        limit = None if timeout is None else milliseconds(timeout)
+        rest_ms = min(milliseconds(rest), watching.REST_MS)
+        return self._batches(watching.begin(self._ref, after, limit, self._clock, rest_ms=rest_ms), rest)
+
+    def _batches(self, watch: watching.Watch, rest: timedelta) -> Iterator[Sequence[NodeChange | FlowChange]]:
+        quiet = watching.Quiet(self._clock, rest)
         while not watch.is_over:
             if self._owned is not None:
                 self._run(self._owned.renew_if_due(self._ref, self._clock))
-            yield from self._run(watching.step(watch))
+            changes = self._run(watching.step(watch))
+            if changes or quiet.is_over():
+                yield changes
+                quiet.begin()
 
     def result(self, *, timeout: timedelta | None = None) -> Mapping[str, Json]:
         """Wait for the results of all nodes.
@@ -211,6 +241,16 @@ class Flow:
         if self._owned is None:
             raise ConfigurationError("no owner was given: submit or get the flow with owner=Owner(...)")
         return self._run(self._owned.own(self._ref, self._clock))
+
+    def owners(self) -> Sequence[str]:
+        """The names of those for whom the flow runs, sorted: its owners that are not known to have vanished.
+
+        Empty when it has none, and when it has ended.
+
+        Raises:
+            FlowNotFound: The flow no longer exists.
+        """
+        return self._run(self._backend.owners(self._ref))
 
     def history(self) -> Sequence[FlowStatus]:
         """The status of each generation that is kept, oldest first: of the last 100, and of some before them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
@@ -24,7 +24,7 @@ from glidemq_orchestrate.flows.checked import CheckedFlow, check_flow
 from glidemq_orchestrate.flows.owner import Owner
 from glidemq_orchestrate.flows.plan import FlowPlan
 from glidemq_orchestrate.flows.spec import FlowSpec, FlowState, FlowStatus
-from glidemq_orchestrate.keys import DEFAULT_PREFIX, check_flow_id
+from glidemq_orchestrate.keys import DEFAULT_PREFIX, check_flow_id, check_queue_name
 from glidemq_orchestrate.names import check_request
 from glidemq_orchestrate.settings import Address
 
@@ -71,9 +71,10 @@ class FlowProducer(SyncFacade):
             on_existing: What to do when there is a flow of this id. ``attach``: join it as it is; another
                 specification is refused. ``retry_failed``: run again what did not complete. With another
                 specification this begins a new generation of the flow that keeps the results of the nodes
-                that have completed, and that have not changed in queue, job, data, dependencies, rule or
-                fallbacks, nor follow one that has; see ``plan``. ``restart``: a new generation that keeps
-                nothing, with the same or another specification. A new generation cancels the one before.
+                that have completed, and that have not changed in queue, job, data, dependencies, rule,
+                fallbacks or ``must_pass``, nor follow one that has; see ``plan``. ``restart``: a new generation
+                that keeps nothing, with the same or another specification. A new generation cancels the one
+                before.
             request: Whoever asks, such as the id of a click or of a run, at most 256 characters. A restart
                 with the request of an earlier one finds the generation that that one began, so it is safe to
                 repeat, with the same specification, as long as that generation is kept: see
@@ -103,6 +104,18 @@ class FlowProducer(SyncFacade):
             owned, reach = self._owned_by(owner), self._reach()
             made = owners.submit(self._prefix, flow, name, on_existing, self._clock, reach, owned)
             return Flow(self, self._run(made), owned)
+
+    def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> None:
+        """Look whether live workers can run jobs now; a worker of Node.js is assumed to have every handler.
+
+        Args:
+            jobs: A flow, or the names of jobs by queue.
+
+        Raises:
+            QueueNotServed: Queues have no live worker: ``exc.queues``.
+            HandlerNotFound: No live worker of a queue has a handler for a job: ``exc.missing``, by queue.
+        """
+        self._run(workers.require(self._prefix, _by_queue(jobs), self._now()))
 
     def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
         """What ``submit(spec, flow_id=flow_id, on_existing="retry_failed")`` would run and keep, and why.
@@ -203,6 +216,10 @@ class AsyncFlowProducer(AsyncFacade):
             made = owners.submit(self._prefix, flow, name, on_existing, self._clock, reach, owned)
             return AsyncFlow(self, await self._run(made), owned)
 
+    async def check_workers(self, jobs: FlowSpec | Mapping[str, Iterable[str]]) -> None:
+        """See ``FlowProducer.check_workers``."""
+        await self._run(workers.require(self._prefix, _by_queue(jobs), await self._now()))
+
     async def plan(self, spec: FlowSpec, *, flow_id: str) -> FlowPlan:
         """See ``FlowProducer.plan``."""
         return await self._run(
@@ -246,6 +263,12 @@ def _name(flow_id: str | None, request: str) -> str:
     if is_asked:
         raise ConfigurationError("request needs a flow_id: a repeat would submit another flow")
     return uuid4().hex
+
+
+def _by_queue(jobs: FlowSpec | Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+    if isinstance(jobs, FlowSpec):
+        return _jobs(check_flow(jobs))
+    return {check_queue_name(queue): set(names) for queue, names in jobs.items()}
 
 
 def _jobs(flow: CheckedFlow) -> dict[str, set[str]]:

@@ -95,6 +95,10 @@ class JobOptions:
         remove_on_complete: Whether and when the completed job is removed.
         remove_on_fail: Whether and when the failed job is removed.
         fallbacks: What the attempts after the first use instead.
+        must_pass: The job is a check: it fails, without a further attempt, when its handler returns
+            ``False``, ``{"passed": false}``, or ``{"checks": [...]}`` with such a part that does not have
+            ``"severity": "WARN"``. What it returned is its ``progress`` then. Workers of Node.js do not know
+            this option.
         parent: A job that waits for this one; a flow sets it for its nodes.
         traceparent: The W3C trace context that the span of a run links to. ``Queue.add`` sets it when
             OpenTelemetry is set up.
@@ -115,6 +119,7 @@ class JobOptions:
     remove_on_complete: Retention = False
     remove_on_fail: Retention = False
     fallbacks: Sequence[Fallback] = ()
+    must_pass: bool = False
     parent: JobRef | None = None
     traceparent: str | None = None
 
@@ -172,6 +177,8 @@ class JobOptions:
                 wire[name] = milliseconds(value)
         if self.fallbacks:
             wire["fallbacks"] = [fallback.to_wire() for fallback in self.fallbacks]
+        if self.must_pass:
+            wire["mustPass"] = True
         if self.traceparent is not None:
             wire["traceparent"] = self.traceparent
         return wire

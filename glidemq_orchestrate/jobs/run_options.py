@@ -35,6 +35,7 @@ class RunOptions:
     trace: str = ""
     portable: tuple[str, str] | None = None
     is_wide: bool = False
+    must_pass: bool = False
 
     @classmethod
     def from_wire(cls, text: str) -> RunOptions:
@@ -67,6 +68,7 @@ def _run_options(text: str) -> RunOptions:
         trace=trace if isinstance(trace, str) else "",
         portable=_portable(mark),
         is_wide=isinstance(mark, dict) and "wide" in mark,
+        must_pass=wire.get("mustPass") is True,
     )
 
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol.worker.exchange import Outcome
+from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.check_result import NOT_PASSED, has_passed
 from glidemq_orchestrate.worker.caller import Caller, Exited
 from glidemq_orchestrate.worker.calls import ThreadsUnavailable
 from glidemq_orchestrate.worker.contexts import Contexts, refuse_unreadable
@@ -138,6 +139,10 @@ class Judge:
         if isinstance(result, BaseException):
             return self.judge_error(attempt, result)
         try:
-            return judge_result(attempt, result, _jitter.random())
+            outcome = judge_result(attempt, result, _jitter.random())
+            if not attempt.options.must_pass or outcome.kind is not Kind.DONE or has_passed(result):
+                return outcome
+            self.contexts.messenger.of(attempt).progress(result)
         except BaseException as exc:  # noqa: BLE001  a result whose own code raises during encoding
             return self.judge_error(attempt, exc)
+        return refuse(attempt, NOT_PASSED)

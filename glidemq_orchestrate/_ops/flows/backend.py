@@ -68,6 +68,9 @@ class FlowBackend(Protocol):
     def own(self, ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
         """Add an owner to a flow, or renew it; an ended one is not changed. Returns the state."""
 
+    def owners(self, ref: FlowRef) -> Op[list[str]]:
+        """The names of the owners of a flow that has not ended, sorted."""
+
     def retry_failed(self, ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
         """Run again every node that did not complete, for an owner. Returns the state afterwards."""
 
@@ -108,6 +111,7 @@ class _Staged:
     wait = staticmethod(staged.wait)
     cancel = staticmethod(staged.cancel)
     own = staticmethod(staged.own)
+    owners = staticmethod(staged.owners)
     retry_failed = staticmethod(staged.retry_failed)
     extend = staticmethod(growth.extend)
 
@@ -121,6 +125,7 @@ class _Portable:
     wait = staticmethod(portable.wait)
     cancel = staticmethod(portable.cancel)
     own = staticmethod(owners.own)
+    owners = staticmethod(owners.names)
     retry_failed = staticmethod(changes.retry_failed)
     extend = staticmethod(portable.extend)
 

@@ -28,7 +28,7 @@ from glidemq_orchestrate.stored import exact
 
 MOST: Final = 20
 PER_TRIP: Final = 50  # each with up to 1 MiB of data
-SHAPING: Final = "fallbacks"
+SHAPING: Final = ("fallbacks", "mustPass")
 OF_OTHERS: Final = ("gmo:on_failure", "gmo:queue_timeout", "gmo:delay")
 
 Differences = dict[str, tuple[str, ...]]
@@ -80,7 +80,7 @@ def changes(  # noqa: PLR0913  one comparison
         flow: The specification.
         rows: What the table of the flow has.
         most: How many are enough.
-        shaping: Only what shapes a result counts; of the options these are the fallbacks, and a job that was
+        shaping: Only what shapes a result counts; of the options these are ``SHAPING``, and a job that was
             removed has no result.
         known: What is known of the jobs, without the policies of single dependencies; None: nothing.
     """
@@ -177,7 +177,8 @@ def _of_job(
     options = settled_options(node.options, ref.path)
     if has.data != canonical(node.data):
         yield "data"
-    if has.options.get(SHAPING) != options.get(SHAPING) or (not shaping and has.options != options):
+    compared = SHAPING if shaping else {*has.options, *options}
+    if any(has.options.get(name) != options.get(name) for name in compared):
         yield "options"
     if _shaping(has.policies) != _shaping(wanted) or (not shaping and has.policies != wanted):
         yield "policies"

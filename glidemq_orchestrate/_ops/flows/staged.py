@@ -288,6 +288,12 @@ def own(ref: FlowRef, owner: Owner, clock: Clock) -> Op[FlowState]:
     return (yield from ask(owner_calls.own(ref.home, ref.flow_id, owner, clock.now_ms())))
 
 
+def owners(ref: FlowRef) -> Op[list[str]]:
+    """The names of the owners of a flow that has not ended, sorted."""
+    state = yield from status(ref)
+    return [] if state.state.is_terminal else (yield from ask(owner_calls.owners(ref.home, ref.flow_id)))
+
+
 def retry_failed(ref: FlowRef, clock: Clock, owner: Owner | None = None) -> Op[FlowState]:
     """Run again every node that did not complete, for an owner. Returns the state afterwards."""
     state = yield from ask(flow_calls.retry_flow(ref.home, ref.flow_id, clock.now_ms(), owner))

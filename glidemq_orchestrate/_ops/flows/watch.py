@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from glidemq_orchestrate._ops import events
@@ -29,9 +29,12 @@ from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import WaitTimeout
 from glidemq_orchestrate.flows.change import UNSEEN, FlowChange, NodeChange, Seen, time_of
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.keys import QueueKeys
 
 REREAD_MS: Final = 5_000
+REST_MS: Final = 5_000
+DEADLINES_MS: Final = 1_000
 READS_SHARE: Final = 20  # reads that no event asked for take at most this fraction of the time: 1 in 20
 POLL_MS: Final = 500
 PER_TRIP: Final = 200
@@ -51,6 +54,8 @@ class Watch:
         by_job: The names of the nodes by the ids of their jobs.
         streams: The position in the events of each queue of the flow.
         due_ms: Monotonic ms; when to read all nodes again even if no event asks for it.
+        rest_ms: The longest wait of one step for an event.
+        kept_ms: Monotonic ms; when the deadlines were last looked at.
         is_over: The end was reported.
     """
 
@@ -62,6 +67,8 @@ class Watch:
     by_job: dict[str, str] = field(default_factory=dict)
     streams: dict[QueueKeys, str] = field(default_factory=dict)
     due_ms: int = 0
+    rest_ms: int = REST_MS
+    kept_ms: int = -DEADLINES_MS
     is_over: bool = False
 
     @property
@@ -70,14 +77,38 @@ class Watch:
         return self.ref.path == "portable"
 
 
-def begin(ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock) -> Watch:
+@dataclass(slots=True)
+class Quiet:
+    """How long a reader was told nothing."""
+
+    clock: Clock
+    rest: timedelta
+    since_ms: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin now."""
+        self.begin()
+
+    def begin(self) -> None:
+        """The reader was told something."""
+        self.since_ms = self.clock.monotonic_ms()
+
+    def is_over(self) -> bool:
+        """Whether it is time to tell the reader that there is nothing."""
+        return self.clock.monotonic_ms() >= self.since_ms + milliseconds(self.rest)
+
+
+def begin(
+    ref: FlowRef, after: str | None, timeout_ms: int | None, clock: Clock, *, rest_ms: int = REST_MS
+) -> Watch:
     """Create a reader; makes no call yet.
 
     Raises:
         ConfigurationError: ``after`` is not a position of this flow.
     """
     seen = Seen(ref.flow_id) if after is None else Seen.at(ref.flow_id, after)
-    return Watch(ref, clock, seen, None if timeout_ms is None else clock.monotonic_ms() + timeout_ms)
+    deadline = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
+    return Watch(ref, clock, seen, deadline, rest_ms=max(rest_ms, 1))
 
 
 def step(watch: Watch) -> Op[list[Change]]:
@@ -88,9 +119,23 @@ def step(watch: Watch) -> Op[list[Change]]:
     """
     if watch.clock.monotonic_ms() < watch.due_ms:
         names = yield from _wait(watch)
-        if names is not None:
+        if names:
             return (yield from _changes(watch, (yield from _read(watch, names))))
+        if names is not None:
+            yield from _keep_deadlines(watch)
+            return []
     return (yield from _read_all(watch))
+
+
+def _keep_deadlines(watch: Watch) -> Op[None]:
+    """Let the deadlines of a flow hold even if no worker or supervisor serves its home queue."""
+    now_ms = watch.clock.monotonic_ms()
+    if now_ms < watch.kept_ms + DEADLINES_MS:
+        return
+    watch.kept_ms = now_ms
+    ended, _ = yield from unconfirmed(ask(flow.expire_due(watch.ref.home, watch.clock.now_ms())))
+    if ended:
+        watch.due_ms = now_ms
 
 
 def _read_all(watch: Watch) -> Op[list[Change]]:
@@ -113,6 +158,8 @@ def _read_all(watch: Watch) -> Op[list[Change]]:
 def _status(watch: Watch) -> Op[FlowStatus]:
     if watch.is_portable:  # the watcher of a portable flow also advances it
         yield from unconfirmed(advance(watch.ref, watch.clock))
+    else:
+        yield from _keep_deadlines(watch)
     status = yield from backend_of(watch.ref).status(watch.ref)
     raise_if_superseded(status)
     return status
@@ -147,6 +194,7 @@ def _wait(watch: Watch) -> Op[list[str] | None]:
     """Wait for events; returns the nodes to read, or None for all."""
     now_ms = watch.clock.monotonic_ms()
     until = watch.due_ms if watch.deadline is None else min(watch.due_ms, watch.deadline)
+    until = min(until, now_ms + watch.rest_ms)
     if until <= now_ms:
         raise WaitTimeout(
             f"flow {watch.ref.public_id} has not ended in time; continue after the last position"

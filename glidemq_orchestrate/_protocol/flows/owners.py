@@ -28,6 +28,11 @@ def own(home: QueueKeys, flow_id: str, owner: Owner, now_ms: int) -> Call[FlowSt
     return function("gmo_own_flow", [home.flow(flow_id)], args, FlowState, repeatable=True)
 
 
+def owners(home: QueueKeys, flow_id: str) -> Call[list[str]]:
+    """The names of the owners of a flow, sorted."""
+    return command("HKEYS", f"{home.flow(flow_id)}:owners", decode=lambda names: sorted(filter(None, names)))
+
+
 def renew(home: QueueKeys, owner: Owner, now_ms: int) -> Call[bool]:
     """Note that an owner lives, for all its flows; False if it has no lease there. Repeatable."""
     member = lease(owner.name, owner.lapse_ms)

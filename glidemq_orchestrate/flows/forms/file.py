@@ -68,6 +68,8 @@ class OptionsFile(_Strict):
     """Whether and when the failed job is removed."""
     fallbacks: list[FallbackFile] = []
     """What the attempts after the first use instead."""
+    must_pass: bool = False
+    """It is a check: it fails when its handler returns false, or {"passed": false}."""
     traceparent: str | None = None
     """The W3C trace context that the span of a run links to."""
 

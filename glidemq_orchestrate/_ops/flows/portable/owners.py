@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from glidemq_orchestrate._ops.flows.portable.reading import unsuperseded
+from glidemq_orchestrate._ops.flows.portable.reading import record_of, unsuperseded
 from glidemq_orchestrate._ops.flows.staged import FlowRef
 from glidemq_orchestrate._protocol.call import Op, ask, ask_all
 from glidemq_orchestrate._protocol.flows import owners as calls
@@ -49,6 +49,12 @@ def own_round(ref: FlowRef, owner: Owner, number: int, clock: Clock) -> Op[None]
     yield from ask(calls.begin(ref.home, owner, clock.now_ms()))
     text = f"{owner.lapse_ms}\n{owner.on_lapse}"
     yield from ask(records.write(ref.home, ref.flow_id, {f"owner:{number}:{owner.name}": text}))
+
+
+def names(ref: FlowRef) -> Op[list[str]]:
+    """The names of the owners of a flow that has not ended, sorted."""
+    record = yield from record_of(ref)
+    return [] if record.state.is_terminal else sorted(one.name for one in _owners(record))
 
 
 def abandoned(ref: FlowRef, record: Record, clock: Clock) -> Op[str]:
