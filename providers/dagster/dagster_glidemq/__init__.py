@@ -5,6 +5,8 @@ from __future__ import annotations
 from dagster_shared.libraries import DagsterLibraryRegistry
 
 from dagster_glidemq.assets import glidemq_flow_assets
+from dagster_glidemq.cancellation import build_glidemq_cancellation_sensor
+from dagster_glidemq.checks import GlideMQCheck
 from dagster_glidemq.identity import flow_id_for, is_retry, root_run_id
 from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.version import __version__
@@ -12,8 +14,10 @@ from dagster_glidemq.watch import Changes
 
 __all__ = [
     "Changes",
+    "GlideMQCheck",
     "GlideMQResource",
     "__version__",
+    "build_glidemq_cancellation_sensor",
     "flow_id_for",
     "glidemq_flow_assets",
     "is_retry",

@@ -63,7 +63,8 @@ class GlideMQConnection(dg.Config):
     patience_seconds: float = Field(
         default=120.0,
         description=(
-            "How long the server may be unreachable before a step fails; shorter outages are waited out."
+            "How long the server may be unreachable before a step fails; shorter outages are waited out. At "
+            "the begin of a step, 5 seconds at most."
         ),
     )
     dashboard_url: str | None = Field(

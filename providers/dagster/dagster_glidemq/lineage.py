@@ -34,7 +34,8 @@ class Decision(Enum):
     SUBMIT = auto()  # there is none
     REPAIR = auto()  # a run that this one goes on with has begun it: what did not complete runs
     RESTART = auto()  # another run of the chain has begun it: all of it runs
-    JOIN = auto()  # somebody else has begun it
+    SHARE = auto()  # another run, of another chain or another step of this one, has begun it: wait for it too
+    JOIN = auto()  # somebody else than Dagster has begun it: wait for it, and leave it alone
     YIELD = auto()  # a later run of the chain has begun it: leave it alone
 
 
@@ -71,8 +72,11 @@ def decide(lineage: Lineage, history: Sequence[FlowStatus], instance: dg.Dagster
     if not history:
         return Decision.SUBMIT
     step, run = _begun_by(lineage, history)
-    if step != lineage.step:
+    if not step:
         return Decision.JOIN
+    if step != lineage.step:
+        is_new = history[-1].state.is_terminal and run not in lineage.runs
+        return Decision.RESTART if is_new else Decision.SHARE
     if run in lineage.runs:
         return Decision.REPAIR
     ours, theirs = (instance.get_run_record_by_id(one) for one in (lineage.runs[0], run))
@@ -81,7 +85,7 @@ def decide(lineage: Lineage, history: Sequence[FlowStatus], instance: dg.Dagster
 
 
 def _begun_by(lineage: Lineage, history: Sequence[FlowStatus]) -> tuple[str, str]:
-    """The step and the run that began the newest generation that was not begun by hand."""
+    """The step and the run that began the newest generation, of those that runs began; empty if none did."""
     for status in reversed(history):
         if status.request.startswith(_REQUEST):
             step, _, run = status.request.removeprefix(_REQUEST).partition("/")
@@ -111,8 +115,10 @@ def _goes_on(context: Context, run: DagsterRun, parent: DagsterRun) -> bool:
     if run.tags.get(RESUME_TAG) == "true":
         return True
     if run.tags.get(ASSET_RESUME_TAG) == "true":
-        # A re-execution of everything inherits the tag, and repeats assets that the parent has materialized.
-        return not _assets(context, run) & _materialized(context.instance, parent)
+        # A re-execution of everything inherits the tag, and repeats assets that the parent has materialized;
+        # one from failure repeats only those of them whose blocking check has failed.
+        repeated = _assets(context, run) & _materialized(context.instance, parent)
+        return repeated <= _refused(context.instance, parent)
     return _has_known_state(context.instance, run) and not _has_completed(context, parent)
 
 
@@ -138,6 +144,14 @@ def _materialized(instance: dg.DagsterInstance, run: DagsterRun) -> set[dg.Asset
     logs = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
     events = (entry.dagster_event for entry in logs)
     return {event.asset_key for event in events if event is not None and event.asset_key is not None}
+
+
+def _refused(instance: dg.DagsterInstance, run: DagsterRun) -> set[dg.AssetKey]:
+    """The assets of which a blocking check has failed in a run."""
+    logs = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+    events = (entry.dagster_event for entry in logs)
+    checks = [event.asset_check_evaluation_data for event in events if event is not None]
+    return {check.asset_key for check in checks if not check.passed and check.blocking}
 
 
 def _has_completed(context: Context, run: DagsterRun | None) -> bool:

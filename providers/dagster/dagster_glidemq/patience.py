@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from tenacity import Retrying, before_sleep_log, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import Retrying, before_sleep_log, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from glidemq_orchestrate.errors import TransportError
 
@@ -26,7 +26,7 @@ class Patience:
         self._retrying = Retrying(
             retry=retry_if_exception(_may_pass),
             stop=stop_after_delay(seconds),
-            wait=wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.2),
+            wait=wait_random_exponential(multiplier=0.2, max=2.0),
             before_sleep=before_sleep_log(_logger, logging.WARNING),
             reraise=True,
         )

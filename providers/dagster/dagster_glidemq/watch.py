@@ -1,125 +1,111 @@
-"""Follows a flow until it has ended, with the changes since the last read. Independent of Dagster.
+"""Follows a flow until it has ended, with what has changed since the last time. Independent of Dagster.
 
-Events of the flow's home queue wake it; the state is read from the flow, at the latest after the poll
-interval, so a trimmed stream or a node in another queue delays a change but never hides it.
+The position of the last change is kept, so an outage that is waited out hides nothing, and a change costs the
+nodes that have changed, not the flow.
 """
 
 from __future__ import annotations
 
-import logging
-import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate import EventReader, Flow, FlowStatus, NodeStatus
-from glidemq_orchestrate.errors import Superseded, TransportError, WaitTimeout
+from dagster_glidemq.patience import Patience
+from glidemq_orchestrate import Flow, FlowChange, FlowStatus, NodeChange, NodeStatus
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.errors import WaitTimeout
 
-logger = logging.getLogger(__name__)
-
-REST: Final = timedelta(milliseconds=50)
-PATIENCE: Final = timedelta(minutes=2)
+Batch = Sequence[NodeChange | FlowChange]
+REST: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """One read of a flow: its status, every node (dependencies first), and the nodes ended since the last."""
+    """What has changed in a flow since the last time.
+
+    Attributes:
+        status: The record of the flow.
+        ended: The nodes that have ended since, dependencies first; one that has run again comes again.
+    """
 
     status: FlowStatus
-    nodes: Sequence[NodeStatus]
     ended: Sequence[NodeStatus]
+    read: Callable[[Sequence[str]], Mapping[str, Json]] = field(repr=False, compare=False)
+
+    def results(self, names: Iterable[str] | None = None) -> Mapping[str, Json]:
+        """The results of nodes that have completed, read now.
+
+        Args:
+            names: Of these nodes, by default of those that have ended since the last time.
+
+        Raises:
+            Superseded, FlowNotFound, FlowExpired: They no longer exist.
+            TransportError: The server was away for too long.
+        """
+        wanted = [node.name for node in self.ended] if names is None else list(names)
+        return self.read(wanted) if wanted else {}
 
 
-def follow(  # noqa: PLR0913  how to follow
+def follow(
     flow: Flow,
-    reader: EventReader,
     *,
-    poll: timedelta,
+    patience: Patience,
     timeout: timedelta | None = None,
-    patience: timedelta = PATIENCE,
-    lapse: timedelta | None = None,
+    look: Callable[[Batch], None] = lambda _: None,
 ) -> Iterator[Changes]:
     """Yield whenever nodes have ended; the last yield is the one whose status is terminal.
 
     Args:
-        flow: The flow.
-        reader: Reads the events of the flow's home queue; it should have been started before the submission.
-        poll: Longest time between two reads.
+        flow: The flow; its owner is renewed meanwhile, if it has one.
+        patience: How long the server may be unreachable.
         timeout: Longest time in total; None: for ever.
-        patience: How long the server may be unreachable; shorter outages are waited out.
-        lapse: Of the owner with which the flow was submitted or found, who is renewed; None: it has none.
+        look: Called with all changes that were read together, and at least every second with none; what it
+            raises ends the following.
 
     Raises:
         WaitTimeout: It has not ended in time. The flow keeps running.
         TransportError: The server was unreachable for too long. The flow keeps running.
         Superseded: Another generation has begun.
     """
-    seen: set[str] = set()
+
+    def results(names: Sequence[str]) -> Mapping[str, Json]:
+        return patience(lambda: flow.results(names))
+
     deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
-    outage, renewed = _Outage(patience), -math.inf
-    while True:
-        began = time.monotonic()
-        try:
-            if lapse is not None and began - renewed > lapse.total_seconds() / 3:
-                flow.renew()
-                renewed = began
-            status = flow.status()  # before the nodes, so that the end comes with their last states
-            nodes = flow.nodes()
-        except TransportError as exc:
-            outage.wait(exc)
-            continue
-        outage.end()
-        if status.superseded_by is not None:
-            raise Superseded(f"flow {flow.id} was begun anew: generation {status.superseded_by}")
-        ended = [node for node in nodes if node.state.is_terminal and node.name not in seen]
-        seen.update(node.name for node in ended)
-        if ended or status.state.is_terminal:
-            yield Changes(status, nodes, ended)
-        if status.state.is_terminal:
-            return
-        if deadline is not None and time.monotonic() >= deadline:
+    for batch in _batches(flow, patience):
+        look(batch)
+        names = [one.node for one in batch if isinstance(one, NodeChange) and one.state.is_terminal]
+        is_over = bool(batch) and isinstance(batch[-1], FlowChange)
+        if names or is_over:
+            status = patience(flow.status)
+            nodes = patience(lambda names=names: flow.nodes(names)) if names else []  # type: ignore[misc]
+            ended = [node for node in nodes if node.state.is_terminal]
+            yield Changes(status, ended, results)
+        elif deadline is not None and time.monotonic() >= deadline:
+            status = patience(flow.status)
             raise WaitTimeout(
                 f"flow {flow.id} is still {status.state} after {timeout}: "
                 f"{status.completed} of {status.total} nodes completed"
             )
-        # Events come in bursts, and large flows take long to read: spend at most a third of the time on it.
-        time.sleep(max(REST.total_seconds(), 2 * (time.monotonic() - began)))
-        _sleep_until_event(flow, reader, {node.job_id for node in nodes}, poll, deadline)
 
 
-def _sleep_until_event(
-    flow: Flow, reader: EventReader, job_ids: set[str], poll: timedelta, deadline: float | None
-) -> None:
-    until = time.monotonic() + poll.total_seconds()
-    until = until if deadline is None else min(until, deadline)
-    while (left := until - time.monotonic()) > 0:
+def _batches(flow: Flow, patience: Patience) -> Iterator[Batch]:
+    """Those of ``watch_batches``, across outages."""
+    position: str | None = None
+    batches: Iterator[Batch] | None = None
+
+    def read() -> Batch | None:
+        nonlocal batches
+        if batches is None:
+            batches = flow.watch_batches(after=position, rest=REST)
         try:
-            events = reader.read(timedelta(seconds=left))
-        except TransportError:
-            return  # the next read of the flow handles it
-        if any(event.flow_id == flow.id or event.job_id in job_ids for event in events):
-            return
+            return next(batches, None)
+        except BaseException:
+            batches = None
+            raise
 
-
-class _Outage:
-    """How long the server has been unreachable."""
-
-    def __init__(self, patience: timedelta) -> None:
-        self._patience = patience.total_seconds()
-        self._since: float | None = None
-
-    def wait(self, exc: TransportError) -> None:
-        """Wait a moment; raise when the outage has lasted too long."""
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-            logger.warning("the server cannot be reached, retrying: %s", exc)
-        if now - self._since > self._patience or not exc.retryable:
-            raise exc
-        time.sleep(0.5)
-
-    def end(self) -> None:
-        """Note that the server is reachable again."""
-        self._since = None
+    while (batch := patience(read)) is not None:
+        position = batch[-1].position if batch else position
+        yield batch

@@ -14,7 +14,7 @@ from glidemq_orchestrate import FlowNode, FlowSpec
 
 @pytest.fixture
 def glidemq(url: str) -> GlideMQResource:
-    return GlideMQResource(url=url, poll_interval_seconds=0.5)
+    return GlideMQResource(url=url)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 import redis
 from dagster_glidemq import GlideMQResource
+from dagster_glidemq.flow_run import FlowRun
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec
 from glidemq_orchestrate._io.sync import SyncDriver
@@ -69,8 +70,8 @@ def begin(url: str, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> str:
         etl()
 
     with monkeypatch.context() as patch:
-        patch.setattr("dagster_glidemq.resource.follow", die)
-        patch.setattr("dagster_glidemq.resource._cancel", lambda *_: None)
+        patch.setattr("dagster_glidemq.flow_run.follow", die)
+        patch.setattr(FlowRun, "_cancel", lambda *_, **__: None)
         with pytest.raises(_Killed):
             nightly.execute_in_process()
     return found[0]
@@ -113,14 +114,12 @@ def test_a_step_that_waits_renews(url: str, gate: threading.Event, monkeypatch: 
             return [at for _, at in client.zrange("glide:{etl}:gmo:owners", 0, -1, withscores=True)]
 
     monkeypatch.setattr(owner_module, "LEAST", timedelta(0))
-    monkeypatch.setattr(
-        GlideMQResource, "_owner", lambda *_: owner_module.Owner("step", timedelta(seconds=0.9))
-    )
+    monkeypatch.setattr(FlowRun, "_as_owner", lambda *_: owner_module.Owner("step", timedelta(seconds=0.9)))
     seen: list[float] = []
 
     @dg.op
     def etl(context: dg.OpExecutionContext) -> None:
-        GlideMQResource(url=url, poll_interval_seconds=0.1).run_flow(context, SPEC)
+        GlideMQResource(url=url).run_flow(context, SPEC)
 
     @dg.job
     def nightly() -> None:

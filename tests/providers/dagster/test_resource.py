@@ -64,7 +64,7 @@ def test_an_op_gets_the_outcome_and_logs_each_node_once(
 
 def test_every_field_is_described() -> None:
     fields = GlideMQResource.model_fields
-    assert set(fields) >= {"url", "prefix", "poll_interval_seconds", "require_workers"}
+    assert set(fields) >= {"url", "prefix", "patience_seconds", "require_workers"}
     assert all(field.description for field in fields.values())
 
 
@@ -94,7 +94,7 @@ def test_without_a_worker_nothing_is_submitted(
 
 
 def test_a_flow_that_takes_too_long_is_cancelled(url: str, instance: dg.DagsterInstance) -> None:
-    glidemq = GlideMQResource(url=url, require_workers=False, poll_interval_seconds=0.1)
+    glidemq = GlideMQResource(url=url, require_workers=False)
     limit = timedelta(milliseconds=300)
     result = run_op(
         glidemq, instance, lambda context, res: res.run_flow(context, ONE, flow_id="mine", timeout=limit)
@@ -125,16 +125,30 @@ def test_an_error_of_the_op_while_it_streams_cancels_the_flow(
         assert producer.get("mine").status().state is FlowState.CANCELLED
 
 
-def test_another_flow_under_an_id_that_a_run_has_chosen_is_refused(
+def test_a_new_run_begins_an_ended_flow_under_a_chosen_id_anew(
     glidemq: GlideMQResource, instance: dg.DagsterInstance, run_worker: RunWorker
 ) -> None:
-    run_worker(["etl"], {"step": lambda ctx: ctx.data})
-    assert run_op(
-        glidemq, instance, lambda context, res: res.run_flow(context, ONE, flow_id="mine").status.total
-    ).success
-    other = FlowSpec("one", nodes=[FlowNode("only", queue="etl", job="step", data=8)])
-    result = run_op(glidemq, instance, lambda context, res: res.run_flow(context, other, flow_id="mine"))
-    assert "Only the runs that began a flow can change it" in failure_of(result).description
+    ran: list[Json] = []
+
+    def step(ctx: Context) -> Json:
+        ran.append(ctx.data)
+        if ctx.data == 8:
+            raise ValueError("broken")
+        return ctx.data
+
+    def run(data: int) -> dg.ExecuteInProcessResult:
+        spec = FlowSpec("one", nodes=[FlowNode("only", queue="etl", job="step", data=data)])
+        return run_op(
+            glidemq,
+            instance,
+            lambda context, res: dict(res.run_flow(context, spec, flow_id="mine").results),
+        )
+
+    run_worker(["etl"], {"step": step})
+    assert run(7).output_for_node("step") == run(7).output_for_node("step") == {"only": 7}
+    assert not run(8).success
+    assert run(9).output_for_node("step") == {"only": 9}, "one that has failed does not fail for ever"
+    assert ran == [7, 7, 8, 9]
 
 
 def test_a_refused_flow_leaves_the_one_with_its_id_alone(url: str, instance: dg.DagsterInstance) -> None:
@@ -155,7 +169,7 @@ def test_the_watch_survives_a_restart_of_the_server(
 ) -> None:
     server = EmbeddedServer(data_dir=tmp_path / "data").start()
     port = int(server.url.rsplit(":", 1)[1])
-    glidemq = GlideMQResource(url=server.url, require_workers=False, poll_interval_seconds=0.2)
+    glidemq = GlideMQResource(url=server.url, require_workers=False)
     restarted: list[EmbeddedServer] = []
 
     def body(context: dg.OpExecutionContext, res: GlideMQResource) -> Any:
