@@ -51,7 +51,7 @@ def build_glidemq_cancellation_sensor(
     """
 
     def cancel(context: dg.RunStatusSensorContext, **given: GlideMQResource) -> None:
-        glidemq = given[resource_key]
+        glidemq = given.get(resource_key) or getattr(context.resources, resource_key)
         run = context.dagster_run
         with glidemq.get_client() as producer:
             for flow in _flows_of(producer, run.root_run_id or run.run_id):
