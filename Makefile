@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test test-long unit server interop providers airflow airflow-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -85,6 +85,19 @@ airflow-matrix: $(AIRFLOWS:%=.matrix/%/.installed)  ## Run the tests of the Airf
 		-e '.[embedded,hiredis]' -e 'providers/airflow[messaging,openlineage]'
 	@$(BIN)/uv pip check --quiet --python .matrix/$*/bin/python
 	@.matrix/$*/bin/python -c 'from importlib.metadata import version as v; assert v("apache-airflow-core").startswith("$*."), v("apache-airflow-core")'
+	@touch $@
+
+dagster-matrix: .matrix/dagster-1.12/.installed  ## Run the tests of the Dagster package on Dagster 1.12 too (some 5 minutes).
+	.matrix/dagster-1.12/bin/python -m pytest $(PARALLEL) --durations=5 --durations-min=1 tests/providers/dagster
+
+.matrix/dagster-1.12/.installed: providers/dagster/constraints-1.12.txt $(MANIFESTS) | $(STAMP)
+	@echo "Setting up .matrix/dagster-1.12 ..."
+	@rm -rf .matrix/dagster-1.12
+	@$(BIN)/uv venv --quiet --python $(BIN)/python .matrix/dagster-1.12
+	@$(BIN)/uv pip install --quiet --python .matrix/dagster-1.12/bin/python -c $< --group test \
+		-e '.[embedded,hiredis]' -e providers/dagster
+	@$(BIN)/uv pip check --quiet --python .matrix/dagster-1.12/bin/python
+	@.matrix/dagster-1.12/bin/python -c 'from importlib.metadata import version as v; assert v("dagster").startswith("1.12."), v("dagster")'
 	@touch $@
 
 spark: java  ## Run the tests that need a JVM.
