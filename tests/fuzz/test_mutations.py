@@ -72,4 +72,4 @@ def test_a_hang_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         return json.loads(text)
 
     monkeypatch.setattr(reader, "_parse", parse)
-    assert "not done within 0.2 s" in found("flow-files", 5, seconds=0.2)
+    assert "not done within 1 s" in found("flow-files", 5, seconds=1.0)
