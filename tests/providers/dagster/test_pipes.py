@@ -1,7 +1,7 @@
 """PipesGlideMQClient: what jobs report becomes events, if and only if their result was accepted."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,62 +12,25 @@ from dagster_glidemq import PipesGlideMQClient
 from glidemq_orchestrate import (
     Context,
     FlowNode,
-    FlowProducer,
     FlowSpec,
-    FlowState,
     Handlers,
     JobOptions,
     Queue,
+    RetryLater,
+    Skip,
 )
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.pipes import is_pipes_job, open_pipes
-from tests.node import Node
 from tests.providers.dagster import pipes_work
+from tests.providers.dagster.pipes_steps import clean, materialized, run, step_of
 from tests.providers.dagster.test_resource import failure_of, messages
 
 RunWorker = Callable[..., Any]
-Body = Callable[[Any, PipesGlideMQClient], Any]
 
 
 @pytest.fixture
 def pipes(url: str) -> PipesGlideMQClient:
     return PipesGlideMQClient(url=url, poll_interval_seconds=0.1)
-
-
-def step_of(body: Body, *keys: str, **options: Any) -> dg.AssetsDefinition:
-    """A step with these assets."""
-    specs = options.pop("specs", None) or [dg.AssetSpec(key, skippable=len(keys) > 1) for key in keys]
-
-    @dg.multi_asset(specs=specs, name="step", can_subset=len(specs) > 1, **options)
-    def step(context: dg.AssetExecutionContext, pipes: PipesGlideMQClient) -> Iterator[Any]:
-        yield from body(context, pipes)
-
-    return step
-
-
-def run(
-    pipes: PipesGlideMQClient, instance: dg.DagsterInstance, body: Body, *keys: str, **options: Any
-) -> dg.ExecuteInProcessResult:
-    step = step_of(body, *keys or ("cleaned",), **options)
-    return dg.materialize([step], resources={"pipes": pipes}, instance=instance, raise_on_error=False)
-
-
-def materialized(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
-    """The metadata of each materialization, plain, by asset."""
-    events = result.get_asset_materialization_events()
-    found = {
-        event.asset_key.to_user_string(): {
-            name: value.value for name, value in event.materialization.metadata.items()
-        }
-        for event in events
-        if event.asset_key is not None
-    }
-    assert len(found) == len(events)
-    return found
-
-
-def clean(context: Any, pipes: PipesGlideMQClient, **more: Any) -> Any:
-    return pipes.run(context=context, job="clean", queue="etl", **more).get_results()
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "process"])
@@ -157,91 +120,6 @@ def test_a_job_that_fails_fails_the_step_with_the_reason_and_the_trace(
     assert "no such table" in str(closed[0].dagster_event.engine_event_data.error)  # type: ignore[union-attr]
 
 
-def test_the_plain_values_of_a_json_result_are_metadata(
-    pipes: PipesGlideMQClient, instance: dg.DagsterInstance, run_worker: RunWorker
-) -> None:
-    rows = {
-        "rows": 3,
-        "dagster/row_count": 3,
-        "share": 0.5,
-        "path": "/data",
-        "fine": True,
-        "more": [1],
-        "no": None,
-    }
-    run_worker(["etl"], {"clean": lambda ctx: rows})
-    result = run(pipes, instance, clean)
-    found = materialized(result)["cleaned"]
-    assert {name: found.get(name) for name in rows} == rows | {"more": None}
-    assert not [line for line in messages(instance, result.run_id) if "did not receive" in line]
-
-
-def test_a_node_worker_that_knows_no_pipes(url: str, instance: dg.DagsterInstance, redis_client: Any) -> None:
-    pipes = PipesGlideMQClient(url=url, require_workers=False, poll_interval_seconds=0.1)
-    node, stop = Node(redis_client, "etl"), threading.Event()
-
-    def serve() -> None:
-        while not stop.wait(0.05):
-            if (taken := node.take()) is not None:
-                node.complete(taken, '{"rows": 11}')
-                return
-
-    worker = threading.Thread(target=serve)
-    worker.start()
-    try:
-        result = run(pipes, instance, clean)
-    finally:
-        stop.set()
-        worker.join(20)
-    assert materialized(result)["cleaned"]["rows"] == 11
-
-
-def test_a_result_may_hold_messages_of_pipes(
-    pipes: PipesGlideMQClient, instance: dg.DagsterInstance, run_worker: RunWorker
-) -> None:
-    reports = [
-        {"method": "log", "params": {"message": "from far away"}},
-        {"method": "report_asset_materialization", "params": {"metadata": {"rows": 3, "all": [1, 2]}}},
-        {
-            "method": "report_asset_check",
-            "params": {"check_name": "some", "passed": False, "severity": "WARN"},
-        },
-    ]
-    run_worker(["etl"], {"clean": lambda ctx: {"dagster_pipes": reports}})
-    checks = [dg.AssetCheckSpec("some", asset="cleaned")]
-    result = run(pipes, instance, clean, check_specs=checks)
-    assert result.success
-    assert (materialized(result)["cleaned"]["rows"], materialized(result)["cleaned"]["all"]) == (3, [1, 2])
-    (check,) = result.get_asset_check_evaluations()
-    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert "from far away" in messages(instance, result.run_id)
-
-
-@pytest.mark.parametrize(
-    ("reports", "complaint"),
-    [
-        ("x", "must be a list"),
-        ([7], r"dagster_pipes\[0\] must be"),
-        ([{"method": "materialize", "params": {}}], "with a method of log"),
-        ([{"method": "log", "params": {}}], "log needs message"),
-        ([{"method": "log", "params": {"message": "x", "colour": 1}}], "log takes no colour"),
-        ([{"method": "report_asset_materialization", "params": {"asset_key": 7}}], "must be a text"),
-        ([{"method": "report_asset_check", "params": {"check_name": 7, "passed": True}}], "is not valid"),
-    ],
-)
-def test_a_result_with_other_messages_fails_the_step(
-    pipes: PipesGlideMQClient,
-    instance: dg.DagsterInstance,
-    run_worker: RunWorker,
-    reports: Any,
-    complaint: str,
-) -> None:
-    run_worker(["etl"], {"clean": lambda ctx: {"dagster_pipes": reports}})
-    failure = failure_of(run(pipes, instance, clean))
-    with pytest.raises(AssertionError, match=complaint):
-        raise AssertionError(failure.description)
-
-
 def test_an_op_gets_custom_messages(
     pipes: PipesGlideMQClient, instance: dg.DagsterInstance, run_worker: RunWorker
 ) -> None:
@@ -265,8 +143,6 @@ def test_an_op_gets_custom_messages(
 def test_a_skipped_job_materializes_nothing(
     pipes: PipesGlideMQClient, instance: dg.DagsterInstance, run_worker: RunWorker
 ) -> None:
-    from glidemq_orchestrate import Skip  # noqa: PLC0415
-
     def work(ctx: Context) -> None:
         raise Skip("nothing new")
 
@@ -357,82 +233,61 @@ def test_handlers_know_whether_pipes_submitted_their_job(url: str, run_worker: R
         assert queue.add_and_wait("clean", {"rows": 1}) is False
 
 
-def test_termination_cancels_and_waits(
-    pipes: PipesGlideMQClient, instance: dg.DagsterInstance, run_worker: RunWorker, url: str
+def test_a_step_may_run_a_handler_several_times_by_different_names(
+    pipes: PipesGlideMQClient, instance: dg.DagsterInstance, run_worker: RunWorker
 ) -> None:
-    stopped = threading.Event()
+    def body(context: Any, pipes: PipesGlideMQClient) -> Any:
+        for month in (1, 2):
+            clean(context, pipes, name=f"clean-{month}", data={"month": month})
+        return clean(context, pipes, name="clean-1", data={"month": 3})
 
-    async def work(ctx: Context) -> None:
-        with open_pipes(ctx) as opened:
-            opened.log.info("running")
-        try:
-            await _forever()
-        finally:
-            stopped.set()
-
-    run_worker(["etl"], {"clean": work})
-    result, flow_id = terminated(pipes, instance)
-    assert not result
-    with FlowProducer(url) as flows:
-        status = flows.get(flow_id).status()
-    assert status.state is FlowState.CANCELLED
-    assert "DagsterExecutionInterruptedError" in status.reason
-    assert stopped.wait(20)
+    seen: list[int] = []
+    run_worker(["etl"], {"clean": lambda ctx: seen.append(ctx.data["month"])})
+    result = run(pipes, instance, body)
+    assert seen == [1, 2]
+    assert "this step has run another clean-1 before" in str(result.get_step_failure_events())
 
 
-def test_without_forwarding_the_job_runs_on(
-    url: str, instance: dg.DagsterInstance, run_worker: RunWorker
+def test_a_handler_that_asks_for_a_retry_has_not_failed(
+    pipes: PipesGlideMQClient, instance: dg.DagsterInstance, run_worker: RunWorker
 ) -> None:
-    go_on = threading.Event()
+    asked = []
 
     def work(ctx: Context) -> None:
         with open_pipes(ctx) as opened:
-            opened.log.info("running")
-        go_on.wait(30)
+            opened.log.info("here")
+            if not asked:
+                asked.append(True)
+                raise RetryLater(timedelta(milliseconds=20), "not yet", counts=False)
 
     run_worker(["etl"], {"clean": work})
-    pipes = PipesGlideMQClient(url=url, poll_interval_seconds=0.1, forward_termination=False)
-    _, flow_id = terminated(pipes, instance)
-    with FlowProducer(url) as flows:
-        assert flows.get(flow_id).status().state is FlowState.RUNNING
-        go_on.set()
-        assert flows.get(flow_id).wait(timeout=timedelta(seconds=20)).status.state is FlowState.COMPLETED
+    result = run(pipes, instance, clean)
+    assert result.success
+    lines = messages(instance, result.run_id)
+    assert [line for line in lines if line.startswith("an attempt")] == [
+        "an attempt ended: glidemq_orchestrate.worker.signals.RetryLater: not yet"
+    ]
 
 
-async def _forever() -> None:
-    import asyncio  # noqa: PLC0415
+def test_checks_that_are_not_selected_are_left_out(
+    pipes: PipesGlideMQClient, instance: dg.DagsterInstance, run_worker: RunWorker
+) -> None:
+    def work(ctx: Context) -> None:
+        with open_pipes(ctx) as opened:
+            opened.report_asset_materialization(asset_key="a")
+            opened.report_asset_check("some", passed=True, asset_key="a")
+            if ctx.data.get("typo"):
+                opened.report_asset_check("sone", passed=True, asset_key="a")
 
-    await asyncio.sleep(600)
-
-
-def terminated(pipes: PipesGlideMQClient, instance: dg.DagsterInstance) -> tuple[bool, str]:
-    """Interrupt a step as Dagster does it when its job logs `running`; its flow id."""
-    import os  # noqa: PLC0415
-    import signal  # noqa: PLC0415
-
-    from dagster_glidemq import flow_id_for  # noqa: PLC0415
-
-    found: list[str] = []
-    over = threading.Event()
-
-    def interrupt() -> None:
-        while not over.wait(0.05):
-            runs = instance.get_run_ids(limit=1)
-            if runs and "running" in messages(instance, runs[0]):
-                os.kill(os.getpid(), signal.SIGINT)
-                return
-
-    def body(context: Any, pipes: PipesGlideMQClient) -> Any:
-        found.append(flow_id_for(context, "clean"))
-        return clean(context, pipes)
-
-    killer = threading.Thread(target=interrupt)
-    killer.start()
-    try:
-        success = run(pipes, instance, body).success
-    except dg.DagsterExecutionInterruptedError:
-        success = False
-    finally:
-        over.set()
-        killer.join(20)
-    return success, found[0]
+    run_worker(["etl"], {"clean": work})
+    specs = [dg.AssetSpec("a", skippable=True), dg.AssetSpec("b", skippable=True)]
+    checks = [dg.AssetCheckSpec("some", asset="a")]
+    step = step_of(clean, specs=specs, check_specs=checks)
+    some = dg.AssetSelection.assets("a") - dg.AssetSelection.checks_for_assets(step)
+    result = dg.materialize([step], resources={"pipes": pipes}, instance=instance, selection=some)
+    assert set(materialized(result)) == {"a"}
+    assert result.get_asset_check_evaluations() == []
+    result = run(
+        pipes, instance, lambda c, p: clean(c, p, data={"typo": True}), specs=specs, check_specs=checks
+    )
+    assert "reports check sone of asset a, which the step does not have" in failure_of(result).description

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
+from weakref import WeakKeyDictionary
 
 import dagster as dg
 from dagster_pipes import PipesExtras
@@ -21,6 +22,8 @@ from glidemq_orchestrate.errors import ConfigurationError
 
 RETENTION: Final = timedelta(days=7)
 """How long a job and its result are kept: as long as its messages."""
+_BEGUN: Final[WeakKeyDictionary[Any, dict[str, FlowSpec]]] = WeakKeyDictionary()
+"""What each step of this process has run, by name."""
 
 
 class Work(TypedDict, total=False):
@@ -107,7 +110,8 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
             values in the result of a job that reports nothing are their metadata.
 
         Raises:
-            ConfigurationError: Neither a job nor a flow is given, or both.
+            ConfigurationError: Neither a job nor a flow is given, or both; or this step has run another one
+                by the same name.
             dagster.Failure: It failed, was cancelled, could not be submitted or watched; or a report is
                 missing or not valid.
         """
@@ -146,10 +150,12 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
     def _events(
         self, context: Context, extras: PipesExtras | None, work: Work, *, as_they_come: bool, implicit: bool
     ) -> Events:
+        spec = self._spec(work)
+        _refuse_another(context, work.get("flow_id") or spec.name, spec)
         running = PipesRun(
             self,
             context,
-            self._spec(work),
+            spec,
             extras,
             work.get("flow_id"),
             is_single=work.get("flow") is None,
@@ -181,3 +187,12 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
             queue_timeout=limit,
         )
         return FlowSpec(work.get("name") or job, nodes=[node], retention=RETENTION)
+
+
+def _refuse_another(context: Context, name: str, spec: FlowSpec) -> None:
+    """Raise if this try of the step has run something else by the same name, which would be taken for it."""
+    step = context.op_execution_context.get_step_execution_context()
+    if _BEGUN.setdefault(step, {}).setdefault(name, spec) != spec:
+        raise ConfigurationError(
+            f"this step has run another {name} before: give each a name, as in run(..., name='clean-2')"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import dagster as dg
@@ -15,6 +15,8 @@ from glidemq_orchestrate import Queue
 from glidemq_orchestrate.jobs.message import JobMessage
 
 PAGE: Final = 100
+_SIGNALS: Final = frozenset({"RetryLater", "Skip", "Suspend", "WaitForChildren"})
+"""What handlers raise that do not fail."""
 
 
 class LiveLog:
@@ -84,11 +86,15 @@ class LiveLog:
         elif method == "closed":
             self._exceptions.pop(node, None)
             if exception := params.get("exception"):
-                self._exceptions[node] = exception
-                text = str(exception.get("message") or exception.get("name")).strip()
-                self._log(
-                    node, pipes.make("log", {"message": f"an attempt failed: {text}", "level": "ERROR"})
-                )
+                self._show_end(node, exception)
+
+    def _show_end(self, node: str, exception: Mapping[str, Any]) -> None:
+        text = str(exception.get("message") or exception.get("name")).strip()
+        is_signal = exception.get("name") in _SIGNALS
+        if not is_signal:
+            self._exceptions[node] = exception
+        what, level = ("ended", "INFO") if is_signal else ("failed", "ERROR")
+        self._log(node, pipes.make("log", {"message": f"an attempt {what}: {text}", "level": level}))
 
     def _log(self, node: str, message: PipesMessage) -> None:
         params = dict(message["params"] or {})

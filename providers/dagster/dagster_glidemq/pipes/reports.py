@@ -15,6 +15,7 @@ from dagster_pipes import PipesMessage
 from dagster_glidemq.patience import Patience
 from dagster_glidemq.pipes import messages as pipes
 from dagster_glidemq.pipes.log import LiveLog, pages
+from dagster_glidemq.pipes.wanted import Wanted
 from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import FlowProducer, JobState, NodeStatus, Queue
 from glidemq_orchestrate.codec import Json
@@ -33,7 +34,7 @@ class Reports:
         flows: Reads the flow.
         queues: Gives the client of a queue.
         log: Where to hand them over.
-        asset_keys: The selected assets as Pipes writes them; None for an op.
+        wanted: The assets and checks that the step may report.
         patience: Waits out outages.
 
     Attributes:
@@ -47,11 +48,11 @@ class Reports:
         queues: Callable[[str], Queue],
         log: LiveLog,
         *,
-        asset_keys: Sequence[str] | None,
+        wanted: Wanted,
         patience: Patience,
     ) -> None:
         self._flows, self._queues, self._log = flows, queues, log
-        self._asset_keys, self._patience = asset_keys, patience
+        self._wanted, self._patience = wanted, patience
         self._generation: int | None = None
         self._held: list[NodeStatus] = []
         self._collected: list[tuple[str, PipesMessage]] = []
@@ -165,7 +166,7 @@ class Reports:
     def _of_result(self, node: NodeStatus, result: Json) -> list[PipesMessage]:
         """What the result of a node stands for whose worker has written no messages."""
         try:
-            found = pipes.of_result(result, self._asset_keys or ())
+            found = pipes.of_result(result, self._wanted.assets)
         except pipes.InvalidReport as exc:
             raise ReportsUnusable(f"the result of node {node.name}: {exc}") from exc
         for message in found:
@@ -184,14 +185,17 @@ class Reports:
             ReportsUnusable: Another node has reported the same asset or check.
         """
         params = message["params"] or {}
-        key = params.get("asset_key")
-        if key is None or self._asset_keys is None:
+        key, check = params.get("asset_key"), str(params.get("check_name") or "")
+        if key is None or self._wanted.is_op:
             return True
-        if key not in self._asset_keys:
-            text = f"asset {key} is not selected in this run: a report of it is left out"
+        if not self._wanted.has(key, check):
+            what = f"check {check} of asset {key}" if check else f"asset {key}"
+            if not self._wanted.is_left_out(key, check):
+                raise ReportsUnusable(f"node {node} reports {what}, which the step does not have")
+            text = f"{what} is not selected in this run: a report of it is left out"
             self._log.log(node, pipes.make("log", {"message": text, "level": "INFO"}))
             return False
-        what = (message["method"], key, str(params.get("check_name") or ""))
+        what = (message["method"], key, check)
         generation, former = self._reporters.setdefault(what, (self._generation, node))
         if (generation, former) == (self._generation, node):
             return True

@@ -28,10 +28,11 @@ from dagster_glidemq.pipes.launch import record_launch
 from dagster_glidemq.pipes.messages import scalars_of
 from dagster_glidemq.pipes.reader import GlideMQMessageReader, queues_of
 from dagster_glidemq.pipes.reports import Reports, ReportsUnusable, about
+from dagster_glidemq.pipes.wanted import Wanted
 from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.watch import Changes
 from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, JobState
-from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, JobNotFound
+from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, JobNotFound, Superseded
 from glidemq_orchestrate.worker.supervisor import Supervisor
 
 T = TypeVar("T")
@@ -81,7 +82,11 @@ class PipesRun:
             # Where no worker of ours runs, nobody else would notice the end of a node, or its queue timeout.
             stack.enter_context(Supervisor(self.glidemq.settings(), queues=self._queues).running())
             record_launch(self.context, self._flow_id, self._link, goes_on=stored is not None)
-            injector = bootstrap.GlideMQContextInjector(stored, self._all_assets)
+            # On the context of an asset, Dagster itself would use what it has deprecated.
+            step: dg.OpExecutionContext = self.context.op_execution_context
+            wanted = Wanted.of(step)
+            known = None if self.is_single or wanted.is_op else wanted.all_assets
+            injector = bootstrap.GlideMQContextInjector(stored, known)
             reader = GlideMQMessageReader(
                 self.glidemq,
                 self._flow_id,
@@ -89,16 +94,8 @@ class PipesRun:
                 after_generation=generation,
                 is_single=self.is_single,
             )
-            # On the context of an asset, Dagster itself would use what it has deprecated.
-            step: dg.OpExecutionContext = self.context.op_execution_context
             session = stack.enter_context(dg.open_pipes_session(step, injector, reader, self.extras))
-            reports = Reports(
-                flows,
-                queues,
-                reader.log,
-                asset_keys=session.context_data["asset_keys"],
-                patience=self._patience,
-            )
+            reports = Reports(flows, queues, reader.log, wanted=wanted, patience=self._patience)
             given = 0
             changes = self._changes(bootstrap.with_bootstrap(self.spec, session.get_bootstrap_params()))
             with self._ended(changes, flows):
@@ -124,14 +121,6 @@ class PipesRun:
     @property
     def _queues(self) -> list[str]:
         return sorted({node.queue for node in self.spec.nodes})
-
-    @property
-    def _all_assets(self) -> list[str] | None:
-        """Every asset of the step, for a flow."""
-        if self.is_single or not self.context.has_assets_def:
-            return None
-        keys = self.context.assets_def.node_keys_by_output_name  # those that are not selected too
-        return [key.to_escaped_user_string() for key in sorted(keys.values())]
 
     @property
     def _patience(self) -> Patience:
@@ -167,11 +156,24 @@ class PipesRun:
             with contextlib.suppress(JobNotFound):
                 return queues(queue_name).get_job(job_id).data
 
-        return self._patience(lambda: bootstrap.stored_context(flow, data)), flow.generation - 1
+        try:
+            stored = self._patience(lambda: bootstrap.stored_context(flow, data))
+        except (FlowExpired, Superseded):
+            stored = None
+        return stored, flow.generation - 1
 
     def _changes(self, spec: FlowSpec) -> Generator[Changes, None, None]:
+        """The changes of the flow; its completion when nothing can cancel it any more."""
         changes = self.glidemq.stream_flow(self.context, spec, flow_id=self.given_id, **self.options)
-        yield from changes if self.forward_termination else apart(changes)
+        completed = None
+        with contextlib.closing(changes if self.forward_termination else apart(changes)) as all_of_them:
+            for change in all_of_them:
+                if change.status.state is FlowState.COMPLETED:
+                    completed = change
+                else:
+                    yield change
+        if completed is not None:
+            yield completed
 
     @contextlib.contextmanager
     def _ended(self, changes: Generator[Changes, None, None], flows: FlowProducer) -> Iterator[None]:
