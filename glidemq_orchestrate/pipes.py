@@ -28,6 +28,8 @@ from glidemq_orchestrate.errors import ConfigurationError, PayloadTooLarge
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import PIPES
 
+__all__ = ["MAX_MESSAGE_BYTES", "PIPES", "is_pipes_job", "open_pipes", "shortened"]
+
 MAX_MESSAGE_BYTES: Final = 900_000
 """The largest message; Dagster's event log is no place for larger ones."""
 _SHORTENED: Final = {"log": "message", "log_external_stream": "text"}
@@ -63,18 +65,18 @@ def open_pipes(ctx: Context) -> PipesContext:
         ...         pipes.log.info("cleaning %s", pipes.asset_key)
         ...         pipes.report_asset_materialization(metadata={"rows": 3})
     """
-    if not is_pipes_job(ctx):
+    params = _params_of(ctx)
+    if params is None:
         raise ConfigurationError(
             f"job {ctx.job_id} was not submitted by PipesGlideMQClient: its data has no object {PIPES}. "
             "Ask is_pipes_job(ctx) first if the handler has other callers"
         )
-    return PipesContext(_Given(ctx.data[PIPES]), PipesDefaultContextLoader(), _Writer(ctx))
+    return PipesContext(_Given(params), PipesDefaultContextLoader(), _Writer(ctx))
 
 
 def is_pipes_job(ctx: Context) -> bool:
     """Whether a ``PipesGlideMQClient`` has submitted the job, so that ``open_pipes`` works."""
-    found = ctx.data.get(PIPES) if isinstance(ctx.data, dict) else None
-    return isinstance(found, dict) and isinstance(found.get(DAGSTER_PIPES_CONTEXT_ENV_VAR), dict)
+    return _params_of(ctx) is not None
 
 
 def shortened(message: Mapping[str, Any]) -> str:
@@ -91,7 +93,12 @@ def shortened(message: Mapping[str, Any]) -> str:
         params[field] = _start_of(str(params[field]))
     elif method == "closed":
         error = dict(params.get("exception") or {})
-        kept = {"message": _start_of(str(error.get("message"))), "stack": [], "cause": None, "context": None}
+        kept: dict[str, Any] = {
+            "message": _start_of(str(error.get("message"))),
+            "stack": [],
+            "cause": None,
+            "context": None,
+        }
         params["exception"] = error | kept
     else:
         raise PayloadTooLarge(
@@ -100,6 +107,13 @@ def shortened(message: Mapping[str, Any]) -> str:
             where=method,
         )
     return json.dumps({**message, "params": params})
+
+
+def _params_of(ctx: Context) -> Mapping[str, Any] | None:
+    """The bootstrap parameters that a job carries."""
+    found = ctx.data.get(PIPES) if isinstance(ctx.data, dict) else None
+    is_complete = isinstance(found, dict) and isinstance(found.get(DAGSTER_PIPES_CONTEXT_ENV_VAR), dict)
+    return cast("Mapping[str, Any]", found) if is_complete else None
 
 
 def _start_of(text: str) -> str:

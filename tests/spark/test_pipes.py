@@ -37,7 +37,7 @@ def test_a_spark_step_reports(
 
     @dg.asset
     def counted(context: dg.AssetExecutionContext, pipes: PipesGlideMQClient) -> Any:
-        data = {"callable": "pipes_step:count", "arguments": {"rows": 1000}}
+        data: dict[str, Any] = {"callable": "pipes_step:count", "arguments": {"rows": 1000}}
         return pipes.run(
             context=context, job="spark.python", queue="spark", data=data
         ).get_materialize_result()

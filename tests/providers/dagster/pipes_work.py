@@ -12,10 +12,11 @@ from glidemq_orchestrate.pipes import open_pipes
 
 def clean(ctx: Context) -> dict[str, Any]:
     """Log a line and report one asset, with what its data asks for."""
+    data: Any = ctx.data
     with open_pipes(ctx) as pipes:
         pipes.log.info("cleaning for %s", pipes.get_extra("who") if pipes.extras else "nobody")
         pipes.report_asset_materialization(
-            asset_key=ctx.data.get("asset"), metadata={"rows": ctx.data.get("rows", 3)}
+            asset_key=data.get("asset"), metadata={"rows": data.get("rows", 3)}
         )
     return {"unused": True}
 

@@ -19,6 +19,11 @@ from tests.providers.dagster.test_resource import failure_of, messages
 RunWorker = Callable[..., Any]
 
 
+def asset_of(ctx: Context) -> str:
+    data: Any = ctx.data
+    return str(data["asset"])
+
+
 class Work:
     """A handler that reports the asset of its node."""
 
@@ -28,7 +33,7 @@ class Work:
         self.failing: set[str] = set()
 
     def __call__(self, ctx: Context) -> None:
-        asset = ctx.data["asset"]
+        asset = asset_of(ctx)
         self.ran.append(asset)
         with open_pipes(ctx) as pipes:
             self.runs.add(pipes.run_id)
@@ -90,7 +95,7 @@ def test_jobs_at_the_same_time_in_one_worker_report_apart(
         with open_pipes(ctx) as opened:
             both.wait()
             opened.log.info("here")
-            opened.report_asset_materialization(asset_key=ctx.data["asset"], metadata={"own": ctx.node})
+            opened.report_asset_materialization(asset_key=asset_of(ctx), metadata={"own": ctx.node})
             both.wait()
 
     run_worker(["etl"], {"step": work}, concurrency=2)

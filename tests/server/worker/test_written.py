@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate import Context, EmbeddedServer, Handlers, JobOptions, Queue
+from glidemq_orchestrate._protocol.worker import attempt
 from glidemq_orchestrate.errors import GlideMQError, InvalidJob, PayloadTooLarge, ServerBusy
 from glidemq_orchestrate.worker import written
 from tests.server import process_handlers
@@ -42,11 +43,11 @@ def test_all_messages_are_there_in_order_when_the_job_has_completed(
     queue: Queue, run_worker: RunWorker, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    real = written.write_messages
+    real = attempt.write_messages
 
-    def counted(attempt: Any, keys: Any, first: int, texts: Any, now_ms: int) -> Any:
+    def counted(of: Any, keys: Any, first: int, texts: Any, now_ms: int) -> Any:
         calls.append(len(texts))
-        return real(attempt, keys, first, texts, now_ms)
+        return real(of, keys, first, texts, now_ms)
 
     monkeypatch.setattr(written, "write_messages", counted)
     run_worker(["etl"], registry(kind))

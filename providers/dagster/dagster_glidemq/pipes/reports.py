@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
 
 from dagster_pipes import PipesMessage
 
@@ -125,13 +125,9 @@ class Reports:
             by_queue.setdefault(node.queue, {})[node.job_id] = node.name
         found: dict[str, AcceptedAttempt] = {}
         for name, jobs in by_queue.items():
-            attempts = self._ask_queue(name, lambda queue, ids=tuple(jobs): queue.accepted_attempts(ids))
+            attempts = self._patience(partial(self._queues(name).accepted_attempts, list(jobs)))
             found |= {jobs[job_id]: attempt for job_id, attempt in attempts.items()}
         return found
-
-    def _ask_queue(self, name: str, ask: Callable[[Queue], Any]) -> Any:
-        queue = self._queues(name)
-        return self._patience(lambda: ask(queue))
 
     def _read(self, node: NodeStatus, accepted: AcceptedAttempt) -> list[PipesMessage]:
         """The reports of the accepted attempt; shows the log lines that were not shown yet."""
@@ -195,8 +191,9 @@ class Reports:
             text = f"{what} is not selected in this run: a report of it is left out"
             self._log.log(node, pipes.make("log", {"message": text, "level": "INFO"}))
             return False
-        what = (message["method"], key, check)
-        generation, former = self._reporters.setdefault(what, (self._generation, node))
+        generation, former = self._reporters.setdefault(
+            (message["method"], key, check), (self._generation, node)
+        )
         if (generation, former) == (self._generation, node):
             return True
         if generation == self._generation:

@@ -166,8 +166,9 @@ class PipesRun:
         """The changes of the flow; its completion when nothing can cancel it any more."""
         changes = self.glidemq.stream_flow(self.context, spec, flow_id=self.given_id, **self.options)
         completed = None
-        with contextlib.closing(changes if self.forward_termination else apart(changes)) as all_of_them:
-            for change in all_of_them:
+        found: Any = changes if self.forward_termination else apart(changes)
+        with contextlib.closing(found):
+            for change in found:
                 if change.status.state is FlowState.COMPLETED:
                     completed = change
                 else:
