@@ -212,13 +212,14 @@ class WrittenMessages:
                     box.fail(exc)
                 else:
                     pauses = reconnect_delays()
-        except Exception:
+        except BaseException as exc:  # or whoever waits for the messages would wait for ever
+            box.fail(ProtocolError(f"sending the messages of job {attempt.job_id} was broken off"))
+            if not isinstance(exc, Exception):
+                raise
             logger.exception("messages of a job not sent", extra={"action": "words_refused"})
         finally:
             if self._senders.get(key) is asyncio.current_task():
                 del self._senders[key]
-            if not box.is_settled:
-                box.fail(ProtocolError(f"sending the messages of job {attempt.job_id} was broken off"))
 
     async def _send_batch(self, attempt: Attempt, box: Box, first: int, texts: Sequence[str]) -> None:
         call = write_messages(attempt, self._queues[attempt.queue], first, texts, self._clock.now_ms())
