@@ -218,7 +218,7 @@ def test_the_launch_is_in_the_event_log(
     run_worker(["etl"], {"clean": pipes_work.clean})
     result = run(pipes, instance, clean)
     found = materialized(result)["cleaned"]
-    assert found["glidemq/dashboard"] == f"https://glidemq.example/flow/{found['glidemq/flow_id']}"
+    assert found["glidemq/flow"] == f"https://glidemq.example/flow/{found['glidemq/flow_id']}"
     launched = [
         entry.message
         for entry in instance.all_logs(result.run_id)

@@ -49,8 +49,7 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
     completed.
 
     It is a ``GlideMQResource`` too, with all its fields. A job is a flow of one node, so retries,
-    re-executions, termination and kills have the rules of ``run_flow``; ``poll_interval_seconds`` is also the
-    time between two looks at what running jobs log.
+    re-executions, termination and kills have the rules of ``run_flow``.
 
     Example:
         .. code-block:: python
@@ -81,6 +80,10 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
             "A job fails when no worker has started it so long after it could run. None: it waits for ever. "
             "A queue timeout of a node or flow goes before."
         ),
+    )
+
+    poll_interval_seconds: float = Field(
+        default=1.0, gt=0, description="Time between two looks at what running jobs log."
     )
 
     def run(  # type: ignore[override]  # the base takes any keywords
@@ -159,6 +162,8 @@ class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
             extras,
             work.get("flow_id"),
             is_single=work.get("flow") is None,
+            patience=self._patience(),
+            poll_seconds=self.poll_interval_seconds,
             forward_termination=self.forward_termination,
             termination_seconds=self.termination_timeout_seconds,
             options={"timeout": work.get("timeout"), "allow_retries": work.get("allow_retries")},

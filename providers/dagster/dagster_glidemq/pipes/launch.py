@@ -24,9 +24,6 @@ def record_launch(context: Context, flow_id: str, url: str, *, goes_on: bool) ->
     try:
         from dagster._core.pipes import reattach  # noqa: PLC0415  not in Dagster 1.12
     except ImportError:
-        context.log.info(
-            "flow %s %s%s", flow_id, "is reattached to" if goes_on else "is launched", url and f": {url}"
-        )
         return
     step: dg.OpExecutionContext = context.op_execution_context
     handle = reattach.find_latest_launch_handle(step, client_name=CLIENT_NAME) if goes_on else None

@@ -6,7 +6,6 @@ of an attempt that failed, was killed or lost its job count for nobody, and none
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -17,7 +16,7 @@ from dagster_glidemq.pipes import messages as pipes
 from dagster_glidemq.pipes.log import LiveLog, pages
 from dagster_glidemq.pipes.wanted import Wanted
 from dagster_glidemq.watch import Changes
-from glidemq_orchestrate import FlowProducer, JobState, NodeStatus, Queue
+from glidemq_orchestrate import JobState, NodeStatus, Queue
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import Superseded
 from glidemq_orchestrate.jobs.message import AcceptedAttempt
@@ -31,7 +30,6 @@ class Reports:
     """Collects the reports of nodes as they end, and hands them to Dagster.
 
     Args:
-        flows: Reads the flow.
         queues: Gives the client of a queue.
         log: Where to hand them over.
         wanted: The assets and checks that the step may report.
@@ -44,26 +42,25 @@ class Reports:
 
     def __init__(
         self,
-        flows: FlowProducer,
         queues: Callable[[str], Queue],
         log: LiveLog,
         *,
         wanted: Wanted,
         patience: Patience,
     ) -> None:
-        self._flows, self._queues, self._log = flows, queues, log
+        self._queues, self._log = queues, log
         self._wanted, self._patience = wanted, patience
         self._generation: int | None = None
         self._held: list[NodeStatus] = []
-        self._collected: list[tuple[str, PipesMessage]] = []
-        self._reporters: dict[tuple[str, ...], tuple[int | None, str]] = {}
+        self._collected: list[tuple[NodeStatus, PipesMessage]] = []
+        self._reporters: dict[tuple[str, ...], tuple[int | None, NodeStatus]] = {}
         self.nodes: dict[str, NodeStatus] = {}
         self.results: dict[str, Json] = {}
 
     def collect(self, change: Changes) -> None:
         """Take in the reports of the nodes that have ended, each after those it depends on.
 
-        What was taken in of a generation that was begun anew is dropped.
+        What was taken in of a generation that was begun anew, or of a node that has run again, is dropped.
 
         Raises:
             ReportsUnusable: Those of a completed node are missing or not valid.
@@ -73,12 +70,14 @@ class Reports:
             self._generation = change.status.generation
             for kept in (self._collected, self._held, self.nodes, self.results):
                 kept.clear()
-        self._held += change.ended
+        again = {node.name for node in change.ended}
+        self._collected = [one for one in self._collected if one[0].name not in again]
+        self._held = [node for node in self._held if node.name not in again] + list(change.ended)
         ready = self._ready(is_over=change.status.state.is_terminal)
         completed = [node for node in ready if node.state is JobState.COMPLETED]
         accepted = self._accepted(completed)
         plain = [node.name for node in completed if node.name not in accepted]
-        results = self._results(change.status.id, plain)
+        results = self._results(change, plain)
         for node in ready:
             self.nodes[node.name] = node
             if node.name in accepted:
@@ -96,14 +95,14 @@ class Reports:
         Raises:
             ReportsUnusable: Dagster refuses a report, or two nodes report the same.
         """
-        collected, self._collected[:] = list(self._collected), []
+        collected, self._collected = self._collected, []
         for node, message in collected:
             if self._is_wanted(node, message):
                 try:
                     self._log.report(message)
                 except Exception as exc:
                     raise ReportsUnusable(
-                        f"node {node}: its {message['method']} is not valid: {exc}"
+                        f"node {node.name}: its {message['method']} is not valid: {exc}"
                     ) from exc
 
     def _ready(self, *, is_over: bool) -> list[NodeStatus]:
@@ -150,14 +149,11 @@ class Reports:
         for page in pages(self._queues(node.queue), node.job_id, after, self._patience):
             self._log.show(node.queue, node.job_id, node.name, page)
 
-    def _results(self, flow_id: str, names: Sequence[str]) -> Mapping[str, Json]:
-        if not names:
+    def _results(self, change: Changes, names: Sequence[str]) -> Mapping[str, Json]:
+        try:
+            return change.results(names)
+        except Superseded:  # the next change is one of that generation
             return {}
-        with contextlib.suppress(Superseded):  # begun anew: the next change is one of that generation
-            flow = self._patience(lambda: self._flows.get(flow_id))
-            if flow.generation == self._generation:
-                return self._patience(lambda: flow.results(names))
-        return {}
 
     def _of_result(self, node: NodeStatus, result: Json) -> list[PipesMessage]:
         """What the result of a node stands for whose worker has written no messages."""
@@ -172,34 +168,36 @@ class Reports:
 
     def _take(self, node: NodeStatus, messages: Sequence[PipesMessage]) -> None:
         more = about(node)
-        self._collected += [(node.name, pipes.with_metadata(message, more)) for message in messages]
+        self._collected += [(node, pipes.with_metadata(message, more)) for message in messages]
 
-    def _is_wanted(self, node: str, message: PipesMessage) -> bool:
-        """Whether a report is about a selected asset, and was not handed over before.
+    def _is_wanted(self, node: NodeStatus, message: PipesMessage) -> bool:
+        """Whether a report is about something selected that was not handed over before.
 
         Raises:
-            ReportsUnusable: Another node has reported the same asset or check.
+            ReportsUnusable: The step does not have it, or another node has reported it.
         """
         params = message["params"] or {}
         key, check = params.get("asset_key"), str(params.get("check_name") or "")
         if key is None or self._wanted.is_op:
             return True
+        what = f"check {check} of asset {key}" if check else f"asset {key}"
         if not self._wanted.has(key, check):
-            what = f"check {check} of asset {key}" if check else f"asset {key}"
             if not self._wanted.is_left_out(key, check):
-                raise ReportsUnusable(f"node {node} reports {what}, which the step does not have")
-            text = f"{what} is not selected in this run: a report of it is left out"
-            self._log.log(node, pipes.make("log", {"message": text, "level": "INFO"}))
-            return False
+                raise ReportsUnusable(f"node {node.name} reports {what}, which the step does not have")
+            return self._left_out(node, f"{what} is not selected in this run: a report of it is left out")
         generation, former = self._reporters.setdefault(
             (message["method"], key, check), (self._generation, node)
         )
-        if (generation, former) == (self._generation, node):
+        if generation == self._generation and former.name != node.name:
+            raise ReportsUnusable(f"nodes {former.name} and {node.name} both report {what}; only one may")
+        if generation == self._generation and former.run == node.run:
             return True
-        if generation == self._generation:
-            raise ReportsUnusable(f"nodes {former} and {node} both report asset {key}; only one may")
-        text = f"asset {key} was reported before the flow was begun anew: the new report is left out"
-        self._log.log(node, pipes.make("log", {"message": text, "level": "WARNING"}))
+        return self._left_out(
+            node, f"{what} was reported before its node ran again: the new report is left out"
+        )
+
+    def _left_out(self, node: NodeStatus, text: str) -> bool:
+        self._log.log(node.name, pipes.make("log", {"message": text, "level": "INFO"}))
         return False
 
 

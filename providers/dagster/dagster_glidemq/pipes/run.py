@@ -54,6 +54,8 @@ class PipesRun:
         extras: For the handlers.
         given_id: The id of the flow that the user has chosen.
         is_single: The flow is one job.
+        patience: Waits out outages of the server.
+        poll_seconds: Time between two looks at the log of running jobs.
         forward_termination: Whether the flow is cancelled when the step is terminated.
         termination_seconds: How long to wait then.
         options: More arguments for ``stream_flow``.
@@ -65,6 +67,8 @@ class PipesRun:
     extras: PipesExtras | None
     given_id: str | None
     is_single: bool
+    patience: Patience
+    poll_seconds: float
     forward_termination: bool
     termination_seconds: float
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -79,8 +83,9 @@ class PipesRun:
             flows = stack.enter_context(self.glidemq.get_client())
             queues = queues_of(self.glidemq, stack)
             stored, generation = self._former(flows, queues)
-            # Where no worker of ours runs, nobody else would notice the end of a node, or its queue timeout.
-            stack.enter_context(Supervisor(self.glidemq.settings(), queues=self._queues).running())
+            # Where only workers in Node run, nobody else would notice the end of a node.
+            queue_names = sorted({node.queue for node in self.spec.nodes})
+            stack.enter_context(Supervisor(self.glidemq.settings(), queues=queue_names).running())
             record_launch(self.context, self._flow_id, self._link, goes_on=stored is not None)
             # On the context of an asset, Dagster itself would use what it has deprecated.
             step: dg.OpExecutionContext = self.context.op_execution_context
@@ -90,12 +95,12 @@ class PipesRun:
             reader = GlideMQMessageReader(
                 self.glidemq,
                 self._flow_id,
-                poll_seconds=self.glidemq.poll_interval_seconds,
+                poll_seconds=self.poll_seconds,
                 after_generation=generation,
                 is_single=self.is_single,
             )
             session = stack.enter_context(dg.open_pipes_session(step, injector, reader, self.extras))
-            reports = Reports(flows, queues, reader.log, wanted=wanted, patience=self._patience)
+            reports = Reports(queues, reader.log, wanted=wanted, patience=self.patience)
             given = 0
             changes = self._changes(bootstrap.with_bootstrap(self.spec, session.get_bootstrap_params()))
             with self._ended(changes, flows):
@@ -119,14 +124,6 @@ class PipesRun:
         return self.given_id or flow_id_for(self.context, self.spec.name)
 
     @property
-    def _queues(self) -> list[str]:
-        return sorted({node.queue for node in self.spec.nodes})
-
-    @property
-    def _patience(self) -> Patience:
-        return Patience(self.glidemq.patience_seconds)
-
-    @property
     def _link(self) -> str:
         return self.glidemq.link(flow_id=self._flow_id)
 
@@ -143,12 +140,10 @@ class PipesRun:
 
     def _former(self, flows: FlowProducer, queues: Any) -> tuple[Mapping[str, Any] | None, int]:
         """The context with which the flow was begun that this step goes on with; the generations to hide."""
-        flow = self._patience(lambda: _find(flows, self._flow_id))
+        is_ours = self.glidemq.goes_on(self.context, self.spec.name, flow_id=self.given_id)
+        flow = self.patience(lambda: _find(flows, self._flow_id))
         if flow is None:
             return None, -1
-        is_ours = self._patience(
-            lambda: self.glidemq.goes_on(self.context, self.spec.name, flow_id=self.given_id)
-        )
         if not is_ours:
             return None, flow.generation
 
@@ -157,24 +152,23 @@ class PipesRun:
                 return queues(queue_name).get_job(job_id).data
 
         try:
-            stored = self._patience(lambda: bootstrap.stored_context(flow, data))
+            stored = self.patience(lambda: bootstrap.stored_context(flow, data))
         except (FlowExpired, Superseded):
             stored = None
         return stored, flow.generation - 1
 
     def _changes(self, spec: FlowSpec) -> Generator[Changes, None, None]:
-        """The changes of the flow; its completion when nothing can cancel it any more."""
+        """The changes of the flow; those since its completion when nothing can cancel it any more."""
         changes = self.glidemq.stream_flow(self.context, spec, flow_id=self.given_id, **self.options)
-        completed = None
+        completed = list[Changes]()
         found: Any = changes if self.forward_termination else apart(changes)
         with contextlib.closing(found):
             for change in found:
                 if change.status.state is FlowState.COMPLETED:
-                    completed = change
+                    completed.append(change)
                 else:
                     yield change
-        if completed is not None:
-            yield completed
+        yield from completed
 
     @contextlib.contextmanager
     def _ended(self, changes: Generator[Changes, None, None], flows: FlowProducer) -> Iterator[None]:
@@ -212,7 +206,7 @@ class PipesRun:
     def _metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = {"glidemq/flow_id": dg.MetadataValue.text(self._flow_id)}
         if self._link:
-            metadata["glidemq/dashboard"] = dg.MetadataValue.url(self._link)
+            metadata["glidemq/flow"] = dg.MetadataValue.url(self._link)
         return metadata
 
 
