@@ -1,7 +1,7 @@
 """No private attribute of a library is read: a release of it may drop what it does not document.
 
-Three are written, never read, since there is no public way: PySpark forgets a JVM so, a mapped task of Airflow
-becomes a plain one, and a Pipes session of Dagster does without an output that may be skipped.
+Three are written, never read, since there is no public way: PySpark forgets a JVM so, a mapped task of
+Airflow becomes a plain one, and a Pipes session of Dagster does without an output that may be skipped.
 """
 
 from __future__ import annotations
