@@ -95,6 +95,10 @@ class QueueKeys:
         """The stream of the output of one job while it runs."""
         return f"{self.base}:jstream:{job_id}"
 
+    def messages(self, job_id: str) -> str:
+        """The stream of the messages of the attempts of one job, with a time to live."""
+        return f"{self.base}:gmo:messages:{job_id}"
+
     def deps(self, job_id: str) -> str:
         """The set of the jobs that one job waits for."""
         return f"{self.base}:deps:{job_id}"

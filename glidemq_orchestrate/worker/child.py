@@ -27,9 +27,10 @@ TASK: Final = b"T"
 BEGUN: Final = b"B"
 PROGRESS: Final = b"P"
 LOG: Final = b"L"
+MESSAGE: Final = b"M"
 DONE: Final = b"D"
 RAISED: Final = b"R"
-KINDS: Final = (BEGUN, PROGRESS, LOG, DONE, RAISED)
+KINDS: Final = (BEGUN, PROGRESS, LOG, MESSAGE, DONE, RAISED)
 MAX_FRAME: Final = 8 * MAX_PAYLOAD_BYTES
 _MAX_TEXT: Final = 100_000
 
@@ -63,7 +64,7 @@ class _Messenger:
 
 
 class _Speaker(Unheard):
-    """Sends progress and log lines of a handler to the worker."""
+    """Sends progress, log lines and messages of a handler to the worker."""
 
     def __init__(self, messenger: _Messenger, name: str) -> None:
         self._messenger, self._name = messenger, name
@@ -78,6 +79,9 @@ class _Speaker(Unheard):
                 f"a line of a log is {len(body):,} bytes; the limit is {MAX_PAYLOAD_BYTES:,}", where="log"
             )
         self._messenger.send(LOG, body)
+
+    def write_message(self, text: str) -> None:
+        self._messenger.send(MESSAGE, text.encode())
 
 
 def _receive(sock: socket.socket) -> bytes | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from glidemq_orchestrate.codec import Json, JsonLike
+from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, JsonLike, is_utf8
+from glidemq_orchestrate.errors import InvalidJob, PayloadTooLarge
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.options import Fallback
 from glidemq_orchestrate.jobs.usage import Usage
@@ -86,6 +87,9 @@ class Speaker(Protocol):
     def report_usage(self, usage: Usage) -> None:
         """See ``Context.report_usage``."""
 
+    def write_message(self, text: str) -> None:
+        """See ``Context.write_message``."""
+
 
 class Unheard:
     """A speaker that accepts nothing: a base for speakers that accept some kinds of reports."""
@@ -105,6 +109,10 @@ class Unheard:
         raise RuntimeError(_UNHEARD)
 
     def report_usage(self, _usage: Usage) -> None:
+        """Raise: no worker receives it."""
+        raise RuntimeError(_UNHEARD)
+
+    def write_message(self, _text: str) -> None:
         """Raise: no worker receives it."""
         raise RuntimeError(_UNHEARD)
 
@@ -177,3 +185,35 @@ class Context:
     def report_usage(self, usage: Usage) -> None:
         """Report what the job used; this replaces the previous report and is charged to its budget."""
         self.speaker.report_usage(usage)
+
+    def write_message(self, text: str) -> None:
+        """Write a message for whoever waits for this job (``queue.messages``).
+
+        Unlike output, no message is dropped: all are on the server, in order, before the result is
+        accepted; where that is not possible the attempt fails. Readers can tell the messages of the attempt
+        whose result was accepted from those of others. They are kept for a week after the last one, whatever
+        becomes of the job. A plain handler that writes faster than the server accepts waits.
+
+        Raises:
+            InvalidJob: It is not a text.
+            PayloadTooLarge: It is longer than 1 MiB.
+            LeaseLost: Another attempt runs the job, or it was cancelled. Stop then.
+            ServerBusy: An async handler has written more than 10,000 messages or 16 MiB that are still to be
+                sent.
+        """
+        self.speaker.write_message(checked_message(text))
+
+
+def checked_message(text: str) -> str:
+    """The text, if it can be a message.
+
+    Raises:
+        InvalidJob, PayloadTooLarge: It cannot.
+    """
+    if not isinstance(text, str):
+        raise InvalidJob(f"a message must be a text, got {type(text).__name__}")
+    if not is_utf8(text):
+        raise InvalidJob("a message must be text that UTF-8 can encode")
+    if len(text.encode()) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge(f"a message is longer than {MAX_PAYLOAD_BYTES:,} bytes", where="message")
+    return text

@@ -22,7 +22,9 @@ from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 ALL: Final = "[*]"
-_FIELDS: Final = frozenset({"callable", "arguments", "inputs"})
+PIPES: Final = "dagster_pipes"
+"""What a job carries for ``open_pipes``; functions do without."""
+_FIELDS: Final = frozenset({"callable", "arguments", "inputs", PIPES})
 _ONLY_ON_AIRFLOW: Final = (
     "; a DAG file needs Airflow: install airflow-provider-glidemq for the worker too, or move the function "
     "to a module that does not import Airflow, and import it in the DAG file"

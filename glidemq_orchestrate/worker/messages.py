@@ -25,6 +25,7 @@ from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.own_task import OwnTask
+from glidemq_orchestrate.worker.written import WrittenMessages
 
 T = TypeVar("T")
 
@@ -100,7 +101,10 @@ class Outbox:
 
 
 class Messenger:
-    """Sends the messages of handlers. Created on the loop; any thread may use it."""
+    """Sends the messages of handlers. Created on the loop; any thread may use it.
+
+    ``written``: those that must arrive.
+    """
 
     def __init__(self, run: Run, queues: Mapping[str, QueueKeys], clock: Clock) -> None:
         self._run, self._queues, self._clock = run, queues, clock
@@ -108,6 +112,7 @@ class Messenger:
         self._senders: dict[tuple[str, str], OwnTask] = {}
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
+        self.written = WrittenMessages(run, queues, clock)
 
     def send(self, kind: str, attempt: Attempt, text: str) -> None:
         """Send ``progress`` (JSON) or a ``log`` line, from any thread."""
@@ -151,6 +156,7 @@ class Messenger:
     def close(self, attempt: Attempt) -> None:
         """Accept no further message of the attempt; drop those that are not on their way."""
         attempt.is_mute = True
+        self.written.close(attempt)
         outbox = self._outboxes.pop(_key(attempt), None) if self._outboxes else None
         if outbox is not None and (dropped := outbox.close()):
             logger.warning(
@@ -218,6 +224,10 @@ class AttemptSpeaker:
     def report_usage(self, usage: Usage) -> None:
         """See ``Context.report_usage``."""
         self._messenger.usage(self._attempt, usage)
+
+    def write_message(self, text: str) -> None:
+        """See ``Context.write_message``."""
+        self._messenger.written.write(self._attempt, text)
 
 
 def _key(attempt: Attempt) -> tuple[str, str]:

@@ -15,7 +15,7 @@ import pickle
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
@@ -29,8 +29,10 @@ END_SECONDS: Final = 5.0
 BY_ITSELF_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.01
 
-Send = Callable[[str, str, str], None]
-"""Called with token, ``progress`` or ``log``, and the text."""
+Send = Callable[[str, str, str], Awaitable[None]]
+"""Called with token, ``progress``, ``log`` or ``message``, and the text; awaited before the next is read."""
+
+_SENT: Final = {child.PROGRESS: "progress", child.LOG: "log", child.MESSAGE: "message"}
 
 
 class ProcessExpired(Exception):
@@ -141,7 +143,7 @@ class _Process:
             raise
 
     async def run(
-        self, function: Callable[..., Any], job: dict[str, Any], send: Callable[[str, str], None]
+        self, function: Callable[..., Any], job: dict[str, Any], send: Callable[[str, str], Awaitable[None]]
     ) -> JsonLike:
         self.is_idle, begun = False, False
         task = pickle.dumps((function, job))
@@ -152,8 +154,8 @@ class _Process:
                 kind, body = await self._receive()
                 if kind == child.BEGUN:
                     begun = True
-                elif kind in (child.PROGRESS, child.LOG):
-                    send("progress" if kind == child.PROGRESS else "log", body.decode())
+                elif kind in _SENT:
+                    await send(_SENT[kind], body.decode())
                 else:
                     break
         except (OSError, EOFError) as exc:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.worker.caller import process_token
 from glidemq_orchestrate.worker.calls import ThreadsUnavailable
@@ -130,12 +131,30 @@ class JobRunner:
             return
         seconds = self._free(execution)
         self.fill()
+        if any(map(self._messenger.written.has_any, execution.attempts)):
+            outcomes = [
+                await self._written(attempt, outcome)
+                for attempt, outcome in zip(execution.attempts, outcomes, strict=True)
+            ]
         # The server refuses progress after the outcome.
         if unsent := [attempt for attempt in execution.attempts if self._messenger.has_unsent(attempt)]:
             await asyncio.gather(*map(self._messenger.flush, unsent))
         for attempt, outcome in zip(execution.attempts, outcomes, strict=True):
             self._end(attempt, outcome, seconds)
         execution.is_over = True
+
+    async def _written(self, attempt: Attempt, outcome: Outcome | None) -> Outcome | None:
+        """The outcome, once all that the handler wrote is on the server; a failure where it never will be.
+
+        Raises:
+            asyncio.CancelledError: The worker ends before that, and gives the job back.
+        """
+        error = await self._messenger.written.settle(attempt)
+        if error is not None and self._judge.is_abandoned:
+            raise asyncio.CancelledError
+        if error is None or outcome is None or outcome.kind is not Kind.DONE:
+            return outcome
+        return None if isinstance(error, LeaseLost) else self._judge.judge_error(attempt, error)
 
     def _free(self, execution: Execution) -> float:
         """Free the place; returns for how long it was taken."""
@@ -225,13 +244,22 @@ class JobRunner:
 
     # --- messages and events ---
 
-    def forward(self, token: str, kind: str, text: str) -> None:
-        """Send a message of a handler in a process."""
+    async def forward(self, token: str, kind: str, text: str) -> None:
+        """Send a message of a handler in a process.
+
+        Raises:
+            GlideMQError: It must arrive, and cannot.
+        """
         for execution in self._running.values():
             for attempt in execution.attempts:
-                if process_token(attempt) == token:
+                if process_token(attempt) != token:
+                    continue
+                if kind == "message":
+                    await self._messenger.written.room(attempt)
+                    self._messenger.written.write(attempt, text)
+                else:
                     self._messenger.send(kind, attempt, text)
-                    return
+                return
 
     def freed(self) -> None:
         """Let every queue check again: places that were requested have not been used."""

@@ -280,9 +280,9 @@ class Worker(Service):
         for feed in self._feeds.values():
             feed.wake()
 
-    def _forward(self, token: str, kind: str, text: str) -> None:
+    async def _forward(self, token: str, kind: str, text: str) -> None:
         if self._jobs is not None:
-            self._jobs.forward(token, kind, text)
+            await self._jobs.forward(token, kind, text)
 
     # --- chores of a queue; each returns in how many seconds to repeat it ---
 

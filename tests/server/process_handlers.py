@@ -23,6 +23,11 @@ def measure(ctx: Any) -> Any:
     return {"pid": os.getpid(), "data": ctx.data, "attempt": ctx.attempt}
 
 
+def write(ctx: Any) -> None:
+    for number in range(ctx.data):
+        ctx.write_message(str(number))
+
+
 def hang(ctx: Any) -> None:
     Path(ctx.data).write_text(str(os.getpid()))
     time.sleep(600)

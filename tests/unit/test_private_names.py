@@ -1,7 +1,7 @@
 """No private attribute of a library is read: a release of it may drop what it does not document.
 
-Two are written, never read, since there is no public way: PySpark forgets a JVM so, and a mapped task of
-Airflow becomes a plain one.
+Three are written, never read, since there is no public way: PySpark forgets a JVM so, a mapped task of
+Airflow becomes a plain one, and a Pipes session of Dagster does without an output that may be skipped.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ ROOT: Final = Path(__file__).parents[2]
 OWN: Final = re.compile(r"\b(producer\._(clock|run)|flow\._ref)\b")
 FORGOTTEN: Final = re.compile(r"Spark(Context|Session)\._\w+ = None\b")
 UNMAPPED: Final = re.compile(r"operator\._is_mapped = False\b")
+SKIPPABLE: Final = re.compile(r"step\._requires_typed_event_stream = False\b")
 
 
 def test_no_private_attribute_of_a_library_is_read() -> None:
@@ -33,6 +34,7 @@ def test_no_private_attribute_of_a_library_is_read() -> None:
     forgotten = [line for line in found if FORGOTTEN.match(line)]
     assert len(forgotten) == 5, "ruff was not asked rightly, or _forget_session has changed"
     unmapped = [line for line in found if UNMAPPED.match(line)]
-    assert len(unmapped) == 1
-    known = {*forgotten, *unmapped}
+    skippable = [line for line in found if SKIPPABLE.match(line)]
+    assert (len(unmapped), len(skippable)) == (1, 1)
+    known = {*forgotten, *unmapped, *skippable}
     assert [line for line in found if not OWN.search(line) and line not in known] == []

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, Word, function
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import GROUP, QueueKeys
+
+MOST_MESSAGES: Final = 100
+MESSAGES_KEPT_MS: Final = 7 * 24 * 3_600_000
 
 
 def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Call[int]:
@@ -15,6 +19,18 @@ def progress(attempt: Attempt, queue: QueueKeys, value: str, now_ms: int) -> Cal
     return function(
         "gmo_progress", [queue.job(attempt.job_id)], (now_ms, *_proof(attempt), value), replies.integer
     )
+
+
+def write_messages(
+    attempt: Attempt, queue: QueueKeys, first: int, texts: Sequence[str], now_ms: int
+) -> Call[int]:
+    """Append at most ``MOST_MESSAGES`` messages, numbered from ``first`` on; returns how many are there.
+
+    They are kept for ``MESSAGES_KEPT_MS`` after the last. Repeatable.
+    """
+    keys = [queue.job(attempt.job_id), queue.messages(attempt.job_id)]
+    words = (now_ms, *_proof(attempt), MESSAGES_KEPT_MS, first, *texts)
+    return function("gmo_write_messages", keys, words, replies.integer, repeatable=True)
 
 
 def has_queue_timeout(queue: QueueKeys, job_id: str) -> Call[bool]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from glidemq_orchestrate._ops.queue import jobs as ops
+from glidemq_orchestrate._ops.queue import messages as message_ops
 from glidemq_orchestrate._ops.queue.jobs import OutputChunk, Revoked, SuspendInfo
 from glidemq_orchestrate.clients.parts.part import AsyncQueueBase, QueueBase
 from glidemq_orchestrate.codec import Json, JsonLike
 from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.job import JobLogs
+from glidemq_orchestrate.jobs.message import AcceptedAttempt, JobMessage
 from glidemq_orchestrate.jobs.options import JobRef
 
 
@@ -170,6 +172,26 @@ class JobCalls(QueueBase):
         """
         return self._run(ops.read_output(self._keys, job_id, after, limit, milliseconds(timeout)))
 
+    def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> list[JobMessage]:
+        """Read what the attempts of a job have written by ``ctx.write_message``, the oldest first.
+
+        Args:
+            job_id: The job.
+            after: Only those after this position, the ``id`` of a message; None: from the start.
+            limit: At most so many, 1 to 10,000.
+
+        Raises:
+            ConfigurationError: The limit is out of bounds, or ``after`` no position; nothing was sent.
+        """
+        return self._run(message_ops.messages(self._keys, job_id, after, limit))
+
+    def accepted_attempts(self, job_ids: Sequence[str]) -> Mapping[str, AcceptedAttempt]:
+        """The attempts whose results were accepted, by job; only of those that have written messages.
+
+        A job that runs again has none until it has completed again.
+        """
+        return self._run(message_ops.accepted(self._keys, job_ids))
+
 
 class AsyncJobCalls(AsyncQueueBase):
     """``JobCalls`` with awaitable calls; same arguments, same errors."""
@@ -248,3 +270,11 @@ class AsyncJobCalls(AsyncQueueBase):
     ) -> list[OutputChunk]:
         """See ``Queue.read_output``."""
         return await self._run(ops.read_output(self._keys, job_id, after, limit, milliseconds(timeout)))
+
+    async def messages(self, job_id: str, *, after: str | None = None, limit: int = 1000) -> list[JobMessage]:
+        """See ``Queue.messages``."""
+        return await self._run(message_ops.messages(self._keys, job_id, after, limit))
+
+    async def accepted_attempts(self, job_ids: Sequence[str]) -> Mapping[str, AcceptedAttempt]:
+        """See ``Queue.accepted_attempts``."""
+        return await self._run(message_ops.accepted(self._keys, job_ids))

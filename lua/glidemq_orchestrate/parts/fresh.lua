@@ -2,9 +2,9 @@
 L.fresh = {}
 
 -- jobs/fields.py has the same list (OF_ONE_RUN), for servers without these functions.
-local OF_ONE_RUN = { 'activeSource', 'fallbackIndex', 'gmo:begun', 'gmo:end', 'gmo:entry', 'gmo:skipped', 'gmo:token',
-  'gmo:unhandled', 'lastActive', 'processedOn', 'progress', 'returnvalue', 'revoked', 'signals', 'stalledCount',
-  'suspendReason', 'suspendTimeout', 'suspendedAt', 'tpmTokens' }
+local OF_ONE_RUN = { 'activeSource', 'fallbackIndex', 'gmo:accepted', 'gmo:begun', 'gmo:end', 'gmo:entry', 'gmo:messages',
+  'gmo:skipped', 'gmo:token', 'gmo:unhandled', 'lastActive', 'processedOn', 'progress', 'returnvalue', 'revoked', 'signals',
+  'stalledCount', 'suspendReason', 'suspendTimeout', 'suspendedAt', 'tpmTokens' }
 
 -- The delay of the last run may be a backoff, or what its handler asked for: the node has that of its options again.
 local function restore_delay(key)
@@ -16,7 +16,7 @@ local function restore_delay(key)
   end
 end
 
--- Lets the job of a node wait again, without results and marks of its last run. Its log and outputs stay. The field
+-- Lets the job of a node wait again, without results and marks of its last run. Its log, outputs and messages stay. The field
 -- gmo:round tells its runs apart: it grows with each, by one here, and on the portable path to the number of the round.
 function L.fresh.reset(prefix, job_id, job, now)
   local key = prefix .. 'job:' .. job_id

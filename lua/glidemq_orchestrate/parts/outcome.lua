@@ -20,7 +20,8 @@ local FLOW_FAILURE = 50
 local function read(x, o)
   local key = x.prefix .. 'job:' .. o.job_id
   local v = redis.call('HMGET', key, 'state', 'gmo:token', 'processedOn', 'groupKey', 'orderingSeq', 'orderingKey',
-    'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name', 'gmo:grows')
+    'groupSlot', 'priority', 'parentId', 'parentQueue', 'gmo:flow', 'gmo:home', 'gmo:node', 'name', 'gmo:grows',
+    'gmo:messages')
   if not v[1] then
     return nil, 'stale job ' .. o.job_id .. ' was removed'
   end
@@ -31,7 +32,7 @@ local function read(x, o)
     grows = v[15] ~= false, ended = x.ended } or nil
   return { id = o.job_id, state = v[1], processedOn = v[3], groupKey = v[4] or nil, orderingSeq = v[5] or nil,
     orderingKey = v[6] or nil, groupSlot = v[7] or nil, priority = v[8] or nil, parentId = v[9] or nil,
-    parentQueue = v[10] or nil, name = v[14] or nil, flow = flow }
+    parentQueue = v[10] or nil, name = v[14] or nil, messages = v[16] or nil, flow = flow }
 end
 
 -- Mode, count and age of the retention; nodes of flows are kept.
@@ -68,6 +69,13 @@ local function is_portable(x, o)
   return opts:find('"gmo":{"flow"', 1, true) ~= nil or opts:find('"gmo": {"flow"', 1, true) ~= nil
 end
 
+-- Notes that the messages of this attempt count: how many, which attempt, and the job in whose stream they are.
+local function accept_messages(x, o, job)
+  if job.messages:match('^%d+ (.*)$') == L.lease.attempt(o.token, o.processed_on) then
+    redis.call('HSET', x.prefix .. 'job:' .. o.job_id, 'gmo:accepted', job.messages .. ' ' .. o.job_id)
+  end
+end
+
 -- Completes the job, also as skipped.
 local function done(x, o, job)
   local mode, count, age = retention(o, job)
@@ -82,6 +90,9 @@ local function done(x, o, job)
     L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', result, 'skipped', o.text)
   else
     L.events.emit(x.prefix .. 'events', 'completed', o.job_id, 'returnvalue', result)
+    if job.messages then
+      accept_messages(x, o, job)
+    end
   end
   x.completed, x.took = x.completed + 1, x.took + x.now - L.numbers.int(job.processedOn, x.now)
   notify_single_parent(x, o, job)

@@ -8,6 +8,7 @@ from dagster_glidemq.assets import glidemq_flow_assets
 from dagster_glidemq.cancellation import build_glidemq_cancellation_sensor
 from dagster_glidemq.checks import GlideMQCheck
 from dagster_glidemq.identity import flow_id_for, is_retry, root_run_id
+from dagster_glidemq.pipes import PipesGlideMQClient
 from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.version import __version__
 from dagster_glidemq.watch import Changes
@@ -16,6 +17,7 @@ __all__ = [
     "Changes",
     "GlideMQCheck",
     "GlideMQResource",
+    "PipesGlideMQClient",
     "__version__",
     "build_glidemq_cancellation_sensor",
     "flow_id_for",

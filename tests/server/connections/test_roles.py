@@ -74,6 +74,7 @@ def work(ctx: Any) -> Any:
     ctx.progress(1)
     ctx.log("here")
     ctx.output({"line": "x"})
+    ctx.write_message("x")
     if ctx.name == "bad":
         raise ValueError
     if ctx.node == "grow":
@@ -145,6 +146,8 @@ def test_an_observer_sees_all_and_changes_nothing(roles: Guarded, run_worker: Ru
             queue.get_jobs(state)
         assert queue.counts()[JobState.WAITING] == 1
         assert queue.logs(str(flow.node("a").job_id)).lines
+        assert queue.messages(str(flow.node("a").job_id))
+        assert queue.accepted_attempts([str(flow.node("a").job_id)])
         for ask in (queue.workers, queue.groups, queue.is_paused, queue.dead_letters, queue.usage_summary):
             ask()
         assert schedulers.list()

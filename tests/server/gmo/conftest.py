@@ -29,7 +29,7 @@ QUEUE = r"glide:\{(etl|spark)\}:"
 DOCUMENTED = [
     r"glide:gmo:home:\{f\}",
     QUEUE + r"(id|stream|scheduled|events|completed|failed|ordering|metrics:(completed|failed))",
-    QUEUE + r"(job|deps|parents|log|gmo:notified):[\w~-]+",
+    QUEUE + r"(job|deps|parents|log|gmo:notified|gmo:messages):[\w~-]+",
     QUEUE + r"gmo:flow:f(:(nodes|order|open|ready|failed|blocked|notifying|growing))?",
     QUEUE + r"gmo:flows(:state:\w+|:label:\w+=\w+)?",
     QUEUE

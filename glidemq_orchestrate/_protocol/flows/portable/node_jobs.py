@@ -148,7 +148,7 @@ def fail(queue: QueueKeys, job_id: str, reason: str, now_ms: int) -> Call[str]:
 
 
 _END: Final[tuple[JobField, ...]] = (
-    "returnvalue", "finishedOn", "processedOn", "attemptsMade", "progress"
+    "returnvalue", "finishedOn", "processedOn", "attemptsMade", "progress", "gmo:accepted"
 )  # fmt: skip
 
 

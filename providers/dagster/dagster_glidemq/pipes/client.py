@@ -1,0 +1,203 @@
+"""PipesGlideMQClient: the Pipes client whose external processes are jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final, TypedDict, Unpack
+from weakref import WeakKeyDictionary
+
+import dagster as dg
+from dagster_pipes import PipesExtras
+from pydantic import Field
+
+from dagster_glidemq.identity import Context
+from dagster_glidemq.pipes.completed import CompletedInvocation
+from dagster_glidemq.pipes.run import Events, PipesRun
+from dagster_glidemq.resource import GlideMQResource
+from glidemq_orchestrate import FlowNode, FlowSpec, JobOptions
+from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.errors import ConfigurationError
+
+RETENTION: Final = timedelta(days=7)
+"""How long a job and its result are kept: as long as its messages."""
+_BEGUN: Final[WeakKeyDictionary[Any, dict[str, FlowSpec]]] = WeakKeyDictionary()
+"""What each step of this process has run, by name."""
+
+
+class Work(TypedDict, total=False):
+    """What a step runs: a job or a flow. ``PipesGlideMQClient.run`` describes each."""
+
+    job: str
+    queue: str
+    data: Mapping[str, JsonLike] | None
+    options: JobOptions | None
+    name: str | None
+    flow: FlowSpec | None
+    flow_id: str | None
+    timeout: timedelta | None
+    allow_retries: bool | None
+
+
+class PipesGlideMQClient(GlideMQResource, dg.PipesClient):
+    """Runs the code of an asset or op as a job, or as a flow of jobs, on workers of glidemq-orchestrate.
+
+    A handler reports by ``open_pipes(ctx)`` of ``glidemq_orchestrate.pipes``. Its log lines appear as they
+    are made; its materializations and checks when its result was accepted. What an attempt reports that
+    fails, is killed or loses its job is never an event of Dagster. The step succeeds only when every job has
+    completed.
+
+    It is a ``GlideMQResource`` too, with all its fields. A job is a flow of one node, so retries,
+    re-executions, termination and kills have the rules of ``run_flow``.
+
+    Example:
+        .. code-block:: python
+
+            @dg.asset
+            def clean(context: dg.AssetExecutionContext, pipes: PipesGlideMQClient):
+                return pipes.run(
+                    context=context, job="clean", queue="etl", data={"month": 1}
+                ).get_materialize_result()
+
+            defs = dg.Definitions(
+                assets=[clean],
+                resources={"pipes": PipesGlideMQClient(url=dg.EnvVar("GLIDEMQ_URL"))},
+            )
+    """
+
+    forward_termination: bool = Field(
+        default=True,
+        description="Cancel the jobs when the step is terminated. If not, they run on and nobody waits.",
+    )
+    termination_timeout_seconds: float = Field(
+        default=20.0, ge=0, description="How long a terminated step waits for the end of its jobs."
+    )
+    start_timeout_seconds: float | None = Field(
+        default=3_600.0,
+        gt=0,
+        description=(
+            "A job fails when no worker has started it so long after it could run. None: it waits for ever. "
+            "A queue timeout of a node or flow goes before."
+        ),
+    )
+
+    poll_interval_seconds: float = Field(
+        default=1.0, gt=0, description="Time between two looks at what running jobs log."
+    )
+
+    def run(  # type: ignore[override]  # the base takes any keywords
+        self, *, context: Context, extras: PipesExtras | None = None, **work: Unpack[Work]
+    ) -> CompletedInvocation:
+        """Run a job or a flow and wait until it has completed.
+
+        Args:
+            context: The step that waits.
+            extras: JSON for the handlers: ``pipes.get_extra(name)``.
+            work: What to run, by keywords:
+
+                * ``job``, ``queue``: the name of a handler, and where its job waits for a worker;
+                * ``data``: an object for the handler; Pipes adds the key ``dagster_pipes``;
+                * ``options``: attempts, timeout, priority and so on (``JobOptions``);
+                * ``name``: tells apart several jobs of one handler in one step; by default ``job``;
+                * ``flow``: a ``FlowSpec`` instead of a job; each node may report whose data is an object or
+                  nothing;
+                * ``flow_id``: the id of the flow; by default derived from run, step and name;
+                * ``timeout``: time after which all is cancelled and the step fails; by default none;
+                * ``allow_retries``: whether the retry policy of the step applies to a failure; by default
+                  only when the same call may succeed later.
+
+        Returns:
+            The results. Assets of which nothing was reported count as materialized, except where
+            ``get_results(implicit_materializations=False)`` is asked for, or a node was skipped. The plain
+            values in the result of a job that reports nothing are their metadata.
+
+        Raises:
+            ConfigurationError: Neither a job nor a flow is given, or both; or this step has run another one
+                by the same name.
+            dagster.Failure: It failed, was cancelled, could not be submitted or watched; or a report is
+                missing or not valid.
+        """
+        events = self._events(context, extras, work, as_they_come=False, implicit=False)
+        while True:
+            try:
+                next(events)
+            except StopIteration as stop:
+                completed: CompletedInvocation = stop.value
+                return completed
+
+    def stream(
+        self,
+        *,
+        context: Context,
+        extras: PipesExtras | None = None,
+        implicit_materializations: bool | None = None,
+        **work: Unpack[Work],
+    ) -> Iterator[dg.PipesExecutionResult]:
+        """``run`` that yields results as nodes complete; a failure is raised after the last yield.
+
+        So the assets of nodes that have completed are materialized also when others fail, and a re-execution
+        from asset failure runs the others. Ending the iteration early cancels the flow.
+
+        Args:
+            context: The step that waits.
+            extras: JSON for the handlers.
+            implicit_materializations: Whether selected assets of which nothing was reported count as
+                materialized at the end; None: those of a job do, those of a flow do not.
+            work: As in ``run``.
+        """
+        is_flow = work.get("flow") is not None
+        implicit = not is_flow if implicit_materializations is None else implicit_materializations
+        yield from self._events(context, extras, work, as_they_come=True, implicit=implicit)
+
+    def _events(
+        self, context: Context, extras: PipesExtras | None, work: Work, *, as_they_come: bool, implicit: bool
+    ) -> Events:
+        spec = self._spec(work)
+        _refuse_another(context, work.get("flow_id") or spec.name, spec)
+        running = PipesRun(
+            self,
+            context,
+            spec,
+            extras,
+            work.get("flow_id"),
+            is_single=work.get("flow") is None,
+            patience=self._patience(),
+            poll_seconds=self.poll_interval_seconds,
+            forward_termination=self.forward_termination,
+            termination_seconds=self.termination_timeout_seconds,
+            options={"timeout": work.get("timeout"), "allow_retries": work.get("allow_retries")},
+        )
+        return running.events(as_they_come=as_they_come, implicit=implicit)
+
+    def _spec(self, work: Work) -> FlowSpec:
+        """The flow, or the job as a flow of one node."""
+        flow, job, queue, data = work.get("flow"), work.get("job"), work.get("queue"), work.get("data")
+        seconds = self.start_timeout_seconds
+        limit = None if seconds is None else timedelta(seconds=seconds)
+        if flow is not None:
+            if extra := sorted({"job", "queue", "data", "options", "name"} & set(work)):
+                raise ConfigurationError(f"a flow takes no {', '.join(extra)}: these are of its nodes")
+            return flow if flow.queue_timeout is not None else replace(flow, queue_timeout=limit)
+        if not job or not queue:
+            raise ConfigurationError("give a job and its queue, or a flow")
+        if data is not None and not isinstance(data, Mapping):
+            raise ConfigurationError(f"the data of a job must be an object, got {type(data).__name__}")
+        node = FlowNode(
+            job,
+            queue,
+            job,
+            dict(data or {}),
+            options=work.get("options") or JobOptions(),
+            queue_timeout=limit,
+        )
+        return FlowSpec(work.get("name") or job, nodes=[node], retention=RETENTION)
+
+
+def _refuse_another(context: Context, name: str, spec: FlowSpec) -> None:
+    """Raise if this try of the step has run something else by the same name, which would be taken for it."""
+    step = context.op_execution_context.get_step_execution_context()
+    if _BEGUN.setdefault(step, {}).setdefault(name, spec) != spec:
+        raise ConfigurationError(
+            f"this step has run another {name} before: give each a name, as in run(..., name='clean-2')"
+        )

@@ -1,0 +1,119 @@
+"""Shows in Dagster's log what running jobs log, of every attempt; and the beginning and the end of all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import dagster as dg
+from dagster_pipes import PipesMessage
+
+from dagster_glidemq.patience import Patience
+from dagster_glidemq.pipes import messages as pipes
+from glidemq_orchestrate import Queue
+from glidemq_orchestrate.jobs.message import JobMessage
+
+PAGE: Final = 100
+_SIGNALS: Final = frozenset({"RetryLater", "Skip", "Suspend", "WaitForChildren"})
+"""What handlers raise that do not fail."""
+
+
+class LiveLog:
+    """Hands messages to Dagster, as if one process had written them all. Two threads may use it.
+
+    Args:
+        handler: The handler of the session.
+        is_single: The flow is one job, so log lines need no name of a node.
+
+    Attributes:
+        is_complete: The flow has completed; set before ``close``.
+    """
+
+    def __init__(self, handler: dg.PipesMessageHandler, *, is_single: bool) -> None:
+        self._handler, self._is_single = handler, is_single
+        self._lock = threading.Lock()
+        self._positions: dict[tuple[str, str], str] = {}
+        self._exceptions: dict[str, Any] = {}
+        self._is_opened = False
+        self.is_complete = False
+
+    def position(self, queue: str, job_id: str) -> str:
+        """The position after which messages of a job were not shown yet; empty for the start."""
+        return self._positions.get((queue, job_id), "")
+
+    def show(self, queue: str, job_id: str, node: str, page: Sequence[JobMessage]) -> None:
+        """Show the log lines of a page, as far as they were not shown before."""
+        with self._lock:
+            shown = _place(self._positions.get((queue, job_id), ""))
+            for one in page:
+                if _place(one.id) > shown and (message := pipes.read(one.text)) is not None:
+                    self._show(node, message)
+            if _place(page[-1].id) > shown:
+                self._positions[queue, job_id] = page[-1].id
+
+    def log(self, node: str, message: PipesMessage) -> None:
+        """Show a message of which nobody else knows."""
+        with self._lock:
+            self._log(node, message)
+
+    def report(self, message: PipesMessage) -> None:
+        """Hand over a report of an asset or check."""
+        with self._lock:
+            self._handler.handle_message(message)
+
+    def close(self) -> None:
+        """Hand over the end: of a failure with the exception of the last attempt of the first such node."""
+        with self._lock:
+            if self.is_complete and not self._is_opened:
+                self._open(pipes.make("opened", {"extras": {}}))
+            exception = None if self.is_complete else next(iter(self._exceptions.values()), None)
+            if self._is_opened:
+                self._handler.handle_message(
+                    pipes.make("closed", {} if exception is None else {"exception": exception})
+                )
+
+    def _open(self, message: PipesMessage) -> None:
+        self._is_opened = True
+        self._handler.handle_message(message)
+
+    def _show(self, node: str, message: PipesMessage) -> None:
+        method, params = message["method"], message["params"] or {}
+        if method == "opened" and not self._is_opened:
+            self._open(message)
+        elif method in pipes.LIVE:
+            self._log(node, message)
+        elif method == "closed":
+            self._exceptions.pop(node, None)
+            if exception := params.get("exception"):
+                self._show_end(node, exception)
+
+    def _show_end(self, node: str, exception: Mapping[str, Any]) -> None:
+        text = str(exception.get("message") or exception.get("name")).strip()
+        is_signal = exception.get("name") in _SIGNALS
+        if not is_signal:
+            self._exceptions[node] = exception
+        what, level = ("ended", "INFO") if is_signal else ("failed", "ERROR")
+        self._log(node, pipes.make("log", {"message": f"an attempt {what}: {text}", "level": level}))
+
+    def _log(self, node: str, message: PipesMessage) -> None:
+        params = dict(message["params"] or {})
+        if message["method"] == "log" and not self._is_single:
+            params["message"] = f"{node}: {params.get('message')}"
+        self._handler.handle_message(pipes.make(message["method"], params))
+
+
+def pages(queue: Queue, job_id: str, after: str, patience: Patience) -> Iterator[list[JobMessage]]:
+    """What the attempts of a job have written after a position, a page at a time."""
+
+    def next_page() -> list[JobMessage]:
+        return queue.messages(job_id, after=after or None, limit=PAGE)
+
+    while page := patience(next_page):
+        yield page
+        after = page[-1].id
+
+
+def _place(position: str) -> tuple[int, int]:
+    milliseconds, _, number = position.partition("-")
+    return int(milliseconds or 0), int(number or 0)

@@ -1,0 +1,214 @@
+"""The reports of assets and checks of a flow: those of completed nodes, of the attempts that were accepted.
+
+The server names the attempt whose result was accepted, and how many messages it has written; so the reports
+of an attempt that failed, was killed or lost its job count for nobody, and none is missing unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from dagster_pipes import PipesMessage
+
+from dagster_glidemq.patience import Patience
+from dagster_glidemq.pipes import messages as pipes
+from dagster_glidemq.pipes.log import LiveLog, pages
+from dagster_glidemq.pipes.wanted import Wanted
+from dagster_glidemq.watch import Changes
+from glidemq_orchestrate import JobState, NodeStatus, Queue
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.errors import Superseded
+from glidemq_orchestrate.jobs.message import AcceptedAttempt
+
+
+class ReportsUnusable(Exception):
+    """What a completed node has reported is missing, or is not valid; the message names the node."""
+
+
+class Reports:
+    """Collects the reports of nodes as they end, and hands them to Dagster.
+
+    Args:
+        queues: Gives the client of a queue.
+        log: Where to hand them over.
+        wanted: The assets and checks that the step may report.
+        patience: Waits out outages.
+
+    Attributes:
+        nodes: The nodes that have ended, by name, dependencies first.
+        results: Results of nodes whose workers know no Pipes.
+    """
+
+    def __init__(
+        self,
+        queues: Callable[[str], Queue],
+        log: LiveLog,
+        *,
+        wanted: Wanted,
+        patience: Patience,
+    ) -> None:
+        self._queues, self._log = queues, log
+        self._wanted, self._patience = wanted, patience
+        self._generation: int | None = None
+        self._held: list[NodeStatus] = []
+        self._collected: list[tuple[NodeStatus, PipesMessage]] = []
+        self._reporters: dict[tuple[str, ...], tuple[int | None, NodeStatus]] = {}
+        self.nodes: dict[str, NodeStatus] = {}
+        self.results: dict[str, Json] = {}
+
+    def collect(self, change: Changes) -> None:
+        """Take in the reports of the nodes that have ended, each after those it depends on.
+
+        What was taken in of a generation that was begun anew, or of a node that has run again, is dropped.
+
+        Raises:
+            ReportsUnusable: Those of a completed node are missing or not valid.
+            GlideMQError: The server cannot be reached.
+        """
+        if change.status.generation != self._generation:
+            self._generation = change.status.generation
+            for kept in (self._collected, self._held, self.nodes, self.results):
+                kept.clear()
+        again = {node.name for node in change.ended}
+        self._collected = [one for one in self._collected if one[0].name not in again]
+        self._held = [node for node in self._held if node.name not in again] + list(change.ended)
+        ready = self._ready(is_over=change.status.state.is_terminal)
+        completed = [node for node in ready if node.state is JobState.COMPLETED]
+        accepted = self._accepted(completed)
+        plain = [node.name for node in completed if node.name not in accepted]
+        results = self._results(change, plain)
+        for node in ready:
+            self.nodes[node.name] = node
+            if node.name in accepted:
+                self._take(node, self._read(node, accepted[node.name]))
+            elif node.state is JobState.COMPLETED:
+                self.results[node.name] = results.get(node.name)
+                self._take(node, self._of_result(node, results.get(node.name)))
+            elif node.attempts:
+                self._show_rest(node)
+        self._log.is_complete = change.status.state == "completed"
+
+    def hand_over(self) -> None:
+        """Give Dagster what was taken in.
+
+        Raises:
+            ReportsUnusable: Dagster refuses a report, or two nodes report the same.
+        """
+        collected, self._collected = self._collected, []
+        for node, message in collected:
+            if self._is_wanted(node, message):
+                try:
+                    self._log.report(message)
+                except Exception as exc:
+                    raise ReportsUnusable(
+                        f"node {node.name}: its {message['method']} is not valid: {exc}"
+                    ) from exc
+
+    def _ready(self, *, is_over: bool) -> list[NodeStatus]:
+        """Ended nodes whose dependencies are known to have ended: they may be read in another order."""
+        done, ready = set(self.nodes), list[NodeStatus]()
+        while some := [node for node in self._held if done.issuperset(node.after)]:
+            done.update(node.name for node in some)
+            ready += some
+            self._held = [node for node in self._held if node.name not in done]
+        if is_over:
+            ready += self._held
+            self._held = []
+        return ready
+
+    def _accepted(self, nodes: Sequence[NodeStatus]) -> dict[str, AcceptedAttempt]:
+        """The accepted attempts that have written messages, by node."""
+        by_queue: dict[str, dict[str, str]] = {}
+        for node in nodes:
+            by_queue.setdefault(node.queue, {})[node.job_id] = node.name
+        found: dict[str, AcceptedAttempt] = {}
+        for name, jobs in by_queue.items():
+            attempts = self._patience(partial(self._queues(name).accepted_attempts, list(jobs)))
+            found |= {jobs[job_id]: attempt for job_id, attempt in attempts.items()}
+        return found
+
+    def _read(self, node: NodeStatus, accepted: AcceptedAttempt) -> list[PipesMessage]:
+        """The reports of the accepted attempt; shows the log lines that were not shown yet."""
+        counted, reports = 0, list[PipesMessage]()
+        for page in pages(self._queues(node.queue), accepted.job_id, "", self._patience):
+            self._log.show(node.queue, accepted.job_id, node.name, page)
+            own = [one for one in page if one.attempt == accepted.attempt]
+            counted += len(own)
+            found = [message for one in own if (message := pipes.read(one.text)) is not None]
+            reports += [message for message in found if message["method"] in pipes.REPORTS]
+        if counted != accepted.count:
+            raise ReportsUnusable(
+                f"node {node.name}: of {accepted.count:,} messages of its job {accepted.job_id} {counted:,} "
+                "are left; they are kept for a week. Re-execute the step, not from failure"
+            )
+        return reports
+
+    def _show_rest(self, node: NodeStatus) -> None:
+        after = self._log.position(node.queue, node.job_id)
+        for page in pages(self._queues(node.queue), node.job_id, after, self._patience):
+            self._log.show(node.queue, node.job_id, node.name, page)
+
+    def _results(self, change: Changes, names: Sequence[str]) -> Mapping[str, Json]:
+        try:
+            return change.results(names)
+        except Superseded:  # the next change is one of that generation
+            return {}
+
+    def _of_result(self, node: NodeStatus, result: Json) -> list[PipesMessage]:
+        """What the result of a node stands for whose worker has written no messages."""
+        try:
+            found = pipes.of_result(result, self._wanted.assets)
+        except pipes.InvalidReport as exc:
+            raise ReportsUnusable(f"the result of node {node.name}: {exc}") from exc
+        for message in found:
+            if message["method"] in pipes.LIVE:
+                self._log.log(node.name, message)
+        return [message for message in found if message["method"] in pipes.REPORTS]
+
+    def _take(self, node: NodeStatus, messages: Sequence[PipesMessage]) -> None:
+        more = about(node)
+        self._collected += [(node, pipes.with_metadata(message, more)) for message in messages]
+
+    def _is_wanted(self, node: NodeStatus, message: PipesMessage) -> bool:
+        """Whether a report is about something selected that was not handed over before.
+
+        Raises:
+            ReportsUnusable: The step does not have it, or another node has reported it.
+        """
+        params = message["params"] or {}
+        key, check = params.get("asset_key"), str(params.get("check_name") or "")
+        if key is None or self._wanted.is_op:
+            return True
+        what = f"check {check} of asset {key}" if check else f"asset {key}"
+        if not self._wanted.has(key, check):
+            if not self._wanted.is_left_out(key, check):
+                raise ReportsUnusable(f"node {node.name} reports {what}, which the step does not have")
+            return self._left_out(node, f"{what} is not selected in this run: a report of it is left out")
+        generation, former = self._reporters.setdefault(
+            (message["method"], key, check), (self._generation, node)
+        )
+        if generation == self._generation and former.name != node.name:
+            raise ReportsUnusable(f"nodes {former.name} and {node.name} both report {what}; only one may")
+        if generation == self._generation and former.run == node.run:
+            return True
+        return self._left_out(
+            node, f"{what} was reported before its node ran again: the new report is left out"
+        )
+
+    def _left_out(self, node: NodeStatus, text: str) -> bool:
+        self._log.log(node.name, pipes.make("log", {"message": text, "level": "INFO"}))
+        return False
+
+
+def about(node: NodeStatus) -> dict[str, str | int | float]:
+    """Metadata about a node that has ended."""
+    found: dict[str, str | int | float] = {
+        "glidemq/node": node.name,
+        "glidemq/queue": node.queue,
+        "glidemq/job_id": node.job_id,
+        "glidemq/attempts": node.attempts,
+    }
+    if node.seconds is not None:
+        found["glidemq/run_seconds"] = node.seconds
+    return found

@@ -1,0 +1,246 @@
+"""One run of a flow for one step, from the submission to the last report.
+
+What a kill of this process leaves behind: before the submission nothing but a note in the event log; after it
+the flow, which runs on. A re-execution from failure attaches to it and reads every message from the start, as
+nothing here changes or removes what was written; if none comes, the flow is cancelled when the lease of the
+step lapses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import dagster as dg
+from dagster_pipes import PipesExtras
+
+from dagster_glidemq.errors import failure_from
+from dagster_glidemq.identity import Context, flow_id_for
+from dagster_glidemq.patience import Patience
+from dagster_glidemq.pipes import bootstrap
+from dagster_glidemq.pipes.completed import CompletedInvocation
+from dagster_glidemq.pipes.launch import record_launch
+from dagster_glidemq.pipes.messages import scalars_of
+from dagster_glidemq.pipes.reader import GlideMQMessageReader, queues_of
+from dagster_glidemq.pipes.reports import Reports, ReportsUnusable, about
+from dagster_glidemq.pipes.wanted import Wanted
+from dagster_glidemq.resource import GlideMQResource
+from dagster_glidemq.watch import Changes
+from glidemq_orchestrate import Flow, FlowProducer, FlowSpec, FlowState, JobState
+from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, JobNotFound, Superseded
+from glidemq_orchestrate.worker.supervisor import Supervisor
+
+T = TypeVar("T")
+
+LOOK_SECONDS: Final = 0.1
+
+
+Events = Generator[dg.PipesExecutionResult, None, CompletedInvocation]
+
+
+@dataclass(frozen=True, slots=True)
+class PipesRun:
+    """What a step runs, and how.
+
+    Attributes:
+        glidemq: The server.
+        context: The step.
+        spec: The flow; its nodes get what Pipes needs.
+        extras: For the handlers.
+        given_id: The id of the flow that the user has chosen.
+        is_single: The flow is one job.
+        patience: Waits out outages of the server.
+        poll_seconds: Time between two looks at the log of running jobs.
+        forward_termination: Whether the flow is cancelled when the step is terminated.
+        termination_seconds: How long to wait then.
+        options: More arguments for ``stream_flow``.
+    """
+
+    glidemq: GlideMQResource
+    context: Context
+    spec: FlowSpec
+    extras: PipesExtras | None
+    given_id: str | None
+    is_single: bool
+    patience: Patience
+    poll_seconds: float
+    forward_termination: bool
+    termination_seconds: float
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def events(self, *, as_they_come: bool, implicit: bool) -> Events:
+        """Run it; yield results when their nodes have completed, or none before the end.
+
+        Raises:
+            dagster.Failure: It did not complete, or what was reported cannot be used.
+        """
+        with self._failures(), contextlib.ExitStack() as stack:
+            flows = stack.enter_context(self.glidemq.get_client())
+            queues = queues_of(self.glidemq, stack)
+            stored, generation = self._former(flows, queues)
+            # Where only workers in Node run, nobody else would notice the end of a node.
+            queue_names = sorted({node.queue for node in self.spec.nodes})
+            stack.enter_context(Supervisor(self.glidemq.settings(), queues=queue_names).running())
+            record_launch(self.context, self._flow_id, self._link, goes_on=stored is not None)
+            # On the context of an asset, Dagster itself would use what it has deprecated.
+            step: dg.OpExecutionContext = self.context.op_execution_context
+            wanted = Wanted.of(step)
+            known = None if self.is_single or wanted.is_op else wanted.all_assets
+            injector = bootstrap.GlideMQContextInjector(stored, known)
+            reader = GlideMQMessageReader(
+                self.glidemq,
+                self._flow_id,
+                poll_seconds=self.poll_seconds,
+                after_generation=generation,
+                is_single=self.is_single,
+            )
+            session = stack.enter_context(dg.open_pipes_session(step, injector, reader, self.extras))
+            reports = Reports(queues, reader.log, wanted=wanted, patience=self.patience)
+            given = 0
+            changes = self._changes(bootstrap.with_bootstrap(self.spec, session.get_bootstrap_params()))
+            with self._ended(changes, flows):
+                for change in changes:
+                    reports.collect(change)
+                    if as_they_come or change.status.state is FlowState.COMPLETED:
+                        reports.hand_over()
+                    if as_they_come:
+                        found = session.get_results(
+                            implicit_materializations=False, metadata=self._metadata()
+                        )
+                        yield from found[given:]
+                        given = len(found)
+            invocation = self._completed(session, reports)
+        if as_they_come:
+            yield from invocation.get_results(implicit_materializations=implicit)[given:]
+        return invocation
+
+    @property
+    def _flow_id(self) -> str:
+        return self.given_id or flow_id_for(self.context, self.spec.name)
+
+    @property
+    def _link(self) -> str:
+        return self.glidemq.link(flow_id=self._flow_id)
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except GlideMQError as exc:
+            retries = self.options.get("allow_retries")
+            raise failure_from(exc, self._flow_id, allow_retries=retries) from exc
+        except ReportsUnusable as exc:
+            metadata = {"glidemq/flow_id": self._flow_id, "glidemq/error": type(exc).__name__}
+            raise dg.Failure(str(exc), metadata=metadata, allow_retries=False) from exc
+
+    def _former(self, flows: FlowProducer, queues: Any) -> tuple[Mapping[str, Any] | None, int]:
+        """The context with which the flow was begun that this step goes on with; the generations to hide."""
+        is_ours = self.glidemq.goes_on(self.context, self.spec.name, flow_id=self.given_id)
+        flow = self.patience(lambda: _find(flows, self._flow_id))
+        if flow is None:
+            return None, -1
+        if not is_ours:
+            return None, flow.generation
+
+        def data(queue_name: str, job_id: str) -> Any:
+            with contextlib.suppress(JobNotFound):
+                return queues(queue_name).get_job(job_id).data
+
+        try:
+            stored = self.patience(lambda: bootstrap.stored_context(flow, data))
+        except (FlowExpired, Superseded):
+            stored = None
+        return stored, flow.generation - 1
+
+    def _changes(self, spec: FlowSpec) -> Generator[Changes, None, None]:
+        """The changes of the flow; those since its completion when nothing can cancel it any more."""
+        changes = self.glidemq.stream_flow(self.context, spec, flow_id=self.given_id, **self.options)
+        completed = list[Changes]()
+        found: Any = changes if self.forward_termination else apart(changes)
+        with contextlib.closing(found):
+            for change in found:
+                if change.status.state is FlowState.COMPLETED:
+                    completed.append(change)
+                else:
+                    yield change
+        yield from completed
+
+    @contextlib.contextmanager
+    def _ended(self, changes: Generator[Changes, None, None], flows: FlowProducer) -> Iterator[None]:
+        """Close the changes, which cancels a flow that has not ended; wait for its end after an interrupt."""
+        try:
+            with contextlib.closing(changes):
+                yield
+        except dg.DagsterExecutionInterruptedError:
+            if self.forward_termination:
+                self._await_end(flows)
+            raise
+
+    def _await_end(self, flows: FlowProducer) -> None:
+        """Wait for the end of a flow that is being cancelled."""
+        until = time.monotonic() + self.termination_seconds
+        with contextlib.suppress(GlideMQError):
+            while not flows.get(self._flow_id).status().state.is_terminal:
+                if time.monotonic() > until:
+                    self.context.log.warning(
+                        "flow %s has not ended within %s s", self._flow_id, self.termination_seconds
+                    )
+                    return
+                time.sleep(LOOK_SECONDS)
+
+    def _completed(self, session: dg.PipesSession, reports: Reports) -> CompletedInvocation:
+        metadata = self._metadata()
+        nodes = list(reports.nodes.values())
+        if self.is_single:
+            for node in nodes:
+                plain = scalars_of(reports.results.get(node.name))
+                metadata = {**plain, **about(node), **metadata}
+        is_whole = all(node.state is JobState.COMPLETED for node in nodes)
+        return CompletedInvocation(session, metadata, is_whole=is_whole)
+
+    def _metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"glidemq/flow_id": dg.MetadataValue.text(self._flow_id)}
+        if self._link:
+            metadata["glidemq/flow"] = dg.MetadataValue.url(self._link)
+        return metadata
+
+
+def apart(items: Iterator[T]) -> Generator[T, None, None]:
+    """Iterate in a thread of its own, which an interrupt of this one does not reach.
+
+    A caller that stops early leaves the thread to itself; it ends with the process.
+    """
+    ready: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            for item in items:
+                ready.put((item, None))
+        except BaseException as exc:  # noqa: BLE001  raised where it is awaited
+            ready.put((None, exc))
+        else:
+            ready.put((None, StopIteration()))
+
+    threading.Thread(target=work, daemon=True, name="glidemq-flow").start()
+    while True:
+        try:
+            item, error = ready.get(timeout=LOOK_SECONDS)
+        except queue.Empty:
+            continue
+        if isinstance(error, StopIteration):
+            return
+        if error is not None:
+            raise error
+        yield item  # type: ignore[misc]  # one of both is None
+
+
+def _find(flows: FlowProducer, flow_id: str) -> Flow | None:
+    try:
+        return flows.get(flow_id)
+    except FlowNotFound:
+        return None
