@@ -72,9 +72,9 @@ class FlowProducer(SyncFacade):
                 specification is refused. ``retry_failed``: run again what did not complete. With another
                 specification this begins a new generation of the flow that keeps the results of the nodes
                 that have completed, and that have not changed in queue, job, data, dependencies, rule,
-                fallbacks or ``must_pass``, nor follow one that has; see ``plan``. ``restart``: a new generation
-                that keeps nothing, with the same or another specification. A new generation cancels the one
-                before.
+                fallbacks or ``must_pass``, nor follow one that has; see ``plan``. ``restart``: a new
+                generation that keeps nothing, with the same or another specification. A new generation
+                cancels the one before.
             request: Whoever asks, such as the id of a click or of a run, at most 256 characters. A restart
                 with the request of an earlier one finds the generation that that one began, so it is safe to
                 repeat, with the same specification, as long as that generation is kept: see

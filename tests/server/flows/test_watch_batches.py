@@ -72,7 +72,7 @@ def test_a_reader_holds_the_limits_of_a_flow_that_nobody_serves(url: str, limit:
     with FlowProducer(url) as flows:
         flow = flows.submit(spec(**{limit: timedelta(seconds=1)}))
         *_, end = flow.watch(timeout=LONG)
-        assert end.state == "failed" 
+        assert end.state == "failed"
         assert ("deadline" if limit == "deadline" else "no worker") in end.reason
 
 
