@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 PARALLEL := -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
+.PHONY: help setup java demo demo-dagster test test-long unit server interop providers airflow airflow-matrix dagster dagster-matrix system spark chaos mutate simulate fuzz lint type fmt lua schema docs generated wheel bench constraints clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -63,6 +63,9 @@ providers: setup  ## Run the tests of the Airflow and Dagster packages.
 
 airflow: java  ## Run all tests of a real Airflow, also those that make test leaves out (some 20 minutes).
 	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system/test_airflow_*.py
+
+dagster: java  ## Run all tests of a real Dagster, also those that make test leaves out (some 10 minutes).
+	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system/test_dagster_*.py
 
 # Each release in an environment of its own, with the newest versions that were seen to work with it:
 # Airflow 3.2 does not start with the newest pydantic and its like.

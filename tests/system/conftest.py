@@ -2,6 +2,9 @@
 
 A module names its DAGs in ``DAGS``, and overrides the fixtures of what it has otherwise: ``dags``,
 ``workers_run``, ``worker_path``, ``environment``, ``connections``.
+
+There is one Dagster for all tests, ``dagster``, with the code location ``dagster_location``, and a server and
+workers of its own.
 """
 
 from __future__ import annotations
@@ -12,18 +15,35 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from glidemq_orchestrate import EmbeddedServer, FlowProducer
 from tests.processes import spawned
-from tests.system.real_airflow import HERE, PYTHON_PATH, Airflow
+from tests.system.real_airflow import HERE, PYTHON_PATH, ROOT, Airflow
+
+if TYPE_CHECKING:
+    from tests.system.real_dagster import DagsterStack
 
 WORKER_SECONDS = 90
 HANDLERS = ("--app", "airflow_handlers:handlers", "--queue", "system")
+DAGSTER_WORKERS = (
+    ("--app", "dagster_handlers:handlers", "--queue", "etl", "--queue", "events", "--queue", "watched"),
+    (
+        "--app",
+        "glidemq_orchestrate.python",
+        "--queue",
+        "orders",
+        "--queue",
+        "shop",
+        "--allow-import",
+        "orders_steps",
+    ),
+)
+DAGSTER_PATH = (HERE, ROOT, ROOT / "dags" / "dagster")
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +100,15 @@ def workers(
     """The worker processes; they have begun to serve."""
     variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(map(str, worker_path))}
     variables["AIRFLOW_HOME"] = str(place / "of-workers")  # for those that import DAG files
+    with _serving(server, place, workers_run, variables) as running:
+        yield running
+
+
+@contextmanager
+def _serving(
+    server: EmbeddedServer, place: Path, workers_run: Sequence[Sequence[str]], variables: Mapping[str, str]
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Worker processes that have begun to serve; they end by SIGTERM."""
     command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", server.url]
     with ExitStack() as stack:
         running: dict[Path, subprocess.Popen[bytes]] = {}
@@ -136,6 +165,38 @@ def airflow(
         for dag_id in request.module.DAGS:
             running.wait_for_dag(dag_id)
         yield running
+
+
+@pytest.fixture(scope="session")
+def dagster_server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def dagster_flows(dagster_server: EmbeddedServer) -> Iterator[FlowProducer]:
+    with FlowProducer(dagster_server.url) as producer:
+        yield producer
+
+
+@pytest.fixture(scope="session")
+def dagster(
+    dagster_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DagsterStack]:
+    """Its three processes, which have loaded ``dagster_location``, and the workers for its flows."""
+    from tests.system.real_dagster import DagsterStack  # noqa: PLC0415  not where only Airflow is installed
+
+    place = tmp_path_factory.mktemp("dagster")
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, DAGSTER_PATH))}
+    stack = DagsterStack(
+        place / "home",
+        HERE / "dagster_location.py",
+        environment={"GLIDEMQ_URL": dagster_server.url},
+        python_path=DAGSTER_PATH,
+        progress=_Progress(),
+    )
+    with _serving(dagster_server, place, DAGSTER_WORKERS, variables), stack:
+        yield stack
 
 
 class _Progress:

@@ -7,19 +7,31 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from dagster_glidemq.assets import glidemq_flow_assets
 from dagster_glidemq.cancellation import build_glidemq_cancellation_sensor
 from dagster_glidemq.checks import GlideMQCheck
+from dagster_glidemq.components import GlideMQFlowComponent
 from dagster_glidemq.identity import flow_id_for, is_retry, root_run_id
 from dagster_glidemq.pipes import PipesGlideMQClient
 from dagster_glidemq.resource import GlideMQResource
+from dagster_glidemq.sensors import (
+    build_glidemq_event_sensor,
+    build_glidemq_flow_sensor,
+    build_glidemq_queue_depth_sensor,
+)
 from dagster_glidemq.version import __version__
 from dagster_glidemq.watch import Changes
+from dagster_glidemq.workers_check import build_glidemq_workers_check
 
 __all__ = [
     "Changes",
     "GlideMQCheck",
+    "GlideMQFlowComponent",
     "GlideMQResource",
     "PipesGlideMQClient",
     "__version__",
     "build_glidemq_cancellation_sensor",
+    "build_glidemq_event_sensor",
+    "build_glidemq_flow_sensor",
+    "build_glidemq_queue_depth_sensor",
+    "build_glidemq_workers_check",
     "flow_id_for",
     "glidemq_flow_assets",
     "is_retry",

@@ -6,12 +6,15 @@ import importlib.util
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import dagster as dg
 import pytest
+
+from dags.dagster import orders
 
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "dags" / "dagster" / "flights_job.py"
@@ -75,4 +78,17 @@ def test_the_examples_of_the_readme_load() -> None:
     )  # without this module's future import
     dg.Definitions.validate_loadable(found["defs"])
     assert {key.to_user_string() for key in found["nightly"].keys} == {"extract", "check", "report"}
+    assert [sensor.name for sensor in found["sensors"]] == ["corrected", "ended", "crowded"]
     assert found["nightly_rows"].required_resource_keys == {"glidemq", "io_manager"}
+
+
+@pytest.mark.filterwarnings("ignore:Function `JobDefinition.run_request_for_partition`:DeprecationWarning")
+def test_the_example_of_orders_loads_and_its_schedule_asks_for_the_day_that_has_ended() -> None:
+    dg.Definitions.validate_loadable(orders.defs)
+    job = orders.defs.resolve_job_def("orders_job")
+    context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 1, 5, tzinfo=UTC))
+    schedule = orders.defs.resolve_schedule_def("nightly")
+    found = schedule.evaluate_tick(context).run_requests
+    assert [request.partition_key for request in found or []] == ["2026-01-04"]
+    keys = {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
+    assert keys == {f"orders/{name}" for name in (*orders.REGIONS, "check", "report")}
