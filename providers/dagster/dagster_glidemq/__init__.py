@@ -7,7 +7,9 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from dagster_glidemq.assets import glidemq_flow_assets
 from dagster_glidemq.cancellation import build_glidemq_cancellation_sensor
 from dagster_glidemq.checks import GlideMQCheck
+from dagster_glidemq.executor import glidemq_executor
 from dagster_glidemq.identity import flow_id_for, is_retry, root_run_id
+from dagster_glidemq.launcher import GlideMQRunLauncher
 from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.version import __version__
 from dagster_glidemq.watch import Changes
@@ -16,9 +18,11 @@ __all__ = [
     "Changes",
     "GlideMQCheck",
     "GlideMQResource",
+    "GlideMQRunLauncher",
     "__version__",
     "build_glidemq_cancellation_sensor",
     "flow_id_for",
+    "glidemq_executor",
     "glidemq_flow_assets",
     "is_retry",
     "root_run_id",
