@@ -9,12 +9,12 @@ _Read = Literal[
     "id", "name", "opts", "timestamp", "attemptsMade", "state", "delay", "priority", "maxAttempts",
     "processedOn", "finishedOn", "failedReason", "parentId", "parentQueue", "orderingKey", "groupKey",
     "cost", "expireAt", "lifo", "progress", "revoked", "stalledCount", "schedulerName", "tpmTokens",
-    "fallbackIndex", "gmo:flow", "gmo:home", "gmo:node",
+    "fallbackIndex", "gmo:flow", "gmo:home", "gmo:node", "lastActive", "gmo:token",
 ]  # fmt: skip
 _Payload = Literal["data", "returnvalue"]
 _Else = Literal[
-    "parentIds", "parentQueues", "lastActive", "suspendReason", "suspendedAt", "suspendTimeout", "signals",
-    "gmo:token", "gmo:entry", "gmo:round", "gmo:skipped", "gmo:begun", "gmo:end", "gmo:queue_timeout",
+    "parentIds", "parentQueues", "suspendReason", "suspendedAt", "suspendTimeout", "signals", "gmo:entry",
+    "gmo:round", "gmo:skipped", "gmo:begun", "gmo:end", "gmo:queue_timeout",
     "gmo:unhandled", "activeSource", "gmo:grows", "gmo:requests", "gmo:withdrawn",
     "gmo:messages", "gmo:accepted",
 ]  # fmt: skip

@@ -9,10 +9,12 @@ from typing import NewType
 
 from glidemq_orchestrate.codec import Json, decode, readable
 from glidemq_orchestrate.errors import DecodeError, InvalidJob
+from glidemq_orchestrate.jobs.bounds import milliseconds
 from glidemq_orchestrate.jobs.fields import FIELD_FLOW, FIELD_NODE
-from glidemq_orchestrate.jobs.options import Fallback, JobRef
+from glidemq_orchestrate.jobs.options import DEFAULT_LOCK, Fallback, JobRef
 from glidemq_orchestrate.jobs.run_options import RunOptions
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.jobs.token import worker_of
 from glidemq_orchestrate.keys import read_generation
 from glidemq_orchestrate.stored import moment, number, read_progress, span
 
@@ -36,6 +38,10 @@ class Job:
         scheduler: The scheduler that repeats it after its end.
         tokens: Tokens reported for the token limit.
         fallback_index: 0 for the first attempt, then one more for each, also past the end of the fallbacks.
+        worker: The worker of this package that runs it, or ran it last, as ``Queue.workers`` lists it.
+        lease_until: While it is active: when others may take it over, unless its worker renews the lease,
+            which it does every second or so. For a job without a ``lock_duration`` of its own this assumes
+            the 30 seconds that are the default of workers. The server's time: compare with ``Queue.now``.
         broken: Data or result is not JSON, or unpacks to more than 1 MiB, and both are None; or the stored
             state is not one that a job can have, and ``state`` is ``UNKNOWN``.
     """
@@ -69,6 +75,8 @@ class Job:
     tokens: int
     fallback_index: int
     broken: bool = False
+    worker: str | None = None
+    lease_until: datetime | None = None
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
@@ -97,6 +105,7 @@ class Job:
             if not lenient:
                 raise
             data, result, broken = None, None, True
+        options = RunOptions.from_wire(fields.get("opts", ""))
         return cls(
             id=JobId(job_id),
             queue=queue,
@@ -113,7 +122,7 @@ class Job:
             finished_at=moment(fields.get("finishedOn")),
             flow_id=read_generation(flow)[0] if (flow := fields.get(FIELD_FLOW)) else flow,
             node=fields.get(FIELD_NODE),
-            options=RunOptions.from_wire(fields.get("opts", "")),
+            options=options,
             delay=span(fields.get("delay")),
             priority=number(fields.get("priority")),
             lifo=fields.get("lifo") == "1",
@@ -127,7 +136,15 @@ class Job:
             tokens=number(fields.get("tpmTokens")),
             fallback_index=number(fields.get("fallbackIndex")),
             broken=broken,
+            worker=worker_of(fields.get("gmo:token", "")),
+            lease_until=_lease_until(state, fields.get("lastActive"), options.lock_duration),
         )
+
+
+def _lease_until(state: JobState, renewed: str | None, lock: timedelta | None) -> datetime | None:
+    if state is not JobState.ACTIVE or moment(renewed) is None:
+        return None
+    return moment(str(number(renewed) + milliseconds(lock or DEFAULT_LOCK)))
 
 
 def _single_parent(fields: Mapping[str, str]) -> JobRef | None:

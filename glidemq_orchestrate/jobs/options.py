@@ -28,6 +28,9 @@ MIN_LOCK: Final = timedelta(seconds=1)
 MAX_LOCK: Final = timedelta(days=1)
 
 
+DEFAULT_LOCK: Final = timedelta(seconds=30)
+
+
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """What an attempt after the first uses instead: ``fallbacks[0]`` on the second, and so on."""

@@ -24,6 +24,7 @@ from glidemq_orchestrate.codec import JsonLike, decode, encode
 from glidemq_orchestrate.errors import CodecError, ConfigurationError, GlideMQError, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
+from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.jobs.subjects import check_pattern
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.names import SUBSCRIPTION
@@ -81,7 +82,7 @@ class BroadcastWorker(Service):
         start_from: str = "$",
         subjects: Sequence[str] = (),
         concurrency: int = 10,
-        lock_duration: timedelta = timedelta(seconds=30),
+        lock_duration: timedelta = DEFAULT_LOCK,
         max_stalled: int = 3,
         shutdown_timeout: timedelta = timedelta(seconds=10),
         prefix: str = DEFAULT_PREFIX,

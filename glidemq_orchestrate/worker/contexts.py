@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glidemq_orchestrate._protocol.call import Run
+from glidemq_orchestrate._protocol import job_hash
+from glidemq_orchestrate._protocol.call import Run, ask
 from glidemq_orchestrate._protocol.flows import nodes
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import decode
 from glidemq_orchestrate.errors import DecodeError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.keys import QueueKeys
+from glidemq_orchestrate.stored import number
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.running_flow import RunningFlow
@@ -61,6 +63,15 @@ class Contexts:
             allow_import=self.allow_import,
             generation=attempt.generation,
         )
+
+    async def was_lost(self, attempt: Attempt) -> bool:
+        """Whether a worker was lost that had the job before.
+
+        Raises:
+            GlideMQError: The server does not tell.
+        """
+        keys = self.queues[attempt.queue]
+        return await self.run(ask(job_hash.get(keys, attempt.job_id, "stalledCount", number))) > 0
 
     def _flow_of(self, attempt: Attempt) -> RunningFlow | None:
         if attempt.flow_id is None or attempt.options.portable:

@@ -33,6 +33,7 @@ from glidemq_orchestrate._protocol.worker.exchange import (
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import EncodeError, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
+from glidemq_orchestrate.jobs.token import token_of
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.worker.core import Slots, reconnect_delays, refuse
 from glidemq_orchestrate.worker.failure_log import FailureLog
@@ -199,7 +200,8 @@ class Feed:
 
     def _prepare(self, outcomes: list[Outcome], wanted: int) -> Flight:
         """A new call; the places for its jobs are reserved until the reply."""
-        flight = Flight(Request(outcomes, wanted, secrets.token_hex(8), limit=self._limit))
+        token = token_of(self._worker_id, secrets.token_hex(8))
+        flight = Flight(Request(outcomes, wanted, token, limit=self._limit))
         self._reserve(flight)
         return flight
 

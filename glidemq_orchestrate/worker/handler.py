@@ -71,11 +71,15 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """User code for a job name, and where it runs: on the loop, in a thread, or in a separate process."""
+    """User code for a job name, and where it runs: on the loop, in a thread, or in a separate process.
+
+    ``once``: not again after the worker that ran it was lost.
+    """
 
     function: Callable[..., Any]
     is_async: bool
     in_process: bool = False
+    once: bool = False
     batch_size: int = 0
     batch_wait: float = 0.0
 
@@ -98,13 +102,16 @@ class Handlers:
         self.backoffs: dict[str, BackoffStrategy] = {}
 
     @explained()
-    def handler(self, name: str, *, process: bool = False) -> Callable[[H], H]:
+    def handler(self, name: str, *, process: bool = False, once: bool = False) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
 
         Args:
             name: The job name.
             process: Run it in a separate process, which a timeout or a cancel kills. Then it must be a plain
                 function at the top level of a module, and its ``ctx.cancelled`` is never set.
+            once: Fail a job for good whose worker was lost while it had it, instead of running it again; its
+                attempts do not count. Where the lost worker only seemed to be lost, its run goes on until it
+                learns of that. Costs a read for each job.
 
         Raises:
             ConfigurationError: The name is taken or empty, or an async function cannot run in a process.
@@ -117,7 +124,7 @@ class Handlers:
                 raise ConfigurationError(
                     f"handler {name!r} is async: only a plain function runs in a process"
                 )
-            self._register(name, Registered(function, is_async, in_process=process))
+            self._register(name, Registered(function, is_async, process, once))
             return function
 
         return register

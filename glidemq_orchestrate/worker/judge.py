@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
+from glidemq_orchestrate._protocol.worker.exchange import UNBEGUN, Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.attempt import Attempt
@@ -26,6 +26,8 @@ from glidemq_orchestrate.worker.signals import BatchError
 from glidemq_orchestrate.worker.unhandled import Unhandled
 
 logger = logging.getLogger("glidemq_orchestrate.worker")
+LOST: Final = "the worker that ran it was lost, and it is not run again"
+PAUSE_MS: Final = 1_000
 _jitter: Final = random.Random()  # noqa: S311  its own: handlers may seed the shared one
 
 
@@ -73,6 +75,8 @@ class Judge:
             execution.contexts = [self.contexts.make(attempt) for attempt in attempts]
         except GlideMQError as exc:
             return await self._judge_readable(execution, exc)
+        if registered.once and (outcome := await self._judge_lost(attempts[0])) is not None:
+            return (outcome,)
         try:
             value = await wrap(self.around, execution, self.caller.call, registered, execution)
         except (ThreadsUnavailable, GeneratorExit):
@@ -81,9 +85,8 @@ class Judge:
             return self._judge_cancelled(execution, exc)
         except BaseException as exc:  # noqa: BLE001  the one place where user code is caught
             return self._judge_raised(attempts, exc.error if isinstance(exc, Exited) else exc)
-        if registered.batch_size:
-            return self._judge_batch(attempts, value)
-        return (self._judge_result(attempts[0], value),)
+        is_batch = registered.batch_size > 0
+        return self._judge_batch(attempts, value) if is_batch else (self._judge_result(attempts[0], value),)
 
     def judge_cancelled(self, execution: Execution, attempt: Attempt) -> Outcome | None:
         """The outcome of an attempt whose task was cancelled, maybe before its first step."""
@@ -96,6 +99,15 @@ class Judge:
         """The outcome of an attempt that raised."""
         chance = _jitter.random()
         return judge_error(attempt, exc, chance, now_ms=self.clock.now_ms(), backoffs=self.handlers.backoffs)
+
+    async def _judge_lost(self, attempt: Attempt) -> Outcome | None:
+        """Refuse a job that runs once and was lost with a worker; None when it may run."""
+        try:
+            if await self.contexts.was_lost(attempt):
+                return refuse(attempt, LOST)
+        except GlideMQError:  # unknown, which is no reason to fail it, nor to run it
+            return Outcome(attempt, Kind.LATER, first=self.clock.now_ms() + PAUSE_MS, second=UNBEGUN)
+        return None
 
     def _judge_raised(self, attempts: Sequence[Attempt], exc: BaseException) -> Sequence[Outcome]:
         """Log what a handler raised; the outcomes of its jobs."""

@@ -16,6 +16,7 @@ from glidemq_orchestrate._ops.worker.supervise import Supervision, Tick
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.jobs.bounds import milliseconds
+from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.settings import Address
 from glidemq_orchestrate.worker.service import Service
@@ -51,7 +52,7 @@ class Supervisor(Service):
         queues: Sequence[str],
         prefix: str = DEFAULT_PREFIX,
         interval: timedelta = timedelta(seconds=2),
-        lock_duration: timedelta = timedelta(seconds=30),
+        lock_duration: timedelta = DEFAULT_LOCK,
         max_stalled: int = 3,
         clock: Clock | None = None,
     ) -> None:

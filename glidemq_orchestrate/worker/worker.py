@@ -29,6 +29,7 @@ from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.errors import ConfigurationError, ProtocolError
 from glidemq_orchestrate.jobs.bounds import lasting, milliseconds, whole
+from glidemq_orchestrate.jobs.options import DEFAULT_LOCK
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys, check_queue_name
 from glidemq_orchestrate.names import described
 from glidemq_orchestrate.settings import Address
@@ -104,7 +105,7 @@ class Worker(Service):
         token_limit: TokenLimit | None = None,
         handlers: Handlers | None = None,
         prefix: str = DEFAULT_PREFIX,
-        lock_duration: timedelta = timedelta(seconds=30),
+        lock_duration: timedelta = DEFAULT_LOCK,
         max_stalled: int = 3,
         shutdown_timeout: timedelta = timedelta(seconds=10),
         allow_import: Sequence[str] = (),
@@ -151,12 +152,13 @@ class Worker(Service):
         self._processes: Processes | None = None
         self._threads = Threads("glidemq")
 
-    def handler(self, name: str, *, process: bool = False) -> Callable[[H], H]:
+    def handler(self, name: str, *, process: bool = False, once: bool = False) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
 
-        With ``process=True`` it runs in a process that a timeout or a cancel kills. See ``Handlers.handler``.
+        With ``process=True`` it runs in a process that a timeout or a cancel kills; with ``once=True`` no job
+        is run again whose worker was lost. See ``Handlers.handler``.
         """
-        return self.handlers.handler(name, process=process)
+        return self.handlers.handler(name, process=process, once=once)
 
     # --- the service ---
 

@@ -149,3 +149,10 @@ def test_throughput_is_back_when_two_seconds_in_a_row_have_it() -> None:
     assert back_after([*before, *pause], at=10, wanted=90) == pytest.approx(3, abs=0.2)
     assert back_after([*before, *pause[:150]], at=10, wanted=90) is None
     assert back_after([*before, *pause], at=10, wanted=120) is None
+
+
+@pytest.mark.long
+def test_steps_of_dagster_are_measured_with_every_executor() -> None:
+    rows = quick("dagster_steps")["rows"]
+    assert [row["as"] for row in rows] == ["glidemq", "forkserver", "multiprocess", "in_process"]
+    assert all(row["steps"] == 6 and row["processor s a step"] > 0 and row["s"] > 0 for row in rows)

@@ -57,6 +57,11 @@ class GroupInfo:
     last_number: int
 
 
+def as_time(now_ms: int) -> datetime:
+    """Milliseconds since the epoch as a time."""
+    return datetime.fromtimestamp(now_ms / 1000, UTC)
+
+
 def pause(queue: QueueKeys, *, resume: bool = False) -> Op[None]:
     """Set or clear the paused mark."""
     yield from ask(admin.pause(queue, resume=resume))

@@ -19,6 +19,10 @@ from glidemq_orchestrate.jobs.states import EndedState, JobState
 class AdminCalls(QueueBase):
     """Calls that control the whole queue."""
 
+    def now(self) -> datetime:
+        """The server's time, by which leases and due times go; to some milliseconds, UTC."""
+        return ops.as_time(self._now())
+
     def pause(self) -> None:
         """Let no worker of this package start a job until ``resume``; running ones continue. Repeatable.
 
@@ -177,6 +181,10 @@ class AdminCalls(QueueBase):
 
 class AsyncAdminCalls(AsyncQueueBase):
     """``AdminCalls`` with awaitable calls; same arguments, same errors."""
+
+    async def now(self) -> datetime:
+        """See ``Queue.now``."""
+        return ops.as_time(await self._now())
 
     async def pause(self) -> None:
         """See ``Queue.pause``."""

@@ -8,7 +8,9 @@ from dagster_glidemq.assets import glidemq_flow_assets
 from dagster_glidemq.cancellation import build_glidemq_cancellation_sensor
 from dagster_glidemq.checks import GlideMQCheck
 from dagster_glidemq.components import GlideMQFlowComponent
+from dagster_glidemq.executor import glidemq_executor
 from dagster_glidemq.identity import flow_id_for, is_retry, root_run_id
+from dagster_glidemq.launcher import GlideMQRunLauncher
 from dagster_glidemq.pipes import PipesGlideMQClient
 from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.sensors import (
@@ -25,6 +27,7 @@ __all__ = [
     "GlideMQCheck",
     "GlideMQFlowComponent",
     "GlideMQResource",
+    "GlideMQRunLauncher",
     "PipesGlideMQClient",
     "__version__",
     "build_glidemq_cancellation_sensor",
@@ -33,6 +36,7 @@ __all__ = [
     "build_glidemq_queue_depth_sensor",
     "build_glidemq_workers_check",
     "flow_id_for",
+    "glidemq_executor",
     "glidemq_flow_assets",
     "is_retry",
     "root_run_id",

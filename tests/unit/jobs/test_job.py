@@ -227,3 +227,25 @@ def test_a_backoff_of_another_name_is_left_to_the_worker() -> None:
     found = RunOptions.from_wire('{"backoff":{"type":"mine","delay":5}}')
     assert found.backoff_name == "mine"
     assert RunOptions.from_wire('{"backoff":{"type":"fixed","delay":5}}').backoff_name == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "worker", "lease"),
+    [
+        ({}, None, None),
+        ({"state": "active", "lastActive": "1000"}, None, 31),
+        ({"state": "active", "lastActive": "1000", "gmo:token": "0123456789abcdef"}, None, 31),
+        ({"state": "active", "lastActive": "1000", "gmo:token": "gmo-worker-1-a/0123"}, "gmo-worker-1-a", 31),
+        ({"state": "active", "lastActive": "1000", "opts": '{"lockDuration":5000}'}, None, 6),
+        ({"state": "completed", "lastActive": "1000", "gmo:token": "w/0"}, "w", None),
+        ({"state": "active", "lastActive": "soon"}, None, None),
+        ({"state": "active", "lastActive": "253402300799999"}, None, None),
+        ({"state": "active", "lastActive": ""}, None, None),
+    ],
+)
+def test_an_active_job_tells_its_worker_and_its_lease_whatever_is_stored(
+    fields: dict[str, str], worker: str | None, lease: int | None
+) -> None:
+    job = Job.from_wire("etl", {"id": "1", **fields})
+    until = None if lease is None else datetime.fromtimestamp(lease, UTC)
+    assert (job.worker, job.lease_until) == (worker, until)

@@ -1,0 +1,267 @@
+"""GlideMQRunLauncher: each run is a job of a queue, run by a warm worker.
+
+The id of the job of a run, and of each time it is resumed, is made of its names, and its queue is in a tag of
+the run, written before the job is added. What a kill between the two leaves: a tag without a job, which is a
+run whose worker is lost: ``STARTING`` until Dagster's ``start_timeout_seconds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final, Self
+
+import dagster as dg
+from dagster._core.events import DagsterEventType, EngineEventData
+from dagster._core.launcher import (
+    CheckRunHealthResult,
+    LaunchRunContext,
+    ResumeRunContext,
+    RunLauncher,
+    WorkerStatus,
+)
+from dagster._serdes import ConfigurableClass, ConfigurableClassData
+
+from dagster_glidemq.connection import GlideMQConnection
+from dagster_glidemq.fields import LEASE_SECONDS, connection_fields, connection_of, seconds_field
+from dagster_glidemq.health import MARGIN_SECONDS, Overdue, why_lost
+from dagster_glidemq.queues import KEEP, Queues
+from dagster_glidemq.step_handler import ENDS, JOB_ID, QUEUE
+from dagster_glidemq.step_job import RUN_JOB, RunJob, location_of, run_job_id
+from dagster_glidemq.tags import place_of_run
+from glidemq_orchestrate.clients.queue import NewJob
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
+
+JOB_TAG: Final = "dagster-glidemq/job_id"
+PLACE_TAG: Final = "dagster-glidemq/job_queue"
+
+
+class GlideMQRunLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
+    """Launches each run as a job of a queue.
+
+    Workers run them: ``glidemq worker --app dagster_glidemq.worker --queue dagster-runs``.
+
+    Supports run monitoring, also resuming with an executor such as ``glidemq_executor``, which takes its
+    connection and its queue from here. Opens no connection before it is used: it is made in every process
+    that opens the instance.
+
+    Example:
+        .. code-block:: yaml
+
+            run_launcher:
+              module: dagster_glidemq
+              class: GlideMQRunLauncher
+              config:
+                url: {env: GLIDEMQ_URL}
+    """
+
+    def __init__(  # noqa: PLR0913  its config
+        self,
+        connection: GlideMQConnection,
+        *,
+        run_queue: str = "dagster-runs",
+        step_queue: str = "dagster-steps",
+        lease_seconds: float = LEASE_SECONDS,
+        grace_seconds: float = 60.0,
+        inst_data: ConfigurableClassData | None = None,
+    ) -> None:
+        if run_queue == step_queue:
+            raise ConfigurationError(
+                f"run_queue and step_queue are both {run_queue}: runs that wait for their steps would take "
+                "their places"
+            )
+        if not 1 <= lease_seconds <= 86_400 or not 0 <= grace_seconds <= 86_400:
+            raise ConfigurationError("lease_seconds must be 1 to 86400, and grace_seconds 0 to 86400")
+        self.connection, self.run_queue, self.step_queue = connection, run_queue, step_queue
+        self._lease, self._grace = timedelta(seconds=lease_seconds), grace_seconds
+        self._inst_data = inst_data
+        self._queues, self._overdue = Queues(connection), Overdue()
+        super().__init__()  # type: ignore[no-untyped-call]  # of Dagster
+
+    # --- how Dagster makes it ---
+
+    @property
+    def inst_data(self) -> ConfigurableClassData | None:
+        """Its entry in ``dagster.yaml``."""
+        return self._inst_data
+
+    @classmethod
+    def config_type(cls) -> dict[str, dg.Field]:
+        """The schema of its config."""
+        return {
+            **connection_fields(is_required=True),
+            "run_queue": _queue_field("dagster-runs", "The queue of runs without the tag run_queue."),
+            "step_queue": _queue_field("dagster-steps", "The queue of steps, for glidemq_executor."),
+            "lease_seconds": seconds_field(
+                LEASE_SECONDS, "A run is lost when nothing was heard of its worker for so long, at least 1."
+            ),
+            "grace_seconds": seconds_field(
+                60.0, "How long a run may take to end when it is terminated; then its process is killed."
+            ),
+        }
+
+    @classmethod
+    def from_config_value(
+        cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
+    ) -> Self:
+        """Make it from its config."""
+        names = ("run_queue", "step_queue", "lease_seconds", "grace_seconds")
+        own = {name: config_value[name] for name in names if name in config_value}
+        return cls(connection_of(config_value), inst_data=inst_data, **own)
+
+    # --- runs ---
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """Add the job of a run. Repeatable: one that waits or runs stays.
+
+        Raises:
+            ConfigurationError: A tag of the run has a value that it cannot have.
+            TransportError: The server cannot be reached for longer than ``patience_seconds``.
+        """
+        self._launch(context.dagster_run, 0)
+
+    @property
+    def supports_resume_run(self) -> bool:
+        """Runs can be resumed."""
+        return True
+
+    def resume_run(self, context: ResumeRunContext) -> None:
+        """Revoke the job whose worker was lost, and add one that goes on with the run. Repeatable.
+
+        Raises:
+            TransportError: The server cannot be reached for longer than ``patience_seconds``.
+        """
+        self._revoke(context.dagster_run)
+        self._launch(context.dagster_run, context.resume_attempt_number or 1)
+
+    def _launch(self, run: dg.DagsterRun, resume: int) -> None:
+        if run.job_code_origin is None:
+            raise ConfigurationError(
+                f"run {run.run_id} does not name its code: launch it from a code location"
+            )
+        place, job_id = place_of_run(run.tags, self.run_queue), run_job_id(run.run_id, resume)
+        self._instance.add_run_tags(run.run_id, {JOB_TAG: job_id, PLACE_TAG: place.queue})
+        link = self._queues.link(place.queue, job_id)
+        self._instance.report_engine_event(
+            f"Queued glide-mq job {job_id} in queue {place.queue}.",
+            run,
+            EngineEventData(metadata={"glidemq/job": dg.MetadataValue.url(link)} if link else {}),
+        )
+        job = RunJob(run.run_id, location_of(run.job_code_origin), resume > 0, self._grace)
+        options = replace(
+            place.options,
+            job_id=job_id,
+            lock_duration=self._lease,
+            remove_on_complete=KEEP,
+            remove_on_fail=KEEP,
+        )
+        self._queues.add(place.queue, NewJob(RUN_JOB, job.payload(), options))
+
+    def terminate(self, run_id: str) -> bool:
+        """Revoke the job of a run and those of its steps. Repeatable.
+
+        The run is ``CANCELING`` first; its process then ends it as ``CANCELED``, within a second or so. Where
+        there is no process, because no worker has begun it or its worker was lost, it is ``CANCELED`` here.
+
+        Raises:
+            TransportError: The server cannot be reached for longer than ``patience_seconds``. The run is
+                ``CANCELING``; a repeat goes on.
+        """
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return False
+        if run.status is not dg.DagsterRunStatus.CANCELING:
+            self._instance.report_run_canceling(run)
+        is_alive = self._revoke(run)
+        for queue, job_id in _steps_in_flight(self._instance, run_id):
+            self._queues.revoke(queue, job_id)
+        if not is_alive:
+            run = self._instance.get_run_by_id(run_id)
+            if run is not None and not run.is_finished:
+                self._instance.report_run_canceled(run)
+        return True
+
+    def _revoke(self, run: dg.DagsterRun) -> bool:
+        """Revoke the newest job of a run; returns whether a process has it that ends the run."""
+        queue, job_id = run.tags.get(PLACE_TAG), run.tags.get(JOB_TAG)
+        if queue is None or job_id is None or self._queues.revoke(queue, job_id):
+            return False
+        return self._why_lost(queue, job_id, margin=0.0) is None
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        """Run monitoring is supported."""
+        return True
+
+    def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
+        """Whether a worker has the run, or it waits for one.
+
+        Raises:
+            TransportError: The server does not answer: nothing is known of the run.
+        """
+        queue, job_id = run.tags.get(PLACE_TAG), run.tags.get(JOB_TAG)
+        if queue is None or job_id is None:
+            return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "The run was not launched as a glide-mq job.")
+        why = self._why_lost(queue, job_id)
+        if why is None:
+            return CheckRunHealthResult(WorkerStatus.RUNNING, run_worker_id=job_id)
+        return CheckRunHealthResult(
+            WorkerStatus.FAILED, f"{why} (job {job_id} of queue {queue})", run_worker_id=job_id
+        )
+
+    def get_run_worker_debug_info(
+        self,
+        run: dg.DagsterRun,
+        include_container_logs: bool | None = True,  # noqa: ARG002, FBT001, FBT002  Dagster's
+    ) -> str | None:
+        """How the job of the run is, and who serves its queue; Dagster shows it when a run times out."""
+        queue, job_id = run.tags.get(PLACE_TAG), run.tags.get(JOB_TAG)
+        if queue is None or job_id is None:
+            return None
+        try:
+            job, workers = self._queues.read(queue, job_id), self._queues.workers_for(queue, RUN_JOB)
+        except GlideMQError as exc:
+            return (
+                f"glide-mq job {job_id} of queue {queue}: the server does not answer ({type(exc).__name__})"
+            )
+        state = "gone" if job is None else f"{job.state.value}, worker {job.worker or 'none yet'}"
+        serving = (
+            f"{workers} live workers serve the queue"
+            if workers
+            else (
+                "no live worker serves the queue; start one: "
+                f"glidemq worker --app dagster_glidemq.worker --queue {queue}"
+            )
+        )
+        return f"glide-mq job {job_id} of queue {queue} is {state}; {serving}"
+
+    def _why_lost(self, queue: str, job_id: str, *, margin: float = MARGIN_SECONDS) -> str | None:
+        job, now = self._queues.read(queue, job_id), self._queues.now(queue)
+        return why_lost(job, now, self._overdue, margin=margin)
+
+    def dispose(self) -> None:
+        """Close the connections."""
+        self._queues.close()
+
+
+def _queue_field(default: str, description: str) -> dg.Field:
+    return dg.Field(dg.StringSource, is_required=False, default_value=default, description=description)
+
+
+def _steps_in_flight(instance: dg.DagsterInstance, run_id: str) -> Iterator[tuple[str, str]]:
+    """Queue and job of the steps that were queued and have not ended, by the event log."""
+    kinds = {DagsterEventType.STEP_WORKER_STARTING, *ENDS}
+    open_steps: dict[str, tuple[str, str]] = {}
+    for entry in instance.all_logs(run_id, of_type=kinds):
+        event = entry.dagster_event
+        if event is None or event.step_key is None:
+            continue
+        if event.event_type in ENDS:
+            open_steps.pop(event.step_key, None)
+            continue
+        known = event.engine_event_data.metadata
+        place = [str(known[name].value) for name in (QUEUE, JOB_ID) if name in known]
+        if len(place) == 2:
+            open_steps[event.step_key] = place[0], place[1]
+    yield from open_steps.values()

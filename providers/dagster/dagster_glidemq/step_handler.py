@@ -1,0 +1,176 @@
+"""GlideMQStepHandler: steps as jobs of a queue, for Dagster's ``StepDelegatingExecutor``.
+
+Progress travels by Dagster's event log; the queue only starts and ends steps. Everything is found by names:
+the job of an attempt of a step has an id made of run, step and attempt, so another process can go on.
+
+What a kill between two steps leaves behind, and who repairs it:
+
+- after ``STEP_WORKER_STARTING`` was logged, before the job was added: no job; the health check of the resumed
+  run finds that, and the executor launches the step.
+- after the job was added: a job that the resumed run finds by its id, and waits for.
+- after ``terminate_step`` had logged, before the revoke: a step whose run is ``CANCELING``: it does not
+  begin, or runs to its end; ``GlideMQRunLauncher.terminate`` revokes it too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import dagster as dg
+from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
+from dagster._core.execution.retries import RetryMode
+from dagster._core.executor.step_delegating import CheckStepHealthResult, StepHandler, StepHandlerContext
+
+from dagster_glidemq.health import Overdue, why_lost
+from dagster_glidemq.queues import KEEP, Queues
+from dagster_glidemq.step_job import STEP_JOB, StepJob, step_job_id
+from dagster_glidemq.tags import Place, place_of_step
+from glidemq_orchestrate import JobState
+from glidemq_orchestrate.clients.queue import NewJob
+from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.errors import TransportError
+
+logger = logging.getLogger(__name__)
+
+JOB_ID: Final = "glidemq/job_id"
+QUEUE: Final = "glidemq/queue"
+JOB: Final = "glidemq/job"
+ENDS: Final = frozenset(
+    {DagsterEventType.STEP_SUCCESS, DagsterEventType.STEP_FAILURE, DagsterEventType.STEP_UP_FOR_RETRY}
+)
+"""How an attempt of a step ends in the event log."""
+
+
+class GlideMQStepHandler(StepHandler):
+    """Starts, watches and ends steps.
+
+    Args:
+        queues: The queues.
+        queue: Where steps go whose tags do not say it.
+        start_timeout: Seconds that a step may wait while no live worker serves its queue.
+        lease: After this long without a sign of its worker, a step is lost.
+        grace: Seconds that a step has to end when it is interrupted.
+    """
+
+    def __init__(
+        self, queues: Queues, queue: str, *, start_timeout: float, lease: timedelta, grace: float
+    ) -> None:
+        self._queues, self._queue = queues, queue
+        self._start_timeout, self._lease, self._grace = start_timeout, lease, grace
+        self._overdue = Overdue()
+
+    @property
+    def name(self) -> str:
+        """The name in the event log."""
+        return "GlideMQStepHandler"
+
+    def launch_step(self, step_handler_context: StepHandlerContext) -> Iterator[DagsterEvent]:
+        """Log that the step is queued, then add its job. Repeatable: a job that waits or runs stays.
+
+        Raises:
+            ConfigurationError: A tag has a value that it cannot have.
+            PayloadTooLarge: The state of the run takes more than 1 MiB packed: it has too many outputs.
+            TransportError: The server cannot be reached for longer than ``patience_seconds``.
+        """
+        step = _Step(step_handler_context, self._queue)
+        metadata: dict[str, dg.MetadataValue[Any]] = {
+            JOB_ID: dg.MetadataValue.text(step.job_id),
+            QUEUE: dg.MetadataValue.text(step.place.queue),
+        }
+        if url := self._queues.link(step.place.queue, step.job_id):
+            metadata[JOB] = dg.MetadataValue.url(url)
+        yield DagsterEvent.step_worker_starting(
+            step_handler_context.get_step_context(step.key),
+            message=f"Queued glide-mq job {step.job_id} in queue {step.place.queue}.",
+            metadata=metadata,
+        )
+        options = replace(
+            step.place.options,
+            job_id=step.job_id,
+            lock_duration=self._lease,
+            remove_on_complete=KEEP,
+            remove_on_fail=KEEP,
+        )
+        payload = step.payload(self._grace)
+        self._queues.add(step.place.queue, NewJob(STEP_JOB, payload, options))
+
+    def check_step_health(self, step_handler_context: StepHandlerContext) -> CheckStepHealthResult:
+        """Whether the step still waits or runs, or has ended.
+
+        A server that does not answer tells nothing: the step counts as healthy. What is lost is revoked
+        first, so that a worker that only seemed to be lost ends it.
+        """
+        step = _Step(step_handler_context, self._queue)
+        try:
+            why = self._why_lost(step) or self._why_unserved(step)
+            if why is None or step.has_ended():
+                return CheckStepHealthResult.healthy()
+            self._queues.revoke(step.place.queue, step.job_id)
+        except TransportError as exc:
+            logger.warning("the health of step %s is not known: %s", step.key, exc)
+            return CheckStepHealthResult.healthy()
+        return CheckStepHealthResult.unhealthy(f"{why} (job {step.job_id} of queue {step.place.queue})")
+
+    def terminate_step(self, step_handler_context: StepHandlerContext) -> Iterator[DagsterEvent]:
+        """Revoke the job: a worker interrupts the step within a second or so. Repeatable.
+
+        Raises:
+            TransportError: The server cannot be reached for longer than ``patience_seconds``.
+        """
+        step = _Step(step_handler_context, self._queue)
+        yield DagsterEvent.engine_event(
+            step_handler_context.get_step_context(step.key),
+            f"Revoking glide-mq job {step.job_id} of queue {step.place.queue}.",
+            EngineEventData(),
+        )
+        self._queues.revoke(step.place.queue, step.job_id)
+
+    def _why_lost(self, step: _Step) -> str | None:
+        job = self._queues.read(step.place.queue, step.job_id)
+        step.is_active = job is not None and job.state is JobState.ACTIVE
+        return why_lost(job, self._queues.now(step.place.queue), self._overdue)
+
+    def _why_unserved(self, step: _Step) -> str | None:
+        """Why nobody will take a step that waits."""
+        queue = step.place.queue
+        is_unserved = not step.is_active and not self._queues.workers_for(queue, STEP_JOB)
+        if step.is_active or self._overdue.seconds(queue, is_so=is_unserved) < self._start_timeout:
+            return None
+        return (
+            f"no live worker has served queue {queue} for {self._start_timeout:g} seconds; start one: "
+            f"glidemq worker --app dagster_glidemq.worker --queue {queue}"
+        )
+
+
+class _Step:
+    """One attempt of a step: what its names are."""
+
+    def __init__(self, context: StepHandlerContext, queue: str) -> None:
+        arguments = self._arguments = context.execute_step_args
+        (self.key,) = arguments.step_keys_to_execute or ()
+        self._context, self.is_active = context, False
+        known = arguments.known_state
+        self.attempt = known.get_retry_state().get_attempt_count(self.key) if known else 0
+        self.job_id = step_job_id(arguments.run_id, self.key, self.attempt)
+        self.place: Place = place_of_step(context.step_tags[self.key], context.dagster_run.tags, queue)
+
+    def payload(self, grace: float) -> JsonLike:
+        """What the worker gets."""
+        arguments = self._arguments
+        return StepJob.of(
+            arguments.run_id,
+            self.key,
+            origin=arguments.job_origin,
+            retry_mode=arguments.retry_mode or RetryMode.DISABLED,
+            known_state=arguments.known_state,
+            grace_seconds=grace,
+        ).payload()
+
+    def has_ended(self) -> bool:
+        """Whether the event log has the end of this attempt."""
+        stats = self._context.instance.get_run_step_stats(self._arguments.run_id, [self.key])
+        return any(len(of_step.attempts_list) > self.attempt for of_step in stats)

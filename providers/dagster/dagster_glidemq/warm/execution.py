@@ -1,0 +1,220 @@
+"""Loads the code of a run, and executes steps and runs as Dagster's own commands do. For one thread."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import dagster as dg
+from dagster._cli.api import (
+    _execute_run_command_body,
+    _execute_step_command_body,
+    _resume_run_command_body,
+)
+from dagster._core.definitions.reconstruct import ReconstructableJob
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._core.events import EngineEventData
+from dagster._core.execution import compute_logs
+from dagster._core.origin import JobPythonOrigin
+from dagster._grpc.types import ExecuteStepArgs
+from dagster._utils.error import serializable_error_info_from_exc_info
+from dagster._utils.hosted_user_process import recon_job_from_origin
+from dagster._utils.interrupts import capture_interrupts
+
+from dagster_glidemq.step_job import RunJob, StepJob, location_of
+from dagster_glidemq.warm.messages import INTERRUPTED, NotPrepared
+
+logger = logging.getLogger("dagster_glidemq.warm")
+
+PRELOAD: Final = "GLIDEMQ_DAGSTER_PRELOAD"
+"""Modules to import before the first job, separated by commas."""
+
+
+class Execution:
+    """The instance and the code of a warm process; a child has them as they were when it was forked."""
+
+    def __init__(self) -> None:
+        self._opened: dg.DagsterInstance | None = None
+        self._prepared: tuple[str, str] | None = None
+
+    # --- in the process that forks ---
+
+    def warm_up(self) -> None:
+        """Import what steps need: a job that does nothing brings in what Dagster imports late.
+
+        A module of ``GLIDEMQ_DAGSTER_PRELOAD`` that cannot be imported is logged: the step tells it too.
+        """
+        # The processes that Dagster starts to copy the output of each step to its own cost more than a step:
+        # here it goes to the compute log only.
+        if hasattr(compute_logs, "tail_to_stream"):
+            compute_logs.tail_to_stream = _no_tail
+        for name in filter(None, os.environ.get(PRELOAD, "").split(",")):
+            try:
+                importlib.import_module(name.strip())
+            except Exception:
+                logger.exception("%s: cannot import %s", PRELOAD, name)
+        _run_nothing()
+        if os.environ.get("DAGSTER_HOME"):
+            try:
+                _ = self._instance
+            except Exception:
+                logger.exception("the instance of DAGSTER_HOME cannot be opened")
+
+    def prepare(self, kind: str, job: Any) -> bool:
+        """Load the code of the run, so that its children have it. Returns whether there was anything to load.
+
+        Raises:
+            NotPrepared: The instance does not have the run, or its code is not that of the job.
+            BaseException: Whatever the import of the code raises.
+        """
+        try:
+            read = (StepJob if kind == "step" else RunJob).read(job)
+        except ValueError as exc:
+            raise NotPrepared(str(exc)) from exc
+        run_id = read.run_id
+        if self._prepared == (kind, run_id):
+            return False
+        instance, run = self._instance, self._run(run_id)
+        if location_of(_origin(run)) != read.location:
+            raise NotPrepared(f"run {run_id} has its code in another location than its job says")
+        code = self._code(run)
+        if kind == "step":
+            code = code.get_subset(
+                op_selection=run.resolved_op_selection,
+                asset_selection=run.asset_selection,
+                asset_check_selection=run.asset_check_selection,
+            )
+        code.get_definition()  # which Dagster remembers, for the last one
+        instance.get_records_for_run(run_id, limit=1)  # SQLite prepares the file of the run
+        self._prepared = kind, run_id
+        return True
+
+    def explain(self, kind: str, job: Any, exc: BaseException) -> str:
+        """Write why the code could not be loaded to the log of the run; returns it for the job."""
+        if isinstance(exc, NotPrepared):
+            return str(exc)
+        what: Any = type(exc), exc, exc.__traceback__
+        error = serializable_error_info_from_exc_info(what)
+        why = f"the worker cannot load the code of the run: {type(exc).__name__}; the event log has more"
+        try:
+            read = (StepJob if kind == "step" else RunJob).read(job)
+            data, step_key = EngineEventData.engine_error(error), getattr(read, "step_key", None)
+            self._instance.report_engine_event(why, self._run(read.run_id), data, step_key=step_key)
+        except Exception:
+            logger.exception("the log of the run cannot be written")
+            return f"{why.partition(';')[0]}, and cannot write to the log of the run"
+        return why
+
+    @property
+    def _instance(self) -> dg.DagsterInstance:
+        if self._opened is None:
+            self._opened = dg.DagsterInstance.get()
+            _ = self._opened.compute_log_manager  # made on first use
+        return self._opened
+
+    def _run(self, run_id: str) -> dg.DagsterRun:
+        run = self._instance.get_run_by_id(run_id)
+        if run is None:
+            home = os.environ.get("DAGSTER_HOME", "")
+            raise NotPrepared(
+                f"the Dagster instance of the worker (DAGSTER_HOME={home}) has no run {run_id}: "
+                "it must have the storages of the one that launched it"
+            )
+        return run
+
+    def _code(self, run: dg.DagsterRun) -> ReconstructableJob:
+        code = recon_job_from_origin(_origin(run))
+        if not run.has_repository_load_data or run.execution_plan_snapshot_id is None:
+            return code.with_repository_load_data(None)
+        plan = self._instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id)
+        return code.with_repository_load_data(plan.repository_load_data)
+
+    # --- in the child ---
+
+    def run(self, kind: str, job: Any, begin: Callable[[], object]) -> int:
+        """Execute a step or a run; returns the exit code, which is ``INTERRUPTED`` after an interrupt.
+
+        Args:
+            kind: ``step`` or ``run``.
+            job: The payload.
+            begin: Called when an interrupt may come.
+
+        Raises:
+            Exception: An error of Dagster; that of a step is in its log.
+        """
+        _seed()
+        try:
+            with capture_interrupts():
+                begin()
+                return self._step(StepJob.read(job)) if kind == "step" else self._whole_run(RunJob.read(job))
+        except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+            return INTERRUPTED
+
+    def end(self) -> None:
+        """Do what an ordinary process does at its end, such as to send what was traced."""
+        atexit._run_exitfuncs()  # noqa: SLF001  the interpreter does not end by itself in a forked child
+
+    def _step(self, job: StepJob) -> int:
+        run = self._run(job.run_id)
+        arguments = ExecuteStepArgs(
+            job_origin=_origin(run),
+            run_id=job.run_id,
+            step_keys_to_execute=[job.step_key],
+            retry_mode=job.unpacked_retry_mode(),
+            known_state=job.unpacked_state(),
+            should_verify_step=True,
+        )
+        for _ in _execute_step_command_body(arguments, self._instance, run):
+            pass
+        return 0
+
+    def _whole_run(self, job: RunJob) -> int:
+        body = _resume_run_command_body if job.resume else _execute_run_command_body
+        return body(job.run_id, self._instance, _ignore, True)
+
+
+def _origin(run: dg.DagsterRun) -> JobPythonOrigin:
+    if run.job_code_origin is None:
+        raise NotPrepared(f"run {run.run_id} does not name its code: it was not launched from a location")
+    return run.job_code_origin
+
+
+def _ignore(_event: object) -> None:
+    """The events are in the log."""
+
+
+@contextmanager
+def _no_tail(path: object, stream: object) -> Iterator[tuple[None, None]]:
+    del path, stream
+    yield None, None
+
+
+def _run_nothing() -> None:
+    @dg.op
+    def nothing() -> int:
+        return 0
+
+    @dg.op
+    def after(given: int) -> None:
+        del given
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def warm_up() -> None:
+        after(nothing())
+
+    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        warm_up.execute_in_process(run_config=quiet, instance=instance)
+
+
+def _seed() -> None:
+    """Let each child draw numbers of its own: ``random`` does by itself, NumPy does not."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()

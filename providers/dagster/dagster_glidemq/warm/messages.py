@@ -1,0 +1,49 @@
+"""What a worker and its warm processes say to each other: JSON lines, with a number for each child. Pure.
+
+To the process: ``{"number", "begin": "step" | "run", "job": payload}``, ``{"number", "signal": 2 | 9}``.
+From it: ``{"number", "pid"}`` when the child has begun, ``{"number", "ended": status}`` with an exit code, or
+minus a signal; ``{"number", "refused": why}`` when it cannot begin; ``{"number", "stale": true}`` when the
+code has changed: another process must be started for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+
+class NotPrepared(Exception):
+    """A job cannot begin, and no code was imported for it; the message says why."""
+
+
+INTERRUPTED: Final = 130
+"""The exit code of a child that was interrupted, as of a shell."""
+MOST_OF_A_LINE: Final = 8 * 1024 * 1024
+
+
+def encoded(message: dict[str, Any]) -> bytes:
+    """A message as a line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+class Lines:
+    """Puts lines together from what was received."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, received: bytes) -> Iterator[dict[str, Any]]:
+        """The messages that are complete now.
+
+        Raises:
+            ValueError: It is no message.
+        """
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        if len(self._rest) > MOST_OF_A_LINE:
+            raise ValueError("a line does not end")
+        for line in lines:
+            message = json.loads(line)
+            if not isinstance(message, dict):
+                raise ValueError("a line is not an object")  # noqa: TRY004  one error for all
+            yield message

@@ -1,0 +1,191 @@
+"""A warm process as its worker sees it: start it, run steps and runs in it, end them and it. Thread-safe."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+from dagster_glidemq.warm.messages import INTERRUPTED, Lines, encoded
+from glidemq_orchestrate import Unrecoverable
+from glidemq_orchestrate.lifeline import guard
+from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.worker.context import Cancelled
+
+LOOK_SECONDS: Final = 0.1
+END_SECONDS: Final = 5.0
+_CHUNK: Final = 1 << 16
+_SPARED: Final = frozenset({0, 1})
+
+
+class Stale(Exception):
+    """The process takes no more jobs: its code has changed since it was imported, or it has ended.
+
+    Nothing has begun.
+    """
+
+
+class WarmProcess:
+    """One process, which loads the code of the first job that it gets; only jobs of the same may follow."""
+
+    def __init__(self) -> None:
+        self._mark = f"GLIDEMQ_DAGSTER_{secrets.token_hex(8)}"
+        self._sock, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        self._calls: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
+        self._number, self._is_over, self.used_at = 0, False, time.monotonic()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603  a module of this package
+                [sys.executable, "-m", "dagster_glidemq.warm.program", str(theirs.fileno()), self._mark],
+                env={**os.environ, **lifeline.mark, self._mark: "1"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        lifeline.watch(self._process.pid)
+        threading.Thread(target=self._listen, name="glidemq-warm", daemon=True).start()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it takes jobs."""
+        return not self._is_over
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs in it."""
+        return not self._calls
+
+    def run(self, kind: str, job: Any, cancelled: Cancelled, grace: float) -> None:
+        """Run a step or a run in a child, to its end.
+
+        When it is cancelled the child is interrupted, and killed after the grace, with what it has started.
+
+        Args:
+            kind: ``step`` or ``run``.
+            job: The payload.
+            cancelled: Whether it should end.
+            grace: Seconds.
+
+        Raises:
+            Stale: Another process is needed; nothing has begun.
+            Unrecoverable: It ended otherwise than by itself, or could not begin; the message says how.
+        """
+        replies: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        with self._lock:
+            if self._is_over:
+                raise Stale
+            self._number += 1
+            number, self.used_at = self._number, time.monotonic()
+            self._calls[number] = replies
+        try:
+            self._send(number, begin=kind, job=job)
+            self._wait(number, replies, cancelled, grace)
+        finally:
+            self._calls.pop(number, None)
+            self.used_at = time.monotonic()
+
+    def close(self) -> None:
+        """End the process with what runs in it, and wait for that. Repeatable."""
+        self._is_over = True
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        self._process.kill()
+        self._process.wait()
+        lifeline.forget(self._process.pid)
+
+    def _wait(
+        self,
+        number: int,
+        replies: queue.SimpleQueue[dict[str, Any] | None],
+        cancelled: Cancelled,
+        grace: float,
+    ) -> None:
+        told: list[int] = []
+        has_begun, kill_at, gone_at = False, 0.0, 0.0
+        while True:
+            with suppress(queue.Empty):
+                message = replies.get(timeout=LOOK_SECONDS)
+                if message is None and not has_begun:
+                    raise Stale
+                has_begun = True
+                if message and "ended" in message and signal.SIGKILL in told:
+                    guard.end({}, f"{self._mark}_{number}=1".encode(), _SPARED, quiet=0.0)
+                if _is_end(message, told):
+                    return
+                continue
+            now = time.monotonic()
+            if cancelled.is_set() and not told:
+                told.append(signal.SIGINT)
+                kill_at, gone_at = now + grace, now + grace + END_SECONDS
+                self._send(number, signal=signal.SIGINT)
+            elif told == [signal.SIGINT] and now >= kill_at:
+                told.append(signal.SIGKILL)
+                self._send(number, signal=signal.SIGKILL)
+            elif told and now >= gone_at:  # it has not begun yet, and will be killed at once
+                raise Unrecoverable("cancelled before its process began")
+
+    def _send(self, number: int, **what: Any) -> None:
+        with self._lock, suppress(OSError):  # it has ended, which the listener tells
+            self._sock.sendall(encoded({"number": number, **what}))
+
+    def _listen(self) -> None:
+        """Pass on what the process says, until it has ended; then end what it has left."""
+        lines = Lines()
+        with suppress(OSError, ValueError):
+            while received := self._sock.recv(_CHUNK):
+                for message in lines.feed(received):
+                    if (replies := self._calls.get(message["number"])) is not None:
+                        replies.put(message)
+        with self._lock:
+            self._is_over, left = True, list(self._calls.values())
+        self._process.kill()
+        self._process.wait()
+        # Its children are in its session, and all that they have started has the mark.
+        watched = {self._process.pid: guard.Watched("", 0.0)}
+        guard.end(watched, f"{self._mark}=1".encode(), _SPARED | {os.getpid()}, quiet=0.0)
+        lifeline.forget(self._process.pid)
+        for replies in left:
+            replies.put(None)
+        self._sock.close()
+
+
+def _is_end(message: dict[str, Any] | None, told: list[int]) -> bool:
+    """Whether the job has ended well.
+
+    Raises:
+        Stale, Unrecoverable: It has ended otherwise.
+    """
+    if message is None:
+        raise Unrecoverable("the process that ran it was lost: the warm process of the worker has ended")
+    if message.get("stale"):
+        raise Stale
+    if "refused" in message:
+        raise Unrecoverable(str(message["refused"]))
+    code = message.get("ended")
+    if code is None or code == 0:
+        return code == 0
+    if code == INTERRUPTED:
+        raise Unrecoverable("its process was interrupted")
+    if code > 0:
+        raise Unrecoverable(f"its process ended with exit code {code}; the event log may have more")
+    how = _name_of(-code)
+    if -code == signal.SIGKILL and signal.SIGKILL in told:
+        raise Unrecoverable(f"its process did not end when it was interrupted, and was ended by {how}")
+    raise Unrecoverable(f"its process was ended by {how}")
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,60 @@
+"""Runs steps and runs of Dagster: ``glidemq worker --app dagster_glidemq.worker --queue dagster-steps``.
+
+The worker needs what ``dagster api execute_step`` needs on its machine: the code location, its environment,
+and ``DAGSTER_HOME`` with the instance whose run launcher or executor has queued the job. It starts a process
+that imports the code once, and forks a child for each step.
+
+Serve runs and steps by workers of their own: a run waits for its steps, so runs in all places of a worker
+would wait for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dagster_glidemq.step_job import RUN_JOB, STEP_JOB, RunJob, StepJob
+from dagster_glidemq.warm.processes import WarmProcesses
+from glidemq_orchestrate import Context, Handlers, Unrecoverable
+
+handlers: Final = Handlers()
+_processes: Final = WarmProcesses()
+
+
+@handlers.on_start
+def warm_up() -> None:
+    """Start importing before the first job is there."""
+    _processes.warm_up()
+
+
+@handlers.on_stop
+def close() -> None:
+    """End the processes."""
+    _processes.close()
+
+
+@handlers.handler(STEP_JOB, once=True)
+def run_step(ctx: Context) -> None:
+    """Run a step to its end; what came of it is in the event log of its run.
+
+    Raises:
+        Unrecoverable: Its process did not end by itself, or could not begin.
+    """
+    try:
+        job = StepJob.read(ctx.data)
+    except ValueError as exc:
+        raise Unrecoverable(f"job {ctx.job_id} is no step of Dagster: {exc}") from None
+    _processes.run("step", job.location, job.payload(), ctx.cancelled, job.grace_seconds)
+
+
+@handlers.handler(RUN_JOB, once=True)
+def run_run(ctx: Context) -> None:
+    """Run a run to its end, or go on with one whose worker was lost.
+
+    Raises:
+        Unrecoverable: The run failed, its process did not end by itself, or could not begin.
+    """
+    try:
+        job = RunJob.read(ctx.data)
+    except ValueError as exc:
+        raise Unrecoverable(f"job {ctx.job_id} is no run of Dagster: {exc}") from None
+    _processes.run("run", job.location, job.payload(), ctx.cancelled, job.grace_seconds)

@@ -1,0 +1,274 @@
+"""What kills do to runs and steps of Dagster: of workers, of run workers, of the server, of the code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import psutil
+import pytest
+from dagster._core.definitions.reconstruct import ReconstructableRepository
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import EmptyWorkspaceTarget
+from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
+from dagster_glidemq.step_job import STEP_JOB, run_job_id, step_job_id
+
+from glidemq_orchestrate import EmbeddedServer, JobState, Queue
+from tests.providers.dagster.stepping import MODULE, Steps, failure, is_running, kinds, place_of, wait_for
+
+pytestmark = [pytest.mark.system, pytest.mark.long]
+
+LAUNCHER = {
+    "module": "dagster_glidemq.launcher",
+    "class": "GlideMQRunLauncher",
+    "config": {"url": {"env": "GLIDEMQ_URL"}, "lease_seconds": 1.0, "grace_seconds": 10.0},
+}
+MONITORING = {"enabled": True, "max_resume_run_attempts": 2, "start_timeout_seconds": 60}
+RUNS = ("--queue", "dagster-runs", "--concurrency", "3", "--lock", "2")
+
+
+@pytest.fixture
+def steps(server: EmbeddedServer, tmp_path: Path) -> Iterator[Steps]:
+    with place_of(server, tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+def launched(server: EmbeddedServer, tmp_path: Path) -> Iterator[Steps]:
+    """Runs are launched as jobs, and monitored."""
+    with place_of(server, tmp_path, run_launcher=LAUNCHER, run_monitoring=MONITORING) as place:
+        yield place
+
+
+@contextmanager
+def beside(work: Callable[[], None]) -> Iterator[None]:
+    """Do it in a thread meanwhile; what it raises is raised at the end."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as exc:  # noqa: BLE001  raised below
+            raised.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    thread.join()
+    if raised:
+        raise raised[0]
+
+
+def launch(steps: Steps, name: str, **tags: str) -> str:
+    """Launch a run as the daemon and the webserver do."""
+    job = ReconstructableRepository.for_module(MODULE, "defs").get_reconstructable_job(name)
+    run = steps.instance.create_run_for_job(
+        job.get_definition(), job_code_origin=job.get_python_origin(), tags=tags
+    )
+    steps.instance.launch_run(run.run_id, None)  # type: ignore[arg-type]  # our launcher needs no workspace
+    return run.run_id
+
+
+def status(steps: Steps, run_id: str) -> dg.DagsterRunStatus:
+    run = steps.instance.get_run_by_id(run_id)
+    assert run is not None
+    return run.status
+
+
+def told(steps: Steps, run_id: str) -> Callable[[], str]:
+    def tell() -> str:
+        logs = [file.read_text()[-4000:] for file in steps.path.glob("worker-*.log")]
+        return "\n".join([entry.message for entry in steps.instance.all_logs(run_id)][-20:] + logs)
+
+    return tell
+
+
+def is_quiet(queue: Queue) -> bool:
+    return not queue.get_jobs(JobState.ACTIVE)
+
+
+def monitor(steps: Steps) -> None:
+    """One round of Dagster's run monitoring."""
+    with WorkspaceProcessContext(steps.instance, EmptyWorkspaceTarget()) as context:
+        errors = list(execute_run_monitoring_iteration(context, logging.getLogger(__name__)))
+    assert not any(errors), errors
+
+
+def test_the_steps_of_a_killed_worker_die_with_it_and_do_not_succeed(steps: Steps) -> None:
+    def kill() -> None:
+        (pid,) = wait_for(lambda: steps.noted("held"), 60)
+        steps.workers[0].kill()
+        steps.workers[0].wait()
+        wait_for(lambda: not is_running(pid), 5)
+        (steps.path / "release").touch()
+
+    with steps.worker(), beside(kill):
+        succeeded, _, events = steps.run("holding", raise_on_error=False)
+    assert not succeeded
+    assert "the worker that ran it was lost" in failure(events, "held")
+    assert kinds(events, "held") == ["STEP_START", "STEP_FAILURE"]
+    assert not steps.noted("released")
+
+
+def test_a_lost_step_runs_again_only_by_its_retry_policy(steps: Steps) -> None:
+    def kill() -> None:
+        wait_for(lambda: steps.noted("held_with_retry"), 60)
+        first.kill()
+        first.wait()
+
+    with steps.worker() as first, steps.worker():
+        # The second worker takes the lost job too, and refuses it.
+        os.kill(steps.workers[1].pid, signal.SIGSTOP)
+        with beside(kill):
+            threading.Timer(4, os.kill, (steps.workers[1].pid, signal.SIGCONT)).start()
+            succeeded, run, events = steps.run("holding_with_retry", raise_on_error=False)
+        assert succeeded, told(steps, run.run_id)()
+        expected = ["STEP_START", "STEP_UP_FOR_RETRY", "STEP_RESTARTED", "STEP_SUCCESS"]
+        assert kinds(events, "held_with_retry") == expected
+        assert len(steps.noted("held_with_retry")) == 2
+
+
+def test_a_run_goes_on_after_the_server_was_away(tmp_path: Path) -> None:
+    with ExitStack() as servers:
+        first = servers.enter_context(EmbeddedServer(data_dir=tmp_path / "data"))
+        port = int(first.url.rpartition(":")[2])
+
+        def restart() -> None:
+            wait_for(lambda: place.noted("extract"), 60)
+            first.stop()
+            servers.enter_context(EmbeddedServer(data_dir=tmp_path / "data", port=port))
+
+        with place_of(first, tmp_path) as place, place.worker():
+            with beside(restart):
+                succeeded, run, _ = place.run("everything", raise_on_error=False)
+            assert succeeded, told(place, run.run_id)()
+            assert len(place.noted("extract")) == 1
+
+
+def test_a_changed_file_is_imported_anew(steps: Steps, tmp_path: Path) -> None:
+    file = tmp_path / "edited.py"
+    code = Path(__file__).parents[1] / "providers" / "dagster" / "steps_app.py"
+    file.write_text(code.read_text().replace("given * 10", "given * 10000"))
+    repository = ReconstructableRepository.for_file(str(file), "defs", str(tmp_path))
+
+    def collected() -> Any:
+        with dg.execute_job(repository.get_reconstructable_job("everything"), steps.instance) as result:
+            assert result.success
+            return result.output_for_node("collect")
+
+    with steps.worker():
+        assert collected() == 20002
+        (steps.path / "flaky").unlink()
+        file.write_text(code.read_text().replace("given * 10", "given * 30"))
+        assert collected() == 62
+        (run,) = steps.instance.get_runs(limit=1)
+        file.write_text("def broken(:")
+        with steps.queue() as queue:
+            job_id = queue.add(STEP_JOB, queue.get_job(step_job_id(run.run_id, "collect", 0)).data)
+            wait_for(lambda: queue.get_job(job_id).state is JobState.FAILED, 60)
+            assert "cannot load the code of the run: SyntaxError" in str(queue.get_job(job_id).failed_reason)
+        assert any("SyntaxError" in event.message for event in steps.events(run.run_id) if event.message)
+
+
+def test_the_warm_process_may_be_killed(steps: Steps) -> None:
+    def kill() -> None:
+        (pid,) = wait_for(lambda: steps.noted("held"), 60)
+        warm = psutil.Process(pid).parent()
+        assert warm is not None
+        warm.kill()
+        wait_for(lambda: not is_running(pid), 10)
+
+    with steps.worker():
+        with beside(kill):
+            succeeded, _, events = steps.run("holding", raise_on_error=False)
+        assert not succeeded
+        assert "warm process of the worker has ended" in failure(events, "held")
+        assert kinds(events, "held") == ["STEP_START", "STEP_FAILURE"]
+        succeeded, _, _ = steps.run("everything")
+        assert succeeded
+
+
+def test_a_run_is_launched_and_its_steps_are_queued_beside_it(launched: Steps) -> None:
+    with launched.worker(*RUNS), launched.worker():
+        run_id = launch(launched, "everything")
+        wait_for(lambda: status(launched, run_id).value == "SUCCESS", 90, told(launched, run_id))
+        monitor(launched)
+        with launched.queue("dagster-runs") as queue:
+            wait_for(lambda: queue.get_job(run_job_id(run_id, 0)).state is JobState.COMPLETED, 10)
+
+
+def test_a_run_that_fails_fails_its_job(launched: Steps) -> None:
+    with launched.worker(*RUNS), launched.worker():
+        run_id = launch(launched, "dying")
+        wait_for(lambda: status(launched, run_id).value == "FAILURE", 90, told(launched, run_id))
+        with launched.queue("dagster-runs") as queue:
+            wait_for(lambda: queue.get_job(run_job_id(run_id, 0)).state is JobState.FAILED, 10)
+
+
+def test_terminating_a_run_reaches_its_steps_although_it_might_be_resumed(launched: Steps) -> None:
+    with launched.worker(*RUNS), launched.worker():
+        run_id = launch(launched, "holding")
+        (pid,) = wait_for(lambda: launched.noted("held"), 90, told(launched, run_id))
+        assert launched.instance.run_launcher.terminate(run_id)
+        wait_for(
+            lambda: launched.noted("interrupted-DagsterExecutionInterruptedError"), 10, told(launched, run_id)
+        )
+        wait_for(lambda: status(launched, run_id).value == "CANCELED", 30, told(launched, run_id))
+        wait_for(lambda: not is_running(pid), 10)
+        assert not launched.instance.run_launcher.terminate(run_id)
+        for name in ("dagster-runs", "dagster-steps"):
+            with launched.queue(name) as queue:
+                wait_for(partial(is_quiet, queue), 20)
+
+
+def test_a_run_goes_on_in_another_worker_and_its_step_runs_once(launched: Steps) -> None:
+    with launched.worker():
+        with launched.worker(*RUNS) as first:
+            run_id = launch(launched, "holding")
+            wait_for(lambda: launched.noted("held"), 90, told(launched, run_id))
+            below = psutil.Process(first.pid).children(recursive=True)
+            first.kill()
+            first.wait()
+            wait_for(lambda: not any(is_running(one.pid) for one in below), 10)
+        with launched.worker(*RUNS):
+
+            def is_resumed() -> bool:
+                monitor(launched)
+                run = launched.instance.get_run_by_id(run_id)
+                return run is not None and run.tags["dagster-glidemq/job_id"] == run_job_id(run_id, 1)
+
+            wait_for(is_resumed, 60, told(launched, run_id))
+            time.sleep(3)
+            monitor(launched)
+            (launched.path / "release").touch()
+            wait_for(lambda: status(launched, run_id).value == "SUCCESS", 60, told(launched, run_id))
+    assert len(launched.noted("held")) == 1
+    assert kinds(launched.events(run_id), "held") == ["STEP_START", "STEP_SUCCESS"]
+
+
+def test_a_run_whose_worker_was_lost_can_be_terminated(launched: Steps) -> None:
+    with launched.worker():
+        with launched.worker(*RUNS) as first:
+            run_id = launch(launched, "holding")
+            (pid,) = wait_for(lambda: launched.noted("held"), 90, told(launched, run_id))
+            first.kill()
+            first.wait()
+        health = launched.instance.run_launcher.check_run_worker_health
+
+        def is_lost() -> bool:
+            run = launched.instance.get_run_by_id(run_id)
+            return run is not None and health(run).status.value == "FAILED"
+
+        wait_for(is_lost, 30)
+        assert launched.instance.run_launcher.terminate(run_id)
+        assert status(launched, run_id).value == "CANCELED"
+        wait_for(lambda: not is_running(pid), 10)
