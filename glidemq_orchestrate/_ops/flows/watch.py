@@ -26,7 +26,7 @@ from glidemq_orchestrate._protocol.flows import nodes as node_calls
 from glidemq_orchestrate._protocol.flows import watch as calls
 from glidemq_orchestrate._protocol.flows.stalled import entry_order
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import WaitTimeout
+from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
 from glidemq_orchestrate.flows.change import UNSEEN, FlowChange, NodeChange, Seen, time_of
 from glidemq_orchestrate.flows.spec import FlowStatus, NodeStatus
 from glidemq_orchestrate.jobs.bounds import milliseconds
@@ -56,6 +56,7 @@ class Watch:
         due_ms: Monotonic ms; when to read all nodes again even if no event asks for it.
         rest_ms: The longest wait of one step for an event.
         kept_ms: Monotonic ms; when the deadlines were last looked at.
+        may_only_read: The server has refused to let this reader end what is due.
         is_over: The end was reported.
     """
 
@@ -69,6 +70,7 @@ class Watch:
     due_ms: int = 0
     rest_ms: int = REST_MS
     kept_ms: int = -DEADLINES_MS
+    may_only_read: bool = False
     is_over: bool = False
 
     @property
@@ -128,13 +130,23 @@ def step(watch: Watch) -> Op[list[Change]]:
 
 
 def _keep_deadlines(watch: Watch) -> Op[None]:
-    """Let the deadlines of a flow hold even if no worker or supervisor serves its home queue."""
+    """Let the deadlines of a flow hold even if no worker or supervisor serves its home queue.
+
+    Those who may only read leave it to others.
+    """
     now_ms = watch.clock.monotonic_ms()
-    if now_ms < watch.kept_ms + DEADLINES_MS:
+    if now_ms < watch.kept_ms + DEADLINES_MS or watch.may_only_read:
         return
     watch.kept_ms = now_ms
-    ended, _ = yield from unconfirmed(ask(flow.expire_due(watch.ref.home, watch.clock.now_ms())))
-    if ended:
+    if not (yield from ask(flow.is_due(watch.ref.home, watch.clock.now_ms()))):
+        return
+    try:
+        yield from unconfirmed(ask(flow.expire_due(watch.ref.home, watch.clock.now_ms())))
+    except ConfigurationError as exc:
+        if exc.code != "NOPERM":
+            raise
+        watch.may_only_read = True
+    else:
         watch.due_ms = now_ms
 
 

@@ -103,6 +103,11 @@ def are_retried(queue: QueueKeys, flow_id: str, refs: Sequence[str]) -> Call[lis
     return command("SMISMEMBER", f"{queue.flow(flow_id)}:failed", *refs, decode=decode)
 
 
+def is_due(queue: QueueKeys, now_ms: int) -> Call[bool]:
+    """Whether ``expire_due`` has anything to end in a home queue."""
+    return command("ZCOUNT", queue.key("gmo:due"), "-inf", now_ms, decode=bool)
+
+
 def expire_due(queue: QueueKeys, now_ms: int) -> Call[tuple[int, int]]:
     """End expired jobs, nodes and flows of a home queue: how many were due, and when the next are, or -1."""
 

@@ -30,7 +30,7 @@ from glidemq_orchestrate import (
 from glidemq_orchestrate._protocol.server import acl
 from glidemq_orchestrate.clients.library import Libraries
 from glidemq_orchestrate.clients.schedulers import JobTemplate
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, WaitTimeout
 from tests.conftest import Eventually, RunWorker
 from tests.server.connections.guarded import KINDS, SECRET, Guarded, running_guarded
 
@@ -115,6 +115,16 @@ def test_a_producer_and_a_worker_need_no_more(
         schedulers.upsert("often", Schedule(every=SECOND, limit=1), JobTemplate("work"))
         eventually(lambda: queue.counts()[JobState.COMPLETED] >= 25, timeout=30)
     assert roles.denied() == []
+
+
+def test_an_observer_watches_a_flow_that_is_late(roles: Guarded) -> None:
+    with FlowProducer(roles.url_of("producer")) as flows:
+        spec = FlowSpec("n", [FlowNode("a", "etl", "work")], deadline=timedelta(milliseconds=1))
+        flows.submit(spec, flow_id="late")
+    with FlowProducer(roles.url_of("observer")) as flows:
+        watched = flows.get("late").watch(timeout=timedelta(seconds=1.5))
+        with pytest.raises(WaitTimeout):  # nobody ends it, and an observer may not
+            list(watched)
 
 
 def test_an_observer_sees_all_and_changes_nothing(roles: Guarded, run_worker: RunWorker) -> None:
