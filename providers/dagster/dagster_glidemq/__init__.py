@@ -5,7 +5,6 @@ from __future__ import annotations
 from dagster_shared.libraries import DagsterLibraryRegistry
 
 from dagster_glidemq.assets import glidemq_flow_assets
-from dagster_glidemq.cancellation import build_glidemq_cancellation_sensor
 from dagster_glidemq.checks import GlideMQCheck
 from dagster_glidemq.components import GlideMQFlowComponent
 from dagster_glidemq.executor import glidemq_executor
@@ -14,6 +13,7 @@ from dagster_glidemq.launcher import GlideMQRunLauncher
 from dagster_glidemq.pipes import PipesGlideMQClient
 from dagster_glidemq.resource import GlideMQResource
 from dagster_glidemq.sensors import (
+    build_glidemq_cancellation_sensor,
     build_glidemq_event_sensor,
     build_glidemq_flow_sensor,
     build_glidemq_queue_depth_sensor,

@@ -7,11 +7,13 @@ repeated: runs are not, as their run keys are the same each time; asset events a
 writes nothing to the server, so one that is killed leaves nothing behind there.
 """
 
+from dagster_glidemq.sensors.cancellation import build_glidemq_cancellation_sensor
 from dagster_glidemq.sensors.depth import build_glidemq_queue_depth_sensor
 from dagster_glidemq.sensors.events import build_glidemq_event_sensor
 from dagster_glidemq.sensors.flows import build_glidemq_flow_sensor
 
 __all__ = [
+    "build_glidemq_cancellation_sensor",
     "build_glidemq_event_sensor",
     "build_glidemq_flow_sensor",
     "build_glidemq_queue_depth_sensor",
