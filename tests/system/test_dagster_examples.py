@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from glidemq_orchestrate import EmbeddedServer, Job, Queue
+from glidemq_orchestrate import EmbeddedServer, Job, JobState, Queue
 from tests.system.real_dagster import DagsterStack
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
@@ -72,7 +72,7 @@ def test_a_failed_day_is_observed_at_its_report(
         until = time.monotonic() + 120
         while not jobs:
             assert time.monotonic() < until, dagster.story(run_id)
-            jobs = queue.search(name="python", data={"callable": "orders_steps:load"})
+            jobs = queue.search(state=JobState.WAITING, name="python")
             time.sleep(0.2)
         queue.revoke(jobs[0].id)
         queue.resume()
