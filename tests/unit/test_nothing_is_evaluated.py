@@ -36,6 +36,7 @@ ATTRIBUTES: Final = frozenset(_ATTRIBUTES.split())
 OS_CALLS: Final = re.compile(r"(exec|spawn|posix_spawn)[lv]?p?e?\Z")
 
 CORE, AIRFLOW = "glidemq_orchestrate", "providers/airflow/airflow_provider_glidemq"
+DAGSTER = "providers/dagster/dagster_glidemq"
 REVIEWED: Final = {
     f"{CORE}/__init__.py: import importlib": "resolves the names in its own table",
     f"{CORE}/__init__.py: .import_module": "the same",
@@ -74,6 +75,9 @@ REVIEWED: Final = {
     f"{CORE}/errors.py: def __reduce__": "keeps an error in copies that a user makes",
     f"{CORE}/worker/signals.py: def __reduce__": "keeps a signal whole in copies",
     f"{AIRFLOW}/by_import_path.py: .__code__": "reads the names that a function uses, and its file",
+    f"{DAGSTER}/warm/execution.py: import importlib": "imports what GLIDEMQ_DAGSTER_PRELOAD names",
+    f"{DAGSTER}/warm/execution.py: .import_module": "of GLIDEMQ_DAGSTER_PRELOAD, which the operator sets",
+    f"{DAGSTER}/warm/process.py: import subprocess": "starts the warm process, with fixed arguments",
     f"{AIRFLOW}/connection_form.py: import importlib": "imports wtforms, which Airflow 3.1 has",
     f"{AIRFLOW}/connection_form.py: .import_module": "the same",
     f"{AIRFLOW}/version_compat.py: import importlib": "imports Airflow's configuration",

@@ -34,12 +34,16 @@ class Steps:
 
     def run(self, name: str, **options: Any) -> tuple[bool, dg.DagsterRun, list[Any]]:
         """Run a job in this process: whether it succeeded, its run, and the events of its log."""
-        for file in self.path.glob("*"):
-            if file.is_file() and not file.name.endswith(".log"):
-                file.unlink()
+        self.forget()
         job = ReconstructableRepository.for_module(MODULE, "defs").get_reconstructable_job(name)
         with dg.execute_job(job, self.instance, **options) as result:
             return result.success, result.dagster_run, self.events(result.run_id)
+
+    def forget(self) -> None:
+        """Remove what ops have noted; before a thread that waits for a note is started."""
+        for file in self.path.glob("*"):
+            if file.is_file() and not file.name.endswith(".log"):
+                file.unlink()
 
     def events(self, run_id: str) -> list[Any]:
         return [entry.dagster_event for entry in self.instance.all_logs(run_id) if entry.dagster_event]

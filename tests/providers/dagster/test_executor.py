@@ -106,6 +106,7 @@ def test_a_revoked_step_is_interrupted_and_killed_after_the_grace(steps: Steps, 
         seen["interrupted"] = time.monotonic() - began
         wait_for(lambda: not is_running(pid), 10)
 
+    steps.forget()
     revoking = threading.Thread(target=revoke)
     revoking.start()
     tags = {"stubborn": "yes"} if stubborn else {}
@@ -124,13 +125,16 @@ def test_a_revoked_step_is_interrupted_and_killed_after_the_grace(steps: Steps, 
 
 def test_a_step_is_not_run_again_after_it_has_begun(steps: Steps) -> None:
     def run_again() -> None:
-        wait_for(lambda: steps.noted("held"), 30)
-        with steps.queue() as queue:
-            (job,) = wait_for(lambda: queue.get_jobs(JobState.ACTIVE), 5)
-            again = queue.add(STEP_JOB, job.data)
-            wait_for(lambda: queue.get_job(again).state is JobState.COMPLETED, 20)
-        (steps.path / "release").touch()
+        try:
+            wait_for(lambda: steps.noted("held"), 60)
+            with steps.queue() as queue:
+                (job,) = wait_for(lambda: queue.get_jobs(JobState.ACTIVE), 60)
+                again = queue.add(STEP_JOB, job.data)
+                wait_for(lambda: queue.get_job(again).state is JobState.COMPLETED, 60)
+        finally:
+            (steps.path / "release").touch()
 
+    steps.forget()
     running = threading.Thread(target=run_again)
     running.start()
     succeeded, _, events = steps.run("holding")

@@ -87,7 +87,9 @@ def test_both_kinds_have_the_same_methods_with_the_same_signatures(sync: type, o
         if name != "__init__" or sync is not Flow:
             assert list(one.parameters.values()) == list(two.parameters.values()), name
             assert str(one.return_annotation) == str(two.return_annotation).replace("Async", ""), name
-        assert inspect.iscoroutinefunction(getattr(other, name)) == (name not in ("__init__", "watch")), name
+        assert inspect.iscoroutinefunction(getattr(other, name)) == (
+            name not in ("__init__", "watch", "watch_batches")
+        ), name
 
 
 @pytest.mark.parametrize(("sync", "other"), PAIRS)
