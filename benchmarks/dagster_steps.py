@@ -1,15 +1,17 @@
-"""What steps cost a Dagster: in processes of its own, in that of the run, and as jobs of a warm worker.
+"""What steps cost a Dagster: in processes of its own, in that of the run, as jobs, and as nodes of a flow.
 
 ``python -m benchmarks.dagster_steps --steps 20 --steps 100``: a real Dagster on this machine (SQLite) runs a
-job of so many steps that do nothing and depend on nothing, with each of these executors:
+job of so many steps that do nothing and depend on nothing, in each of these ways:
 
 - ``multiprocess``: Dagster's default, a new process for each step;
 - ``forkserver``: the same with ``start_method: forkserver``, which has the code imported;
 - ``glidemq``: ``glidemq_executor``, a job for each step, run by a child of a warm process of one worker;
-- ``in_process``: one after the other in the process of the run, without isolation.
+- ``in_process``: one after the other in the process of the run, without isolation;
+- ``assets``: ``glidemq_flow_assets``, one step that runs so many nodes of a flow, each an asset;
+- ``one_op``: ``run_flow``, one op that runs so many nodes.
 
-Each has two steps at a time (``in_process`` one). Shown are the seconds of the run and the processor time of
-everything, also of the worker and the server, in total and for each step.
+Each has two steps or nodes at a time (``in_process`` one). Shown are the seconds of the run and the processor
+time of everything, also of the workers and the server, in total and for each step or node.
 """
 
 from __future__ import annotations
@@ -22,20 +24,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import psutil
+import tenacity
 import typer
 from rich.console import Console
 
 from benchmarks.report import machine_now
-from glidemq_orchestrate import EmbeddedServer
+from glidemq_orchestrate import EmbeddedServer, FlowProducer
 from glidemq_orchestrate.cli.view import summary_table
+from glidemq_orchestrate.errors import HandlerNotFound, QueueNotServed
 
-WAYS: Final = ("glidemq", "forkserver", "multiprocess", "in_process")
+WAYS: Final = ("glidemq", "forkserver", "multiprocess", "in_process", "assets", "one_op")
 HERE: Final = Path(__file__).parent
+NODES: Final = "nothings"  # the queue in dagster_jobs, which is imported when the environment is set
 WARM: Final = 3
 AT_ONCE: Final = 2
 
@@ -80,7 +85,11 @@ def measure(home: Path, counts: list[int], ways: list[str], rounds: int) -> tupl
         os.environ |= {"DAGSTER_HOME": str(home / "dagster"), "GLIDEMQ_URL": server.url}
         with redis.Redis.from_url(server.url.replace("valkey", "redis"), decode_responses=True) as client:
             machine = machine_now(client)
-        with worker(home) if "glidemq" in ways else nullcontext():
+        with (
+            worker(home, "dagster_glidemq.worker", "dagster-steps"),
+            worker(home, "benchmarks.dagster_jobs", NODES),
+        ):
+            wait_for_workers(server.url)
             for way in ways:
                 progress.print(f"warming up: {way}", style="dim")
                 one_run(way, WARM)
@@ -138,17 +147,29 @@ def processor_seconds() -> float:
 
 
 @contextmanager
-def worker(home: Path) -> Iterator[None]:
-    """A process that runs the steps."""
-    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", "dagster_glidemq.worker"]
-    command += ["--queue", "dagster-steps", "--concurrency", str(AT_ONCE)]
-    with (home / "worker.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+def worker(home: Path, app: str, queue: str) -> Iterator[None]:
+    """A process that runs what is in the queue."""
+    command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--app", app]
+    command += ["--queue", queue, "--concurrency", str(AT_ONCE)]
+    with (home / f"{queue}.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=HERE.parent)
     try:
         yield
     finally:
         process.terminate()
         process.wait()
+
+
+def wait_for_workers(url: str) -> None:
+    """Until both workers are there."""
+    patience = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type((QueueNotServed, HandlerNotFound)),
+        wait=tenacity.wait_fixed(0.2),
+        stop=tenacity.stop_after_delay(60),
+        reraise=True,
+    )
+    with FlowProducer(url) as producer:
+        patience(producer.check_workers, {"dagster-steps": [], NODES: ["nothing"]})
 
 
 if __name__ == "__main__":
