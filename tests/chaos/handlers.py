@@ -12,7 +12,7 @@ from glidemq_orchestrate.errors import LibraryVersionMismatch, TransportError
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from glidemq_orchestrate.worker.context import FlowOfNode
 from tests.chaos import in_process
-from tests.chaos.in_process import decide
+from tests.chaos.in_process import decide, say
 from tests.chaos.plan import Plan
 
 
@@ -43,7 +43,8 @@ class Recorder(Middleware):
             self._ledger.write("end", **about, error=type(exc).__name__)
             raise
         self._ledger.write("end", **about, error="", value=value)
-        return {"run": run, "value": value, "node": context.node}
+        passed = context.data.get("ends") != "refuse"
+        return {"run": run, "value": value, "node": context.node, "passed": passed}
 
     def on_event(self, event: JobEvent) -> None:
         """Write what the server has accepted or refused."""
@@ -93,12 +94,14 @@ class Steps:
         planned = self._plan.by_id[data["flow"]]
         if ctx.flow and (step := planned.all_steps[str(ctx.node)]).grows:
             await _add(ctx.flow, [more.node(planned.flow_id) for more in step.grows])
+        say(ctx)
         return decide(ctx, self._cures)
 
     def in_a_thread(self, ctx: Context) -> int:
         """A node."""
         data: Any = ctx.data
         time.sleep(data["ms"] / 1000)
+        say(ctx)
         return decide(ctx, self._cures)
 
     async def plain(self, ctx: Context) -> int:

@@ -76,9 +76,17 @@ def decide(ctx: Given, cures: Path) -> int:
     return value_of(str(ctx.node), ctx.inputs)
 
 
+def say(ctx: Context) -> None:
+    """Write the messages of a node."""
+    data: Any = ctx.data
+    for number in range(data["says"]):
+        ctx.write_message(f"{number + 1} of {ctx.node}")
+
+
 def node(ctx: Context) -> int:
     """A node."""
     _spend(ctx)
+    say(ctx)
     return decide(ctx, cures_of(Path(os.environ[FOLDER])))
 
 

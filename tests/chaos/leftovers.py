@@ -14,7 +14,7 @@ REST: Final = re.compile(r"gmo:(todo|staging|portable|portable:expiring|letters)
 GROWTH: Final = re.compile(r"gmo:grow:(.*?)(:held|:edges|:meta)?\Z")
 OF_MANY: Final = re.compile(
     r"(group|groupq|budget|usage|tpm|job|log|jstream|deps|parents|signals|w|schedulers:lock|"
-    r"gmo:(flow|flows|owned|generations|grow|notified|portable:(policies|waiting|notes))):.+\Z",
+    r"gmo:(flow|flows|owned|generations|grow|notified|messages|portable:(policies|waiting|notes))):.+\Z",
     re.DOTALL,
 )
 ALONE: Final = {
@@ -62,6 +62,8 @@ def _problems(client: Any, key: str, name: str, due: set[str]) -> Iterator[str]:
         yield f"{key} holds {client.zcard(key)} parked jobs"
     elif name.startswith("gmo:owned:"):
         yield f"{key} names flows that have ended"
+    elif name.startswith("gmo:messages:") and client.ttl(key) == -1:
+        yield f"{key} does not expire"
     elif _is_left(name, due) and client.ttl(key) == -1:
         yield f"{key} is left"
     elif name not in ALONE and not OF_MANY.match(name):

@@ -74,5 +74,5 @@ def _verdicts(step: Step, known: Mapping[str, Step], allowed: Allowed) -> set[st
 def _end(step: Step, verdict: str, *, is_cured: bool) -> set[str]:
     if verdict != "run":
         return {verdict}
-    own = {"complete": "completed", "fail": "failed", "skip": "skipped"}
+    own = {"complete": "completed", "fail": "failed", "refuse": "failed", "skip": "skipped"}
     return {own.get(step.ends, "completed" if is_cured else "failed")}

@@ -12,6 +12,7 @@ from glidemq_orchestrate._ops.flows import generations
 from glidemq_orchestrate._ops.server import library as of_the_package
 from glidemq_orchestrate.flows.plan import reasons
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
+from glidemq_orchestrate.worker import judge
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.runner import JobRunner
 from tests.chaos.size import Size
@@ -75,6 +76,11 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
 
 
+def _always(_: Any) -> bool:
+    """Let every check pass."""
+    return True
+
+
 def _of_nobody(*_: Any) -> Iterator[Any]:
     """Find no generation that was asked for with a request."""
     yield from ()
@@ -111,6 +117,8 @@ _CHANGED = "if args[3] == '' or L.scheduler.stored(keys[2], name) ~= args[3] the
 _ALIVE = "return now - last < threshold\n"
 _RESULT = "found[#found + 1], found[#found + 2] = job[1] or dependency, result"
 
+_ACCEPTED = "if job.messages:match('^%d+ (.*)$') == L.lease.attempt(o.token, o.processed_on) then"
+_IN_TURN = "if tonumber(args[8]) + i - 9 == count + 1 then"
 _FORGOTTEN = "L.rules.forget(ref, dependent)\n  if follow then"
 
 DEFECTS: Final = (
@@ -149,6 +157,11 @@ DEFECTS: Final = (
            ((_CHANGED, "if args[3] == '' then"),)),
     Defect("a result is left out", "staged",
            ((_RESULT, f"if #found < 2 then {_RESULT} end"),)),
+    Defect("which messages count is not noted", "staged", ((_ACCEPTED, "if false then"),)),
+    Defect("a message that is sent again is written again", "staged", ((_IN_TURN, "if true then"),),
+           faults="cut_replies", size=replace(SIZE, around=0.1)),
+    Defect("a check that does not pass completes", "staged",
+           patched=((judge, "has_passed", _always),)),
     Defect("a worker keeps the place of a job that failed", "staged",
            patched=((JobRunner, "_free", _keep_place),)),
     Defect("the children of a killed worker live on", "staged",

@@ -277,8 +277,11 @@ class NodeWorker:
         return error, value
 
     def _is_for_others(self, name: str, data: dict[str, Any]) -> bool:
-        """Whether a Node worker cannot run a job: it skips, adds nodes, or waits for other places of ours."""
-        if name == "barrier" or data.get("ends") == "skip":
+        """Whether a Node worker cannot run a job.
+
+        It skips, is a check that has to pass, writes messages, adds nodes, or waits for other places of ours.
+        """
+        if name == "barrier" or data.get("ends") in ("skip", "refuse") or data.get("says"):
             return True
         return "flow" in data and bool(self._world.plan.by_id[data["flow"]].all_steps[data["node"]].grows)
 

@@ -28,6 +28,9 @@ ORPHANED: Final = 6
 MENDED: Final = "mended"
 """The node that every flow has only after it was mended."""
 
+BAD: Final = ("fail", "refuse")
+"""How a step ends that fails for good."""
+
 SHAPES: Final = ("fan-out", "fan-in", "diamonds", "layers", "chain", "rules", "random", "growing")
 HANDLERS: Final = ("async",) * 16 + ("thread",) * 4 + ("process",)
 
@@ -37,12 +40,13 @@ class Step:
     """A node, and how its handler behaves.
 
     Attributes:
-        ends: What its last attempt does: ``complete``, ``fail``, ``skip``, or ``cure``, which fails until its
-            flow is retried.
+        ends: What its last attempt does: ``complete``, ``fail``, ``skip``, ``cure``, which fails until its
+            flow is retried, or ``refuse``, which fails as a check that does not pass; a retry does not help.
         fails: How many attempts before fail.
         handler: Where it runs: on the loop, in a thread or in a process.
         spare: How many attempts it has beyond; a killed process costs one.
         grows: Steps that its handler adds to the flow.
+        says: How many messages each attempt writes.
         edition: How often it was changed.
     """
 
@@ -60,6 +64,7 @@ class Step:
     ordering: str | None = None
     priority: int = 0
     grows: tuple[Step, ...] = ()
+    says: int = 0
     edition: int = 0
 
     @property
@@ -81,6 +86,7 @@ class Step:
                 backoff=Backoff("fixed", timedelta(milliseconds=50)) if self.attempts > 1 else None,
                 ordering=Ordering(self.ordering) if self.ordering else None,
                 priority=self.priority,
+                must_pass=self.ends == "refuse",
             ),
         )  # fmt: skip
 
@@ -96,7 +102,7 @@ class Step:
     def _data(self, flow_id: str) -> dict[str, Any]:
         return {
             "flow": flow_id, "node": self.name, "ends": self.ends, "fails": self.fails, "ms": self.ms,
-            "edition": self.edition,
+            "edition": self.edition, "says": self.says,
         }  # fmt: skip
 
 
@@ -294,7 +300,7 @@ def _giant(chance: random.Random, flow_id: str, queues: tuple[str, ...], width: 
     leaves = [
         _step(
             chance, queues, name, ("root",), handler=chance.choice(("async", "thread")), spare=0,
-            ms=chance.choice(quick), ordering=None,
+            ms=chance.choice(quick), ordering=None, says=0,
         )
         for name in names
     ]  # fmt: skip
@@ -311,7 +317,7 @@ def _step(
     chance: random.Random, queues: tuple[str, ...], name: str, after: tuple[str, ...] = (), **fixed: Any
 ) -> Step:
     given: dict[str, Any] = {
-        "ends": chance.choices(("complete", "fail", "skip"), (92, 5, 3))[0],
+        "ends": chance.choices(("complete", "fail", "skip", "refuse"), (91, 4, 3, 2))[0],
         "fails": chance.choices((0, 1, 2), (88, 9, 3))[0],
         "handler": (handler := chance.choice(HANDLERS)),
         "spare": chance.choice((0, 2)) if handler == "process" else 0,
@@ -319,6 +325,7 @@ def _step(
         "ordering": chance.choice(KEYS) if chance.random() < 0.08 else None,
         "priority": chance.randint(1, 9) if chance.random() < 0.08 else 0,
         "on_failure": chance.choices(list(OnFailure), (85, 5, 5, 5))[0],
+        "says": chance.choice((1, 3, 150)) if chance.random() < 0.1 else 0,
     }
     return Step(name, chance.choice(queues), after, **{**given, **fixed})
 
@@ -331,8 +338,8 @@ def _mended(chance: random.Random, steps: Sequence[Step]) -> tuple[Step, ...]:
     gone = chance.choice(leaves) if len(steps) > 1 and chance.random() < 0.3 else None
     mended = []
     for step in steps:
-        if step.ends == "fail" or chance.random() < 0.1:
-            mended.append(replace(step, ends="complete" if step.ends == "fail" else step.ends, edition=1))
+        if step.ends in BAD or chance.random() < 0.1:
+            mended.append(replace(step, ends="complete" if step.ends in BAD else step.ends, edition=1))
         elif step.name != gone:
             mended.append(replace(step, spare=step.spare + chance.choice((0, 0, 1))))
     after = tuple(chance.sample([step.name for step in mended], min(len(mended), chance.randint(0, 3))))
@@ -341,7 +348,7 @@ def _mended(chance: random.Random, steps: Sequence[Step]) -> tuple[Step, ...]:
 
 def _curable(chance: random.Random, step: Step) -> Step:
     """Some fail until the flow is retried; none fails for good."""
-    ends = "cure" if step.ends == "fail" or chance.random() < 0.1 else step.ends
+    ends = "cure" if step.ends in BAD or chance.random() < 0.1 else step.ends
     return replace(step, ends=ends)
 
 
