@@ -189,6 +189,7 @@ class NodeStatus:
     ``broken``: its place in the flow or its state cannot be read; such fields are empty or ``UNKNOWN``.
     ``run`` grows whenever the node starts over: retried, run again, or given another end by hand; 0 for the
     first. Its attempts are counted from there.
+    ``worker``: the worker of this package that runs it, or ran it last, as ``Queue.workers`` lists it.
     """
 
     name: str
@@ -204,6 +205,7 @@ class NodeStatus:
     finished_at: datetime | None
     broken: bool = False
     run: int = 0
+    worker: str | None = None
 
     @property
     def seconds(self) -> float | None:

@@ -13,6 +13,7 @@ from glidemq_orchestrate.errors import FailedNode
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.jobs.token import worker_of
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.stored import moment, number, parsed, read_progress
 
@@ -25,7 +26,7 @@ Row = tuple[Any, ...]
 
 STATUS_FIELDS: Final[tuple[JobField, ...]] = (
     "state", "attemptsMade", "processedOn", "finishedOn", "failedReason", "progress", "gmo:skipped",
-    "gmo:round",
+    "gmo:round", "gmo:token",
 )  # fmt: skip
 """The fields of a job that make up the status of its node. The state comes first."""
 
@@ -55,7 +56,7 @@ def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str 
 
 def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") -> tuple[float, NodeStatus]:
     """Rank and status of a node from its row of the node table and its ``STATUS_FIELDS``."""
-    state, attempts, started, finished, reason, progress, skipped, run = fields
+    state, attempts, started, finished, reason, progress, skipped, run, token = fields
     if skipped:
         state, reason = JobState.SKIPPED, skipped
     elif not state:  # retention removes completed jobs only
@@ -76,6 +77,7 @@ def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") 
         finished_at=moment(finished),
         broken=place is None or now is JobState.UNKNOWN,
         run=max(number(run), 0),
+        worker=worker_of(token),
     )
 
 

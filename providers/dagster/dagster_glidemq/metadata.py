@@ -36,6 +36,8 @@ def node_metadata(
         "glidemq/job_id": dg.MetadataValue.text(node.job_id),
         "glidemq/attempts": dg.MetadataValue.int(node.attempts),
     }
+    if node.worker is not None:
+        metadata["glidemq/worker"] = dg.MetadataValue.text(node.worker)
     if link:
         metadata["glidemq/flow"] = dg.MetadataValue.url(link)
     times = {"glidemq/started_at": node.started_at, "glidemq/finished_at": node.finished_at}

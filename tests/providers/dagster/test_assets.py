@@ -112,6 +112,7 @@ def test_every_asset_materializes_with_what_is_known_of_its_node(
     assert metadata["glidemq/result"].value == {"rows": 4}
     assert metadata["glidemq/attempts"].value == 1
     assert metadata["glidemq/queue"].value == "etl"
+    assert metadata["glidemq/worker"].value.startswith("gmo-worker-")
     assert metadata["glidemq/run_seconds"].value >= 0
     assert metadata["glidemq/started_at"].value <= metadata["glidemq/finished_at"].value
     assert metadata["glidemq/job_id"].value == f"{metadata['glidemq/flow_id'].value}~clean-left"

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import AsyncQueue, Context, Handlers, JobOptions, JobState, Queue
+from glidemq_orchestrate import (
+    AsyncQueue,
+    Context,
+    FlowNode,
+    FlowProducer,
+    FlowSpec,
+    Handlers,
+    JobOptions,
+    JobState,
+    Queue,
+)
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually, RunWorker
@@ -38,6 +48,17 @@ def test_a_job_shows_its_worker_and_its_lease_while_it_runs(
         eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, 10)
         ended = queue.get_job(job_id)
         assert (ended.worker, ended.lease_until) == (worker.id, None)
+
+
+def test_a_node_shows_its_worker(url: str, run_worker: RunWorker) -> None:
+    with FlowProducer(url) as flows, Queue("etl", url) as queue:
+        spec = FlowSpec("nightly", [FlowNode("a", "etl", "work"), FlowNode("b", "etl", "work", after=["a"])])
+        flow = flows.submit(spec)
+        assert [node.worker for node in flow.nodes()] == [None, None]
+        run_worker(["etl"], {"work": lambda _: None})
+        flow.wait(timeout=timedelta(seconds=20))
+        (worker,) = queue.workers()
+        assert [node.worker for node in flow.nodes()] == [worker.id, worker.id]
 
 
 async def test_the_servers_time_is_told(url: str) -> None:
