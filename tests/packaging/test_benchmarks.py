@@ -25,6 +25,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_every_row_has_a_figure_of_ours() -> None:
     report = json.loads(run("benchmarks", "--rivals=", "--scale", "0.002", "--rounds", "1", "--json"))
     figures = report["figures"]

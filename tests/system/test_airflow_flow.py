@@ -70,6 +70,7 @@ def test_a_retry_repairs_and_a_clear_runs_anew(airflow: Airflow, flows: FlowProd
     assert stamps[0] < stamps[1]
 
 
+@pytest.mark.long
 def test_a_cleared_task_that_waits_runs_anew_and_a_failed_one_cancels_its_flow(
     airflow: Airflow, flows: FlowProducer
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_cleared_task_that_waits_runs_anew_and_a_failed_one_cancels_its_flow(
     assert expected in outcome.status.reason
 
 
+@pytest.mark.long
 def test_a_task_that_is_marked_while_it_runs_cancels_its_flow(airflow: Airflow, flows: FlowProducer) -> None:
     run_id = airflow.trigger_dag("keeps")
     airflow.wait_for_task("keeps", run_id, "flow", ["running"])

@@ -16,7 +16,7 @@ from glidemq_orchestrate import Flow, FlowProducer
 from tests.system.conftest import HANDLERS
 from tests.system.real_airflow import HERE, PYTHON_PATH, Airflow
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 DAGS: Final = ("diamond", "line", "grown")
 LINE: Final = ("first", "second", "third", "last")
@@ -212,7 +212,6 @@ def test_a_mark_of_a_waiting_task_ends_its_node(
     assert (shown["second"], shown["third"]) == (mark, third)
 
 
-@pytest.mark.long
 def test_a_waiting_task_that_is_cleared_runs_anew_though_the_triggerer_is_killed(
     airflow: Airflow, flows: FlowProducer, gate: Callable[[str], Path]
 ) -> None:

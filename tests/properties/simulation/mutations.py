@@ -143,17 +143,19 @@ MUTATIONS: Final = (
         "a retry runs completed nodes again",
         "staged",
         ((_COUNTED, f"redis.call('SADD', key .. ':failed', unpack(list.refs))\n{_COUNTED}"),),
-        seed=36,
+        seed=74,
     ),
     Mutation(
         "nobody opens the gates of portable flows",
         "portable",
         patched=((advance, "_release", _release_nothing),),
+        seed=7,
     ),
     Mutation(
         "retention removes a flow that runs",
         "staged",
         ((_IS_ENDING, "if new ~= 'staging' and record[2] then"),),
+        seed=13,
     ),
     Mutation("the jobs of a removed flow stay", "staged", ((_REMOVED, "  L.due"),)),
     Mutation(
@@ -169,31 +171,38 @@ MUTATIONS: Final = (
             (_TIMED_OUT, _TIMED_OUT.replace("_and_notify", "")),
             (_LOOKED_AT, "cost, is_suspect = 0, false"),
         ),
+        seed=95,
     ),
-    Mutation("a queue timeout ends what has begun", "staged", ((_HAS_BEGUN, "then"),)),
+    Mutation("a queue timeout ends what has begun", "staged", ((_HAS_BEGUN, "then"),), seed=12),
     Mutation(
         "the deadline of a portable flow is ignored",
         "portable",
         patched=((advance, "_stopped", _keep_time),),
         seed=41,
     ),
-    Mutation("what follows a node does not run again with it", "staged", ((_FOLLOWS, "if false then"),)),
-    Mutation("what runs again is not taken from its worker", "staged", ((_TAKEN_BACK, "L.grow.abandon"),)),
+    Mutation(
+        "what follows a node does not run again with it", "staged", ((_FOLLOWS, "if false then"),), seed=24
+    ),
+    Mutation(
+        "what runs again is not taken from its worker", "staged", ((_TAKEN_BACK, "L.grow.abandon"),), seed=6
+    ),
     Mutation(
         "what was skipped before runs when others are skipped with it",
         "staged",
         ((_STAYS, "false"),),
-        seed=1_600,
+        seed=1_717,
     ),
     Mutation(
         "a portable generation leaves the one before running",
         "portable",
         patched=((advance, "_end_for", _wait_for_nobody),),
+        seed=13,
     ),
     Mutation(
         "of two portable generations at once both take place",
         "portable",
         patched=((succession, "decide", _always_win),),
+        seed=15,
     ),
     Mutation(
         "the jobs of a portable generation before stay",
@@ -209,7 +218,7 @@ MUTATIONS: Final = (
         "a portable node that runs again is not taken from its worker",
         "portable",
         (("    take_back(prefix, job_id, job, now)\n  elseif", "  elseif"),),
-        seed=231,
+        seed=292,
     ),
     Mutation("a portable node ends twice", "portable", ((_IS_ENDED, "if not job or"),), seed=405),
 )

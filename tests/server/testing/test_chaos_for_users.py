@@ -51,6 +51,7 @@ def kinds_of(report: ChaosReport) -> dict[str, set[FindingKind]]:
     return kinds
 
 
+@pytest.mark.long
 def test_every_step_that_is_not_safe_is_found_and_no_other() -> None:
     unsafe = ["charge", "crunch", "pay", "claimed", "stamp", "exclusive", "pool", "new key"]
     jobs = ["pure", "once", "grow", *unsafe]
@@ -208,7 +209,7 @@ class TestTheCommand:
         report = json.loads(found.stdout)
         assert (report["flow"], [step["nodes"] for step in report["steps"]]) == ("2026-01-01", [2])
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
     def test_interrupted_it_reports_what_has_ended(
         self, number: signal.Signals, tmp_path: Path, eventually: Eventually
     ) -> None:
