@@ -48,9 +48,11 @@ def test_ids_and_names_with_line_ends_stay_in_their_line(
         ),
         timeout=30,
     )
-    # A line about an end is written after the end.
-    for job in ("b", "c"):
-        eventually(lambda job=job: any(rf"job {job}\nCRITICAL all" in line for line in caplog.messages), 10)
+
+    def is_told(job: str) -> bool:
+        return any(rf"job {job}\nCRITICAL all" in line for line in caplog.messages)
+
+    eventually(lambda: is_told("b") and is_told("c"), timeout=10)  # a line about an end is written after it
     assert [line for line in caplog.messages if not line.isprintable()] == []
     raised = next(record for record in caplog.records if "raised" in record.getMessage())
     assert raised.job_id is not None  # type: ignore[attr-defined]
