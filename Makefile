@@ -62,10 +62,10 @@ providers: setup  ## Run the tests of the Airflow and Dagster packages.
 	$(PYTEST) $(PARALLEL) tests/providers
 
 airflow: java  ## Run all tests of a real Airflow, also those that make test leaves out (some 20 minutes).
-	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system/test_airflow_*.py
+	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system -k airflow
 
 dagster: java  ## Run all tests of a real Dagster, also those that make test leaves out (some 10 minutes).
-	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system/test_dagster_*.py
+	GLIDEMQ_TEST_PROFILE=long $(PYTEST) tests/system -k dagster
 
 # Each release in an environment of its own, with the newest versions that were seen to work with it:
 # Airflow 3.2 does not start with the newest pydantic and its like.

@@ -31,7 +31,7 @@ Entries = list[Entry]
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Round]:
     """A round in which nothing goes wrong."""
     size = Size(flows=25, seconds=4, widest=15)
-    with Round(21, tmp_path_factory.mktemp("round"), size, faults=()) as done:
+    with Round(322, tmp_path_factory.mktemp("round"), size, faults=()) as done:
         done.harm()
         assert done.settle(lambda: has_settled(done), 120)
         with Schedulers(done.world.queues[0], done.world.url) as schedulers:
@@ -124,6 +124,41 @@ def test_only_of_an_unfenced_job_a_dependent_may_have_another_result(played: Rou
     assert any("is not the accepted one" in problem for problem in problems(played, in_time))
     assert problems(played, [*in_time, begin | {"run": "stray", "was": "completed"}]) == []
     assert problems(played, [*entries, node | {"run": "stray", "was": "waiting-children"}]) == []
+
+
+def stored(played: Round, wanted: Callable[[Step], bool]) -> str:
+    """The key of the job of a node of a flow that nobody has steered."""
+    flows = [flow for flow in played.world.plan.flows if flow.action == "none"]
+    flow, step = next(
+        (flow, step) for flow in flows for step in flow.steps if not step.after and wanted(step)
+    )
+    return f"glide:{{{step.queue}}}:job:{flow.flow_id}~{step.name}"
+
+
+def test_a_message_that_is_lost_and_one_that_counts_for_no_attempt(played: Round) -> None:
+    job = stored(played, lambda step: bool(step.says) and step.ends == "complete")
+    client, messages = played.servers[0].client, job.replace(":job:", ":gmo:messages:")
+    kept, accepted = f"{messages}-kept", client.hget(job, "gmo:accepted")
+    client.copy(messages, kept)
+    client.persist(messages)
+    assert any("does not expire" in problem for problem in problems(played, played.entries))
+    client.xdel(messages, client.xrevrange(messages, count=1)[0][0])
+    assert any("were written" in problem for problem in problems(played, played.entries))
+    client.copy(kept, messages, replace=True)
+    client.delete(kept)
+    client.hdel(job, "gmo:accepted")
+    assert any("0 messages of None are there" in problem for problem in problems(played, played.entries))
+    client.hset(job, "gmo:accepted", accepted)
+    assert problems(played, played.entries) == []
+
+
+def test_a_check_whose_result_is_not_shown(played: Round) -> None:
+    job = stored(played, lambda step: step.ends == "refuse")
+    client = played.servers[0].client
+    progress = client.hget(job, "progress")
+    client.hdel(job, "progress")
+    assert any("its progress is None" in problem for problem in problems(played, played.entries))
+    client.hset(job, "progress", progress)
 
 
 def test_what_a_node_worker_has_reported_too_late_may_be_the_end_of_a_job() -> None:
@@ -241,13 +276,13 @@ def test_a_flow_or_a_job_that_is_lost(played: Round) -> None:
     entries = [dict(entry) for entry in played.entries]
     entries += [
         of_kind(entries, "submitted")[0] | {"flow": "lost"},
-        of_kind(entries, "added")[0] | {"job": "s21-lost"},
+        of_kind(entries, "added")[0] | {"job": "lost"},
     ]
     plan = played.world.plan
     more = replace(
         plan,
         flows=(*plan.flows, replace(plan.flows[0], flow_id="lost")),
-        plain=(*plan.plain, Plain("s21-lost", "etl")),
+        plain=(*plan.plain, Plain("lost", "etl")),
     )
     found = problems(played, entries, more)
     assert [problem for problem in found if "lost" in problem] == found

@@ -134,6 +134,7 @@ def _take_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@pytest.mark.long
 def test_the_command_line_runs_the_job(place: Place) -> None:
     began = time.monotonic()
     with running_job(place) as job:
@@ -142,6 +143,7 @@ def test_the_command_line_runs_the_job(place: Place) -> None:
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.long
 def test_terminating_the_process_cancels_the_flow(place: Place) -> None:
     place.mark("hold-extract")
     with running_job(place) as job:

@@ -177,7 +177,7 @@ def test_what_waits_for_a_node_that_runs_again_alone_waits_for_it_anew(slots: Sl
 
 @CLUSTER
 def test_a_cancel_at_any_place_of_a_change_and_a_change_at_any_place_of_a_cancel(slots: Slots) -> None:
-    for place, is_slow_cancel in itertools.product(range(0, 60, 1 if IS_LONG else 3), (False, True)):
+    for place, is_slow_cancel in itertools.product(range(0, 60, 1 if IS_LONG else 9), (False, True)):
         clear(slots)
         slots.submit()
         run_queue(slots, "b")

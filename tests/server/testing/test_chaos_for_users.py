@@ -84,6 +84,7 @@ def test_every_step_that_is_not_safe_is_found_and_no_other() -> None:
     assert "secret" not in shown
 
 
+@pytest.mark.long
 def test_the_marks_of_batches_count_when_they_name_their_job() -> None:
     spec = FlowSpec("batched", [FlowNode(f"b{at}", queue="etl", job="batch") for at in range(3)])
     report = run_chaos(
@@ -95,6 +96,7 @@ def test_the_marks_of_batches_count_when_they_name_their_job() -> None:
     assert f"{OUTSIDE}:claim was never called" in report.notes
 
 
+@pytest.mark.long
 def test_a_flow_that_an_interrupted_attempt_holds_up_does_not_end() -> None:
     report = run_chaos(
         flow_of("stuck"), app=APP, runs=3, lease=LEASE, acts=[Act.KILL], timeout=timedelta(seconds=8)
@@ -142,6 +144,7 @@ def test_a_check_sees_what_a_paused_attempt_does_when_it_continues(outside: Path
     assert (finding.kind, finding.detail) == (FindingKind.CHECK_FAILED, "returned False")
 
 
+@pytest.mark.long
 def test_a_step_that_fails_in_peace_is_refused_or_allowed() -> None:
     with pytest.raises(ConfigurationError, match="node fails failed: KeyError; mend that"):
         run_chaos(flow_of("fails"), app=APP, runs=1, lease=LEASE)
@@ -163,6 +166,7 @@ def test_a_mark_outside_of_a_campaign_does_nothing() -> None:
     effect("charge", 7)
 
 
+@pytest.mark.long
 def test_steps_that_are_called_by_import_path_are_told_apart() -> None:
     """Those of Spark. A path that no worker may import is no step's name: it may be anything."""
     paths = [f"{APP}:nightly", f"{APP}:other", "secret:word"]
@@ -190,6 +194,7 @@ class TestTheCommand:
         assert "stamp: result differs: at $.at[0]" in found.stdout
         assert "--run " in found.stdout
 
+    @pytest.mark.long
     def test_json_and_0_when_all_is_safe(self, tmp_path: Path) -> None:
         file = tmp_path / "flow.json"
         file.write_text(json.dumps({"name": "n", "nodes": [{"name": "a", "queue": "etl", "job": "pure"}]}))
@@ -201,6 +206,7 @@ class TestTheCommand:
         assert set(report["strikes"]) == set(Act)
         assert report["steps"][0]["repeats"] >= 1
 
+    @pytest.mark.long
     def test_a_flow_of_a_function_as_an_operator_of_airflow_has_it(self) -> None:
         source, given = f"{APP}:nightly", ["--arg", "jobs=[1, 2]", "--arg", "name=2026-01-01"]
         options = ["--app", APP, "--runs", "2", "--lease", "1", "--strike", "kill", "--json"]

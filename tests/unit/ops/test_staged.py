@@ -169,7 +169,7 @@ def record(state: str, **fields: Any) -> list[str]:
 
 
 def row(name: str, rank: int, state: str, reason: str = "") -> list[str]:
-    return [name, json.dumps([rank, "etl", f"f~{name}", "work"]), state, "1", "", "", reason, "", "", ""]
+    return [name, json.dumps([rank, "etl", f"f~{name}", "work"]), state, "1", "", "", reason, "", "", "", ""]
 
 
 IDLE = (0, -1)  # nothing is overdue
