@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.spark.sharing import share, unshare
 
 if TYPE_CHECKING:
     import psutil
@@ -162,6 +164,7 @@ class WarmSession:
             atexit.unregister(self.stop)
             # Py4J reports every collected object to the JVM, over a connection that belongs to the parent.
             _OF_PARENTS.extend([running, running.spark.sparkContext])
+            unshare()
             _forget_session()
 
     def _end(self) -> None:
@@ -230,6 +233,7 @@ def _build(settings: SparkSettings) -> _Running:
     require_java()
     if settings.master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # works when the host name does not resolve
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else another Python of PATH runs functions
     with warnings.catch_warnings():
         # PySpark warns about versions of pandas at its first use, whether a step uses pandas or not.
         warnings.simplefilter("ignore", FutureWarning)
@@ -262,6 +266,8 @@ def _build(settings: SparkSettings) -> _Running:
             if gateway is not None:
                 SparkContext(conf=conf, gateway=gateway)
             spark = SparkSession.builder.config(conf=conf).getOrCreate()
+            if gateway is not None:
+                share(spark.sparkContext)
         except BaseException:
             _end_jvm(jvm, gateway)
             raise
@@ -282,6 +288,7 @@ def _jvm_of_program() -> psutil.Process | None:
 
 def _end(running: _Running) -> None:
     """Stop the context, then the JVM, and make PySpark forget both, whether or not they are still alive."""
+    unshare()
     with warnings.catch_warnings(), suppress(Exception):
         warnings.simplefilter("ignore")  # PySpark warns about a JVM that has ended, which is cleaned up here
         running.spark.stop()

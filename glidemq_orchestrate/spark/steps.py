@@ -18,27 +18,42 @@ or ``Worker(allow_import=["package"])``; any other fails the job for good, witho
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.spark.failures import LINES, explained
 from glidemq_orchestrate.spark.lineage import Lineage
-from glidemq_orchestrate.spark.session import CONF_VARIABLE, warm_session
-from glidemq_orchestrate.worker.captured import captured
+from glidemq_orchestrate.spark.losses import FREE, Losses
+from glidemq_orchestrate.spark.session import CONF_VARIABLE, is_alive, warm_session
+from glidemq_orchestrate.spark.sharing import active
+from glidemq_orchestrate.worker.captured import MOST_CHARACTERS, captured
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Handlers
 from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall
+from glidemq_orchestrate.worker.signals import RetryLater
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JOB_NAME: Final = "spark.python"
+AFTER_LOSS: Final = timedelta(seconds=1)
 
 handlers = Handlers()
+losses: Final = Losses()
 
 
 class StepCancelled(Exception):
     """The step was stopped because its job was cancelled, timed out or went to another worker."""
+
+
+class StepFailed(Exception):
+    """Spark failed: the innermost cause, and what to do. ``__cause__`` is the error of PySpark."""
+
+
+class SessionLost(Exception):
+    """The session was lost again and again while the step ran."""
 
 
 @handlers.handler(JOB_NAME)
@@ -51,6 +66,9 @@ def run_python_step(ctx: Context) -> Json:
     Raises:
         InvalidCall: The payload names no function that may be called so, or the result is not JSON.
         StepCancelled: The job was cancelled while the step ran.
+        StepFailed: Spark raised an error. An error of the step's own is raised as it is.
+        RetryLater: The session was lost, maybe by another step: it costs no attempt, twice in a row.
+        SessionLost: The same at the third time.
     """
     with importing():
         from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  not needed at start-up
@@ -58,17 +76,50 @@ def run_python_step(ctx: Context) -> Json:
     call = NamedCall.of(ctx, "step", fields=["location", "conf", "lineage"])
     conf = _extras(call.title, ctx.data)
     call.check(leading=2)
-    spark = warm_session.get().newSession()
-    _configure(call.title, spark, conf)
-    description = f"{ctx.node or call.title} ({ctx.job_id}, attempt {ctx.attempt})"
-    try:
-        with watched(spark.sparkContext, ctx, description), captured(ctx):
-            result = call.function(spark, ctx, **call.arguments)
-    except Exception as exc:
-        if ctx.cancelled.is_set():
-            raise StepCancelled(f"{call.title} was cancelled") from exc
-        raise
+    job = f"{ctx.queue}:{ctx.job_id}"
+    with losses.place(job, ctx.cancelled.is_set):
+        spark = warm_session.get().newSession()
+        _configure(call.title, spark, conf)
+        description = f"{ctx.node or call.title} ({ctx.job_id}, attempt {ctx.attempt})"
+        try:
+            with watched(spark.sparkContext, ctx, description), active(spark), captured(ctx):
+                result = call.function(spark, ctx, **call.arguments)
+        except Exception as exc:
+            if ctx.cancelled.is_set():
+                raise StepCancelled(f"{call.title} was cancelled") from exc
+            if not is_alive(spark):
+                raise _lost(call.title, losses.note(job)) from exc
+            losses.forget(job)
+            if failure := _failure(ctx, exc):
+                raise failure from exc
+            raise
+        losses.forget(job)
     return call.checked(result, "Write data to the location and return its path")
+
+
+def _lost(title: str, count: int) -> Exception:
+    """What a step raises whose session was lost while it ran."""
+    if count > FREE:
+        return SessionLost(
+            f"the Spark session was lost {count} times while {title} ran, the last time alone if that could "
+            "be: its driver ran out of memory, or the step ends the JVM"
+        )
+    return RetryLater(
+        AFTER_LOSS, f"the Spark session was lost while {title} ran, maybe by another step", counts=False
+    )
+
+
+def _failure(ctx: Context, exc: Exception) -> StepFailed | None:
+    """The error of Spark in a sentence, with the whole of it in the log of the job; None for any other."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415  of an extra
+    from pyspark.errors import PySparkException
+
+    if not isinstance(exc, PySparkException | Py4JError) and type(exc).__name__ != "PicklingError":
+        return None
+    text = str(exc)
+    for line in text.splitlines()[:LINES]:
+        ctx.log(line[:MOST_CHARACTERS])
+    return StepFailed(explained(text))
 
 
 def _extras(title: str, data: Json) -> Mapping[str, Json]:

@@ -123,6 +123,7 @@ def watched(context: SparkContext, ctx: Context, description: str) -> Iterator[N
             with suppress(
                 Exception
             ):  # a dead JVM has no properties to remove, and the error of the block is more useful
+                context.cancelJobsWithTag(tag)  # of threads that the step has left behind
                 context.removeJobTag(tag)
                 for name in _THREAD_PROPERTIES:
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes the property

@@ -1,0 +1,160 @@
+"""What a step's error from Spark means: its innermost cause, and what to do about it. Pure, from its text.
+
+Spark wraps the cause of a failure in up to a dozen others, with a stack of Java between each two. The reason
+of a job has the innermost first; the whole text goes to the log of the job.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MOST: Final = 1_500
+"""Characters of a reason without its remedy."""
+LINES: Final = 400
+"""Lines of the whole text that are kept in the log of the job."""
+
+_NAMED: Final = r"(?P<name>[\w.$]+)(?:: (?P<text>.*?))?"
+_LOST_TASK: Final = r"most recent failure: Lost task .*? \(TID \d+\) \([^)]*\): "
+_THROWN: Final = re.compile(
+    rf"(?:^|\n)(?::|Caused by:) {_NAMED}(?=\n\s+at |\nCaused by:|\n\s*\.\.\. \d|\Z)", re.DOTALL
+)
+_OF_TASK: Final = re.compile(rf"{_LOST_TASK}{_NAMED}(?=\n\s+at |\Z)", re.DOTALL)
+_OF_EXECUTOR: Final = re.compile(
+    r"most recent failure: Lost task .*? \(TID \d+\) \([^)]*\): (?P<text>Executor.*)"
+)
+_STACK: Final = re.compile(r"\n\s+at |\n\nJVM stacktrace:|\nDriver stacktrace:")
+_CONDITION: Final = re.compile(r"\[[A-Z_0-9.]+\]")
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w{5};?")
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+_RAISED: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
+
+REMEDIES: Final = (
+    (
+        r"OutOfMemoryError|GC overhead limit|exited with code 137",
+        (
+            "give it more memory (spark.driver.memory or spark.executor.memory in GLIDEMQ_SPARK_CONF), or "
+            "use smaller partitions and collect less"
+        ),
+    ),
+    (
+        r"spark\.driver\.maxResultSize",
+        "write the data instead of collecting them, or raise it in GLIDEMQ_SPARK_CONF",
+    ),
+    (
+        r"PYTHON_VERSION_MISMATCH|Python in worker has different version",
+        "let PYSPARK_PYTHON name the same Python for the worker and the executors",
+    ),
+    (
+        r"ModuleNotFoundError: No module named",
+        "the Python of the executors lacks it: install it there, or let PYSPARK_PYTHON name one that has it",
+    ),
+    (
+        r"[Cc]ould not serialize object|Task not serializable|cannot pickle|NotSerializableException",
+        (
+            "a function for the executors uses what cannot be sent to them, such as a session, a lock or a "
+            "connection: make it inside the function"
+        ),
+    ),
+    (
+        r"DATA_SOURCE_NOT_FOUND|No suitable driver|ClassNotFoundException|NoClassDefFoundError",
+        (
+            "the session lacks the library: name it in spark.jars.packages or spark.jars of "
+            "GLIDEMQ_SPARK_CONF, and restart the worker"
+        ),
+    ),
+    (
+        r"UnsupportedClassVersionError",
+        "a library needs a newer Java: point JAVA_HOME to it, and restart the worker",
+    ),
+    (
+        r"FAILED_READ_FILE\.FILE_NOT_EXIST|It is possible the underlying files have been updated",
+        (
+            "the files were replaced while they were read: let each step write to a path of its own, and "
+            "none overwrite what it reads"
+        ),
+    ),
+    (
+        r"is not a Parquet file|CANNOT_READ_FILE_FOOTER|Malformed (?:ORC|Avro)|FAILED_READ_FILE",
+        "the file is damaged or of another format: write it again, or take it away",
+    ),
+    (
+        r"PATH_NOT_FOUND|Input path does not exist",
+        "see that the step that writes it comes before this one, and that the worker reaches the path",
+    ),
+    (
+        r"PATH_ALREADY_EXISTS|FileAlreadyExistsException",
+        'an earlier attempt may have written it: write with mode("overwrite"), or to a path of its own',
+    ),
+    (
+        r"Permission denied|AccessControlException|AccessDenied|Mkdirs failed to create",
+        "let the user of the worker and of the executors write there",
+    ),
+    (r"No space left on device", "make room on that disk, or let spark.local.dir name another"),
+    (
+        r"All masters are unresponsive|Failed to connect to (?:the )?master",
+        "no Spark master replies: see that it runs, and that GLIDEMQ_SPARK_MASTER names it",
+    ),
+)
+"""What errors say, and what to do then. The first that fits counts."""
+
+
+def cause_of(text: str) -> str:
+    """The innermost cause in the text of an error from Spark: its class and message, without stacks."""
+    if _TRACEBACK in text:
+        return _of_python(text)
+    head = _STACK.split(text, 1)[0].strip()
+    thrown = [(found["name"], found["text"] or "") for found in _THROWN.finditer(text)]
+    if found := _OF_TASK.search(text):
+        thrown.insert(1, (found["name"], found["text"] or ""))
+    elif found := _OF_EXECUTOR.search(text):
+        return _short(f"the executor was lost: {found['text']}")
+    if not thrown:
+        return _short(_told(head))
+    named = [_line(name, message) for name, message in thrown]
+    inner = named[-1]
+    outer = next((line for line in named if _CONDITION.search(line) and line != inner), "").rstrip(".")
+    return _short(inner if not outer or outer in inner else f"{inner} ({outer})")
+
+
+def remedy_of(text: str) -> str:
+    """What to do about an error from Spark; empty where nothing general can be said."""
+    return next((remedy for pattern, remedy in REMEDIES if re.search(pattern, text)), "")
+
+
+def explained(text: str) -> str:
+    """The cause and the remedy in a sentence or two."""
+    cause, remedy = cause_of(text), remedy_of(text)
+    return f"{cause.rstrip('.')}. To mend it: {remedy}" if remedy else cause
+
+
+def _of_python(text: str) -> str:
+    """The last line of the traceback of a Python worker, with the place in the user's code."""
+    _, _, traced = text.rpartition(_TRACEBACK)
+    traced = _STACK.split(traced, 1)[0]
+    errors = _RAISED.findall(traced)
+    places = [frame for frame in _FRAME.finditer(traced) if "pyspark" not in frame["file"]]
+    error = errors[-1] if errors else traced.strip().splitlines()[-1]
+    if not places:
+        return _short(error)
+    place = places[-1]
+    return _short(f"{error} (in {place['name']}, {place['file']}:{place['line']})")
+
+
+def _line(name: str, message: str) -> str:
+    message = _told(message)
+    short = name.rpartition(".")[2]
+    return f"{short}: {message}" if message else short
+
+
+def _told(message: str) -> str:
+    """A message as one line, without the plan and the statement that may follow it."""
+    ends = _STATE.search(message)
+    message = message[: ends.start()] if ends else message
+    message = _STACK.split(message, 1)[0].split("\n== SQL", 1)[0]
+    return " ".join(message.split())
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST else f"{text[:MOST]}…"

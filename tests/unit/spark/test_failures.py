@@ -1,0 +1,127 @@
+"""Reasons from errors as PySpark 4 words them; of the stacks a few lines are kept."""
+
+# ruff: noqa: E501  lines as Spark writes them
+
+from __future__ import annotations
+
+import pytest
+
+from glidemq_orchestrate.spark.failures import MOST, REMEDIES, cause_of, explained, remedy_of
+
+CORRUPT = """An error occurred while calling o38.parquet.
+: org.apache.spark.SparkException: [FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error while reading file file:/x/bad.parquet. Could not read footer.
+If not, please convert it to a valid format. SQLSTATE: KD001
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.cannotReadFooterForFileError(QueryExecutionErrors.scala:1164)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+\tSuppressed: org.apache.spark.SparkException: Exception thrown in awaitResult
+\t\tat org.apache.spark.util.ThreadUtils$.parmap(ThreadUtils.scala:486)
+\t\t... 1 more
+Caused by: java.lang.RuntimeException: file:/x/bad.parquet is not a Parquet file. Expected magic number at tail, but found [111, 32]
+\tat org.apache.parquet.hadoop.ParquetFileReader.readFooter(ParquetFileReader.java:595)
+"""
+TASK = """An error occurred while calling o197.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 7.0 failed 1 times, most recent failure: Lost task 1.0 in stage 7.0 (TID 12) (192.0.2.2 executor driver): java.io.IOException: Mkdirs failed to create file:/proc/x (exists=false)
+\tat org.apache.hadoop.fs.ChecksumFileSystem.create(ChecksumFileSystem.java:774)
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2898)
+"""
+EXECUTOR = """An error occurred while calling o9.count.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 9) (10.0.0.2 executor 3): ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited with code 137
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2898)
+"""
+PYTHON = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/venv/lib/pyspark.zip/pyspark/worker.py", line 4327, in invoke_udf
+    run_process()
+  File "/venv/lib/pyspark.zip/pyspark/util.py", line 158, in wrapper
+    return f(*args, **kwargs)
+  File "/srv/steps.py", line 19, in clean
+    raise ValueError("row of March is broken")
+ValueError: row of March is broken
+"""
+DRIVER = """An error occurred while calling o159.load.
+: java.lang.ClassNotFoundException: org.postgresql.Driver
+\tat java.base/java.net.URLClassLoader.findClass(URLClassLoader.java:445)
+"""
+COLUMN = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703;
+'Project ['nope]
++- Range (0, 1, step=1, splits=Some(2))
+"""
+JVM = """[CAST_INVALID_INPUT] The value 'a' is malformed. SQLSTATE: 22018
+== SQL (line 1, position 8) ==
+select cast('a' as int)
+
+JVM stacktrace:
+org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'a' is malformed. SQLSTATE: 22018
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.invalidInput(QueryExecutionErrors.scala:141)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            CORRUPT,
+            (
+                "RuntimeException: file:/x/bad.parquet is not a Parquet file. Expected magic number at tail, but "
+                "found [111, 32] (SparkException: [FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Encountered error"
+            ),
+        ),
+        (TASK, "IOException: Mkdirs failed to create file:/proc/x (exists=false)"),
+        (
+            EXECUTOR,
+            "the executor was lost: ExecutorLostFailure (executor 3 exited caused by one of the running",
+        ),
+        (PYTHON, "ValueError: row of March is broken (in clean, /srv/steps.py:19)"),
+        (DRIVER, "ClassNotFoundException: org.postgresql.Driver"),
+        (COLUMN, "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved."),
+        (JVM, "[CAST_INVALID_INPUT] The value 'a' is malformed."),
+        ("", ""),
+        ("boom", "boom"),
+    ],
+)
+def test_the_innermost_cause_comes_first_and_no_stack(text: str, cause: str) -> None:
+    found = cause_of(text)
+    assert found.startswith(cause)
+    assert "\tat " not in found
+    assert "\n" not in found
+
+
+def test_a_long_message_is_cut_and_its_remedy_is_not() -> None:
+    found = explained(f"[PATH_NOT_FOUND] {'x' * 10_000}")
+    assert len(found) < MOST + 200
+    assert found.endswith("that the worker reaches the path")
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (CORRUPT, "the file is damaged"),
+        (TASK, "let the user of the worker"),
+        (DRIVER, "spark.jars.packages"),
+        (EXECUTOR, "more memory"),
+        ("java.lang.OutOfMemoryError: Java heap space", "more memory"),
+        ("Total size of results is bigger than spark.driver.maxResultSize (1g)", "instead of collecting"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "PYSPARK_PYTHON"),
+        ("ModuleNotFoundError: No module named 'numpy'", "install it there"),
+        ("Could not serialize object: TypeError: cannot pickle '_thread.lock' object", "inside the function"),
+        ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading", "a path of its own"),
+        ("[PATH_ALREADY_EXISTS] Path file:/x already exists.", 'mode("overwrite")'),
+        ("All masters are unresponsive! Giving up.", "GLIDEMQ_SPARK_MASTER"),
+        ("java.lang.UnsupportedClassVersionError: x has been compiled by a more recent version", "JAVA_HOME"),
+        ("java.io.IOException: No space left on device", "make room"),
+    ],
+)
+def test_each_error_has_its_remedy(text: str, remedy: str) -> None:
+    assert remedy in remedy_of(text)
+
+
+def test_nothing_is_advised_where_nothing_is_known() -> None:
+    assert explained(COLUMN) == cause_of(COLUMN)
+    assert remedy_of("ValueError: the row of March is broken") == ""
+
+
+def test_every_remedy_is_a_part_of_a_sentence() -> None:
+    assert all(text and text[0].islower() and not text.endswith(".") for _, text in REMEDIES)
