@@ -1,7 +1,7 @@
 """Which steps ran when a session was lost: they run again alone, so that the one that ends it is found.
 
-A lost session costs no step an attempt, twice in a row; at the third time it does. What is known is of this
-process: another worker counts for itself.
+A lost session costs no step an attempt, unless it was lost again while the step ran alone, or for the third
+time in a row. What is known is of this process: another worker counts for itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Final
 
 FREE: Final = 2
-"""So many losses cost a job no attempt."""
+"""So many losses in a row, beside other steps, cost a job no attempt."""
 MOST_KNOWN: Final = 10_000
 ALONE_SECONDS: Final = 60.0
 """How long a step waits for others to end, to run alone."""

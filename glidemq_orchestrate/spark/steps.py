@@ -53,7 +53,7 @@ class StepFailed(Exception):
 
 
 class SessionLost(Exception):
-    """The session was lost again and again while the step ran."""
+    """The session was lost again and again while the step ran: it costs an attempt."""
 
 
 @handlers.handler(JOB_NAME)
@@ -67,8 +67,8 @@ def run_python_step(ctx: Context) -> Json:
         InvalidCall: The payload names no function that may be called so, or the result is not JSON.
         StepCancelled: The job was cancelled while the step ran.
         StepFailed: Spark raised an error. An error of the step's own is raised as it is.
-        RetryLater: The session was lost, maybe by another step: it costs no attempt, twice in a row.
-        SessionLost: The same at the third time.
+        RetryLater: The session was lost, maybe by another step: it costs no attempt.
+        SessionLost: It was lost again while the step ran alone, or for the third time in a row.
     """
     with importing():
         from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  not needed at start-up
@@ -77,18 +77,19 @@ def run_python_step(ctx: Context) -> Json:
     conf = _extras(call.title, ctx.data)
     call.check(leading=2)
     job = f"{ctx.queue}:{ctx.job_id}"
-    with losses.place(job, ctx.cancelled.is_set):
-        spark = warm_session.get().newSession()
-        _configure(call.title, spark, conf)
-        description = f"{ctx.node or call.title} ({ctx.job_id}, attempt {ctx.attempt})"
+    description = f"{ctx.node or call.title} ({ctx.job_id}, attempt {ctx.attempt})"
+    with losses.place(job, ctx.cancelled.is_set) as is_alone:
+        shared = warm_session.get()
         try:
+            spark = shared.newSession()
+            _configure(call.title, spark, conf)
             with watched(spark.sparkContext, ctx, description), active(spark), captured(ctx):
                 result = call.function(spark, ctx, **call.arguments)
         except Exception as exc:
             if ctx.cancelled.is_set():
                 raise StepCancelled(f"{call.title} was cancelled") from exc
-            if not is_alive(spark):
-                raise _lost(call.title, losses.note(job)) from exc
+            if not is_alive(shared):
+                raise _lost(call.title, losses.note(job), is_alone=is_alone) from exc
             losses.forget(job)
             if failure := _failure(ctx, exc):
                 raise failure from exc
@@ -97,12 +98,13 @@ def run_python_step(ctx: Context) -> Json:
     return call.checked(result, "Write data to the location and return its path")
 
 
-def _lost(title: str, count: int) -> Exception:
-    """What a step raises whose session was lost while it ran."""
-    if count > FREE:
+def _lost(title: str, count: int, *, is_alone: bool) -> Exception:
+    """What a step raises whose session was lost while it ran; alone it runs only after a loss."""
+    if is_alone or count > FREE:
+        how = ", now alone" if is_alone else ""
         return SessionLost(
-            f"the Spark session was lost {count} times while {title} ran, the last time alone if that could "
-            "be: its driver ran out of memory, or the step ends the JVM"
+            f"the Spark session was lost {count} times in a row while {title} ran{how}: its driver ran out "
+            "of memory (spark.driver.memory in GLIDEMQ_SPARK_CONF), or the step ends the JVM"
         )
     return RetryLater(
         AFTER_LOSS, f"the Spark session was lost while {title} ran, maybe by another step", counts=False

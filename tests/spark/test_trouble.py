@@ -177,7 +177,7 @@ def test_the_active_session_is_that_of_the_step(module: str, make_run: MakeRun) 
     assert warm_session.get().conf.get("spark.sql.shuffle.partitions") == "4"
 
 
-@pytest.mark.parametrize("how", ["pool", "threads"])
+@pytest.mark.parametrize("how", [pytest.param("pool", marks=pytest.mark.long), "threads"])
 def test_a_cancel_reaches_the_threads_of_a_step(
     spark: SparkSession, module: str, make_run: MakeRun, how: str, eventually: Eventually
 ) -> None:
@@ -203,7 +203,7 @@ def test_what_a_step_leaves_running_is_ended_with_it(
     eventually(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), 5)
 
 
-@pytest.mark.parametrize("how", ["killed", "by a step"])
+@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.long), "by a step"])
 def test_a_lost_session_costs_its_steps_no_attempt(
     spark: SparkSession, module: str, make_run: MakeRun, how: str, eventually: Eventually
 ) -> None:
@@ -226,14 +226,19 @@ def test_a_lost_session_costs_its_steps_no_attempt(
     assert again == [24, 24]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
-def test_a_step_that_ends_every_session_is_blamed_the_third_time(module: str, make_run: MakeRun) -> None:
+def test_a_step_that_ends_every_session_is_to_blame(module: str, make_run: MakeRun) -> None:
     run = make_run({"callable": f"{module}:ends_the_jvm"})
-    for _ in range(2):
-        with pytest.raises(RetryLater):
-            run_python_step(run.ctx)
-    with pytest.raises(SessionLost, match=r"lost 3 times while step .*:ends_the_jvm ran"):
+    with pytest.raises(RetryLater):
         run_python_step(run.ctx)
+    with pytest.raises(SessionLost, match=r"lost 2 times in a row while step .*:ends_the_jvm ran, now alone"):
+        run_python_step(run.ctx)
+
+
+def test_one_that_cannot_run_alone_is_to_blame_the_third_time() -> None:
+    found = [steps._lost("step a:b", count, is_alone=False) for count in (1, 2, 3)]
+    assert [type(one) for one in found] == [RetryLater, RetryLater, SessionLost]
 
 
 @pytest.mark.usefixtures("_spark_environment")
