@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 from glidemq_orchestrate import FlowProducer, FlowStatus, JobState, NodeStatus, Queue, Rule
 from glidemq_orchestrate.errors import FlowNotFound, JobNotFound
-from glidemq_orchestrate.jobs.check_result import NOT_PASSED
 from glidemq_orchestrate.testing.chaos.ledger import Entry
 from tests.chaos.book import Book
 from tests.chaos.in_process import value_of
 from tests.chaos.model import Allowed, ends, fails
 from tests.chaos.plan import BY_TWO, MENDED, RETRIED, FlowPlan, Plan, Step
+from tests.chaos.written import Written
 
 
 class Excuses(TypedDict):
@@ -71,8 +71,7 @@ class Checker:
         self._may_lose, self._keeps_leases = may_lose, keeps_leases
         self.nodes = 0
         self.losses: Counter[str] = Counter()
-        self._refused: dict[str, list[str]] = defaultdict(list)
-        self._said: dict[str, list[tuple[NodeStatus, str, int]]] = defaultdict(list)
+        self._written = Written(self._book)
 
     def violations(self) -> Iterator[str]:
         """Everything that is wrong, in sentences."""
@@ -92,8 +91,8 @@ class Checker:
             with Queue(name, self._url) as queue:
                 yield from self._plain(queue, name)
                 yield from self._counted(queue, name)
-                yield from self._told(queue, self._said[name])
-                yield from self._shown(queue, self._refused[name])
+                for what, text in self._written.lost(queue, name):
+                    yield from self._lost(what, text)
 
     def _lost(self, what: str, text: str, count: int = 1) -> Iterator[str]:
         """Something that was acknowledged is gone: a violation, unless servers may lose."""
@@ -138,18 +137,9 @@ class Checker:
             yield from (f"{name}: {problem}" for problem in self._node(planned, node, found, results))
             if result := results.get(name):
                 yield from self._superseded(node.queue, node.job_id, result["run"])
-        self._note(planned, found.values(), results)
+        self._written.note(planned, found.values(), results)
         if planned.action in BY_TWO:
             yield from self._generations(before, status.generation, found, results)
-
-    def _note(self, planned: FlowPlan, nodes: Iterable[NodeStatus], results: Mapping[str, Any]) -> None:
-        """Note what is read of many nodes at a time."""
-        steps = planned.all_steps
-        for node in nodes:
-            if node.reason == NOT_PASSED:
-                self._refused[node.queue].append(node.job_id)
-            elif (result := results.get(node.name)) and node.name in steps and steps[node.name].says:
-                self._said[node.queue].append((node, result["run"], steps[node.name].says))
 
     def _excuses(self, planned: FlowPlan, found: Mapping[str, NodeStatus]) -> Excuses:
         """The nodes that may end otherwise than planned."""
@@ -331,29 +321,6 @@ class Checker:
             is_later = planned.action in RETRIED and ended > begin["at"]  # it was retried after this had run
             if not is_later:
                 yield f"got results of {sorted(given)}, and {name} has completed"
-
-    def _told(self, queue: Queue, said: Sequence[tuple[NodeStatus, str, int]]) -> Iterator[str]:
-        """The messages of the accepted attempt are there, all of them, in order."""
-        accepted = queue.accepted_attempts([node.job_id for node, _, _ in said])
-        for node, run, count in said:
-            if (node.queue, node.job_id) in self._book.unfenced or self._book.emptied:
-                continue
-            whose, texts = accepted.get(node.job_id), []
-            if whose and run.startswith(whose.attempt.partition(" ")[0]):
-                written = queue.messages(whose.job_id, limit=10_000)
-                texts = [message.text for message in written if message.attempt == whose.attempt]
-            if texts != [f"{number + 1} of {node.name}" for number in range(count)]:
-                found = f"{len(texts)} messages of {whose} are there"
-                yield from self._lost("messages", f"{node.job_id}: {found}, {count} of {run} were written")
-
-    def _shown(self, queue: Queue, refused: Sequence[str]) -> Iterator[str]:
-        """The result of a check that did not pass is the progress of its job."""
-        for job_id in refused:
-            progress = queue.get_job(job_id).progress
-            if not (isinstance(progress, dict) and progress.get("passed") is False):
-                yield from self._lost(
-                    "progress", f"{job_id} has not passed, and its progress is {progress!r}"
-                )
 
     def _superseded(self, queue: str, job_id: str, run: str) -> Iterator[str]:
         if self._keeps_leases and not self._book.emptied and (queue, job_id) not in self._book.unfenced:
