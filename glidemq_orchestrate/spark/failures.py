@@ -20,9 +20,7 @@ _THROWN: Final = re.compile(
     rf"(?:^|\n)(?::|Caused by:) {_NAMED}(?=\n\s+at |\nCaused by:|\n\s*\.\.\. \d|\Z)", re.DOTALL
 )
 _OF_TASK: Final = re.compile(rf"{_LOST_TASK}{_NAMED}(?=\n\s+at |\Z)", re.DOTALL)
-_OF_EXECUTOR: Final = re.compile(
-    r"most recent failure: Lost task .*? \(TID \d+\) \([^)]*\): (?P<text>Executor.*)"
-)
+_OF_EXECUTOR: Final = re.compile(rf"{_LOST_TASK}(?P<text>Executor.*)")
 _STACK: Final = re.compile(r"\n\s+at |\n\nJVM stacktrace:|\nDriver stacktrace:")
 _CONDITION: Final = re.compile(r"\[[A-Z_0-9.]+\]")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w{5};?")

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline
-from glidemq_orchestrate.spark.sharing import share, unshare
+from glidemq_orchestrate.spark.sharing import install
 
 if TYPE_CHECKING:
     import psutil
@@ -164,7 +164,6 @@ class WarmSession:
             atexit.unregister(self.stop)
             # Py4J reports every collected object to the JVM, over a connection that belongs to the parent.
             _OF_PARENTS.extend([running, running.spark.sparkContext])
-            unshare()
             _forget_session()
 
     def _end(self) -> None:
@@ -266,8 +265,7 @@ def _build(settings: SparkSettings) -> _Running:
             if gateway is not None:
                 SparkContext(conf=conf, gateway=gateway)
             spark = SparkSession.builder.config(conf=conf).getOrCreate()
-            if gateway is not None:
-                share(spark.sparkContext)
+            install()
         except BaseException:
             _end_jvm(jvm, gateway)
             raise
@@ -288,7 +286,6 @@ def _jvm_of_program() -> psutil.Process | None:
 
 def _end(running: _Running) -> None:
     """Stop the context, then the JVM, and make PySpark forget both, whether or not they are still alive."""
-    unshare()
     with warnings.catch_warnings(), suppress(Exception):
         warnings.simplefilter("ignore")  # PySpark warns about a JVM that has ended, which is cleaned up here
         running.spark.stop()

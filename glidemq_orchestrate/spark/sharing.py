@@ -3,7 +3,7 @@
 While a step runs, ``SparkSession.getActiveSession()`` and ``builder.getOrCreate()`` return its own session,
 in its thread and in those that it starts; these have its tag, its pool and its description too, so that a
 cancel reaches what they do. ``stop()`` in a step does nothing, as others use the context. PySpark has no
-public way to any of this, so methods of it and of threads are replaced when the worker has built a session.
+public way to any of this, so methods of it and of threads are replaced when the worker has a session.
 """
 
 from __future__ import annotations
@@ -17,25 +17,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
 _step: Final[contextvars.ContextVar[SparkSession | None]] = contextvars.ContextVar("step", default=None)
-_shared: list[SparkContext] = []
-"""The context that steps share, if the worker has built it."""
-
-
-def share(context: SparkContext) -> None:
-    """Let steps share a context from now on; repeatable."""
-    _install()
-    _shared[:] = [context]
-
-
-def unshare() -> None:
-    """The context may be stopped from now on; repeatable."""
-    _shared.clear()
 
 
 @contextmanager
@@ -49,28 +35,27 @@ def active(spark: SparkSession) -> Iterator[None]:
 
 
 @functools.cache
-def _install() -> None:
-    """Replace the methods of PySpark, once."""
+def install() -> None:
+    """Replace the methods of PySpark and of threads; repeatable."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     sessions: Any = SparkSession
-    sessions.stop = _unless_shared(sessions.stop, lambda spark: spark.sparkContext)
     contexts: Any = SparkContext
-    contexts.stop = _unless_shared(contexts.stop, lambda context: context)
+    threads: Any = threading.Thread
+    sessions.stop, contexts.stop = _unless_in_step(sessions.stop), _unless_in_step(contexts.stop)
     sessions.getActiveSession = classmethod(_of_step(sessions.getActiveSession.__func__))
     sessions.Builder.getOrCreate = _or_that_of_step(sessions.Builder.getOrCreate)
-    threads: Any = threading.Thread
     threads.start = _inheriting(threads.start)
 
 
-def _unless_shared(stop: Callable[[Any], None], context_of: Callable[[Any], Any]) -> Callable[[Any], None]:
+def _unless_in_step(stop: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(stop)
     def stopped(self: Any) -> None:
-        if _step.get() is not None and any(context_of(self) is one for one in _shared):
-            logger.warning("stop() was called in a step and did nothing: other steps use the session too")
-        else:
+        if _step.get() is None:
             stop(self)
+        else:
+            logger.warning("stop() was called in a step and did nothing: other steps use the session too")
 
     return stopped
 
