@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 from glidemq_orchestrate.testing.chaos.ledger import Entry
 from tests.chaos.unfenced import Unfenced
 
 CLOCKS_MS: Final = 500
-"""By how much the server's time may differ between two workers."""
+"""By how much the server's time, as a worker knows it, may be wrong."""
+NS_IN_MS: Final = 1_000_000
 
 
 class Book:
@@ -27,9 +29,11 @@ class Book:
             if entry["error"]:
                 self._errors[entry["queue"], entry["job"]].append(entry["error"])
         times = Counter(entry["run"] for entry in by_kind["begin"])
-        self.activated: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-        for entry in by_kind["begin"]:
-            self.activated[entry["queue"], entry["job"]][entry["run"]] = entry["activated"]
+        self._runs: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for run, entry in self.begins.items():
+            self._runs[entry["queue"], entry["job"]].append(run)
+        since = [entry["activated"] - entry["at"] // NS_IN_MS for entry in self.begins.values()]
+        self._epoch_ms = int(median(since)) if since else 0
         self.doubles = [run for run, count in times.items() if count > 1]
         self.accepted = Counter((entry["queue"], entry["job"]) for entry in by_kind["completed"])
         self.steered = {entry["flow"]: entry for entry in by_kind["steered"]}
@@ -68,12 +72,16 @@ class Book:
     def successors(self, queue: str, job_id: str, run: str) -> list[str]:
         """The runs of a job that had taken it over from this one: then its result must not be accepted.
 
-        Times of activation are those of the server as the workers know it, to some milliseconds; between two
-        of one job there is a lease.
+        A run was activated after the time it was activated with, which its worker read before it asked: a
+        server that was frozen, or a worker that was, may have let seconds pass between the two. And it was
+        activated before it began. So another has followed it for certain when that other's time of activation
+        is later than this one's begin; a process that loses a job by its lease loses it that late.
         """
-        runs = self.activated[queue, job_id]
-        begun = runs.get(run, 0)
-        return [other for other, at in runs.items() if begun and at > begun + CLOCKS_MS]
+        if (mine := self.begins.get(run)) is None:
+            return []
+        begun = mine["at"] // NS_IN_MS + self._epoch_ms + CLOCKS_MS
+        others = [self.begins[other] for other in self._runs[queue, job_id]]
+        return [it["run"] for it in others if it["activated"] > begun and it["at"] > mine["at"]]
 
     def _is_forgotten(self, entry: Entry) -> bool:
         return bool(self.emptied) and entry["at"] < self.emptied[-1]

@@ -12,7 +12,7 @@ import pytest
 from glidemq_orchestrate import Schedulers
 from glidemq_orchestrate.lifeline.guard import processes
 from glidemq_orchestrate.testing.chaos.ledger import Entry, Ledger
-from tests.chaos.book import Book
+from tests.chaos.book import NS_IN_MS, Book
 from tests.chaos.campaign import has_settled
 from tests.chaos.checker import Checker
 from tests.chaos.children import Children
@@ -107,7 +107,20 @@ def twice_in_a_slot(entries: Entries) -> None:
 def taken_over(entries: Entries) -> None:
     done = next(entry for entry in of_kind(entries, "completed") if "-p" in entry["job"])
     begin = next(entry for entry in of_kind(entries, "begin") if entry["run"] == done["run"])
-    entries.append(begin | {"run": "another", "activated": begin["activated"] + 10_000})
+    later = {"activated": begin["activated"] + 10_000, "at": begin["at"] + 10_000 * NS_IN_MS}
+    entries.append(begin | {"run": "another"} | later)
+
+
+def test_a_run_that_has_waited_for_its_job_is_not_taken_for_an_earlier_one() -> None:
+    def begin(run: str, asked_ms: int, begun_ms: int) -> Entry:
+        about = {"kind": "begin", "queue": "etl", "job": "j", "run": run, "slot": None}
+        return about | {"activated": asked_ms, "at": begun_ms * NS_IN_MS}
+
+    # The second asked before the first was given the job, and the server was frozen meanwhile.
+    book = Book([begin("1", 9_000, 9_001), begin("2", 5_000, 13_000), begin("3", 15_000, 15_001)])
+    assert book.successors("etl", "j", "1") == ["3"]
+    assert book.successors("etl", "j", "2") == ["3"]
+    assert book.successors("etl", "j", "3") == []
 
 
 def test_only_of_an_unfenced_job_a_dependent_may_have_another_result(played: Round) -> None:
