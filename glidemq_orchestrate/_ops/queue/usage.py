@@ -23,6 +23,9 @@ from glidemq_orchestrate.stored import parsed_object, span
 
 MINUTE_MS: Final = 60_000
 KEPT: Final = timedelta(days=30)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+NEWEST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, after which there is no ``datetime``."""
 MOST_READS: Final = 100_000
 SLICE: Final = 500
 TRIES: Final = 200
@@ -216,4 +219,4 @@ def _numbers(text: str | None) -> dict[str, float]:
 def _ms(name: str, at: datetime) -> int:
     if at.tzinfo is None:
         raise ConfigurationError(f"{name} must have a time zone")
-    return int(at.timestamp() * 1000)
+    return min((at - EPOCH) // timedelta(milliseconds=1), NEWEST_MS)  # not timestamp(): that is rounded

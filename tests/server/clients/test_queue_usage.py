@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -161,6 +161,13 @@ class TestSummary:
             start = datetime.fromtimestamp(MINUTE / 1000, UTC)
             assert queue.usage_summary(start=start).jobs == 1
             assert queue.usage_summary(start=start, end=start + timedelta(minutes=1)).jobs == 1
+
+    @pytest.mark.parametrize("hours", [0, 12, -12])
+    def test_the_end_of_all_time_is_a_time(self, queue: Queue, hours: int) -> None:
+        last = datetime.max.replace(tzinfo=timezone(timedelta(hours=hours)))
+        found = queue.usage_summary(start=last, end=last)
+        assert found.jobs == 0
+        assert found.end <= datetime.max.replace(tzinfo=UTC)
 
     def test_an_invalid_time_is_refused(self, clients: Clients) -> None:
         queue, now = clients.queue(), datetime.now(UTC)
