@@ -130,17 +130,15 @@ def test_the_server_may_be_away_while_results_are_read(
 ) -> None:
     server = EmbeddedServer(data_dir=tmp_path / "data").start()
     port = int(server.url.rsplit(":", 1)[1])
-    again: list[EmbeddedServer] = []
-
-    def restart() -> None:
-        again.append(EmbeddedServer(data_dir=tmp_path / "data", port=port).start())
+    again = EmbeddedServer(data_dir=tmp_path / "data", port=port)
+    back = threading.Timer(1.0, again.start)
 
     def body(context: dg.OpExecutionContext, res: GlideMQResource) -> Any:
         found: dict[str, Any] = {}
         for change in res.stream_flow(context, TWO):
-            if not again:
+            if back.ident is None:
                 server.stop()
-                threading.Timer(1.0, restart).start()
+                back.start()
             found |= change.results()
         return found
 
@@ -149,8 +147,9 @@ def test_the_server_may_be_away_while_results_are_read(
         result = run_op(GlideMQResource(url=server.url), instance, body)
         assert result.output_for_node("step") == {"first": "first", "second": "second"}
     finally:
-        for one in again:
-            one.stop()
+        if back.ident:
+            back.join()
+        again.stop()
 
 
 def test_a_consumer_that_takes_its_time_misses_none_and_is_told_at_once(
@@ -219,17 +218,15 @@ def test_a_termination_while_the_server_is_away_is_made_up_for(
 ) -> None:
     server = EmbeddedServer(data_dir=tmp_path / "data").start()
     port = int(server.url.rsplit(":", 1)[1])
-    again: list[EmbeddedServer] = []
-    url = server.url
+    again = EmbeddedServer(data_dir=tmp_path / "data", port=port)
+    back, url = threading.Timer(1.0, again.start), server.url
     glidemq = GlideMQResource(url=url, require_workers=False)
 
     def is_there() -> bool:
         if not waits.is_set():
             return False
         server.stop()
-        threading.Timer(
-            1.0, lambda: again.append(EmbeddedServer(data_dir=tmp_path / "data", port=port).start())
-        ).start()
+        back.start()
         return True
 
     thread = interrupt_when(is_there)
@@ -239,8 +236,9 @@ def test_a_termination_while_the_server_is_away_is_made_up_for(
         with FlowProducer(url) as producer:
             assert producer.get("mine").status().state == "cancelled"
     finally:
-        for one in again:
-            one.stop()
+        if back.ident:
+            back.join()
+        again.stop()
 
 
 @pytest.mark.parametrize("other", ["somebody else", "a run that has ended"])

@@ -167,22 +167,21 @@ lifeline.watch(child.pid)
 if sys.argv[1] == "orphan":
     child.kill()
     child.wait()
-if os.fork() == 0:  # such a child keeps the guard from nothing
+forked = os.fork()
+if forked == 0:  # such a child keeps the guard from nothing
     time.sleep(60)
     os._exit(0)
+print(forked, flush=True)
 time.sleep(600)
 """
     for how in ("whole", "orphan"):
         with start("-c", code, how) as owner:
             pids = [int(pid) for pid in first_line(owner).split()]
-            time.sleep(0.2)
-            forked = psutil.Process(owner.pid).children()
+            forked = int(first_line(owner))
             owner.kill()
             for pid in pids:
                 eventually(partial(is_gone, pid), 5)
-            for each in forked:
-                if each.is_running():
-                    each.kill()
+            os.kill(forked, signal.SIGKILL)
 
 
 def test_what_is_forgotten_and_what_ended_well_is_left_alone() -> None:

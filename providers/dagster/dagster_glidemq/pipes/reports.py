@@ -189,7 +189,8 @@ class Reports:
             (message["method"], key, check), (self._generation, node)
         )
         if generation == self._generation and former.name != node.name:
-            raise ReportsUnusable(f"nodes {former.name} and {node.name} both report {what}; only one may")
+            first, second = sorted((former.name, node.name))
+            raise ReportsUnusable(f"nodes {first} and {second} both report {what}; only one may")
         if generation == self._generation and former.run == node.run:
             return True
         return self._left_out(
