@@ -26,10 +26,15 @@ class Overdue:
     def seconds(self, what: str, *, is_so: bool) -> float:
         """For how long it has been so without a break; 0 when it is not, or was seen for the first time."""
         if not is_so:
-            self._since.pop(what, None)
+            self.forget(what)
             return 0.0
         now = self._clock()
         return now - self._since.setdefault(what, now)
+
+    def forget(self, *whats: str) -> None:
+        """It is not so."""
+        for what in whats:
+            self._since.pop(what, None)
 
 
 def why_lost(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
 from dagster_glidemq.connection import GlideMQConnection
 from dagster_glidemq.patience import Patience
-from glidemq_orchestrate import Job, Queue
+from glidemq_orchestrate import Job, JobState, Queue
 from glidemq_orchestrate.clients.queue import NewJob
 from glidemq_orchestrate.errors import JobNotFound, JobStateConflict
 from glidemq_orchestrate.jobs.retention import Keep
@@ -59,6 +60,14 @@ class Queues:
             return self.of(queue).get_job(job_id)
         except JobNotFound:
             return None
+
+    def states(self, queue: str, job_ids: Sequence[str]) -> list[JobState | None]:
+        """The state of each of many jobs; None for one that is not there.
+
+        Raises:
+            TransportError: The server cannot be reached.
+        """
+        return self.of(queue).states(job_ids)
 
     def revoke(self, queue: str, job_id: str) -> bool:
         """End the job; True if it had not begun, and will not. Repeatable.

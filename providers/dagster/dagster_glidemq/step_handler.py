@@ -27,6 +27,7 @@ from dagster._core.executor.step_delegating import CheckStepHealthResult, StepHa
 
 from dagster_glidemq.health import Overdue, why_lost
 from dagster_glidemq.queues import KEEP, Queues
+from dagster_glidemq.sight import Sight
 from dagster_glidemq.step_job import STEP_JOB, StepJob, step_job_id
 from dagster_glidemq.tags import Place, place_of_step
 from glidemq_orchestrate import JobState
@@ -43,6 +44,7 @@ ENDS: Final = frozenset(
     {DagsterEventType.STEP_SUCCESS, DagsterEventType.STEP_FAILURE, DagsterEventType.STEP_UP_FOR_RETRY}
 )
 """How an attempt of a step ends in the event log."""
+WAITING: Final = frozenset({JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED, JobState.GROUP_WAITING})
 
 
 class GlideMQStepHandler(StepHandler):
@@ -61,7 +63,7 @@ class GlideMQStepHandler(StepHandler):
     ) -> None:
         self._queues, self._queue = queues, queue
         self._start_timeout, self._lease, self._grace = start_timeout, lease, grace
-        self._overdue = Overdue()
+        self._overdue, self._sight = Overdue(), Sight(queues, STEP_JOB)
 
     @property
     def name(self) -> str:
@@ -97,6 +99,7 @@ class GlideMQStepHandler(StepHandler):
         )
         payload = step.payload(self._grace)
         self._queues.add(step.place.queue, NewJob(STEP_JOB, payload, options))
+        self._sight.add(step.place.queue, step.job_id)
 
     def check_step_health(self, step_handler_context: StepHandlerContext) -> CheckStepHealthResult:
         """Whether the step still waits or runs, or has ended.
@@ -106,6 +109,8 @@ class GlideMQStepHandler(StepHandler):
         """
         step = _Step(step_handler_context, self._queue)
         try:
+            if self._waits_for_a_worker(step):
+                return CheckStepHealthResult.healthy()
             why = self._why_lost(step) or self._why_unserved(step)
             if why is None or step.has_ended():
                 return CheckStepHealthResult.healthy()
@@ -129,6 +134,17 @@ class GlideMQStepHandler(StepHandler):
         )
         self._queues.revoke(step.place.queue, step.job_id)
 
+    def _waits_for_a_worker(self, step: _Step) -> bool:
+        """Whether it waits in a queue that is served: then one look at all steps tells that for each.
+
+        One that was begun and given back is told from these when a worker takes it, or when none is left.
+        """
+        queue = step.place.queue
+        if self._sight.state(queue, step.job_id) not in WAITING or not self._sight.workers(queue):
+            return False
+        self._overdue.forget(queue, f"{queue}/{step.job_id}")
+        return True
+
     def _why_lost(self, step: _Step) -> str | None:
         job = self._queues.read(step.place.queue, step.job_id)
         step.is_active = job is not None and job.state is JobState.ACTIVE
@@ -137,7 +153,7 @@ class GlideMQStepHandler(StepHandler):
     def _why_unserved(self, step: _Step) -> str | None:
         """Why nobody will take a step that waits."""
         queue = step.place.queue
-        is_unserved = not step.is_active and not self._queues.workers_for(queue, STEP_JOB)
+        is_unserved = not step.is_active and not self._sight.workers(queue)
         if step.is_active or self._overdue.seconds(queue, is_so=is_unserved) < self._start_timeout:
             return None
         return (
