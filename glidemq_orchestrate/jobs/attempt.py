@@ -21,6 +21,7 @@ class Attempt:
     ``flow_id``, ``generation``: its flow as users know it; ``stored_flow``: the id under which it is stored.
     ``unreadable``: why no handler can run it; it fails for good with that reason.
     ``is_mute``: messages that its handler still sends are dropped.
+    ``epoch``: the number of this activation, larger than that of every earlier one of the job; 0: unknown.
     """
 
     queue: str
@@ -42,6 +43,7 @@ class Attempt:
     is_mute: bool = False
     generation: int = 0
     stored_flow: str = ""
+    epoch: int = 0
 
     @classmethod
     def from_wire(cls, queue: str, entry_id: str, token: str, fields: Mapping[str, str]) -> Attempt:
@@ -70,7 +72,7 @@ class Attempt:
     def from_row(cls, queue: str, token: str, row: list[Any]) -> Attempt:
         """Build from a row of ``gmo_finish_and_fetch``, whatever it holds."""
         job_id, entry_id, processed_on, name, data, opts, made, flow_id, node = row[:9]
-        signals, fallback, budget, inputs = row[9:]
+        signals, fallback, budget, inputs, epoch = row[9:]
         options = RunOptions.from_wire(opts or "")
         if not flow_id and options.portable:
             flow_id, node = options.portable
@@ -106,6 +108,7 @@ class Attempt:
             unreadable,
             generation=generation,
             stored_flow=stored,
+            epoch=exact(epoch) or 0,
         )
 
 

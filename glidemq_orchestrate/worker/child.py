@@ -1,7 +1,8 @@
 """In a separate process: run handlers, one after the other, and send each result to the worker.
 
 Results, errors and messages reach the worker as frames: a letter, a length, a body. The worker sends
-``(function, job)`` pickled by name; the job's payload in it is JSON, never code.
+``(function, job)`` pickled by name; the job's payload in it is JSON, never code. While a handler runs the
+worker sends nothing but the answer to a check.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, JsonLike, encode
-from glidemq_orchestrate.errors import PayloadTooLarge
+from glidemq_orchestrate.errors import LeaseLost, PayloadTooLarge
 from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
 
 HEAD: Final = struct.Struct(">cI")
@@ -28,9 +29,10 @@ BEGUN: Final = b"B"
 PROGRESS: Final = b"P"
 LOG: Final = b"L"
 MESSAGE: Final = b"M"
+CHECK: Final = b"C"
 DONE: Final = b"D"
 RAISED: Final = b"R"
-KINDS: Final = (BEGUN, PROGRESS, LOG, MESSAGE, DONE, RAISED)
+KINDS: Final = (BEGUN, PROGRESS, LOG, MESSAGE, CHECK, DONE, RAISED)
 MAX_FRAME: Final = 8 * MAX_PAYLOAD_BYTES
 _MAX_TEXT: Final = 100_000
 
@@ -62,12 +64,18 @@ class _Messenger:
         with self._lock:
             self._sock.sendall(HEAD.pack(kind, len(body)) + body)
 
+    def ask(self, kind: bytes) -> bytes | None:
+        """The worker's answer; None when the worker is gone."""
+        self.send(kind, b"")
+        return _receive(self._sock)
+
 
 class _Speaker(Unheard):
     """Sends progress, log lines and messages of a handler to the worker."""
 
     def __init__(self, messenger: _Messenger, name: str) -> None:
         self._messenger, self._name = messenger, name
+        self._checking, self._is_over = threading.Lock(), False
 
     def progress(self, value: JsonLike) -> None:
         self._messenger.send(PROGRESS, encode(value, where=f"progress of job {self._name}").encode())
@@ -82,6 +90,24 @@ class _Speaker(Unheard):
 
     def write_message(self, text: str) -> None:
         self._messenger.send(MESSAGE, text.encode())
+
+    def check_owner(self) -> None:
+        with self._checking:
+            if self._is_over:  # a thread that outlived the handler: what comes now is the next task
+                raise LeaseLost("this attempt has ended")
+            answer = self._messenger.ask(CHECK)
+        if answer is None:
+            raise LeaseLost("the worker of this attempt has ended")
+        if answer:
+            raise unpack(answer)
+
+    async def check_owner_async(self) -> None:
+        self.check_owner()  # this process has no loop of a worker to block
+
+    def end(self) -> None:
+        """The handler has returned."""
+        with self._checking:
+            self._is_over = True
 
 
 def _receive(sock: socket.socket) -> bytes | None:
@@ -100,8 +126,12 @@ def _read(sock: socket.socket, size: int) -> bytes | None:
 
 
 def _run(function: Callable[[Context], JsonLike], job: dict[str, Any], messenger: _Messenger) -> bytes:
-    context = Context(**job, speaker=_Speaker(messenger, job["name"]), cancelled=Cancelled())
-    return encode(function(context), where=f"result of job {job['name']}").encode()
+    speaker = _Speaker(messenger, job["name"])
+    context = Context(**job, speaker=speaker, cancelled=Cancelled())
+    try:
+        return encode(function(context), where=f"result of job {job['name']}").encode()
+    finally:
+        speaker.end()
 
 
 # --- exceptions on their way to the worker ---

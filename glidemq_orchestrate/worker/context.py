@@ -90,6 +90,12 @@ class Speaker(Protocol):
     def write_message(self, text: str) -> None:
         """See ``Context.write_message``."""
 
+    def check_owner(self) -> None:
+        """See ``Context.check_owner``."""
+
+    async def check_owner_async(self) -> None:
+        """See ``Context.check_owner_async``."""
+
 
 class Unheard:
     """A speaker that accepts nothing: a base for speakers that accept some kinds of reports."""
@@ -114,6 +120,14 @@ class Unheard:
 
     def write_message(self, _text: str) -> None:
         """Raise: no worker receives it."""
+        raise RuntimeError(_UNHEARD)
+
+    def check_owner(self) -> None:
+        """Raise: no worker knows it."""
+        raise RuntimeError(_UNHEARD)
+
+    async def check_owner_async(self) -> None:
+        """Raise: no worker knows it."""
         raise RuntimeError(_UNHEARD)
 
 
@@ -144,6 +158,11 @@ class Context:
             attempt.
         allow_import: The packages from which this worker may import what a job names (``Worker``).
         generation: Which run of the flow id this is: 0 for the first, and outside a flow.
+        epoch: The number of this attempt, by the server: larger than that of every earlier attempt of the
+            job, also of those that were lost, and of the node's jobs in earlier generations. About the
+            server's time in milliseconds, so it may jump; 0 for messages of a broadcast. For names of what
+            an attempt writes, and for stores that refuse a smaller number than the last (fencing).
+        token: What only this attempt of the job has; with the job id it tells attempts apart.
     """
 
     queue: str
@@ -161,6 +180,8 @@ class Context:
     flow: FlowOfNode | None = None
     allow_import: Sequence[str] = ()
     generation: int = 0
+    epoch: int = 0
+    token: str = ""
 
     def progress(self, value: JsonLike) -> None:
         """Report how far the run is, as any JSON value; readers see the newest.
@@ -202,6 +223,24 @@ class Context:
                 sent.
         """
         self.speaker.write_message(checked_message(text))
+
+    def check_owner(self) -> None:
+        """Return if this attempt owns its job at this moment; for plain handlers, from any thread.
+
+        Call it before something that only one attempt may do. It asks the server, one round trip, so it also
+        tells a process that was stopped for longer than its lease and has only just gone on. It cannot
+        promise the moment after: what must not be done twice needs a store that compares ``epoch``, or a
+        name of its own for each attempt.
+
+        Raises:
+            LeaseLost: Another attempt has the job, or it was cancelled, removed, or has ended. Stop then.
+            TransportError: The server could not be reached: it is not known.
+        """
+        self.speaker.check_owner()
+
+    async def check_owner_async(self) -> None:
+        """See ``check_owner``; for async handlers."""
+        await self.speaker.check_owner_async()
 
 
 def checked_message(text: str) -> str:

@@ -62,6 +62,8 @@ class Contexts:
             fallback=options.fallbacks[index - 1] if 0 < index <= len(options.fallbacks) else None,
             allow_import=self.allow_import,
             generation=attempt.generation,
+            epoch=attempt.epoch,
+            token=attempt.token,
         )
 
     async def was_lost(self, attempt: Attempt) -> bool:
@@ -94,7 +96,7 @@ def refuse_unreadable(attempts: Sequence[Attempt]) -> None:
 def portable(context: Context) -> dict[str, Any]:
     """The fields of a context that travel to another process."""
     names = ("queue", "job_id", "name", "attempt", "data", "inputs", "flow_id", "node", "signals", "fallback")
-    return {name: getattr(context, name) for name in (*names, "allow_import", "generation")}
+    return {name: getattr(context, name) for name in (*names, "allow_import", "generation", "epoch", "token")}
 
 
 def _read_signals(stored: Any) -> Sequence[Any]:

@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from glidemq_orchestrate._ops.queue import jobs, usage
+from glidemq_orchestrate._ops.worker.attempt import check_owner
 from glidemq_orchestrate._protocol.call import Call, Op, Run, ask_each
 from glidemq_orchestrate._protocol.queue import jobs as job_calls
 from glidemq_orchestrate._protocol.worker import attempt as attempt_calls
 from glidemq_orchestrate.clock import Clock
 from glidemq_orchestrate.codec import JsonLike, encode
-from glidemq_orchestrate.errors import GlideMQError, ServerBusy, TransportError
+from glidemq_orchestrate.errors import GlideMQError, LeaseLost, ServerBusy, TransportError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.keys import QueueKeys
@@ -142,6 +143,27 @@ class Messenger:
         op = usage.report(self._queues[attempt.queue], attempt.job_id, used, self._clock)
         self._post(attempt, Message(op=op, kind="usage"))
 
+    async def check_owner(self, attempt: Attempt) -> None:
+        """Check that an attempt still owns its job; on the loop.
+
+        Raises:
+            LeaseLost: It does not.
+            TransportError: It is not known.
+        """
+        if attempt.is_mute:  # a handler that outlived its attempt
+            raise LeaseLost(f"this attempt of job {attempt.job_id} has ended")
+        await self._run(check_owner(self._queues[attempt.queue], attempt))
+
+    def check_owner_from_thread(self, attempt: Attempt) -> None:
+        """See ``check_owner``; from another thread than the loop's.
+
+        Raises:
+            RuntimeError: This is the loop's thread.
+        """
+        if threading.get_ident() == self._loop_thread:
+            raise RuntimeError("check_owner would block the worker's loop: await check_owner_async instead")
+        asyncio.run_coroutine_threadsafe(self.check_owner(attempt), self._loop).result()
+
     def has_unsent(self, attempt: Attempt) -> bool:
         """Whether messages of the attempt may still be on their way."""
         return bool(self._outboxes) and _key(attempt) in self._outboxes
@@ -228,6 +250,14 @@ class AttemptSpeaker:
     def write_message(self, text: str) -> None:
         """See ``Context.write_message``."""
         self._messenger.written.write(self._attempt, text)
+
+    def check_owner(self) -> None:
+        """See ``Context.check_owner``."""
+        self._messenger.check_owner_from_thread(self._attempt)
+
+    async def check_owner_async(self) -> None:
+        """See ``Context.check_owner_async``."""
+        await self._messenger.check_owner(self._attempt)
 
 
 def _key(attempt: Attempt) -> tuple[str, str]:

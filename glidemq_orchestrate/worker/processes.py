@@ -21,6 +21,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.worker import child
 
@@ -30,7 +31,7 @@ BY_ITSELF_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.01
 
 Send = Callable[[str, str, str], Awaitable[None]]
-"""Called with token, ``progress``, ``log`` or ``message``, and the text; awaited before the next is read."""
+"""Called with token, ``progress``, ``log``, ``message`` or ``check``, and text; awaited before the next."""
 
 _SENT: Final = {child.PROGRESS: "progress", child.LOG: "log", child.MESSAGE: "message"}
 
@@ -156,6 +157,9 @@ class _Process:
                     begun = True
                 elif kind in _SENT:
                     await send(_SENT[kind], body.decode())
+                elif kind == child.CHECK:
+                    answer = await _answer(send)
+                    await loop.sock_sendall(self._sock, child.HEAD.pack(child.CHECK, len(answer)) + answer)
                 else:
                     break
         except (OSError, EOFError) as exc:
@@ -216,6 +220,15 @@ class _Process:
         if code < 0:
             return f"the handler's process was ended by {_name_of(-code)}"
         return f"the handler's process ended with exit code {code}"
+
+
+async def _answer(send: Callable[[str, str], Awaitable[None]]) -> bytes:
+    """Why the attempt does not own its job, or that is not known; empty when it owns it."""
+    try:
+        await send("check", "")
+    except GlideMQError as exc:
+        return child.pack(exc)
+    return b""
 
 
 def _start(process: BaseProcess, theirs: socket.socket) -> None:

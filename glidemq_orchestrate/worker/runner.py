@@ -245,10 +245,10 @@ class JobRunner:
     # --- messages and events ---
 
     async def forward(self, token: str, kind: str, text: str) -> None:
-        """Send a message of a handler in a process.
+        """Send a message of a handler in a process, or check for it that it owns its job.
 
         Raises:
-            GlideMQError: It must arrive, and cannot.
+            GlideMQError: The message must arrive, and cannot; or the handler does not own its job.
         """
         for execution in self._running.values():
             for attempt in execution.attempts:
@@ -257,9 +257,13 @@ class JobRunner:
                 if kind == "message":
                     await self._messenger.written.room(attempt)
                     self._messenger.written.write(attempt, text)
+                elif kind == "check":
+                    await self._messenger.check_owner(attempt)
                 else:
                     self._messenger.send(kind, attempt, text)
                 return
+        if kind == "check":
+            raise LeaseLost("this attempt has ended")
 
     def freed(self) -> None:
         """Let every queue check again: places that were requested have not been used."""

@@ -72,16 +72,32 @@ class Book:
     def successors(self, queue: str, job_id: str, run: str) -> list[str]:
         """The runs of a job that had taken it over from this one: then its result must not be accepted.
 
-        A run was activated after the time it was activated with, which its worker read before it asked: a
-        server that was frozen, or a worker that was, may have let seconds pass between the two. And it was
-        activated before it began. So another has followed it for certain when that other's time of activation
-        is later than this one's begin; a process that loses a job by its lease loses it that late.
+        The server numbers the activations of our workers. Those of Node workers have a time only, which the
+        worker read before it asked: where it, or the server, was stopped in between, seconds lie between that
+        and the activation, and after that the run began. So beside a Node worker another has followed for
+        certain when its time of activation is later than this one's begin, as after a lost lease.
         """
         if (mine := self.begins.get(run)) is None:
             return []
         begun = mine["at"] // NS_IN_MS + self._epoch_ms + CLOCKS_MS
         others = [self.begins[other] for other in self._runs[queue, job_id]]
-        return [it["run"] for it in others if it["activated"] > begun and it["at"] > mine["at"]]
+        return [
+            it["run"]
+            for it in others
+            if (
+                it["epoch"] > mine["epoch"]
+                if "epoch" in it and "epoch" in mine
+                else it["activated"] > begun and it["at"] > mine["at"]
+            )
+        ]
+
+    def repeated_epochs(self) -> list[str]:
+        """The jobs of which two runs had the same number of activation."""
+        found = []
+        for (_, job_id), runs in self._runs.items():
+            epochs = [self.begins[run]["epoch"] for run in runs if "epoch" in self.begins[run]]
+            found += [job_id] if len(set(epochs)) < len(epochs) else []
+        return found
 
     def _is_forgotten(self, entry: Entry) -> bool:
         return bool(self.emptied) and entry["at"] < self.emptied[-1]

@@ -77,6 +77,8 @@ class Checker:
         """Everything that is wrong, in sentences."""
         for run in self._book.doubles:
             yield f"the attempt {run} ran twice"
+        for job_id in self._book.repeated_epochs():
+            yield f"job {job_id} has two activations of the same number"
         for slot, jobs in self._book.slots.items():
             if len(jobs) > 1:
                 text = f"slot {slot} of the schedule was fired {len(jobs)} times: {sorted(jobs)}"

@@ -36,6 +36,7 @@ class Recorder(Middleware):
         self._ledger.write(
             "begin", **about, flow=context.flow_id, node=context.node, attempt=context.attempt, inputs=given,
             slot=context.data.get("logicalTime"), activated=int(attempt.processed_on),
+            epoch=attempt.epoch,
         )  # fmt: skip
         try:
             value = await proceed()

@@ -14,7 +14,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import redis
+
 from glidemq_orchestrate import RetryLater, Skip, Suspend, Unrecoverable
+from glidemq_orchestrate.errors import LeaseLost
 
 
 def measure(ctx: Any) -> Any:
@@ -26,6 +29,37 @@ def measure(ctx: Any) -> Any:
 def write(ctx: Any) -> None:
     for number in range(ctx.data):
         ctx.write_message(str(number))
+
+
+def disown(ctx: Any) -> None:
+    """Let the server believe that the attempt is another's."""
+    with redis.Redis.from_url(ctx.data["url"].replace("valkey", "redis"), decode_responses=True) as client:
+        before = client.hget(ctx.data["key"], ctx.data["field"])
+        client.hset(ctx.data["key"], mapping={ctx.data["field"]: ctx.data["value"], "before": before or "0"})
+
+
+def restore(ctx: Any) -> None:
+    """Undo ``disown``."""
+    with redis.Redis.from_url(ctx.data["url"].replace("valkey", "redis"), decode_responses=True) as client:
+        client.hset(ctx.data["key"], ctx.data["field"], str(client.hget(ctx.data["key"], "before")))
+
+
+def check(ctx: Any) -> str:
+    ctx.check_owner()
+    disown(ctx)
+    try:
+        ctx.check_owner()
+    except LeaseLost as exc:
+        restore(ctx)
+        return str(exc)
+    return "not told"
+
+
+def note(ctx: Any) -> None:
+    with Path(ctx.data["path"]).open("a") as file:
+        file.write(f"{ctx.epoch} {ctx.token}\n")
+    if ctx.attempt <= ctx.data["fails"]:
+        raise ValueError
 
 
 def hang(ctx: Any) -> None:

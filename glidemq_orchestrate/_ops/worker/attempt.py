@@ -23,7 +23,8 @@ from glidemq_orchestrate._protocol.worker import consumers, workers
 from glidemq_orchestrate._protocol.worker import exchange as wire
 from glidemq_orchestrate._protocol.worker.exchange import Answer, Held, Kind, Outcome, Request
 from glidemq_orchestrate.clock import Clock
-from glidemq_orchestrate.errors import FlowNotFound, ProtocolError
+from glidemq_orchestrate.codec import readable
+from glidemq_orchestrate.errors import FlowNotFound, LeaseLost, ProtocolError
 from glidemq_orchestrate.jobs.attempt import Attempt
 from glidemq_orchestrate.jobs.fields import JobField
 from glidemq_orchestrate.keys import GROUP, QueueKeys
@@ -148,6 +149,21 @@ def stands(queue: QueueKeys, outcome: Outcome, verdict: str) -> Op[bool]:
     if state is None:  # it was removed after its end
         return True
     return (state, token, started) == (ends[verdict], attempt.token, attempt.processed_on)
+
+
+def check_owner(queue: QueueKeys, attempt: Attempt) -> Op[None]:
+    """Check that an attempt still owns its job, and that the job was not revoked.
+
+    Raises:
+        LeaseLost: It does not, or was.
+    """
+    names: tuple[JobField, ...] = ("state", "gmo:token", "processedOn", "revoked")
+    state, token, started, revoked = yield from ask(job_hash.get_some(queue, attempt.job_id, names, list))
+    if (state, token, started) != ("active", attempt.token, attempt.processed_on):
+        now = f"is {readable(state)}" if state else "was removed"
+        raise LeaseLost(f"this attempt no longer owns job {attempt.job_id}, which {now}")
+    if revoked == "1":
+        raise LeaseLost(f"job {attempt.job_id} was cancelled")
 
 
 def carry(queue: QueueKeys, outcomes: Sequence[Outcome], verdicts: Sequence[str], clock: Clock) -> Op[None]:

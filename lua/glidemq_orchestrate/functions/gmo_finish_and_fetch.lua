@@ -7,7 +7,8 @@
 --       last event, next due time or -1, limit that holds jobs back: '' | paused | concurrency | rate, errors of jobs
 --       that could not start}
 --       row: job id, entry id, processedOn, name, data, opts, attemptsMade, flow, node, signals, fallbackIndex, budgetKey,
---       flat array of the dependencies' results by name (nil: outside flows, or to be read with gmo_node_inputs)
+--       flat array of the dependencies' results by name (nil: outside flows, or to be read with gmo_node_inputs),
+--       number of this activation, which grows with each of the job
 --       The two positions and the due time are given when fewer jobs than wanted started, else '' and -1: a client that
 --       reads both streams from there on misses nothing that makes a job ready.
 -- EFFECTS those of glidemq_complete, glidemq_fail and so on; of glidemq_promote; of glidemq_moveToActive. Outcomes are

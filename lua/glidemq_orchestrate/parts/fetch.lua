@@ -9,8 +9,8 @@ local COLUMNS = { 'name', 'data', 'opts', 'attemptsMade', 'gmo:flow', 'gmo:node'
   'budgetKey' }
 local SHOWN = #COLUMNS
 local DECIDING = { 'state', 'revoked', 'expireAt', 'groupKey', 'lifo', 'priority', 'activeSource', 'gmo:token',
-  'gmo:entry', 'processedOn' }
-local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+  'gmo:entry', 'processedOn', 'gmo:epoch' }
+local STATE, REVOKED, EXPIRE, GROUP, LIFO, PRIORITY, SOURCE, TOKEN, ENTRY, STARTED, EPOCH = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local function read(key)
   return redis.call('HMGET', key, unpack(COLUMNS))
 end
@@ -39,19 +39,20 @@ local function inputs(prefix, job_id)
 end
 
 -- Adds the row of a started job to the reply.
-local function add_row(x, job_id, entry_id, v, started)
+local function add_row(x, job_id, entry_id, v, started, epoch)
   local row = { job_id, entry_id, started }
   for i = 1, SHOWN do
     row[i + 3] = v[i]
   end
-  row[SHOWN + 4] = v[5] and inputs(x.prefix, job_id) or false
+  row[SHOWN + 4], row[SHOWN + 5] = v[5] and inputs(x.prefix, job_id) or false, epoch
   x.jobs[#x.jobs + 1] = row
 end
 
--- Makes the job active with the token of this attempt.
+-- Makes the job active with the token of this attempt; returns the number of the activation.
 local function mark(x, key, job_id, entry_id, v, at)
+  local epoch = L.lease.next_epoch(x, v[at + EPOCH])
   local changes = { 'state', 'active', 'processedOn', x.now_text, 'lastActive', x.now_text, 'gmo:token', x.token,
-    'gmo:entry', entry_id }
+    'gmo:entry', entry_id, 'gmo:epoch', epoch }
   if entry_id ~= '' and (v[at + LIFO] == '1' or L.numbers.int(v[at + PRIORITY], 0) > 0) then
     changes[#changes + 1], changes[#changes + 2] = 'activeSource', 'stream'
   elseif v[at + SOURCE] then
@@ -63,6 +64,7 @@ local function mark(x, key, job_id, entry_id, v, at)
     redis.call('ZADD', x.prefix .. 'gmo:list-held', x.now, job_id)
     L.events.emit(x.prefix .. 'events', 'active', job_id)
   end
+  return epoch
 end
 
 -- Whether glide-mq's rules for revoked, expiring and grouped jobs let the job start; else it is ended or parked.
@@ -116,8 +118,7 @@ local function begin(x, job_id, entry_id)
       return nil
     end
   end
-  mark(x, key, job_id, entry_id, v, at)
-  return add_row(x, job_id, entry_id, v, x.now_text)
+  return add_row(x, job_id, entry_id, v, x.now_text, mark(x, key, job_id, entry_id, v, at))
 end
 
 -- Starts a job. One that cannot start, for example because its key is not a hash, must not block the others.
@@ -179,7 +180,7 @@ function L.fetch.again(x)
   local function check(job_id, entry_id)
     local v = read(x.prefix .. 'job:' .. job_id)
     if v[SHOWN + STATE] == 'active' and v[SHOWN + TOKEN] == x.token and v[SHOWN + ENTRY] == entry_id then
-      add_row(x, job_id, entry_id, v, v[SHOWN + STARTED])
+      add_row(x, job_id, entry_id, v, v[SHOWN + STARTED], v[SHOWN + EPOCH])
     end
   end
   local pending = redis.pcall('XPENDING', x.stream, x.group, '-', '+', 1000, x.consumer)

@@ -21,3 +21,19 @@ function L.lease.check(keys, args)
   end
   return { prefix = keys[1]:sub(1, #keys[1] - #('job:' .. job_id)), job_id = job_id }
 end
+
+-- The number of an activation: it is larger than that of every earlier one of the job. It is the server's time in ms
+-- where that is larger than the last number plus one, so that it also grows from a job to another that takes its place, as
+-- in a later generation of a flow, and when the server has lost the last one. Not x.now: a worker may have read its clock
+-- long before the call is here.
+function L.lease.next_epoch(x, last)
+  if not x.clock then
+    local time = redis.pcall('TIME') -- a user of the server may be forbidden to call it
+    x.clock = time.err and x.now or tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  local number = L.numbers.int(last, 0)
+  if number % 1 ~= 0 or number + 1 >= L.numbers.EXACT then -- it is none of ours
+    number = 0
+  end
+  return L.numbers.text(math.max(number + 1, x.clock))
+end

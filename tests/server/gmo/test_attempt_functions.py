@@ -282,7 +282,7 @@ class TestHolding:
         attempt = bench.begin()
         back = Outcome(attempt, Kind.BACK)
         assert bench.hand_in(back) == ("ok", [])
-        assert bench.job("j") == before
+        assert bench.job("j") == before | {"gmo:epoch": str(attempt.epoch)}
         assert (bench.pending(), bench.client.xlen(STREAM)) == (0, 1)
         assert bench.stale(back)
         assert bench.begin().attempts_made == 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 
 from glidemq_orchestrate import FlowSpec
 from glidemq_orchestrate._ops.flows import backend
@@ -95,9 +97,49 @@ class TestOneCall:
         for dump in (ours, theirs):
             dump.pop("glide:{spark}:stream", None)
             dump[P + "events"] = [fields for _, fields in dump[P + "events"]]
-            for ours_only in ("gmo:token", "gmo:entry"):
+            for ours_only in ("gmo:token", "gmo:entry", "gmo:epoch"):
                 dump[P + "job:1"].pop(ours_only, None)
         assert ours == theirs
+
+    def test_each_activation_has_a_larger_number_which_a_repeat_tells_again(
+        self, bench: Bench, worker: Worker
+    ) -> None:
+        add(bench)
+        first = worker(wanted=1).begun[0]
+        assert worker(wanted=1, again=True).begun[0].epoch == first.epoch
+        bench.now -= 500_000  # a worker that has read its clock long ago
+        worker(Outcome(first, Kind.BACK))
+        second = worker(wanted=1).begun[0]
+        assert time.time() * 1000 - 60_000 < first.epoch < second.epoch < time.time() * 1000 + 60_000
+
+    @pytest.mark.parametrize(
+        ("last", "is_next"),
+        [("8000000000000", True), ("9007199254740991", False), ("1.5", False), ("x", False), ("-4", False)],
+    )
+    def test_a_number_that_is_ahead_grows_by_one_and_an_odd_one_is_none(
+        self, bench: Bench, worker: Worker, last: str, *, is_next: bool
+    ) -> None:
+        job_id = add(bench)
+        bench.client.hset(f"{P}job:{job_id}", "gmo:epoch", last)
+        epoch = worker(wanted=1).begun[0].epoch
+        assert epoch == 8_000_000_000_001 if is_next else abs(epoch - time.time() * 1000) < 60_000
+
+    def test_who_may_not_ask_for_the_time_gets_the_number_by_the_clock_of_the_worker(
+        self, bench: Bench, worker: Worker
+    ) -> None:
+        add(bench)
+        bench.client.acl_setuser(
+            "timeless", enabled=True, nopass=True, keys=["*"], channels=["*"], categories=["+@all"],
+            commands=["-time"],
+        )  # fmt: skip
+        place = {key: bench.client.get_connection_kwargs()[key] for key in ("port", "db")}
+        words = wire.finish_and_fetch(bench.etl, "w", Request((), 1, "t", again=False), bench.now).words
+        try:
+            with redis.Redis(**place, username="timeless", password="any", decode_responses=True) as client:
+                reply: Any = client.execute_command(*words)
+        finally:
+            bench.client.acl_deluser("timeless")
+        assert reply[2][0][-1] == str(bench.now)
 
     def test_a_delayed_job_that_is_due_comes_with_the_next_call(self, bench: Bench, worker: Worker) -> None:
         job_id = add(bench, delay=1_000)

@@ -44,7 +44,9 @@ STREAM = "glide:{etl}:stream"
 
 APP = """
     import os, time
+    from pathlib import Path
     from glidemq_orchestrate import Handlers
+    from glidemq_orchestrate.errors import LeaseLost
 
     handlers = Handlers()
 
@@ -57,6 +59,19 @@ APP = """
         open(ctx.data, "w").close()
         ctx.cancelled.wait(60)
         return "late"
+
+    @handlers.handler("fenced")
+    def fenced(ctx):
+        path = Path(ctx.data)
+        path.touch()
+        while not path.with_suffix(".go").exists():
+            time.sleep(0.01)
+        said = "not told"
+        try:
+            ctx.check_owner()
+        except LeaseLost as exc:
+            said = str(exc)
+        path.with_suffix(".told").write_text(f"{ctx.epoch} {said}.")
 
     @handlers.handler("deaf")
     def deaf(ctx):
@@ -170,6 +185,30 @@ class TestDying:
             if fields["event"] == "completed"
         ]
         assert [fields["jobId"] for fields in completed].count(job_id) == 1
+
+    def test_a_stopped_process_is_told_that_its_job_is_another_s(
+        self,
+        queue: Queue,
+        start_process: StartProcess,
+        run_worker: RunWorker,
+        eventually: Eventually,
+        tmp_path: Path,
+    ) -> None:
+        process, path = start_process("--lock", "1"), tmp_path / "begun"
+        job_id = queue.add("fenced", str(path))
+        eventually(path.exists)
+        process.send_signal(signal.SIGSTOP)
+        other = run_worker(["etl"], {"fenced": lambda ctx: ctx.epoch}, lock_duration=SECOND)
+        eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=20)
+        other.stop()
+        path.with_suffix(".go").touch()
+        process.send_signal(signal.SIGCONT)
+        told = path.with_suffix(".told")
+        eventually(lambda: told.exists() and told.read_text().endswith("."), timeout=20)
+        epoch, said = told.read_text().split(" ", 1)
+        later: Any = queue.get_job(job_id).result
+        assert int(epoch) < later
+        assert f"job {job_id}" in said  # it was asked for, or the worker has just heard it
 
     def test_a_job_that_loses_worker_after_worker_fails(
         self, flows: FlowProducer, run_worker: RunWorker, redis_client: Any, eventually: Eventually

@@ -144,7 +144,7 @@ class TestTheWorkersCalls:
             scripted(attempts.open_queues([HOME]), [[ProtocolError("WRONGTYPE x")]])
 
     def test_the_inputs_of_a_wide_node_come_in_pages(self, scripted: Scripted, clock: ManualClock) -> None:
-        row = ["2", "2-1", "5", "work", "null", "{}", "0", "f", "n", None, None, None, None]
+        row = ["2", "2-1", "5", "work", "null", "{}", "0", "f", "n", None, None, None, None, "9"]
         answer: list[Any] = [[], ["f"], [row], "", "", -1, "", []]
         op = attempts.exchange(HOME, "w", Request([], 1, "t"), clock)
         transcript = scripted(op, [answer, ["7", ["a", "1"]], ["0", ["b", "2", "a", "1"]]])
@@ -152,6 +152,7 @@ class TestTheWorkersCalls:
         (attempt,) = transcript.value.begun
         assert (attempt.job_id, attempt.entry_id, attempt.flow_id) == ("2", "2-1", "f")
         assert attempt.inputs == {"a": "1", "b": "2"}
+        assert attempt.epoch == 9
         assert transcript.value.positions is None
 
     def test_news_matter_when_they_make_a_job_ready(self, scripted: Scripted) -> None:
