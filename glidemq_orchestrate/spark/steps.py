@@ -26,11 +26,13 @@ from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.spark.failures import LINES, explained
 from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.losses import FREE, Losses
+from glidemq_orchestrate.spark.published.acceptance import accepted
+from glidemq_orchestrate.spark.published.catching_up import catch_up
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, is_alive, warm_session
 from glidemq_orchestrate.spark.sharing import active
 from glidemq_orchestrate.worker.captured import MOST_CHARACTERS, captured
 from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.handler import Handlers
+from glidemq_orchestrate.worker.handler import Handlers, Serving
 from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall
 from glidemq_orchestrate.worker.signals import RetryLater
 
@@ -155,7 +157,17 @@ def start_session() -> None:
     warm_session.get()
 
 
+@handlers.on_start
+def watch_results(serving: Serving) -> None:
+    """Make versions that an accepted result names and that its worker could not make."""
+    catch_up.start(serving, warm_session.get)
+
+
 @handlers.on_stop
 def stop_session() -> None:
     """End the session and its JVM."""
+    catch_up.stop()
     warm_session.stop()
+
+
+handlers.on_job(accepted.on_job)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,7 @@ from glidemq_orchestrate.arguments import explained
 from glidemq_orchestrate.codec import JsonLike
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.names import described
+from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.worker.context import Context
 
 MAX_BATCH: Final = 1_000
@@ -25,6 +27,9 @@ BatchHandler = Callable[[list[Context]], "Sequence[JsonLike] | Awaitable[Sequenc
 
 
 Hook = Callable[[], None]
+
+
+StartHook = Hook | Callable[["Serving"], None]
 
 
 JobHook = Callable[["JobEvent"], None]
@@ -42,6 +47,9 @@ B = TypeVar("B", bound=BatchHandler)
 K = TypeVar("K", bound=Hook)
 
 
+L = TypeVar("L", bound=StartHook)
+
+
 J = TypeVar("J", bound=JobHook)
 
 
@@ -56,6 +64,7 @@ class JobEvent:
         kind: ``active``, ``completed``, ``retrying``, ``failed``, or ``lost`` (another worker has the lease).
         seconds: How long the handler ran; 0 for ``active``.
         reason: Why it failed; otherwise empty.
+        epoch: The number of the attempt (``Context.epoch``).
     """
 
     kind: str
@@ -67,6 +76,20 @@ class JobEvent:
     node: str | None
     seconds: float = 0.0
     reason: str = ""
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a worker serves, passed to the start hooks that take an argument.
+
+    Attributes:
+        queues: Their names.
+        settings: The connection, with its prefix: for clients of the hook's own.
+    """
+
+    queues: tuple[str, ...]
+    settings: ConnectionSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +119,7 @@ class Handlers:
 
     def __init__(self) -> None:
         self._handlers: dict[str, Registered] = {}
-        self.start_hooks: list[Hook] = []
+        self.start_hooks: list[StartHook] = []
         self.stop_hooks: list[Hook] = []
         self.job_hooks: list[JobHook] = []
         self.backoffs: dict[str, BackoffStrategy] = {}
@@ -183,8 +206,11 @@ class Handlers:
         return hook
 
     @explained()
-    def on_start(self, hook: K) -> K:
-        """Register a function that runs once before the worker takes jobs; if it raises, none are taken."""
+    def on_start(self, hook: L) -> L:
+        """Register a function that runs once before the worker takes jobs; if it raises, none are taken.
+
+        One with a parameter gets what the worker serves (``Serving``).
+        """
         self.start_hooks.append(hook)
         return hook
 
@@ -209,6 +235,11 @@ class Handlers:
         self.job_hooks.extend(hook for hook in other.job_hooks if hook not in self.job_hooks)
         self.start_hooks.extend(hook for hook in other.start_hooks if hook not in self.start_hooks)
         self.stop_hooks.extend(hook for hook in other.stop_hooks if hook not in self.stop_hooks)
+
+    def starting(self, serving: Serving) -> list[Hook]:
+        """The start hooks, ready to be called."""
+        hooks: list[Any] = list(self.start_hooks)
+        return [partial(hook, serving) if inspect.signature(hook).parameters else hook for hook in hooks]
 
     def get(self, name: str) -> Registered | None:
         """The handler of a job name, or None."""

@@ -39,7 +39,7 @@ from glidemq_orchestrate.worker.calls import Threads
 from glidemq_orchestrate.worker.contexts import Contexts
 from glidemq_orchestrate.worker.core import Slots
 from glidemq_orchestrate.worker.feed import Feed
-from glidemq_orchestrate.worker.handler import H, Handlers
+from glidemq_orchestrate.worker.handler import H, Handlers, Serving
 from glidemq_orchestrate.worker.judge import Judge
 from glidemq_orchestrate.worker.messages import Messenger
 from glidemq_orchestrate.worker.middleware.budget import Budget
@@ -175,7 +175,7 @@ class Worker(Service):
                 await self._announce(keys)
             except ProtocolError as exc:  # keys of one queue are broken: still serve the others
                 self._failures.report(f"queue {name}", exc)
-        for hook in self.handlers.start_hooks:
+        for hook in self.handlers.starting(Serving(tuple(self._queues), self._settings)):
             if (ended := await self._threads.run(hook)).error is not None:
                 raise ended.error
         self._jobs = jobs = self._job_runner()

@@ -24,16 +24,6 @@ def test_a_scratch_directory_is_removed_afterwards_also_after_an_error(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_attempts_publish_side_by_side(tmp_path: Path, make_run: MakeRun) -> None:
-    paths = []
-    for attempt in (1, 2, 2):
-        with storage.scratch(tmp_path) as directory:
-            (directory / "data").mkdir()
-            paths.append(storage.publish(directory / "data", tmp_path / "set", make_run(attempt=attempt).ctx))
-    assert len({*paths}) == 3
-    assert sorted(Path(path).name[:10] for path in paths) == ["attempt-1-", "attempt-2-", "attempt-2-"]
-
-
 def test_the_first_to_publish_once_stays(tmp_path: Path) -> None:
     for text in ("first", "second"):
         with storage.scratch(tmp_path) as directory:

@@ -167,7 +167,7 @@ def test_the_registry_has_the_handler_and_both_hooks() -> None:
     registered = handlers.get("spark.python")
     assert registered is not None
     assert registered.function is run_python_step
-    assert (len(handlers.start_hooks), len(handlers.stop_hooks)) == (1, 1)
+    assert (len(handlers.start_hooks), len(handlers.stop_hooks), len(handlers.job_hooks)) == (2, 1, 1)
 
 
 @pytest.mark.usefixtures("spark")

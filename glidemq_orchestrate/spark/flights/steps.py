@@ -1,9 +1,9 @@
 """The nodes of the flights pipeline: each reads files, calls transforms, and publishes files of its own.
 
 Every function is called by the ``spark.python`` handler as ``f(spark, ctx, **arguments)``, returns small
-JSON, and may run any number of times, also twice in parallel: see ``storage``. Below ``location`` it leaves
-``raw/``, ``clean/month-01/attempt-1-.../`` and so on, ``joined/...``, ``delays/carrier/...``,
-``report.parquet`` and ``chart.png``.
+JSON, and may run any number of times, also twice in parallel, as it publishes what it writes. Below
+``location`` it leaves ``raw/``, the tables ``clean/month-01/``, ``joined/``, ``delays/carrier/`` and so on,
+and ``report/``, the files ``report.parquet`` and ``chart.png``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.flights import report as reporting
 from glidemq_orchestrate.spark.flights import schemas, storage, transforms
+from glidemq_orchestrate.spark.published.publish import publish, publish_files
+from glidemq_orchestrate.spark.published.reading import read_published
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
@@ -73,10 +75,12 @@ def clean(spark: SparkSession, ctx: Context, *, month: int) -> dict[str, Json]:
     rows_in = raw.count()
     typed = transforms.typed_flights(raw).cache()
     try:
-        path = _write(transforms.usable_flights(typed), location / "clean" / f"month-{month:02}", ctx)
+        usable = _write(transforms.usable_flights(typed), location / "clean" / f"month-{month:02}", ctx)
+        path = _path(usable)
+        outputs: list[Json] = [usable]
         faulty = transforms.rejected_flights(typed)
-        rejected = faulty.count()
-        rejected_path = _write(faulty, location / "rejected" / f"month-{month:02}", ctx) if rejected else None
+        if rejected := faulty.count():
+            outputs.append(_write(faulty, location / "rejected" / f"month-{month:02}", ctx))
     finally:
         typed.unpersist()
     written = spark.read.schema(schemas.FLIGHTS).parquet(path)
@@ -88,7 +92,7 @@ def clean(spark: SparkSession, ctx: Context, *, month: int) -> dict[str, Json]:
         )
     return {
         "month": month, "path": path, "rows_in": rows_in, "rows_out": rows_out, "rejected": rejected,
-        "rejected_path": rejected_path, "cancelled": cancelled,
+        "rejected_path": _path(outputs[1]) if rejected else None, "cancelled": cancelled, "outputs": outputs,
     }  # fmt: skip
 
 
@@ -114,8 +118,8 @@ def join(spark: SparkSession, ctx: Context) -> dict[str, Json]:
         (transforms.named(airports, "faa", key="origin", name="origin_name"), ["origin"]),
         (transforms.named(airports, "faa", key="destination", name="destination_name"), ["destination"]),
     ]
-    path = _write(transforms.joined(flights, lookups), location / "joined", ctx)
-    written = spark.read.parquet(path)
+    output = _write(transforms.joined(flights, lookups), location / "joined", ctx)
+    written = read_published(spark, output)
     counted = written.selectExpr(
         "count(*) as rows",
         "count(visibility_miles) as weather",
@@ -123,7 +127,9 @@ def join(spark: SparkSession, ctx: Context) -> dict[str, Json]:
         "count(destination_name) as destination",
     ).first()
     matched = counted.asDict() if counted else {}
-    return {"path": path, "rows": matched.pop("rows", 0), "months": months, "matched": matched}
+    return {
+        "path": _path(output), "rows": matched.pop("rows", 0), "months": months, "matched": matched, **output
+    }  # fmt: skip
 
 
 def quality(
@@ -176,12 +182,13 @@ def delay_by(spark: SparkSession, ctx: Context, *, section: str) -> dict[str, Js
     if section not in DELAYS_BY:
         raise Unrecoverable(f"no delays by {section}; known are {', '.join(DELAYS_BY)}")
     flights = spark.read.parquet(_input(ctx, "quality")["path"])
-    path = _write(DELAYS_BY[section](flights), storage.location_of(ctx) / "delays" / section, ctx)
-    return {"section": section, "path": path, "groups": spark.read.parquet(path).count()}
+    output = _write(DELAYS_BY[section](flights), storage.location_of(ctx) / "delays" / section, ctx)
+    groups = read_published(spark, output).count()
+    return {"section": section, "path": _path(output), "groups": groups, **output}
 
 
 def report(spark: SparkSession, ctx: Context) -> dict[str, Json]:
-    """Combine the aggregates: ``report.parquet`` and ``chart.png`` at the location, replaced atomically.
+    """Combine the aggregates: ``report.parquet`` and ``chart.png``, published together.
 
     Returns:
         ``report`` and ``chart`` (paths), ``flights``, ``cancelled``, and ``summary``: rows for a small table.
@@ -197,14 +204,16 @@ def report(spark: SparkSession, ctx: Context) -> dict[str, Json]:
         frame = spark.read.schema(schemas.DELAYS).parquet(_input(ctx, f"delay-by-{section}")["path"])
         rows += sorted((row.asDict() for row in frame.collect()), key=lambda row: str(row["key"]))
     reporting.check_totals(rows, checked["rows"])
-    with storage.scratch(location) as directory:
-        reporting.write_table(rows, directory / "report.parquet")
-        reporting.write_chart(rows, directory / "chart.png")
-        for name in ("report.parquet", "chart.png"):
-            (directory / name).replace(location / name)
+
+    def write(folder: Path) -> None:
+        reporting.write_table(rows, folder / "report.parquet")
+        reporting.write_chart(rows, folder / "chart.png")
+
+    output = publish_files(ctx, str(location / "report"), write)
     return {
-        "report": str(location / "report.parquet"),
-        "chart": str(location / "chart.png"),
+        **output,
+        "report": f"{_path(output)}/report.parquet",
+        "chart": f"{_path(output)}/chart.png",
         "flights": rows[0]["flights"],
         "cancelled": rows[0]["cancelled"],
         "summary": reporting.summary(rows),
@@ -223,11 +232,14 @@ def _read_csv(spark: SparkSession, path: Path, schema: StructType) -> DataFrame:
     return spark.read.csv(str(path), schema=schema, header=True, enforceSchema=False, mode="FAILFAST")
 
 
-def _write(frame: DataFrame, dataset: Path, ctx: Context) -> str:
-    """Write one Parquet file and publish it as an attempt of the data set; return its directory."""
-    with storage.scratch(storage.location_of(ctx)) as directory:
-        frame.coalesce(1).write.parquet(str(directory / "data"))
-        return storage.publish(directory / "data", dataset, ctx)
+def _write(frame: DataFrame, table: Path, ctx: Context) -> dict[str, Json]:
+    """Publish one Parquet file as a version of a table; what a result needs of it."""
+    return publish(ctx, str(table), frame.coalesce(1))
+
+
+def _path(output: Any) -> str:
+    """The folder of a version."""
+    return str(output["published"]["path"])
 
 
 def _split_by_month(archive: Path, directory: Path) -> dict[str, int]:

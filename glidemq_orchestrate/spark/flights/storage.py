@@ -1,16 +1,10 @@
-"""Where the steps keep their files, and how output is published: atomically, without overwriting any.
-
-A step may run again after a crash while its earlier attempt is still writing. Each attempt therefore writes
-to a temporary directory of its own and renames it to a name of its own; the step's result names the
-one to use.
-"""
+"""Where the steps keep their files, and the source that is unpacked there once."""
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
 import tempfile
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,18 +46,6 @@ def scratch(location: Path) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def publish(finished: Path, dataset: Path, ctx: Context) -> str:
-    """Move a finished directory to ``dataset/attempt-N-...`` and return that path.
-
-    It is never visible half written, and nothing that exists is changed: readers of an earlier attempt are
-    not disturbed.
-    """
-    dataset.mkdir(parents=True, exist_ok=True)
-    target = dataset / f"attempt-{ctx.attempt}-{uuid.uuid4().hex[:8]}"
-    finished.rename(target)
-    return str(target)
 
 
 def publish_once(finished: Path, target: Path) -> None:

@@ -42,7 +42,7 @@ class Events:
             return
         event = JobEvent(
             kind, attempt.queue, attempt.job_id, attempt.name, attempt.attempts_made + 1,
-            attempt.flow_id, attempt.node, seconds, reason,
+            attempt.flow_id, attempt.node, seconds, reason, attempt.epoch,
         )  # fmt: skip
         for one in self._listeners:
             try:

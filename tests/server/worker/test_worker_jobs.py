@@ -350,8 +350,10 @@ class TestProcesses:
     ) -> None:
         file = tmp_path / "pid"
         opts = '{"timeout":3000}' if how == "timeout" else "{}"
-        job_id = add(client, "hang", data=f'"{file}"', opts=opts)
+        before = add(client, "measure")
         run_worker(["etl"], self.handlers(), concurrency=1)
+        eventually(lambda: state(client, before) == "completed", 30)  # its process has started
+        job_id = add(client, "hang", data=f'"{file}"', opts=opts)
         eventually(lambda: file.exists() and file.read_text(), 30)
         pid = int(file.read_text())
         if how == "revoke":

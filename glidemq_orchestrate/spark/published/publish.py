@@ -1,0 +1,159 @@
+"""``publish`` and ``publish_files``: what a step writes, so that attempts may be repeated, killed or late.
+
+Each attempt writes to a folder of its own. When the server has accepted its result the version counts; see
+``acceptance``. So what readers see is never half written, and never that of an attempt whose result was not
+accepted. What a kill leaves behind, and who repairs it:
+
+- while it writes: a folder without a version, which ``tidy`` removes after a grace;
+- after it has written, before its result is accepted: the same; the next attempt writes another folder;
+- after its result is accepted, before the version is there: the result names it. A Spark worker of the queue
+  makes up for it within a minute or when it starts, and so does whoever reads by the result.
+
+A process that was stopped and goes on after another attempt has published writes to its own folder only, and
+its result is refused. (A plain ``df.write.mode("overwrite").save(path)`` can promise none of this: Spark
+removes the old files before it writes the new, and nothing stops a process that wakes up in between.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.spark.published.acceptance import accepted
+from glidemq_orchestrate.spark.published.store import Store, store_of
+from glidemq_orchestrate.spark.published.version import (
+    ATTEMPTS,
+    FILES,
+    MANIFEST,
+    Publication,
+    Version,
+    name_of,
+)
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.signals import Unrecoverable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+GLOB: Final = frozenset("{}[]*?\\")
+
+
+def publish(  # noqa: PLR0913  what Spark's writer takes
+    ctx: Context,
+    location: str,
+    frame: DataFrame,
+    *,
+    format: str = "parquet",  # noqa: A002  Spark's word
+    partition_by: Sequence[str] = (),
+    replace: str = "all",
+    options: Mapping[str, str] | None = None,
+) -> dict[str, Json]:
+    """Write a table as a new version of a location, which ``read_published`` reads once this job is done.
+
+    Nothing that is there is changed: who reads an earlier version goes on. Call it once for each location
+    of an attempt, and return what it returns, by itself or as a part of the step's result: only what the
+    accepted result names counts.
+
+    Args:
+        ctx: The context of the step.
+        location: A directory or URI of the table, for nothing else; it is made. All workers must reach it.
+        frame: The rows.
+        format: One of Spark's that writes files: ``parquet``, ``orc``, ``json``, ``csv``, ``avro``.
+        partition_by: Columns to partition by.
+        replace: ``all``: the whole table. ``partitions``: only the partitions that the frame has rows of; the
+            others stay (dynamic overwrite), also those that other jobs publish at the same time.
+        options: Of the writer of the format, such as ``header``. They are stored beside the data, and the
+            reader gets them too.
+
+    Returns:
+        ``{"published": {"location", "name", "path", "rows"}}``; ``path`` is the folder of this version.
+
+    Raises:
+        LeaseLost: The attempt has lost its job while it wrote; nothing counts.
+        Unrecoverable: An argument is not usable.
+        NotPublished: The context is not that of a job in a worker.
+        Exception: Whatever Spark raises.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    columns = list(partition_by)
+    if replace not in {"all", "partitions"} or (replace == "partitions" and not columns):
+        raise Unrecoverable('replace must be "all", or "partitions" with partition_by')
+    store = store_of(checked(location), frame.sparkSession)
+    place = Publication(store.location, name_of(ctx))
+    seen = Observation()
+    counted = frame.observe(seen, count(lit(1)).alias("rows"))
+    writer = counted.write.format(format).options(**(options or {}))
+    (writer.partitionBy(*columns) if columns else writer).save(place.path)
+    version = Version(
+        place.name,
+        format,
+        frame.schema.jsonValue(),
+        tuple(sorted(_partitions(store, f"{ATTEMPTS}/{place.name}", columns))) if columns else None,
+        replace == "all",
+        dict(options or {}),
+    )
+    _seal(ctx, store, version)
+    rows: int = seen.get["rows"]
+    return place.result(rows=rows)
+
+
+def publish_files(ctx: Context, location: str, write: Callable[[Path], object]) -> dict[str, Json]:
+    """Publish a folder of files of any kind: ``published_path`` finds it once this job is done.
+
+    See ``publish``; it always replaces the whole.
+
+    Args:
+        ctx: The context of the step.
+        location: A local directory, or a mounted one.
+        write: Called with an empty folder, into which it writes.
+
+    Returns:
+        ``{"published": {"location", "name", "path"}}``.
+
+    Raises:
+        LeaseLost, Unrecoverable, NotPublished: See ``publish``.
+        Exception: Whatever ``write`` raises; then nothing is left.
+    """
+    store = store_of(checked(location), None)
+    place = Publication(store.location, name_of(ctx))
+    folder = Path(place.path)
+    folder.mkdir(parents=True)
+    try:
+        write(folder)
+    except BaseException:
+        store.remove(f"{ATTEMPTS}/{place.name}")
+        raise
+    _seal(ctx, store, Version(place.name, FILES))
+    return place.result()
+
+
+def checked(location: str) -> str:
+    """The location, if it can be one.
+
+    Raises:
+        Unrecoverable: It cannot.
+    """
+    if not isinstance(location, str) or not location:
+        raise Unrecoverable("the location of a table must be a directory or URI")
+    if odd := sorted(GLOB & set(location)):
+        raise Unrecoverable(f"location {location}: Spark reads {' '.join(odd)} in a path as a pattern")
+    return location
+
+
+def _seal(ctx: Context, store: Store, version: Version) -> None:
+    """Write down what the attempt has written, while the job is still its own."""
+    store.create(f"{ATTEMPTS}/{version.name}/{MANIFEST}", version.text())
+    ctx.check_owner()
+    accepted.expect(ctx, Publication(store.location, version.name), store)
+
+
+def _partitions(store: Store, folder: str, columns: Sequence[str], below: str = "") -> list[str]:
+    """The folders of the partitions, as ``day=1/hour=2``."""
+    inner = columns[1:]
+    names = [name for name in store.folders(f"{folder}/{below}") if "=" in name]
+    paths = [f"{below}/{name}" if below else name for name in names]
+    return [part for path in paths for part in _partitions(store, folder, inner, path)] if inner else paths

@@ -1,0 +1,123 @@
+"""``read_published`` and ``published_path``: the newest version of a location, or that of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.spark.published.acceptance import make_version
+from glidemq_orchestrate.spark.published.publish import checked
+from glidemq_orchestrate.spark.published.store import Store, store_of
+from glidemq_orchestrate.spark.published.version import (
+    ATTEMPTS,
+    FILES,
+    MANIFEST,
+    VERSIONS,
+    NotPublished,
+    Publication,
+    Version,
+    found,
+    newest_first,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
+    """Read a table that steps have published.
+
+    Args:
+        spark: The session.
+        source: A location: what its newest versions hold, at this moment. Or the result of a step, such as
+            ``ctx.inputs["clean"]``: exactly what that attempt has written, whatever was published since;
+            where its version is missing it is made, as the result was accepted.
+
+    Returns:
+        The rows, with the columns as they were published. Versions of a partitioned table may have different
+        columns: those that are missing in one are null there.
+
+    Raises:
+        NotPublished: There is no version, or files were published, or the version was removed.
+    """
+    store, versions = _versions(spark, source)
+    newest = next(versions, None)
+    if newest is None:
+        raise NotPublished(f"nothing is published at {_shown(source)}")
+    parts = [_frame(spark, store, *one) for one in visible(chain([newest], versions))]
+    if not parts:  # a partitioned table without rows
+        return spark.createDataFrame([], _schema(store, newest))
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def published_path(source: str | Json) -> Path:
+    """The folder of files that a step has published with ``publish_files``.
+
+    Args:
+        source: A location, for the newest, or the result of a step, for its own.
+
+    Raises:
+        NotPublished: There is none.
+    """
+    store, versions = _versions(None, source)
+    for version in versions:
+        return Path(store.location, ATTEMPTS, version.name)
+    raise NotPublished(f"nothing is published at {_shown(source)}")
+
+
+def _versions(spark: SparkSession | None, source: str | Json) -> tuple[Store, Iterator[Version]]:
+    """The versions, the newest first; for a result, its own."""
+    if isinstance(source, str):
+        store = store_of(checked(source), spark)
+        return store, _counting(store)
+    place = _only(source)
+    store = store_of(checked(place.location), spark)
+    if not make_version(store, place.name):
+        raise NotPublished(f"version {place.name} of {place.location} is gone: it was replaced and removed")
+    text = store.read(f"{ATTEMPTS}/{place.name}/{MANIFEST}")
+    return store, iter([Version.read(text)] if text else [])
+
+
+def _counting(store: Store) -> Iterator[Version]:
+    for name in newest_first(name.removesuffix(".json") for name in store.names(VERSIONS)):
+        if (text := store.read(f"{VERSIONS}/{name}.json")) is not None:
+            yield Version.read(text)
+
+
+def _only(result: Json) -> Publication:
+    places = list(found(result))
+    if len(places) != 1:
+        raise NotPublished(
+            f"the result names {len(places)} publications, not one: pass the part of it that publish returned"
+        )
+    return places[0]
+
+
+def _frame(spark: SparkSession, store: Store, version: Version, parts: tuple[str, ...] | None) -> DataFrame:
+    schema = _schema(store, version)
+    folder = f"{store.location}/{ATTEMPTS}/{version.name}"
+    reader = spark.read.format(version.format).options(**version.options).schema(schema)
+    whole = parts is None or parts == version.partitions
+    paths = [folder] if whole else [f"{folder}/{part}" for part in parts or ()]
+    frame = reader.option("basePath", folder).load(paths)
+    return frame.select(
+        [f"`{name.replace('`', '``')}`" for name in schema.names]
+    )  # Spark puts partitions last
+
+
+def _schema(store: Store, version: Version) -> StructType:
+    from pyspark.sql.types import StructType
+
+    if version.format == FILES or not isinstance(version.schema, dict):
+        raise NotPublished(f"{store.location} holds files, not a table: see published_path")
+    return StructType.fromJson(version.schema)
+
+
+def _shown(source: str | Json) -> str:
+    return source if isinstance(source, str) else "what the result names"

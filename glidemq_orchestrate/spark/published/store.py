@@ -1,0 +1,164 @@
+"""Where published data lie: a folder of this machine, or whatever Hadoop's file systems reach."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from glidemq_orchestrate.worker.signals import Unrecoverable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Store(Protocol):
+    """A location. Paths are relative to it, with slashes."""
+
+    location: str
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder; nothing if there is none."""
+
+    def folders(self, folder: str) -> list[str]:
+        """The folders in a folder."""
+
+    def read(self, path: str) -> str | None:
+        """The text of a file; None if there is none."""
+
+    def create(self, path: str, text: str) -> None:
+        """Write a file, as a whole or not at all. One that is there stays; its folder is made."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with what is in it, if it is there."""
+
+
+def store_of(location: str, spark: SparkSession | None) -> Store:
+    """The store of a location: a path or a URI.
+
+    Raises:
+        Unrecoverable: It cannot be reached without a Spark session.
+    """
+    parts = urlsplit(location)
+    if not parts.scheme:
+        return LocalStore(Path(location).absolute())
+    if parts.scheme == "file":
+        return LocalStore(Path(unquote(parts.path)))
+    if spark is None or not hasattr(spark, "_jvm"):
+        raise Unrecoverable(f"location {location} needs a Spark session with a JVM; else use a local path")
+    return HadoopStore(location.rstrip("/"), spark)
+
+
+class LocalStore:
+    """A folder of this machine, or one that is mounted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.location, self._folder = str(folder), folder
+
+    def names(self, folder: str) -> list[str]:
+        """See ``Store.names``."""
+        try:
+            return [path.name for path in (self._folder / folder).iterdir()]
+        except FileNotFoundError:
+            return []
+
+    def folders(self, folder: str) -> list[str]:
+        """See ``Store.folders``."""
+        return [name for name in self.names(folder) if (self._folder / folder / name).is_dir()]
+
+    def read(self, path: str) -> str | None:
+        """See ``Store.read``."""
+        try:
+            return (self._folder / path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def create(self, path: str, text: str) -> None:
+        """See ``Store.create``; a kill leaves at most a temporary file, which nobody reads."""
+        target = self._folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def remove(self, path: str) -> None:
+        """See ``Store.remove``."""
+        target = self._folder / path
+        if target.is_dir():
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            target.unlink(missing_ok=True)
+
+
+class HadoopStore:
+    """What a URI names, by the file system that Spark itself uses, with the settings of its session."""
+
+    def __init__(self, location: str, spark: SparkSession) -> None:
+        self.location = location
+        self._jvm: Any = spark._jvm  # noqa: SLF001  the only way to Hadoop's file systems
+        conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._system = self._path("").getFileSystem(conf)
+
+    def names(self, folder: str) -> list[str]:
+        """See ``Store.names``."""
+        return [status.getPath().getName() for status in self._listed(folder)]
+
+    def folders(self, folder: str) -> list[str]:
+        """See ``Store.folders``."""
+        return [status.getPath().getName() for status in self._listed(folder) if status.isDirectory()]
+
+    def read(self, path: str) -> str | None:
+        """See ``Store.read``."""
+        target = self._path(path)
+        if not self._system.exists(target):
+            return None
+        stream = self._system.open(target)
+        try:
+            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        return text
+
+    def create(self, path: str, text: str) -> None:
+        """See ``Store.create``: object stores show a file when it is complete, others when it is renamed."""
+        target = self._path(path)
+        if self._system.exists(target):
+            return
+        folder, _, name = path.rpartition("/")
+        temporary = self._path(f"{folder}/_{name}.{secrets.token_hex(4)}")
+        stream = self._system.create(temporary, True)
+        try:
+            self._jvm.org.apache.commons.io.IOUtils.write(text, stream, "UTF-8")
+        finally:
+            stream.close()
+        why: Exception | None = None
+        try:
+            is_there = self._system.rename(temporary, target)
+        except Exception as exc:  # noqa: BLE001  an error of Java, of a class of the file system's own
+            is_there, why = False, exc
+        if not is_there:  # another was faster, with the same text
+            self._system.delete(temporary, False)
+            if not self._system.exists(target):
+                raise OSError(f"{self.location}/{path} cannot be written: renaming is refused") from why
+
+    def remove(self, path: str) -> None:
+        """See ``Store.remove``."""
+        self._system.delete(self._path(path), True)
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{path}" if path else self.location)
+
+    def _listed(self, folder: str) -> list[Any]:
+        path = self._path(folder)
+        return list(self._system.listStatus(path)) if self._system.exists(path) else []

@@ -1,0 +1,169 @@
+"""Versions of a published table or folder, and which of them make up what readers see. Pure.
+
+Below a location are::
+
+    attempts/1795608250123-4f0c1a2b3c4d/            what one attempt wrote, and its _version.json
+    versions/1795608250123-4f0c1a2b3c4d.json        the same file: this attempt counts
+
+The number is the attempt's ``ctx.epoch``, so a later attempt has a larger one; the rest tells apart jobs that
+began in the same millisecond. What has no file in ``versions`` counts for nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.worker.context import Context
+
+ATTEMPTS: Final = "attempts"
+VERSIONS: Final = "versions"
+MANIFEST: Final = "_version.json"  # Spark reads no file whose name begins so
+FILES: Final = "files"
+"""The format of a folder of any files."""
+FIELD: Final = "published"
+_NAME: Final = re.compile(r"(\d{1,16})-([0-9a-f]{12})")
+_DEEP: Final = 4
+
+
+class NotPublished(Exception):
+    """There is no version of this, or not of this kind."""
+
+
+def name_of(ctx: Context) -> str:
+    """The name of what an attempt publishes.
+
+    Raises:
+        NotPublished: The attempt has no number: it is not run by a worker.
+    """
+    if ctx.epoch <= 0:
+        raise NotPublished("only a job that a worker runs can publish: this context has no epoch")
+    who = f"{ctx.queue}/{ctx.job_id}/{ctx.token}"
+    return f"{ctx.epoch}-{hashlib.sha256(who.encode()).hexdigest()[:12]}"
+
+
+def epoch_of(name: str) -> int | None:
+    """The number in the name of an attempt; None if it is not the name of one."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What one attempt has published.
+
+    Attributes:
+        name: Of the attempt; see ``name_of``.
+        format: Of Spark's data sources, or ``files``.
+        schema: Spark's JSON of the columns; None for files.
+        partitions: The folders of the partitions, ``day=2026-01-01/hour=3``; None when it has none.
+        options: Those of the writer, which the reader gets too.
+        replaces_all: Whether it replaces every earlier version, or only their partitions of the same names.
+    """
+
+    name: str
+    format: str
+    schema: Json = None
+    partitions: tuple[str, ...] | None = None
+    replaces_all: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the attempt."""
+        return epoch_of(self.name) or 0
+
+    def text(self) -> str:
+        """The text of its file."""
+        parts = None if self.partitions is None else list(self.partitions)
+        fields = {
+            "name": self.name, "format": self.format, "schema": self.schema, "partitions": parts,
+            "replaces_all": self.replaces_all, "options": dict(self.options),
+        }  # fmt: skip
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Read the text of such a file.
+
+        Raises:
+            ValueError: It is none.
+        """
+        fields: Any = json.loads(text)
+        try:
+            parts = fields["partitions"]
+            made = cls(
+                fields["name"],
+                fields["format"],
+                fields["schema"],
+                None if parts is None else tuple(parts),
+                fields["replaces_all"],
+                fields["options"],
+            )
+        except (TypeError, KeyError) as exc:
+            raise ValueError(f"the file of a version lacks {exc}") from exc
+        if not isinstance(made.name, str) or epoch_of(made.name) is None or not isinstance(made.format, str):
+            raise ValueError("the file of a version names no attempt")
+        return made
+
+
+def newest_first(names: Iterable[str]) -> list[str]:
+    """The names of attempts, those with the largest number first; other names are left out."""
+    found = [(epoch, name) for name in names if (epoch := epoch_of(name)) is not None]
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def visible(versions: Iterable[Version]) -> Iterator[tuple[Version, tuple[str, ...] | None]]:
+    """What readers see: versions with those of their partitions that no later one has replaced.
+
+    Args:
+        versions: The newest first; none is asked for after the last that is needed.
+    """
+    replaced: set[str] = set()
+    for version in versions:
+        if version.partitions is None:
+            if not replaced:
+                yield version, None
+            return
+        if left := tuple(part for part in version.partitions if part not in replaced):
+            yield version, left
+        if version.replaces_all:
+            return
+        replaced.update(version.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What a step returns of what it has published: where it is, and which attempt."""
+
+    location: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The folder with the data."""
+        return f"{self.location}/{ATTEMPTS}/{self.name}"
+
+    def result(self, **more: Json) -> dict[str, Json]:
+        """The part of a result; ``found`` finds it."""
+        here: dict[str, Json] = {"location": self.location, "name": self.name, "path": self.path}
+        return {FIELD: {**here, **more}}
+
+
+def found(result: Json, depth: int = _DEEP) -> Iterator[Publication]:
+    """The publications in the result of a step, also within other objects and lists."""
+    if isinstance(result, dict):
+        fields = result.get(FIELD)
+        if isinstance(fields, dict):
+            location, name = fields.get("location"), fields.get("name")
+            if isinstance(location, str) and isinstance(name, str) and epoch_of(name) is not None:
+                yield Publication(location, name)
+    inner = result.values() if isinstance(result, dict) else result if isinstance(result, list) else ()
+    if depth > 0:
+        for value in inner:
+            yield from found(value, depth - 1)

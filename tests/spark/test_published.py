@@ -1,0 +1,278 @@
+"""Tables that steps publish: right once, whatever is killed, stopped or late."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import sys
+import textwrap
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, JobState, Queue
+from glidemq_orchestrate.spark import NotPublished, handlers, publish, published_path, read_published, tidy
+from glidemq_orchestrate.spark.published import acceptance, catching_up
+from glidemq_orchestrate.spark.published.acceptance import make_version
+from glidemq_orchestrate.spark.published.store import HadoopStore, LocalStore
+from glidemq_orchestrate.spark.published.version import name_of
+from glidemq_orchestrate.worker.context import Unheard
+from glidemq_orchestrate.worker.signals import Unrecoverable
+from tests.processes import end, spawn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.conftest import Eventually, RunWorker
+
+STEPS = """
+    import time
+    from pathlib import Path
+    from glidemq_orchestrate.spark import publish, publish_files, published_path, read_published
+
+    def table(spark, ctx, *, rows, folder):
+        frame = spark.range(rows).selectExpr("id", "cast(id % 2 as string) as half")
+        return {"rows": rows, **publish(ctx, folder, frame)}
+
+    def days(spark, ctx, *, day, rows, folder):
+        frame = spark.range(rows).selectExpr("id", f"'{day}' as day")
+        return publish(ctx, folder, frame, partition_by=["day"], replace="partitions")
+
+    def waits(spark, ctx, *, rows, folder, go):
+        if ctx.attempt == 1 and not Path(go + ".begun").exists():
+            Path(go + ".begun").touch()
+            while not Path(go).exists():
+                time.sleep(0.05)
+        return publish(ctx, folder, spark.range(rows))
+
+    def counted(spark, ctx, *, node):
+        return read_published(spark, ctx.inputs[node]).count()
+
+    def report(spark, ctx, *, folder):
+        return publish_files(ctx, folder, lambda where: (where / "report.txt").write_text("done"))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _steps(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "published_steps.py").write_text(textwrap.dedent(STEPS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", str(folder), prepend=":")
+        yield
+
+
+class Owner(Unheard):
+    """A worker that still owns the job."""
+
+    def check_owner(self) -> None:
+        """It does."""
+
+
+def context(epoch: int) -> Context:
+    return Context("spark", "j", "spark.python", 1, {}, {}, None, None, Owner(), epoch=epoch, token="t")
+
+
+def rows(frame: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def written(spark: SparkSession, location: Path, epoch: int, sql: str, **options: Any) -> Any:
+    """Publish and accept the rows of a statement."""
+    ctx = context(epoch)
+    result = publish(ctx, str(location), spark.sql(sql), **options)
+    make_version(LocalStore(location), name_of(ctx))
+    return result
+
+
+class TestTables:
+    def test_a_table_is_replaced_and_a_result_shows_its_own(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        first = written(spark, tmp_path, 1, "select 1 as a, 'x' as `odd ``name.` union all select 2, null")
+        second = written(spark, tmp_path, 2, "select 7 as a")
+        assert first["published"]["rows"] == 2
+        assert rows(read_published(spark, str(tmp_path))) == [(7,)]
+        assert read_published(spark, first).columns == ["a", "odd `name."]
+        assert rows(read_published(spark, first).where("a = 1")) == [(1, "x")]
+        assert rows(read_published(spark, {"nested": second})) == [(7,)]
+
+    def test_an_empty_table_is_one(self, spark: SparkSession, tmp_path: Path) -> None:
+        for epoch, sql in enumerate(("select 1 as a where false", "select 1 as a limit 0"), start=1):
+            assert written(spark, tmp_path, epoch, sql)["published"]["rows"] == 0
+            assert rows(read_published(spark, str(tmp_path))) == []
+        empty = spark.createDataFrame([], "a int, day string")
+        ctx = context(3)
+        publish(ctx, str(tmp_path), empty, partition_by=["day"])
+        make_version(LocalStore(tmp_path), name_of(ctx))
+        assert read_published(spark, str(tmp_path)).columns == ["a", "day"]
+        assert rows(read_published(spark, str(tmp_path))) == []
+
+    def test_partitions_are_replaced_one_by_one(self, spark: SparkSession, tmp_path: Path) -> None:
+        by: Any = {"partition_by": ["day", "n"]}
+        values = (
+            "select a, day, n from values (1, 'mon', 1), (2, 'tue', 1), (3, 'a/b=c d', 2) as t(a, day, n)"
+        )
+        written(spark, tmp_path, 1, values, **by)
+        more = "select 20 as a, 'tue' as day, 1 as n union all select 4, null, 9"
+        written(spark, tmp_path, 2, more, replace="partitions", **by)
+        frame = read_published(spark, str(tmp_path))
+        assert frame.columns == ["a", "day", "n"]
+        assert sorted((row.a, row.day or "", row.n) for row in frame.collect()) == [
+            (1, "mon", 1), (3, "a/b=c d", 2), (4, "", 9), (20, "tue", 1),
+        ]  # fmt: skip
+        assert [row.a for row in frame.where("day = 'tue'").collect()] == [20]
+        written(spark, tmp_path, 3, "select 5 as a, 'wed' as day, 1 as n", **by)
+        assert rows(read_published(spark, str(tmp_path))) == [(5, "wed", 1)]
+
+    def test_types_stay_and_columns_may_be_added(self, spark: SparkSession, tmp_path: Path) -> None:
+        by: Any = {"partition_by": ["code"], "replace": "partitions"}
+        written(spark, tmp_path, 1, "select 1 as a, '007' as code", **by)
+        written(spark, tmp_path, 2, "select 2 as a, 'new' as b, '008' as code", **by)
+        found = {row.code: (row.a, row.b) for row in read_published(spark, str(tmp_path)).collect()}
+        assert found == {"007": (1, None), "008": (2, "new")}
+
+    @pytest.mark.parametrize("format_", ["csv", "json", "orc"])
+    def test_other_formats_are_read_as_they_were_written(
+        self, spark: SparkSession, tmp_path: Path, format_: str
+    ) -> None:
+        options = {"header": "true", "sep": ";"} if format_ == "csv" else {}
+        written(spark, tmp_path, 1, "select 1 as a, 'x;y' as b", format=format_, options=options)
+        assert rows(read_published(spark, str(tmp_path))) == [(1, "x;y")]
+
+    def test_what_cannot_be_is_refused(self, spark: SparkSession, tmp_path: Path) -> None:
+        for wrong in ({"replace": "some"}, {"replace": "partitions"}):
+            odd: Any = wrong
+            with pytest.raises(Unrecoverable, match="replace must be"):
+                publish(context(1), str(tmp_path), spark.range(1), **odd)
+        with pytest.raises(NotPublished, match="nothing is published"):
+            read_published(spark, str(tmp_path))
+
+    def test_a_uri_is_written_by_the_file_systems_of_spark(self, spark: SparkSession, tmp_path: Path) -> None:
+        store = HadoopStore(tmp_path.as_uri(), spark)
+        assert (store.names("none"), store.read("none"), store.folders("none")) == ([], None, [])
+        store.create("versions/1.json", "grün")
+        store.create("versions/1.json", "another")
+        store.create("versions/2.json", "b")
+        assert sorted(store.names("versions")) == ["1.json", "2.json"]
+        assert (store.folders(""), store.read("versions/1.json")) == (["versions"], "grün")
+        store.remove("versions/1.json")
+        store.remove("versions/1.json")
+        assert store.names("versions") == ["2.json"]
+        store.remove("versions")
+        assert store.names("") == []
+
+
+def test_the_example_of_the_readme_runs(spark: SparkSession, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (block,) = [one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "publish(ctx" in one]
+    names: dict[str, Any] = {}
+    exec(block.replace("/lake", str(tmp_path)), names)
+    for epoch, (day, count) in enumerate((("2026-01-01", 2), ("2026-01-02", 3), ("2026-01-01", 4)), start=1):
+        spark.range(count).write.mode("overwrite").json(f"{tmp_path}/raw/{day}")
+        ctx = context(epoch)
+        result = names["clean"](spark, ctx, day=day)
+        make_version(LocalStore(tmp_path / "orders"), name_of(ctx))
+    assert names["total"](spark, replace(context(4), inputs={"clean": result})) == {"rows": 7, "new": 4}
+
+
+@pytest.fixture
+def queue(url: str) -> Any:
+    with Queue("spark", url) as one:
+        yield one
+
+
+def step(name: str, after: list[str] | None = None, **arguments: Any) -> FlowNode:
+    data: Any = {"callable": f"published_steps:{name}", "arguments": arguments}
+    return FlowNode(name, "spark", "spark.python", data, after=after or [])
+
+
+@pytest.mark.usefixtures("_spark_environment")
+class TestWorkers:
+    def test_what_a_flow_publishes_is_seen_when_it_is_done(
+        self, spark: SparkSession, url: str, run_worker: RunWorker, eventually: Eventually, tmp_path: Path
+    ) -> None:
+        run_worker(["spark"], handlers, allow_import=["published_steps"])
+        table, files = str(tmp_path / "table"), str(tmp_path / "files")
+        spec = FlowSpec(
+            "published",
+            [
+                step("table", rows=5, folder=table),
+                step("counted", ["table"], node="table"),
+                step("report", ["counted"], folder=files),
+            ],
+        )
+        with FlowProducer(url) as flows:
+            results = flows.submit(spec).wait(timeout=timedelta(seconds=60)).results
+        assert results["counted"] == 5
+        eventually(lambda: LocalStore(Path(files)).names("versions"))
+        assert read_published(spark, table).count() == 5
+        assert (published_path(files) / "report.txt").read_text() == "done"
+
+    def test_days_that_are_published_at_the_same_time_are_all_there(
+        self, spark: SparkSession, url: str, run_worker: RunWorker, eventually: Eventually, tmp_path: Path
+    ) -> None:
+        run_worker(["spark"], handlers, allow_import=["published_steps"], concurrency=4)
+        nodes = []
+        for number in range(6):
+            node = step("days", day=f"d{number}", rows=number + 1, folder=str(tmp_path))
+            nodes.append(FlowNode(f"day{number}", node.queue, node.job, node.data))
+        with FlowProducer(url) as flows:
+            flows.submit(FlowSpec("days", nodes)).wait(timeout=timedelta(seconds=90))
+        eventually(lambda: len(LocalStore(tmp_path).names("versions")) == 6)
+        found = read_published(spark, str(tmp_path)).groupBy("day").count().collect()
+        assert {row.day: row["count"] for row in found} == {f"d{number}": number + 1 for number in range(6)}
+
+    def test_what_a_worker_could_not_make_is_made_by_the_next(  # noqa: PLR0917  fixtures
+        self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        store = LocalStore(tmp_path)
+        with monkeypatch.context() as patch:  # as if it was killed between the two
+            patch.setattr(acceptance.Accepted, "_make", lambda *_: None)
+            first = run_worker(["spark"], handlers, allow_import=["published_steps"])
+            data = step("table", rows=3, folder=str(tmp_path)).data
+            queue.add_and_wait("spark.python", data, timeout=timedelta(seconds=60))
+            first.stop()
+        assert store.names("versions") == []
+        monkeypatch.setattr(catching_up, "EVERY_SECONDS", 0.2)
+        run_worker(["spark"], handlers, allow_import=["published_steps"])
+        eventually(lambda: len(store.names("versions")) == 1, timeout=20)
+        shutil.rmtree(tmp_path / "versions")  # it goes on looking at what has ended lately
+        eventually(lambda: len(store.names("versions")) == 1, timeout=20)
+
+    def test_a_worker_that_was_stopped_before_it_wrote_changes_nothing(  # noqa: PLR0917  fixtures
+        self, spark: SparkSession, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually,
+        tmp_path: Path,
+    ) -> None:  # fmt: skip
+        table, go = tmp_path / "table", tmp_path / "go"
+        command = [sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", url, "--queue", "spark"]
+        command += ["--app", "glidemq_orchestrate.spark", "--allow-import", "published_steps", "--lock", "1"]
+        stopped = spawn(command)
+        try:
+            data = step("waits", rows=4, folder=str(table), go=str(go)).data
+            job_id = queue.add("spark.python", data)
+            eventually(go.with_name("go.begun").exists, timeout=60)
+            stopped.send_signal(signal.SIGSTOP)
+            run_worker(
+                ["spark"], handlers, allow_import=["published_steps"], lock_duration=timedelta(seconds=1)
+            )
+            eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=60)
+            eventually(lambda: LocalStore(table).names("versions"))
+            before = rows(read_published(spark, str(table)))
+            go.touch()
+            stopped.send_signal(signal.SIGCONT)
+            eventually(lambda: len(LocalStore(table).names("attempts")) == 2, timeout=30)
+            marker = queue.add("spark.python", step("table", rows=1, folder=str(tmp_path / "other")).data)
+            eventually(lambda: queue.get_job(marker).state is JobState.COMPLETED, timeout=30)
+        finally:
+            end(stopped)
+        assert len(LocalStore(table).names("versions")) == 1
+        assert rows(read_published(spark, str(table))) == before == [(n,) for n in range(4)]
+        assert tidy(str(table), grace=timedelta(0)) == 1
+        assert rows(read_published(spark, str(table))) == before
