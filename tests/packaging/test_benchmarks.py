@@ -94,6 +94,7 @@ def test_all_of_many_flows_end_and_are_counted(tmp_path: Path) -> None:
     assert "submitted" in (tmp_path / "many.svg").read_text()
 
 
+@pytest.mark.long
 def test_what_running_again_costs_is_compared_with_a_submission() -> None:
     report = quick("again")
     ways = {row["way"]: row for row in report["ways"]}

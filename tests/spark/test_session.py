@@ -109,6 +109,7 @@ def test_a_killed_jvm_is_replaced_for_the_next_step() -> None:
     assert second.range(3).count() == 3
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_a_stopped_context_is_replaced_and_stop_leaves_no_jvm() -> None:
     first, jvm = warm_session.get(), _jvm()
@@ -147,7 +148,7 @@ print("good")
 
 
 @pytest.mark.usefixtures("_spark_environment")
-@pytest.mark.parametrize("state", ["running", "killed"])
+@pytest.mark.parametrize("state", ["running", pytest.param("killed", marks=pytest.mark.long)])
 def test_a_session_that_the_program_built_itself_is_used(state: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", OWN, state], capture_output=True, text=True, check=False, cwd=_root()

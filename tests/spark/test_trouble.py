@@ -203,7 +203,8 @@ def test_what_a_step_leaves_running_is_ended_with_it(
     eventually(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), 5)
 
 
-@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.long), "by a step"])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["killed", "by a step"])
 def test_a_lost_session_costs_its_steps_no_attempt(
     spark: SparkSession, module: str, make_run: MakeRun, how: str, eventually: Eventually
 ) -> None:

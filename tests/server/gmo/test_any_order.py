@@ -30,6 +30,7 @@ from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows.checked import check_flow
 from glidemq_orchestrate.keys import GROUP, QueueKeys
+from tests.profile import IS_LONG
 from tests.rule_oracle import counts_as, verdicts
 
 if TYPE_CHECKING:
@@ -375,4 +376,4 @@ def run_machine(machine: type[AnyOrder], hand: Hand, client: Any, examples: int)
 
 
 def test_a_flow_survives_any_order_of_events(hand: Hand, redis_client: Any) -> None:
-    run_machine(AnyOrder, hand, redis_client, 200)
+    run_machine(AnyOrder, hand, redis_client, 400 if IS_LONG else 100)

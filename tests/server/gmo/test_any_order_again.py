@@ -24,6 +24,7 @@ from glidemq_orchestrate._protocol.flows.nodes import read_row
 from glidemq_orchestrate._protocol.worker.exchange import Kind, Outcome
 from glidemq_orchestrate.errors import FlowConflict, GenerationTaken, StateError, Superseded
 from glidemq_orchestrate.flows.checked import check_flow
+from tests.profile import IS_LONG
 from tests.server.gmo.test_any_order import FLOW, OVER, QUEUES, AnyOrder, run_machine
 from tests.server.policy_work import node
 
@@ -252,4 +253,4 @@ class AnyOrderAgain(AnyOrder):
 
 
 def test_a_flow_that_runs_again_survives_any_order_of_events(hand: Hand, redis_client: Any) -> None:
-    run_machine(AnyOrderAgain, hand, redis_client, 200)
+    run_machine(AnyOrderAgain, hand, redis_client, 400 if IS_LONG else 100)

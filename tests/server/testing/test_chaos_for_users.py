@@ -215,7 +215,8 @@ class TestTheCommand:
         report = json.loads(found.stdout)
         assert (report["flow"], [step["nodes"] for step in report["steps"]]) == ("2026-01-01", [2])
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+    @pytest.mark.long
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_interrupted_it_reports_what_has_ended(
         self, number: signal.Signals, tmp_path: Path, eventually: Eventually
     ) -> None:
