@@ -3,8 +3,10 @@
 The JVM and what it starts do not outlive the process, also when that is killed; a forked child has none.
 Independent of jobs. Settings come from the environment:
 
-* ``GLIDEMQ_SPARK_MASTER``: a Spark master URL, ``local[*]`` (all cores of this machine) when unset.
-* ``GLIDEMQ_SPARK_CONF``: a JSON object of additional Spark settings, which override the ones chosen here.
+* ``GLIDEMQ_SPARK_MASTER``: a Spark master URL; when unset that of ``spark-defaults.conf``, else ``local[*]``
+  (all cores of this machine).
+* ``GLIDEMQ_SPARK_CONF``: a JSON object of additional Spark settings, which override those of
+  ``spark-defaults.conf``; and these the ones chosen here.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.spark.cluster import require_master, settings_of_file
 from glidemq_orchestrate.spark.sharing import install
 
 if TYPE_CHECKING:
@@ -55,30 +58,36 @@ class SparkSettings:
     Attributes:
         master: Spark master URL.
         conf: Spark settings that override the defaults of ``spark_conf``.
+        of_file: Those of ``spark-defaults.conf``, which Spark reads by itself; they override the defaults.
     """
 
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
+    of_file: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> SparkSettings:
         """Read the two variables in the module's docstring; an empty one counts as unset.
 
         Raises:
-            ConfigurationError: The conf is not a JSON object of plain values, or the master is a Spark
-                Connect URL.
+            ConfigurationError: The conf is not a JSON object of plain values, the master is a Spark Connect
+                URL, or ``spark-defaults.conf`` cannot be read.
         """
         environment = os.environ if environment is None else environment
-        master = environment.get(MASTER_VARIABLE) or cls().master
+        of_file = settings_of_file(environment)
+        master = environment.get(MASTER_VARIABLE) or of_file.get("spark.master") or cls().master
         if master.startswith("sc://"):
             raise ConfigurationError(
                 f"{MASTER_VARIABLE}={master}: a warm session needs a Spark master "
                 "(local[*], spark://, yarn, k8s://), not a Spark Connect URL"
             )
-        return cls(master=master, conf=_read_conf(environment.get(CONF_VARIABLE) or "{}"))
+        return cls(master, _read_conf(environment.get(CONF_VARIABLE) or "{}"), of_file)
 
     def spark_conf(self) -> dict[str, str]:
-        """All Spark settings: UTC, FAIR scheduling, no UI, plain timestamps; ``conf`` overrides them."""
+        """The Spark settings to give: UTC, FAIR scheduling, no UI, plain timestamps; ``conf`` overrides them.
+
+        What ``spark-defaults.conf`` sets is left to it.
+        """
         settings = {
             "spark.app.name": "glidemq-worker",
             "spark.scheduler.mode": "FAIR",
@@ -95,7 +104,8 @@ class SparkSettings:
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.sql.shuffle.partitions": str(max(4, os.cpu_count() or 1)),
             }
-        return {**settings, **self.conf, "spark.master": self.master}
+        own = {name: value for name, value in settings.items() if name not in self.of_file}
+        return {**own, **self.conf, "spark.master": self.master}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +240,7 @@ def _read_conf(text: str) -> dict[str, str]:
 
 def _build(settings: SparkSettings) -> _Running:
     require_java()
+    require_master(settings.master)
     if settings.master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # works when the host name does not resolve
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else another Python of PATH runs functions

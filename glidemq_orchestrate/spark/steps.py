@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 JOB_NAME: Final = "spark.python"
 AFTER_LOSS: Final = timedelta(seconds=1)
+GRACE: Final = timedelta(seconds=30)
+"""How long a step that has timed out may take to end, before its next attempt may begin beside it."""
 
 handlers = Handlers()
 losses: Final = Losses()
@@ -58,7 +60,7 @@ class SessionLost(Exception):
     """The session was lost again and again while the step ran: it costs an attempt."""
 
 
-@handlers.handler(JOB_NAME)
+@handlers.handler(JOB_NAME, grace=GRACE)
 def run_python_step(ctx: Context) -> Json:
     """Run the step that the payload names, on the warm session, and return its result.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
+END_SECONDS: Final = 10.0
 _THREAD_PROPERTIES: Final = (
     "spark.scheduler.pool",
     "spark.jobGroup.id",
@@ -124,9 +125,19 @@ def watched(context: SparkContext, ctx: Context, description: str) -> Iterator[N
                 Exception
             ):  # a dead JVM has no properties to remove, and the error of the block is more useful
                 context.cancelJobsWithTag(tag)  # of threads that the step has left behind
+                _await_end(context, tag)
                 context.removeJobTag(tag)
                 for name in _THREAD_PROPERTIES:
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes the property
+
+
+def _await_end(context: SparkContext, group: str) -> None:
+    """Wait until Spark has ended the jobs of a group: what comes next must not meet them."""
+    tracker, until = context.statusTracker(), time.monotonic() + END_SECONDS
+    while time.monotonic() < until:
+        if set(tracker.getActiveJobsIds()).isdisjoint(tracker.getJobIdsForGroup(group)):
+            return
+        time.sleep(LOOK_SECONDS / 4)
 
 
 def _watch(context: SparkContext, ctx: Context, tag: str, done: threading.Event) -> None:

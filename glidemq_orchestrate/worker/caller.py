@@ -46,6 +46,9 @@ class Caller:
         if registered.in_process and self._processes is not None:
             token, job = process_token(execution.attempts[0]), portable(execution.contexts[0])
             return _value(call_async(self._processes.run, registered.function, token, job))
+        if registered.grace:
+            stop, grace = execution.contexts[0].cancelled.set, registered.grace
+            return _value(self.threads.run(registered.function, given, stop=stop, grace=grace))
         return _value(self.threads.run(registered.function, given))
 
 

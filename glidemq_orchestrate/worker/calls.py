@@ -64,8 +64,20 @@ class Threads:
         self.overstayed = 0
         self.when_one_returns: Callable[[], None] = lambda: None
 
-    async def run(self, function: Callable[..., Any], *given: Any) -> Ended:
+    async def run(
+        self,
+        function: Callable[..., Any],
+        *given: Any,
+        stop: Callable[[], object] = lambda: None,
+        grace: float = 0.0,
+    ) -> Ended:
         """Run a function in a thread, with the context variables of the caller.
+
+        Args:
+            function: The function.
+            given: Its arguments.
+            stop: Asks it to return, when this call is cancelled and there is a grace.
+            grace: Seconds in which it may return then, before the call ends.
 
         Raises:
             ThreadsUnavailable: No thread can be started: the interpreter is shutting down.
@@ -85,8 +97,15 @@ class Threads:
 
         self._give(work)
         try:
-            return await future
+            return await (asyncio.shield(future) if grace else future)
         except asyncio.CancelledError:
+            if grace:
+                stop()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({future}, timeout=grace)
+                if future.done():
+                    raise
+                future.cancel()
             self.overstayed += 1
             if self.overstayed % 32 == 0:
                 logger.error(  # noqa: TRY400  the cancellation explains nothing

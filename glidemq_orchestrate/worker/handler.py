@@ -96,7 +96,8 @@ class Serving:
 class Registered:
     """User code for a job name, and where it runs: on the loop, in a thread, or in a separate process.
 
-    ``once``: not again after the worker that ran it was lost.
+    ``once``: not again after the worker that ran it was lost. ``grace``: seconds in which it may return when
+    it is to stop.
     """
 
     function: Callable[..., Any]
@@ -105,6 +106,7 @@ class Registered:
     once: bool = False
     batch_size: int = 0
     batch_wait: float = 0.0
+    grace: float = 0.0
 
 
 class Handlers:
@@ -125,7 +127,9 @@ class Handlers:
         self.backoffs: dict[str, BackoffStrategy] = {}
 
     @explained()
-    def handler(self, name: str, *, process: bool = False, once: bool = False) -> Callable[[H], H]:
+    def handler(
+        self, name: str, *, process: bool = False, once: bool = False, grace: timedelta = timedelta(0)
+    ) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
 
         Args:
@@ -135,11 +139,17 @@ class Handlers:
             once: Fail a job for good whose worker was lost while it had it, instead of running it again; its
                 attempts do not count. Where the lost worker only seemed to be lost, its run goes on until it
                 learns of that. Costs a read for each job.
+            grace: For a plain function in a thread, which cannot be ended from outside: when its time limit
+                has passed, ``ctx.cancelled`` is set, and the attempt ends when it has returned, or after so
+                long. So the next attempt does not begin beside it. By default the attempt ends at once.
 
         Raises:
-            ConfigurationError: The name is taken or empty, or an async function cannot run in a process.
+            ConfigurationError: The name is taken or empty, an async function cannot run in a process, or the
+                grace is negative, or for another kind of handler.
         """
         _check_name(name)
+        if grace < timedelta(0):
+            raise ConfigurationError(f"the grace of handler {name!r} must not be negative, got {grace}")
 
         def register(function: H) -> H:
             is_async = inspect.iscoroutinefunction(function)
@@ -147,7 +157,12 @@ class Handlers:
                 raise ConfigurationError(
                     f"handler {name!r} is async: only a plain function runs in a process"
                 )
-            self._register(name, Registered(function, is_async, process, once))
+            if grace and (is_async or process):
+                raise ConfigurationError(
+                    f"handler {name!r} needs no grace: only plain functions in threads cannot be ended"
+                )
+            seconds = grace.total_seconds()
+            self._register(name, Registered(function, is_async, process, once, grace=seconds))
             return function
 
         return register

@@ -152,13 +152,16 @@ class Worker(Service):
         self._processes: Processes | None = None
         self._threads = Threads("glidemq")
 
-    def handler(self, name: str, *, process: bool = False, once: bool = False) -> Callable[[H], H]:
+    def handler(
+        self, name: str, *, process: bool = False, once: bool = False, grace: timedelta = timedelta(0)
+    ) -> Callable[[H], H]:
         """Register a function for a job name: ``async def`` runs on the loop, ``def`` in a thread.
 
         With ``process=True`` it runs in a process that a timeout or a cancel kills; with ``once=True`` no job
-        is run again whose worker was lost. See ``Handlers.handler``.
+        is run again whose worker was lost; with a ``grace`` a function that has timed out may return first.
+        See ``Handlers.handler``.
         """
-        return self.handlers.handler(name, process=process, once=once)
+        return self.handlers.handler(name, process=process, once=once, grace=grace)
 
     # --- the service ---
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, JobState, Queue
+from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, JobOptions, JobState, Queue
 from glidemq_orchestrate.spark import NotPublished, handlers, publish, published_path, read_published, tidy
 from glidemq_orchestrate.spark.published import acceptance, catching_up
 from glidemq_orchestrate.spark.published.acceptance import make_version
@@ -51,6 +51,17 @@ STEPS = """
 
     def counted(spark, ctx, *, node):
         return read_published(spark, ctx.inputs[node]).count()
+
+    def overwrites(spark, ctx, *, folder):
+        def slowly(rows):
+            for row in rows:
+                time.sleep(6 if number == 1 else 0)
+                yield row
+        number = ctx.attempt
+        some = spark.sparkContext.parallelize([(n,) for n in range(8)], 2)
+        frame = some.mapPartitions(slowly).toDF("n int")
+        frame.write.mode("overwrite").parquet(folder)
+        return ctx.attempt
 
     def report(spark, ctx, *, folder):
         return publish_files(ctx, folder, lambda where: (where / "report.txt").write_text("done"))
@@ -227,6 +238,17 @@ class TestWorkers:
         eventually(lambda: len(LocalStore(tmp_path).names("versions")) == 6)
         found = read_published(spark, str(tmp_path)).groupBy("day").count().collect()
         assert {row.day: row["count"] for row in found} == {f"d{number}": number + 1 for number in range(6)}
+
+    def test_an_attempt_that_timed_out_has_ended_before_the_next_overwrites_the_same_path(
+        self, spark: SparkSession, queue: Queue, run_worker: RunWorker, tmp_path: Path
+    ) -> None:
+        run_worker(["spark"], handlers, allow_import=["published_steps"], concurrency=2)
+        folder = str(tmp_path / "table")
+        spark.range(3).write.parquet(folder)
+        options = JobOptions(attempts=2, timeout=timedelta(seconds=10))
+        data = step("overwrites", folder=folder).data
+        assert queue.add_and_wait("spark.python", data, options=options, timeout=timedelta(seconds=90)) == 2
+        assert rows(spark.read.parquet(folder)) == [(n,) for n in range(8)]
 
     def test_what_a_worker_could_not_make_is_made_by_the_next(  # noqa: PLR0917  fixtures
         self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,

