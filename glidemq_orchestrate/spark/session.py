@@ -7,6 +7,8 @@ Independent of jobs. Settings come from the environment:
   (all cores of this machine).
 * ``GLIDEMQ_SPARK_CONF``: a JSON object of additional Spark settings, which override those of
   ``spark-defaults.conf``; and these the ones chosen here.
+* ``GLIDEMQ_SPARK_EXECUTOR_TIMEOUT``: a step fails when its Spark jobs wait and no executor has run anything
+  of the session for so many seconds, 300 by default.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -41,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 MASTER_VARIABLE: Final = "GLIDEMQ_SPARK_MASTER"
 CONF_VARIABLE: Final = "GLIDEMQ_SPARK_CONF"
+PATIENCE_VARIABLE: Final = "GLIDEMQ_SPARK_EXECUTOR_TIMEOUT"
+PATIENCE_SECONDS: Final = 300.0
 OLDEST_JAVA: Final = 17
 JVM_EXIT_SECONDS: Final = 15
 _SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"  # the main class of a JVM that PySpark starts
@@ -103,6 +108,12 @@ class SparkSettings:
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.sql.shuffle.partitions": str(max(4, os.cpu_count() or 1)),
+            }
+        if self.master.startswith("spark://"):  # else the first session would keep all cores for ever
+            settings |= {
+                "spark.dynamicAllocation.enabled": "true",
+                "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+                "spark.dynamicAllocation.executorIdleTimeout": "30s",
             }
         own = {name: value for name, value in settings.items() if name not in self.of_file}
         return {**own, **self.conf, "spark.master": self.master}
@@ -193,6 +204,22 @@ def is_alive(spark: SparkSession) -> bool:
         return spark.sparkContext.defaultParallelism > 0  # which a context that has ended refuses to say
     except Exception:  # noqa: BLE001  py4j raises half a dozen unrelated classes for a dead JVM
         return False
+
+
+def patience(environment: Mapping[str, str] | None = None) -> float:
+    """For how many seconds a step may wait for executors.
+
+    Raises:
+        ConfigurationError: The variable holds no number of seconds.
+    """
+    text = (os.environ if environment is None else environment).get(PATIENCE_VARIABLE) or PATIENCE_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise ConfigurationError(f"{PATIENCE_VARIABLE} must be a number of seconds")
+    return seconds
 
 
 def require_java(environment: Mapping[str, str] | None = None) -> int:

@@ -28,7 +28,13 @@ from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.losses import FREE, Losses
 from glidemq_orchestrate.spark.published.acceptance import accepted
 from glidemq_orchestrate.spark.published.catching_up import catch_up
-from glidemq_orchestrate.spark.session import CONF_VARIABLE, is_alive, warm_session
+from glidemq_orchestrate.spark.session import (
+    CONF_VARIABLE,
+    PATIENCE_VARIABLE,
+    is_alive,
+    patience,
+    warm_session,
+)
 from glidemq_orchestrate.spark.sharing import active
 from glidemq_orchestrate.worker.captured import MOST_CHARACTERS, captured
 from glidemq_orchestrate.worker.context import Context
@@ -75,7 +81,7 @@ def run_python_step(ctx: Context) -> Json:
         SessionLost: It was lost again while the step ran alone, or for the third time in a row.
     """
     with importing():
-        from glidemq_orchestrate.spark.watch import watched  # noqa: PLC0415  not needed at start-up
+        from glidemq_orchestrate.spark.watch import WHY, watched  # noqa: PLC0415  not needed at start-up
 
     call = NamedCall.of(ctx, "step", fields=["location", "conf", "lineage"])
     conf = _extras(call.title, ctx.data)
@@ -83,13 +89,22 @@ def run_python_step(ctx: Context) -> Json:
     job = f"{ctx.queue}:{ctx.job_id}"
     description = f"{ctx.node or call.title} ({ctx.job_id}, attempt {ctx.attempt})"
     with losses.place(job, ctx.cancelled.is_set) as is_alone:
-        shared = warm_session.get()
+        shared, watch = warm_session.get(), None
         try:
             spark = shared.newSession()
             _configure(call.title, spark, conf)
-            with watched(spark.sparkContext, ctx, description), active(spark), captured(ctx):
+            with (
+                watched(spark.sparkContext, ctx, description, patience()) as watch,
+                active(spark),
+                captured(ctx),
+            ):
                 result = call.function(spark, ctx, **call.arguments)
         except Exception as exc:
+            if watch is not None and watch.has_given_up:
+                raise StepFailed(
+                    f"no executor ran anything of {call.title} for {patience():g} s "
+                    f"({PATIENCE_VARIABLE}): {WHY}"
+                ) from exc
             if ctx.cancelled.is_set():
                 raise StepCancelled(f"{call.title} was cancelled") from exc
             if not is_alive(shared):

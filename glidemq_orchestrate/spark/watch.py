@@ -6,21 +6,28 @@ thread, so each step sets its own and removes them afterwards: the thread return
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.worker.context import Context
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkContext, StatusTracker
 
 LOOK_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
 END_SECONDS: Final = 10.0
+TELL_SECONDS: Final = 10.0
+WHY: Final = (
+    "other applications hold all cores of the cluster, or it has no worker with the memory and the cores "
+    "that spark.executor.memory and spark.executor.cores ask for"
+)
+"""Why there are no executors."""
 _THREAD_PROPERTIES: Final = (
     "spark.scheduler.pool",
     "spark.jobGroup.id",
@@ -95,20 +102,62 @@ class StageProgress:
         return done, len(infos), tasks_done, sum(info.numTasks for info in started)
 
 
+class Starvation:
+    """For how long the jobs of a step have waited while no executor ran anything of this session.
+
+    Tasks of other steps of the session count as running: then the step waits for its turn, not for executors.
+
+    Args:
+        tracker: Spark's.
+        group: The group of the jobs.
+        patience: After so many seconds ``has_given_up`` is true.
+        clock: For tests.
+    """
+
+    def __init__(
+        self,
+        tracker: StatusTracker,
+        group: str,
+        patience: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tracker, self.group, self._patience, self._clock = tracker, group, patience, clock
+        self._since: float | None = None
+        self.has_given_up = False
+
+    def look(self) -> float:
+        """Seconds; 0 when something runs, or the step has no job."""
+        infos = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
+        runs = any(info is not None and info.numActiveTasks > 0 for info in infos)
+        jobs = self._tracker.getJobIdsForGroup(self.group)
+        if runs or set(self._tracker.getActiveJobsIds()).isdisjoint(jobs):
+            self._since = None
+            return 0.0
+        self._since = self._clock() if self._since is None else self._since
+        seconds = self._clock() - self._since
+        self.has_given_up = seconds >= self._patience
+        return seconds
+
+
 @contextmanager
-def watched(context: SparkContext, ctx: Context, description: str) -> Iterator[None]:
+def watched(
+    context: SparkContext, ctx: Context, description: str, patience: float = math.inf
+) -> Iterator[Starvation]:
     """Run a block as one step: its Spark jobs get a pool, a tag and a description of their own.
 
     While the block runs, ``ctx.progress`` gets the counts of ``StageProgress`` about once a second when they
     have changed, and once at the end, with the page of Spark's UI as ``ui`` where there is one; jobs in a
     group that the block sets itself are not counted. When ``ctx.cancelled`` is set, the running Spark jobs of
-    the block are cancelled, and so is every later one.
+    the block are cancelled, and so is every later one. So they are when no executor has run anything for
+    ``patience`` seconds; then ``has_given_up`` of what is yielded is true, and before, ``ctx.progress`` gets
+    ``waiting_for_executors_s``.
     Afterwards the thread has none of these properties, and nothing runs in the background.
     """
     tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: an earlier attempt may still run in this process
     done = threading.Event()
+    starvation = Starvation(context.statusTracker(), tag, patience)
     watcher = threading.Thread(
-        target=_watch, args=(context, ctx, tag, done), name=f"watch-{tag}", daemon=True
+        target=_watch, args=(context, ctx, done, starvation), name=f"watch-{tag}", daemon=True
     )
     with _pool_names.lend() as pool:
         try:
@@ -116,7 +165,7 @@ def watched(context: SparkContext, ctx: Context, description: str) -> Iterator[N
             context.setLocalProperty("spark.scheduler.pool", pool)
             context.addJobTag(tag)
             watcher.start()
-            yield
+            yield starvation
         finally:
             done.set()
             if watcher.ident is not None:
@@ -140,7 +189,8 @@ def _await_end(context: SparkContext, group: str) -> None:
         time.sleep(LOOK_SECONDS / 4)
 
 
-def _watch(context: SparkContext, ctx: Context, tag: str, done: threading.Event) -> None:
+def _watch(context: SparkContext, ctx: Context, done: threading.Event, starvation: Starvation) -> None:
+    tag = starvation.group
     with suppress(Exception):  # the JVM has ended: the step itself fails and reports it
         progress = StageProgress(context, tag)
         shown = {"stages_done": 0, "stages": 0, "tasks_done": 0, "tasks": 0}
@@ -149,12 +199,16 @@ def _watch(context: SparkContext, ctx: Context, tag: str, done: threading.Event)
         ended = False
         while not ended:
             ended = done.wait(LOOK_SECONDS)
-            if ctx.cancelled.is_set():
+            if ctx.cancelled.is_set() or starvation.has_given_up:
                 # Repeated each time: a job that the step submits after this cancel must end too.
                 context.cancelJobsWithTag(tag)
             elif ended or time.monotonic() >= due:
                 due = time.monotonic() + REPORT_SECONDS
                 counts = progress.read()
+                if (waiting := starvation.look()) >= TELL_SECONDS:
+                    if "waiting_for_executors_s" not in shown:
+                        ctx.log(f"no executor runs anything of this session for {waiting:.0f} s: {WHY}")
+                    counts["waiting_for_executors_s"] = int(waiting)
                 if counts != shown:
                     shown = counts
                     ctx.progress({**counts, **page})

@@ -1,0 +1,131 @@
+"""Workers on a real standalone cluster: a master, and a worker of one core."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import pytest
+
+from glidemq_orchestrate import JobState, Queue
+from tests.processes import end, spawn
+
+if TYPE_CHECKING:
+    from tests.conftest import Eventually
+
+pytestmark = pytest.mark.long
+
+STEPS = """
+    def count(spark, ctx):
+        return spark.sparkContext.parallelize(range(10), 2).count()
+"""
+HOG = """
+import sys, time
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master(sys.argv[1]).config("spark.executor.memory", "512m").getOrCreate()
+spark.range(3).count()
+open(sys.argv[2], "w").close()
+time.sleep(600)
+"""
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(tmp_path: Path, url: str) -> Iterator[Start]:
+    del url  # the server ends after its clients
+    with ExitStack() as stack:
+
+        def started(*command: str, **environment: str) -> Any:
+            log = stack.enter_context((tmp_path / "processes.log").open("ab"))
+            process = spawn(list(command), env={**os.environ, **environment}, stdout=log, stderr=log)
+            stack.callback(end, process)
+            return process
+
+        yield started
+
+
+@pytest.fixture
+def master(start: Start, eventually: Eventually) -> str:
+    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    own = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    place = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+    start(spark_class, "org.apache.spark.deploy.master.Master", *place, **own)
+    url = f"spark://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        with socket.socket() as one:
+            return one.connect_ex(("127.0.0.1", port)) == 0
+
+    eventually(answers, timeout=60)
+    size = ["--cores", "1", "--memory", "1g", "--webui-port", "0"]
+    start(spark_class, "org.apache.spark.deploy.worker.Worker", *size, url, **own)
+    return url
+
+
+@pytest.fixture
+def worker(start: Start, master: str, url: str, tmp_path: Path) -> Start:
+    (tmp_path / "cluster_steps.py").write_text(textwrap.dedent(STEPS))
+    conf = {
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.dynamicAllocation.executorIdleTimeout": "3s",
+    }
+
+    def serve(queue: str, **environment: str) -> Any:
+        return start(
+            sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", url, "--queue", queue,
+            "--app", "glidemq_orchestrate.spark", "--allow-import", "cluster_steps",
+            GLIDEMQ_SPARK_MASTER=master, GLIDEMQ_SPARK_CONF=json.dumps(conf), PYTHONPATH=str(tmp_path),
+            SPARK_LOCAL_IP="127.0.0.1", **environment,
+        )  # fmt: skip
+
+    return serve
+
+
+DATA: Any = {"callable": "cluster_steps:count"}
+LONG = timedelta(seconds=150)
+
+
+def test_a_second_worker_gets_the_cores_that_the_first_does_not_use(worker: Start, url: str) -> None:
+    with Queue("one", url) as one, Queue("two", url) as two:
+        worker("one")
+        assert one.add_and_wait("spark.python", DATA, timeout=LONG) == 10
+        worker("two")
+        assert two.add_and_wait("spark.python", DATA, timeout=LONG) == 10
+        assert one.add_and_wait("spark.python", DATA, timeout=LONG) == 10
+
+
+def test_a_step_that_gets_no_executor_says_so_and_fails(  # noqa: PLR0917  fixtures
+    worker: Start, start: Start, master: str, url: str, eventually: Eventually, tmp_path: Path
+) -> None:
+    hog = start(sys.executable, "-c", HOG, master, str(tmp_path / "held"), SPARK_LOCAL_IP="127.0.0.1")
+    eventually((tmp_path / "held").exists, timeout=120)
+    with Queue("one", url) as queue:
+        worker("one", GLIDEMQ_SPARK_EXECUTOR_TIMEOUT="20")
+        job_id = queue.add("spark.python", DATA)
+
+        def waits() -> bool:
+            progress: Any = queue.get_job(job_id).progress
+            return isinstance(progress, dict) and progress.get("waiting_for_executors_s", 0) >= 10
+
+        eventually(waits, timeout=120)
+        eventually(lambda: queue.get_job(job_id).state is JobState.FAILED, timeout=60)
+        assert "no executor ran anything of step cluster_steps:count for 20 s" in str(
+            queue.get_job(job_id).failed_reason
+        )
+        assert any("no executor runs anything" in line for line in queue.logs(job_id).lines)
+        end(hog)
+        assert queue.add_and_wait("spark.python", DATA, timeout=LONG) == 10
