@@ -42,7 +42,7 @@ _PUBLIC: Final = {
     "worker.broadcast": ("BroadcastWorker",),
     "worker.context": ("Context",),
     "worker.execution": ("Execution",),
-    "worker.handler": ("Handlers", "JobEvent"),
+    "worker.handler": ("Handlers", "JobEvent", "Serving"),
     "worker.middleware.middleware": ("Middleware",),
     "worker.middleware.tokens": ("TokenLimit",),
     "worker.signals": ("BatchError", "RetryLater", "Skip", "Suspend", "Unrecoverable", "WaitForChildren"),

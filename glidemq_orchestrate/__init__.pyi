@@ -57,6 +57,7 @@ from glidemq_orchestrate.worker.context import Context as Context
 from glidemq_orchestrate.worker.execution import Execution as Execution
 from glidemq_orchestrate.worker.handler import Handlers as Handlers
 from glidemq_orchestrate.worker.handler import JobEvent as JobEvent
+from glidemq_orchestrate.worker.handler import Serving as Serving
 from glidemq_orchestrate.worker.middleware.middleware import Middleware as Middleware
 from glidemq_orchestrate.worker.middleware.tokens import TokenLimit as TokenLimit
 from glidemq_orchestrate.worker.signals import BatchError as BatchError

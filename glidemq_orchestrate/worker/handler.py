@@ -224,7 +224,7 @@ class Handlers:
     def on_start(self, hook: L) -> L:
         """Register a function that runs once before the worker takes jobs; if it raises, none are taken.
 
-        One with a parameter gets what the worker serves (``Serving``).
+        One with a parameter that has no default gets what the worker serves (``Serving``).
         """
         self.start_hooks.append(hook)
         return hook
@@ -254,7 +254,7 @@ class Handlers:
     def starting(self, serving: Serving) -> list[Hook]:
         """The start hooks, ready to be called."""
         hooks: list[Any] = list(self.start_hooks)
-        return [partial(hook, serving) if inspect.signature(hook).parameters else hook for hook in hooks]
+        return [partial(hook, serving) if _needs_argument(hook) else hook for hook in hooks]
 
     def get(self, name: str) -> Registered | None:
         """The handler of a job name, or None."""
@@ -279,6 +279,16 @@ class Handlers:
     def names(self) -> list[str]:
         """The registered job names, sorted."""
         return sorted(self._handlers)
+
+
+def _needs_argument(hook: Callable[..., object]) -> bool:
+    """Whether a function cannot be called without an argument."""
+    try:
+        parameters = inspect.signature(hook).parameters.values()
+    except ValueError:  # of C, without a signature
+        return False
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(one.kind in named and one.default is one.empty for one in parameters)
 
 
 def _check_name(name: str) -> None:

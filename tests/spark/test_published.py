@@ -148,6 +148,18 @@ class TestTables:
         found = {row.code: (row.a, row.b) for row in read_published(spark, str(tmp_path)).collect()}
         assert found == {"007": (1, None), "008": (2, "new")}
 
+    def test_partitions_of_a_table_that_has_none_or_others_are_refused(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        written(spark, tmp_path, 1, "select 1 as a, 'mon' as day")
+        one: Any = {"partition_by": ["day"], "replace": "partitions"}
+        with pytest.raises(Unrecoverable, match="partitioned by nothing, not by day: publish all of it once"):
+            written(spark, tmp_path, 2, "select 1 as a, 'mon' as day", **one)
+        two: Any = {"partition_by": ["day", "hour"], "replace": "all"}
+        written(spark, tmp_path, 3, "select 1 as a, 'mon' as day, 2 as hour", **two)
+        with pytest.raises(Unrecoverable, match="partitioned by day, hour, not by day"):
+            written(spark, tmp_path, 4, "select 1 as a, 'mon' as day, 2 as hour", **one)
+
     @pytest.mark.parametrize("format_", ["csv", "json", "orc"])
     def test_other_formats_are_read_as_they_were_written(
         self, spark: SparkSession, tmp_path: Path, format_: str

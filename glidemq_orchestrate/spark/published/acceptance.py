@@ -52,6 +52,9 @@ class Accepted:
     def expect(self, ctx: Context, publication: Publication, store: Store) -> None:
         """An attempt has written all of it."""
         with self._lock:
+            for queue, job_id, epoch in list(self._expected):
+                if (queue, job_id) == (ctx.queue, ctx.job_id) and epoch < ctx.epoch:  # it was never reported
+                    del self._expected[queue, job_id, epoch]
             self._expected[ctx.queue, ctx.job_id, ctx.epoch].append((publication, store))
 
     def on_job(self, event: JobEvent) -> None:

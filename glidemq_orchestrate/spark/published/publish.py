@@ -27,9 +27,11 @@ from glidemq_orchestrate.spark.published.version import (
     ATTEMPTS,
     FILES,
     MANIFEST,
+    VERSIONS,
     Publication,
     Version,
     name_of,
+    newest_first,
 )
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
@@ -72,7 +74,7 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
 
     Raises:
         LeaseLost: The attempt has lost its job while it wrote; nothing counts.
-        Unrecoverable: An argument is not usable.
+        Unrecoverable: An argument is not usable, or the table is partitioned otherwise.
         NotPublished: The context is not that of a job in a worker.
         Exception: Whatever Spark raises.
     """
@@ -83,6 +85,8 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
     if replace not in {"all", "partitions"} or (replace == "partitions" and not columns):
         raise Unrecoverable('replace must be "all", or "partitions" with partition_by')
     store = store_of(checked(location), frame.sparkSession)
+    if replace == "partitions":
+        _check_partitions(store, columns)
     place = Publication(store.location, name_of(ctx))
     seen = Observation()
     counted = frame.observe(seen, count(lit(1)).alias("rows"))
@@ -149,6 +153,21 @@ def _seal(ctx: Context, store: Store, version: Version) -> None:
     store.create(f"{ATTEMPTS}/{version.name}/{MANIFEST}", version.text())
     ctx.check_owner()
     accepted.expect(ctx, Publication(store.location, version.name), store)
+
+
+def _check_partitions(store: Store, columns: Sequence[str]) -> None:
+    """Refuse partitions of a table that has none, or others: readers could not put them together."""
+    newest = next(iter(newest_first(name.removesuffix(".json") for name in store.names(VERSIONS))), None)
+    text = store.read(f"{VERSIONS}/{newest}.json") if newest else None
+    version = Version.read(text) if text else None
+    if version is None or version.partitions == ():
+        return
+    has = [part.partition("=")[0] for part in version.partitions[0].split("/")] if version.partitions else []
+    if len(has) != len(columns):
+        raise Unrecoverable(
+            f"the table at {store.location} is partitioned by {', '.join(has) or 'nothing'}, not by "
+            f'{", ".join(columns)}: publish all of it once with partition_by and replace="all"'
+        )
 
 
 def _partitions(store: Store, folder: str, columns: Sequence[str], below: str = "") -> list[str]:

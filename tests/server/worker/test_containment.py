@@ -289,6 +289,22 @@ class TestHandlers:
         over.set()
         eventually(lambda: worker._threads.overstayed == 0)
 
+    def test_a_start_hook_that_needs_an_argument_is_told_what_the_worker_serves(
+        self, queue: Queue, url: str, run_worker: RunWorker
+    ) -> None:
+        handlers, told = Handlers(), list[Any]()
+        handlers.on_start(lambda: told.append("nothing"))
+        handlers.on_start(lambda text="a default": told.append(text))
+        handlers.on_start(told.append)
+        handlers.handler("work")(lambda ctx: 1)
+        run_worker(["etl"], handlers)
+        queue.add_and_wait("work")
+        serving = told.pop()
+        assert told == ["nothing", "a default"]
+        assert serving.queues == ("etl",)
+        with Queue(serving.queues[0], serving.settings) as own:
+            assert own.counts(indexed_only=True)[JobState.COMPLETED] == 1
+
     @pytest.mark.parametrize("wrong", [{"grace": -SECOND}, {"grace": SECOND, "process": True}])
     def test_a_grace_that_cannot_be_is_refused(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigurationError, match="grace"):
