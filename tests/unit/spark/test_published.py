@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -212,6 +214,76 @@ class TestAcceptance:
             thread.join()
         assert made == [True] * 8
         assert store.names("versions") == [f"{place.name}.json"]
+
+
+def die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(location: Path, gap: str) -> None:
+    """An attempt in a process that is killed in one of the gaps of a publication; its result was accepted."""
+    pid = os.fork()
+    if pid:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL, "it was not killed"
+        return
+    try:
+        ctx, link, create = context(), os.link, LocalStore.create
+        vars(ctx.speaker)["check_owner"] = die if gap == "before the check" else lambda: None
+
+        def linked(source: Path, target: Path) -> None:
+            if gap == f"before the link in {target.parent.name}":
+                die()
+            link(source, target)
+            if gap == f"after the link in {target.parent.name}":
+                die()
+
+        def created(store: LocalStore, path: str, text: str) -> None:
+            if gap == "before the manifest":
+                die()
+            create(store, path, text)
+
+        os.link, LocalStore.create = linked, created  # type: ignore[assignment, method-assign]
+
+        def half(folder: Path) -> None:
+            (folder / "report.txt").write_text("late")
+            if gap == "while it writes":
+                die()
+
+        result: Any = publish_files(ctx, str(location), half)
+        if gap == "before the acceptance":
+            die()
+        (place,) = found(result)
+        make_version(LocalStore(location), place.name)
+    finally:
+        os._exit(1)
+
+
+GAPS = {
+    "while it writes": "first",
+    "before the manifest": "first",
+    "before the check": "first",
+    "before the acceptance": "first",
+    "before the link in versions": "first",
+    "after the link in versions": "late",
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize(("gap", "seen"), GAPS.items())
+def test_a_kill_leaves_nothing_that_readers_see_but_what_was_accepted(
+    tmp_path: Path, gap: str, seen: str
+) -> None:
+    published(tmp_path, "first", context(time.time_ns() // 1_000_000 - 1_000))
+    killed(tmp_path, gap)
+    assert shown(tmp_path) == seen
+    if gap == "before the link in versions":  # it was accepted: any later worker knows it by its result
+        store = LocalStore(tmp_path)
+        assert make_version(store, newest_first(store.names("attempts"))[0])
+        assert shown(tmp_path) == "late"
+    else:
+        assert tidy(str(tmp_path), grace=timedelta(0)) == (0 if seen == "late" else 1)
+    published(tmp_path, "next", context(time.time_ns() // 1_000_000 + 1_000))
+    assert shown(tmp_path) == "next"
 
 
 class TestFiles:
