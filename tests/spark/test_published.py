@@ -19,7 +19,7 @@ from glidemq_orchestrate.spark import NotPublished, handlers, publish, published
 from glidemq_orchestrate.spark.published import acceptance, catching_up
 from glidemq_orchestrate.spark.published.acceptance import make_version
 from glidemq_orchestrate.spark.published.store import HadoopStore, LocalStore
-from glidemq_orchestrate.spark.published.version import name_of
+from glidemq_orchestrate.spark.published.version import name_of, newest_first
 from glidemq_orchestrate.worker.context import Unheard
 from glidemq_orchestrate.worker.signals import Unrecoverable
 from tests.processes import end, spawn
@@ -101,6 +101,12 @@ def written(spark: SparkSession, location: Path, epoch: int, sql: str, **options
     return result
 
 
+def versions(location: Path) -> list[str]:
+    """What counts there; a file that is being written does not yet."""
+    names = LocalStore(location).names("versions")
+    return newest_first(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+
 class TestTables:
     def test_a_table_is_replaced_and_a_result_shows_its_own(
         self, spark: SparkSession, tmp_path: Path
@@ -159,6 +165,9 @@ class TestTables:
         written(spark, tmp_path, 3, "select 1 as a, 'mon' as day, 2 as hour", **two)
         with pytest.raises(Unrecoverable, match="partitioned by day, hour, not by day"):
             written(spark, tmp_path, 4, "select 1 as a, 'mon' as day, 2 as hour", **one)
+        three: Any = {"partition_by": ["hour", "day"], "replace": "partitions"}
+        with pytest.raises(Unrecoverable, match="by day, hour, not by hour, day"):
+            written(spark, tmp_path, 5, "select 1 as a, 'mon' as day, 2 as hour", **three)
 
     @pytest.mark.parametrize("format_", ["csv", "json", "orc"])
     def test_other_formats_are_read_as_they_were_written(
@@ -233,7 +242,7 @@ class TestWorkers:
         with FlowProducer(url) as flows:
             results = flows.submit(spec).wait(timeout=timedelta(seconds=60)).results
         assert results["counted"] == 5
-        eventually(lambda: LocalStore(Path(files)).names("versions"))
+        eventually(lambda: versions(Path(files)))
         assert read_published(spark, table).count() == 5
         assert (published_path(files) / "report.txt").read_text() == "done"
 
@@ -247,7 +256,7 @@ class TestWorkers:
             nodes.append(FlowNode(f"day{number}", node.queue, node.job, node.data))
         with FlowProducer(url) as flows:
             flows.submit(FlowSpec("days", nodes)).wait(timeout=timedelta(seconds=90))
-        eventually(lambda: len(LocalStore(tmp_path).names("versions")) == 6)
+        eventually(lambda: len(versions(tmp_path)) == 6)
         found = read_published(spark, str(tmp_path)).groupBy("day").count().collect()
         assert {row.day: row["count"] for row in found} == {f"d{number}": number + 1 for number in range(6)}
 
@@ -266,19 +275,18 @@ class TestWorkers:
         self, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        store = LocalStore(tmp_path)
         with monkeypatch.context() as patch:  # as if it was killed between the two
             patch.setattr(acceptance.Accepted, "_make", lambda *_: None)
             first = run_worker(["spark"], handlers, allow_import=["published_steps"])
             data = step("table", rows=3, folder=str(tmp_path)).data
             queue.add_and_wait("spark.python", data, timeout=timedelta(seconds=60))
             first.stop()
-        assert store.names("versions") == []
+        assert versions(tmp_path) == []
         monkeypatch.setattr(catching_up, "EVERY_SECONDS", 0.2)
         run_worker(["spark"], handlers, allow_import=["published_steps"])
-        eventually(lambda: len(store.names("versions")) == 1, timeout=20)
+        eventually(lambda: versions(tmp_path), timeout=20)
         shutil.rmtree(tmp_path / "versions")  # it goes on looking at what has ended lately
-        eventually(lambda: len(store.names("versions")) == 1, timeout=20)
+        eventually(lambda: versions(tmp_path), timeout=20)
 
     def test_a_worker_that_was_stopped_before_it_wrote_changes_nothing(  # noqa: PLR0917  fixtures
         self, spark: SparkSession, url: str, queue: Queue, run_worker: RunWorker, eventually: Eventually,
@@ -297,7 +305,7 @@ class TestWorkers:
                 ["spark"], handlers, allow_import=["published_steps"], lock_duration=timedelta(seconds=1)
             )
             eventually(lambda: queue.get_job(job_id).state is JobState.COMPLETED, timeout=60)
-            eventually(lambda: LocalStore(table).names("versions"))
+            eventually(lambda: versions(table))
             before = rows(read_published(spark, str(table)))
             go.touch()
             stopped.send_signal(signal.SIGCONT)
@@ -306,7 +314,7 @@ class TestWorkers:
             eventually(lambda: queue.get_job(marker).state is JobState.COMPLETED, timeout=30)
         finally:
             end(stopped)
-        assert len(LocalStore(table).names("versions")) == 1
+        assert len(versions(table)) == 1
         assert rows(read_published(spark, str(table))) == before == [(n,) for n in range(4)]
         assert tidy(str(table), grace=timedelta(0)) == 1
         assert rows(read_published(spark, str(table))) == before

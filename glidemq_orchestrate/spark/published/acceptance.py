@@ -65,10 +65,10 @@ class Accepted:
             published = self._expected.pop((event.queue, event.job_id, event.epoch), [])
         if published and event.kind == "completed":
             threading.Thread(
-                target=self._make, args=(published,), name="glidemq-published", daemon=True
+                target=self._make, args=(published, event.epoch), name="glidemq-published", daemon=True
             ).start()
 
-    def _make(self, published: list[tuple[Publication, Store]]) -> None:
+    def _make(self, published: list[tuple[Publication, Store]], epoch: int) -> None:
         for publication, store in published:
             try:
                 _make_at_last(store, publication.name)
@@ -81,7 +81,7 @@ class Accepted:
                     extra={"action": "version_not_made"},
                 )
             else:
-                tidy_now_and_then(store)
+                tidy_now_and_then(store, epoch)  # which is the server's time when it began
 
 
 def _make_at_last(store: Store, name: str) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.published.acceptance import accepted
@@ -55,8 +56,8 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
     """Write a table as a new version of a location, which ``read_published`` reads once this job is done.
 
     Nothing that is there is changed: who reads an earlier version goes on. Call it once for each location
-    of an attempt, and return what it returns, by itself or as a part of the step's result: only what the
-    accepted result names counts.
+    of an attempt, and return what it returns, by itself or as a part of the step's result: by that others
+    make the version if this worker dies before it has, and steps that follow read just this one.
 
     Args:
         ctx: The context of the step.
@@ -162,8 +163,9 @@ def _check_partitions(store: Store, columns: Sequence[str]) -> None:
     version = Version.read(text) if text else None
     if version is None or version.partitions == ():
         return
-    has = [part.partition("=")[0] for part in version.partitions[0].split("/")] if version.partitions else []
-    if len(has) != len(columns):
+    parts = version.partitions[0].split("/") if version.partitions else []
+    has = [unquote(part.partition("=")[0]) for part in parts]
+    if [name.casefold() for name in has] != [name.casefold() for name in columns]:
         raise Unrecoverable(
             f"the table at {store.location} is partitioned by {', '.join(has) or 'nothing'}, not by "
             f'{", ".join(columns)}: publish all of it once with partition_by and replace="all"'

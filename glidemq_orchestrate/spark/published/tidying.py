@@ -35,6 +35,8 @@ def tidy(
     A worker does this without ``replaced`` after a publication, at most once an hour. Repeatable; a kill
     leaves only what the next call removes.
 
+    Here ages are counted by the clock of this machine, there by the server's.
+
     Args:
         location: As for ``publish``.
         grace: Attempts without a version stay for so long after they began: they may still be running, or
@@ -50,10 +52,10 @@ def tidy(
         Unrecoverable: The location needs a session.
         Exception: Whatever the store raises.
     """
-    return tidied(store_of(location, spark), grace, replaced)
+    return tidied(store_of(location, spark), grace, replaced, int(time.time() * 1000))
 
 
-def tidied(store: Store, grace: timedelta, replaced: timedelta | None) -> int:
+def tidied(store: Store, grace: timedelta, replaced: timedelta | None, now_ms: int) -> int:
     """See ``tidy``."""
     counting = newest_first(name.removesuffix(_SUFFIX) for name in store.names(VERSIONS))
     known, removed = set(counting), 0
@@ -63,29 +65,34 @@ def tidied(store: Store, grace: timedelta, replaced: timedelta | None) -> int:
         ]
         needed = {version.name for version, _ in visible(found)}
         for version in found:
-            if version.name not in needed and _is_older(version.epoch, replaced):
+            if version.name not in needed and _is_older(version.epoch, replaced, now_ms):
                 store.remove(f"{VERSIONS}/{version.name}{_SUFFIX}")
                 store.remove(f"{ATTEMPTS}/{version.name}")
                 removed += 1
     for name in newest_first(store.names(ATTEMPTS)):
-        if name not in known and _is_older(int(name.partition("-")[0]), grace):
+        if name not in known and _is_older(int(name.partition("-")[0]), grace, now_ms):
             store.remove(f"{ATTEMPTS}/{name}")
             removed += 1
     return removed
 
 
-def tidy_now_and_then(store: Store) -> None:
-    """Tidy a location unless this process has done that within the hour; errors are logged."""
+def tidy_now_and_then(store: Store, now_ms: int) -> None:
+    """Tidy a location unless this process has done that within the hour; errors are logged.
+
+    Args:
+        store: The location.
+        now_ms: A time of the server that is not in the future: the clock of this machine may be wrong.
+    """
     now = time.monotonic()
     with _lock:
         if now - _tidied.get(store.location, -EVERY_SECONDS) < EVERY_SECONDS:
             return
         _tidied[store.location] = now
     try:
-        tidied(store, GRACE, None)
+        tidied(store, GRACE, None, now_ms)
     except Exception:
         logger.exception("%s cannot be tidied", store.location, extra={"action": "not_tidied"})
 
 
-def _is_older(epoch: int, than: timedelta) -> bool:
-    return time.time() - epoch / 1000 > than.total_seconds()
+def _is_older(epoch: int, than: timedelta, now_ms: int) -> bool:
+    return now_ms - epoch > than.total_seconds() * 1000
