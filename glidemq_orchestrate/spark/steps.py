@@ -89,12 +89,12 @@ def run_python_step(ctx: Context) -> Json:
     job = f"{ctx.queue}:{ctx.job_id}"
     description = f"{ctx.node or call.title} ({ctx.job_id}, attempt {ctx.attempt})"
     with losses.place(job, ctx.cancelled.is_set) as is_alone:
-        shared, watch = warm_session.get(), None
+        shared, watch, limit = warm_session.get(), None, patience()
         try:
             spark = shared.newSession()
             _configure(call.title, spark, conf)
             with (
-                watched(spark.sparkContext, ctx, description, patience()) as watch,
+                watched(spark.sparkContext, ctx, description, limit) as watch,
                 active(spark),
                 captured(ctx),
             ):
@@ -102,8 +102,7 @@ def run_python_step(ctx: Context) -> Json:
         except Exception as exc:
             if watch is not None and watch.has_given_up:
                 raise StepFailed(
-                    f"no executor ran anything of {call.title} for {patience():g} s "
-                    f"({PATIENCE_VARIABLE}): {WHY}"
+                    f"no executor ran anything of {call.title} for {limit:g} s ({PATIENCE_VARIABLE}): {WHY}"
                 ) from exc
             if ctx.cancelled.is_set():
                 raise StepCancelled(f"{call.title} was cancelled") from exc

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from glidemq_orchestrate.spark.published.store import refuse_pattern
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
-
-_GLOB = set("{}[]*?\\")
 
 
 def location_of(ctx: Context) -> Path:
@@ -31,8 +30,7 @@ def location_of(ctx: Context) -> Path:
         location = unquote(parts.path)
     elif "://" in location:
         raise Unrecoverable(f"location {location}: the flights pipeline needs a directory or a file: URI")
-    if found := sorted(_GLOB & set(location)):
-        raise Unrecoverable(f"location {location}: Spark reads {' '.join(found)} in a path as a pattern")
+    refuse_pattern(location)
     path = Path(location).absolute()
     path.mkdir(parents=True, exist_ok=True)
     return path

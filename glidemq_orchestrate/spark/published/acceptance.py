@@ -13,9 +13,10 @@ import time
 from collections import defaultdict
 from typing import Final
 
+from glidemq_orchestrate.spark.published.contents import file_of
 from glidemq_orchestrate.spark.published.store import Store
 from glidemq_orchestrate.spark.published.tidying import tidy_now_and_then
-from glidemq_orchestrate.spark.published.version import ATTEMPTS, MANIFEST, VERSIONS, Publication
+from glidemq_orchestrate.spark.published.version import ATTEMPTS, MANIFEST
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import JobEvent
 
@@ -33,7 +34,7 @@ def make_version(store: Store, name: str) -> bool:
     Raises:
         Exception: Whatever the store raises.
     """
-    if store.read(path := f"{VERSIONS}/{name}.json") is not None:
+    if store.read(path := file_of(name)) is not None:
         return True
     text = store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
     if text is None:
@@ -46,16 +47,16 @@ class Accepted:
     """What the steps of this process have published and the server has not accepted yet. Thread-safe."""
 
     def __init__(self) -> None:
-        self._expected: dict[Attempt, list[tuple[Publication, Store]]] = defaultdict(list)
+        self._expected: dict[Attempt, list[tuple[Store, str]]] = defaultdict(list)
         self._lock = threading.Lock()
 
-    def expect(self, ctx: Context, publication: Publication, store: Store) -> None:
+    def expect(self, ctx: Context, store: Store, name: str) -> None:
         """An attempt has written all of it."""
         with self._lock:
             for queue, job_id, epoch in list(self._expected):
                 if (queue, job_id) == (ctx.queue, ctx.job_id) and epoch < ctx.epoch:  # it was never reported
                     del self._expected[queue, job_id, epoch]
-            self._expected[ctx.queue, ctx.job_id, ctx.epoch].append((publication, store))
+            self._expected[ctx.queue, ctx.job_id, ctx.epoch].append((store, name))
 
     def on_job(self, event: JobEvent) -> None:
         """Make the versions of an accepted attempt, in a thread; forget those of any other."""
@@ -68,16 +69,16 @@ class Accepted:
                 target=self._make, args=(published, event.epoch), name="glidemq-published", daemon=True
             ).start()
 
-    def _make(self, published: list[tuple[Publication, Store]], epoch: int) -> None:
-        for publication, store in published:
+    def _make(self, published: list[tuple[Store, str]], epoch: int) -> None:
+        for store, name in published:
             try:
-                _make_at_last(store, publication.name)
+                _make_at_last(store, name)
             except Exception:
                 logger.exception(
                     "version %s of %s was accepted and cannot be made; a reader of the result, or a worker, "
                     "will try again",
-                    publication.name,
-                    publication.location,
+                    name,
+                    store.location,
                     extra={"action": "version_not_made"},
                 )
             else:

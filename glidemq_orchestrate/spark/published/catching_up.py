@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark.published.acceptance import make_version
 from glidemq_orchestrate.spark.published.store import store_of
@@ -56,41 +58,48 @@ class CatchUp:
             self._thread = None
 
     def _serve(self, serving: Serving, session: Callable[[], SparkSession]) -> None:
-        while True:
-            for name in serving.queues:
-                try:
-                    self._look(name, serving, session)
-                except GlideMQError as exc:
-                    logger.warning("published results of queue %s are not looked at: %s", name, exc)
-                except Exception:
-                    logger.exception("published results of queue %s are not looked at", name)
-            if self._stopping.wait(EVERY_SECONDS):
+        with ExitStack() as stack:
+            queues = {
+                name: stack.enter_context(Queue(name, serving.settings, prefix=serving.settings.prefix))
+                for name in serving.queues
+            }
+            while not self._stopping.is_set():
+                for name, queue in queues.items():
+                    try:
+                        self._look(name, queue, session)
+                    except GlideMQError as exc:
+                        logger.warning("published results of queue %s are not looked at: %s", name, exc)
+                    except Exception:
+                        logger.exception("published results of queue %s are not looked at", name)
+                self._stopping.wait(EVERY_SECONDS)
+
+    def _look(self, name: str, queue: Queue, session: Callable[[], SparkSession]) -> None:
+        """Make what is missing of the results that were accepted since the last look."""
+        seen, places = self._seen.get(name), list[Publication]()
+        for job in self._ended(queue, seen and seen - OVERLAP):
+            places += found(job.result)
+            seen = max(filter(None, (seen, job.finished_at)), default=None)
+        if places:
+            _make(places, session())
+        if seen is not None:
+            self._seen[name] = seen
+
+    def _ended(self, queue: Queue, since: datetime | None) -> Iterator[Job]:
+        """The jobs that have completed, the newest first, back to a time."""
+        for offset in range(0, MOST, PAGE):
+            jobs = queue.get_jobs(JobState.COMPLETED, offset=offset, limit=PAGE, newest_first=True)
+            for job in jobs:
+                if since is not None and job.finished_at is not None and job.finished_at < since:
+                    return
+                yield job
+            if len(jobs) < PAGE or self._stopping.is_set():
                 return
 
-    def _look(self, name: str, serving: Serving, session: Callable[[], SparkSession]) -> None:
-        """Make what is missing of the results that were accepted since the last look."""
-        with Queue(name, serving.settings, prefix=serving.settings.prefix) as queue:
-            since, newest, offset = self._seen.get(name), self._seen.get(name), 0
-            while offset < MOST and not self._stopping.is_set():
-                jobs = queue.get_jobs(JobState.COMPLETED, offset=offset, limit=PAGE, newest_first=True)
-                for job in jobs:
-                    ended = job.finished_at
-                    if ended is not None and since is not None and ended < since - OVERLAP:
-                        jobs = []
-                        break
-                    newest = max(filter(None, (newest, ended)), default=None)
-                    for place in found(job.result):
-                        self._make(place, session)
-                offset += PAGE
-                if len(jobs) < PAGE:
-                    break
-        if newest is not None:
-            self._seen[name] = newest
 
-    @staticmethod
-    def _make(place: Publication, session: Callable[[], SparkSession]) -> None:
+def _make(places: Iterable[Publication], spark: SparkSession) -> None:
+    for place in places:
         try:
-            make_version(store_of(place.location, session()), place.name)
+            make_version(store_of(place.location, spark), place.name)
         except Exception:
             logger.exception("version %s of %s cannot be made", place.name, place.location)
 

@@ -18,29 +18,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.published.acceptance import accepted
+from glidemq_orchestrate.spark.published.contents import versions
 from glidemq_orchestrate.spark.published.store import Store, store_of
 from glidemq_orchestrate.spark.published.version import (
     ATTEMPTS,
     FILES,
     MANIFEST,
-    VERSIONS,
     Publication,
     Version,
     name_of,
-    newest_first,
 )
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-GLOB: Final = frozenset("{}[]*?\\")
 
 
 def publish(  # noqa: PLR0913  what Spark's writer takes
@@ -85,7 +82,7 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
     columns = list(partition_by)
     if replace not in {"all", "partitions"} or (replace == "partitions" and not columns):
         raise Unrecoverable('replace must be "all", or "partitions" with partition_by')
-    store = store_of(checked(location), frame.sparkSession)
+    store = store_of(location, frame.sparkSession)
     if replace == "partitions":
         _check_partitions(store, columns)
     place = Publication(store.location, name_of(ctx))
@@ -123,7 +120,7 @@ def publish_files(ctx: Context, location: str, write: Callable[[Path], object]) 
         LeaseLost, Unrecoverable, NotPublished: See ``publish``.
         Exception: Whatever ``write`` raises; then nothing is left.
     """
-    store = store_of(checked(location), None)
+    store = store_of(location, None)
     place = Publication(store.location, name_of(ctx))
     folder = Path(place.path)
     folder.mkdir(parents=True)
@@ -136,31 +133,16 @@ def publish_files(ctx: Context, location: str, write: Callable[[Path], object]) 
     return place.result()
 
 
-def checked(location: str) -> str:
-    """The location, if it can be one.
-
-    Raises:
-        Unrecoverable: It cannot.
-    """
-    if not isinstance(location, str) or not location:
-        raise Unrecoverable("the location of a table must be a directory or URI")
-    if odd := sorted(GLOB & set(location)):
-        raise Unrecoverable(f"location {location}: Spark reads {' '.join(odd)} in a path as a pattern")
-    return location
-
-
 def _seal(ctx: Context, store: Store, version: Version) -> None:
     """Write down what the attempt has written, while the job is still its own."""
     store.create(f"{ATTEMPTS}/{version.name}/{MANIFEST}", version.text())
     ctx.check_owner()
-    accepted.expect(ctx, Publication(store.location, version.name), store)
+    accepted.expect(ctx, store, version.name)
 
 
 def _check_partitions(store: Store, columns: Sequence[str]) -> None:
     """Refuse partitions of a table that has none, or others: readers could not put them together."""
-    newest = next(iter(newest_first(name.removesuffix(".json") for name in store.names(VERSIONS))), None)
-    text = store.read(f"{VERSIONS}/{newest}.json") if newest else None
-    version = Version.read(text) if text else None
+    version = next(versions(store), None)
     if version is None or version.partitions == ():
         return
     parts = version.partitions[0].split("/") if version.partitions else []

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.published.acceptance import make_version
-from glidemq_orchestrate.spark.published.publish import checked
+from glidemq_orchestrate.spark.published.contents import versions
 from glidemq_orchestrate.spark.published.store import Store, store_of
 from glidemq_orchestrate.spark.published.version import (
     ATTEMPTS,
     FILES,
     MANIFEST,
-    VERSIONS,
     NotPublished,
     Publication,
     Version,
     found,
-    newest_first,
     visible,
 )
 
@@ -46,11 +44,11 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
     Raises:
         NotPublished: There is no version, or files were published, or the version was removed.
     """
-    store, versions = _versions(spark, source)
-    newest = next(versions, None)
+    store, those = _versions(spark, source)
+    newest = next(those, None)
     if newest is None:
         raise NotPublished(f"nothing is published at {_shown(source)}")
-    parts = [_frame(spark, store, *one) for one in visible(chain([newest], versions))]
+    parts = [_frame(spark, store, *one) for one in visible(chain([newest], those))]
     if not parts:  # a partitioned table without rows
         return spark.createDataFrame([], _schema(store, newest))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
@@ -65,8 +63,8 @@ def published_path(source: str | Json) -> Path:
     Raises:
         NotPublished: There is none.
     """
-    store, versions = _versions(None, source)
-    for version in versions:
+    store, those = _versions(None, source)
+    for version in those:
         return Path(store.location, ATTEMPTS, version.name)
     raise NotPublished(f"nothing is published at {_shown(source)}")
 
@@ -74,20 +72,14 @@ def published_path(source: str | Json) -> Path:
 def _versions(spark: SparkSession | None, source: str | Json) -> tuple[Store, Iterator[Version]]:
     """The versions, the newest first; for a result, its own."""
     if isinstance(source, str):
-        store = store_of(checked(source), spark)
-        return store, _counting(store)
+        store = store_of(source, spark)
+        return store, versions(store)
     place = _only(source)
-    store = store_of(checked(place.location), spark)
+    store = store_of(place.location, spark)
     if not make_version(store, place.name):
         raise NotPublished(f"version {place.name} of {place.location} is gone: it was replaced and removed")
     text = store.read(f"{ATTEMPTS}/{place.name}/{MANIFEST}")
     return store, iter([Version.read(text)] if text else [])
-
-
-def _counting(store: Store) -> Iterator[Version]:
-    for name in newest_first(name.removesuffix(".json") for name in store.names(VERSIONS)):
-        if (text := store.read(f"{VERSIONS}/{name}.json")) is not None:
-            yield Version.read(text)
 
 
 def _only(result: Json) -> Publication:
@@ -106,9 +98,8 @@ def _frame(spark: SparkSession, store: Store, version: Version, parts: tuple[str
     whole = parts is None or parts == version.partitions
     paths = [folder] if whole else [f"{folder}/{part}" for part in parts or ()]
     frame = reader.option("basePath", folder).load(paths)
-    return frame.select(
-        [f"`{name.replace('`', '``')}`" for name in schema.names]
-    )  # Spark puts partitions last
+    # Spark puts the columns of partitions last.
+    return frame.select([f"`{name.replace('`', '``')}`" for name in schema.names])
 
 
 def _schema(store: Store, version: Version) -> StructType:

@@ -7,13 +7,16 @@ import os
 import secrets
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_GLOB: Final = frozenset("{}[]*?\\")
 
 
 class Store(Protocol):
@@ -41,16 +44,28 @@ def store_of(location: str, spark: SparkSession | None) -> Store:
     """The store of a location: a path or a URI.
 
     Raises:
-        Unrecoverable: It cannot be reached without a Spark session.
+        Unrecoverable: It cannot be one, or cannot be reached without a Spark session.
     """
+    if not isinstance(location, str) or not location:
+        raise Unrecoverable("the location of a table must be a directory or URI")
     parts = urlsplit(location)
-    if not parts.scheme:
-        return LocalStore(Path(location).absolute())
-    if parts.scheme == "file":
-        return LocalStore(Path(unquote(parts.path)))
+    path = unquote(parts.path) if parts.scheme == "file" else location
+    refuse_pattern(path)
+    if parts.scheme in {"", "file"}:
+        return LocalStore(Path(path).absolute())
     if spark is None or not hasattr(spark, "_jvm"):
         raise Unrecoverable(f"location {location} needs a Spark session with a JVM; else use a local path")
     return HadoopStore(location.rstrip("/"), spark)
+
+
+def refuse_pattern(location: str) -> None:
+    """Refuse a location that Spark would not read as it stands.
+
+    Raises:
+        Unrecoverable: It has characters of a pattern.
+    """
+    if odd := sorted(_GLOB & set(location)):
+        raise Unrecoverable(f"location {location}: Spark reads {' '.join(odd)} in a path as a pattern")
 
 
 class LocalStore:

@@ -8,8 +8,9 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from glidemq_orchestrate.spark.published.contents import counting, file_of, versions
 from glidemq_orchestrate.spark.published.store import Store, store_of
-from glidemq_orchestrate.spark.published.version import ATTEMPTS, VERSIONS, Version, newest_first, visible
+from glidemq_orchestrate.spark.published.version import ATTEMPTS, newest_first, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +19,6 @@ logger = logging.getLogger("glidemq_orchestrate.spark")
 
 GRACE: Final = timedelta(days=7)
 EVERY_SECONDS: Final = 3_600.0
-_SUFFIX: Final = ".json"
 _tidied: Final[dict[str, float]] = {}
 _lock: Final = threading.Lock()
 
@@ -57,16 +57,13 @@ def tidy(
 
 def tidied(store: Store, grace: timedelta, replaced: timedelta | None, now_ms: int) -> int:
     """See ``tidy``."""
-    counting = newest_first(name.removesuffix(_SUFFIX) for name in store.names(VERSIONS))
-    known, removed = set(counting), 0
+    known, removed = set(counting(store)), 0
     if replaced is not None:
-        found = [
-            Version.read(text) for name in counting if (text := store.read(f"{VERSIONS}/{name}{_SUFFIX}"))
-        ]
+        found = list(versions(store))
         needed = {version.name for version, _ in visible(found)}
         for version in found:
             if version.name not in needed and _is_older(version.epoch, replaced, now_ms):
-                store.remove(f"{VERSIONS}/{version.name}{_SUFFIX}")
+                store.remove(file_of(version.name))
                 store.remove(f"{ATTEMPTS}/{version.name}")
                 removed += 1
     for name in newest_first(store.names(ATTEMPTS)):

@@ -301,6 +301,7 @@ class TestFiles:
         [
             ("", "must be a directory or URI"),
             ("/data/{x}", "in a path as a pattern"),
+            ("file:///data/%5Bx%5D", "in a path as a pattern"),
             ("s3a://bucket/x", "needs a Spark session with a JVM"),
         ],
     )
