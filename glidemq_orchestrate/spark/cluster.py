@@ -19,7 +19,9 @@ logger = logging.getLogger(__name__)
 PATIENCE_SECONDS: Final = 30.0
 TRY_SECONDS: Final = 3.0
 PAUSE_SECONDS: Final = 1.0
+CONNECT_PORT: Final = 15002
 _STANDALONE: Final = "spark://"
+_CONNECT: Final = "sc://"
 _LINE: Final = re.compile(r"\s*([^#!\s=:]+)\s*[=:\s]\s*(.*?)\s*")
 
 
@@ -46,20 +48,27 @@ def settings_of_file(environment: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def require_master(master: str, patience: float = PATIENCE_SECONDS) -> None:
-    """Wait until a master of a standalone cluster answers; nothing to do for any other.
+    """Wait until a master of a standalone cluster, or a Spark Connect server, answers; not for any other.
 
     Spark itself would wait minutes for one that is not there, and says little.
 
     Args:
-        master: The URL; ``spark://one:7077,two:7077`` has several, of which one suffices.
+        master: The URL; ``spark://one:7077,two:7077`` has several, of which one suffices. What follows ``;``
+            in that of a server may be secret, and is never told.
         patience: Seconds.
 
     Raises:
         ConfigurationError: None answers.
     """
-    if not master.startswith(_STANDALONE):
+    if master.startswith(_CONNECT):
+        master = master.partition(";")[0].rstrip("/")
+        place = master.removeprefix(_CONNECT)
+        parts = [place if ":" in place else f"{place}:{CONNECT_PORT}"]
+    elif master.startswith(_STANDALONE):
+        parts = master.removeprefix(_STANDALONE).split(",")
+    else:
         return
-    places = [_place(part, master) for part in master.removeprefix(_STANDALONE).split(",")]
+    places = [_place(part, master) for part in parts]
     until, has_told = time.monotonic() + patience, False
     while not any(_answers(host, port) for host, port in places):
         if time.monotonic() >= until:
@@ -75,7 +84,9 @@ def require_master(master: str, patience: float = PATIENCE_SECONDS) -> None:
 def _place(part: str, master: str) -> tuple[str, int]:
     host, _, port = part.rpartition(":")
     if not host or not port.isdecimal():
-        raise ConfigurationError(f"{master} is no Spark master: it must be spark://HOST:PORT")
+        raise ConfigurationError(
+            f"{master} is no Spark master: it must be spark://HOST:PORT or sc://HOST:PORT"
+        )
     return host.strip("[]"), int(port)
 
 

@@ -4,7 +4,8 @@ The JVM and what it starts do not outlive the process, also when that is killed;
 Independent of jobs. Settings come from the environment:
 
 * ``GLIDEMQ_SPARK_MASTER``: a Spark master URL; when unset that of ``spark-defaults.conf``, else ``local[*]``
-  (all cores of this machine).
+  (all cores of this machine). With ``sc://host:15002`` steps run on a Spark Connect server, without a JVM
+  here (see the module ``connect``).
 * ``GLIDEMQ_SPARK_CONF``: a JSON object of additional Spark settings, which override those of
   ``spark-defaults.conf``; and these the ones chosen here.
 * ``GLIDEMQ_SPARK_EXECUTOR_TIMEOUT``: a step fails when its Spark jobs wait and no executor has run anything
@@ -48,6 +49,7 @@ PATIENCE_VARIABLE: Final = "GLIDEMQ_SPARK_EXECUTOR_TIMEOUT"
 PATIENCE_SECONDS: Final = 300.0
 OLDEST_JAVA: Final = 17
 JVM_EXIT_SECONDS: Final = 15
+_OF_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # by which spark-submit passes its JVM
 _SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"  # the main class of a JVM that PySpark starts
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark itself redacts
 _ADVICE: Final = (
@@ -75,18 +77,18 @@ class SparkSettings:
         """Read the two variables in the module's docstring; an empty one counts as unset.
 
         Raises:
-            ConfigurationError: The conf is not a JSON object of plain values, the master is a Spark Connect
-                URL, or ``spark-defaults.conf`` cannot be read.
+            ConfigurationError: The conf is not a JSON object of plain values, or ``spark-defaults.conf``
+                cannot be read.
         """
         environment = os.environ if environment is None else environment
         of_file = settings_of_file(environment)
         master = environment.get(MASTER_VARIABLE) or of_file.get("spark.master") or cls().master
-        if master.startswith("sc://"):
-            raise ConfigurationError(
-                f"{MASTER_VARIABLE}={master}: a warm session needs a Spark master "
-                "(local[*], spark://, yarn, k8s://), not a Spark Connect URL"
-            )
         return cls(master, _read_conf(environment.get(CONF_VARIABLE) or "{}"), of_file)
+
+    @property
+    def is_connect(self) -> bool:
+        """Whether the master is a Spark Connect server."""
+        return self.master.startswith("sc://")
 
     def spark_conf(self) -> dict[str, str]:
         """The Spark settings to give: UTC, FAIR scheduling, no UI, plain timestamps; ``conf`` overrides them.
@@ -151,6 +153,17 @@ class WarmSession:
         self._settings = settings
         self._lock = threading.Lock()
         self._running: _Running | None = None
+
+    def use(self, settings: SparkSettings | None) -> None:
+        """Settings for the next session that is built; None: those of the environment."""
+        self._settings = settings
+
+    @property
+    def is_built(self) -> bool:
+        """Whether there is one in this process, by this or by the program itself."""
+        if self._running is not None or _OF_SUBMIT in os.environ:
+            return True
+        return "pyspark" in sys.modules and _jvm_of_program() is not None
 
     def get(self) -> SparkSession:
         """Return the session; build one first when there is none, or when its JVM or context has ended.
@@ -262,7 +275,12 @@ def _read_conf(text: str) -> dict[str, str]:
             raise ConfigurationError(
                 f"{CONF_VARIABLE}: the value of {key} must be a string, a number, true or false"
             )
-    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in conf.items()}
+    return {key: setting(value) for key, value in conf.items()}
+
+
+def setting(value: object) -> str:
+    """A value of JSON as Spark writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _build(settings: SparkSettings) -> _Running:
@@ -288,9 +306,7 @@ def _build(settings: SparkSettings) -> _Running:
         gateway: Any = None
         jvm: subprocess.Popen[bytes] | psutil.Process | None = _jvm_of_program()
         try:
-            if (
-                jvm is None and "PYSPARK_GATEWAY_PORT" not in os.environ
-            ):  # by which spark-submit passes its JVM
+            if jvm is None and _OF_SUBMIT not in os.environ:
                 _forget_session()  # one of the program whose JVM has ended
                 # PySpark writes what it starts the JVM with into its command line, which every user can read.
                 shown = [(name, value) for name, value in given.items() if not _SECRET.search(name)]

@@ -2,8 +2,9 @@
 
 While a step runs, ``SparkSession.getActiveSession()`` and ``builder.getOrCreate()`` return its own session,
 in its thread and in those that it starts; these have its tag, its pool and its description too, so that a
-cancel reaches what they do. ``stop()`` in a step does nothing, as others use the context. PySpark has no
-public way to any of this, so methods of it and of threads are replaced when the worker has a session.
+cancel reaches what they do. ``stop()`` in a step does nothing, as others use the context; what a step caches
+and its global views end with it. PySpark has no public way to any of this, so methods of it and of threads
+are replaced when there is a session.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 import contextvars
 import functools
 import logging
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -21,17 +25,40 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_step: Final[contextvars.ContextVar[SparkSession | None]] = contextvars.ContextVar("step", default=None)
+_NAME: Final = r"(?P<name>`[^`]+`|[\w.]+)"
+_CACHES: Final = re.compile(rf"\s*cache\s+(?:lazy\s+)?table\s+{_NAME}", re.IGNORECASE)
+_SHOWS: Final = re.compile(
+    rf"\s*create\s+(?:or\s+replace\s+)?global\s+temp(?:orary)?\s+view\s+(?:if\s+not\s+exists\s+)?{_NAME}",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that runs: its session, and what undoes what others would see of it."""
+
+    spark: SparkSession
+    undo: list[Callable[[], object]] = field(default_factory=list)
+
+
+_step: Final[contextvars.ContextVar[_Step | None]] = contextvars.ContextVar("step", default=None)
 
 
 @contextmanager
 def active(spark: SparkSession) -> Iterator[None]:
-    """Make a session that of the step which runs in this block, in this thread and those that it starts."""
-    token = _step.set(spark)
+    """Make a session that of the step which runs in this block, in this thread and those that it starts.
+
+    At the end, what the step has cached is released, and its global views are dropped.
+    """
+    step = _Step(spark)
+    token = _step.set(step)
     try:
         yield
     finally:
         _step.reset(token)
+        for undo in reversed(step.undo):
+            with suppress(Exception):  # the step has done it, or the JVM has ended
+                undo()
 
 
 @functools.cache
@@ -47,6 +74,96 @@ def install() -> None:
     sessions.getActiveSession = classmethod(_of_step(sessions.getActiveSession.__func__))
     sessions.Builder.getOrCreate = _or_that_of_step(sessions.Builder.getOrCreate)
     threads.start = _inheriting(threads.start)
+    _undo_caches_and_views()
+
+
+@functools.cache
+def install_for_connect() -> None:
+    """The same for sessions of Spark Connect, of which each step has its own; repeatable."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as OfConnect
+
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # by which PySpark's functions know
+    threads: Any = threading.Thread
+    classes: list[Any] = [SparkSession, OfConnect]
+    for sessions in classes:
+        sessions.stop = _unless_in_step(sessions.stop)
+        sessions.getActiveSession = classmethod(_of_step(sessions.getActiveSession.__func__))
+        sessions.Builder.getOrCreate = _or_that_of_step(sessions.Builder.getOrCreate)
+    threads.start = _with_context(threads.start)
+
+
+def _with_context(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """Threads that a step starts know its session."""
+
+    @functools.wraps(start)
+    def started(self: threading.Thread) -> None:
+        if _step.get() is not None:
+            self.run = functools.partial(contextvars.copy_context().run, self.run)  # type: ignore[method-assign]
+        start(self)
+
+    return started
+
+
+def _undo_caches_and_views() -> None:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+    from pyspark.sql.catalog import Catalog
+
+    sets: Any = RDD
+    catalogs: Any = Catalog
+    frames = _frame_class()
+    sets.persist = _noting(sets.persist, lambda rdd, *_: rdd.unpersist)
+    for name in ("cache", "persist"):
+        setattr(frames, name, _noting(getattr(frames, name), lambda frame, *_: frame.unpersist))
+    for name in ("createGlobalTempView", "createOrReplaceGlobalTempView"):
+        setattr(frames, name, _noting(getattr(frames, name), _dropping))
+    catalogs.cacheTable = _noting(catalogs.cacheTable, _releasing)
+    sessions: Any = SparkSession
+    sessions.sql = _noting(sessions.sql, _undone_of_sql)
+
+
+def _frame_class() -> Any:
+    """The class of the tables of a session with a JVM: PySpark 4 has one for each kind of session."""
+    with suppress(ImportError):
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        return DataFrame
+    from pyspark.sql import DataFrame as OfPySpark3
+
+    return OfPySpark3
+
+
+def _noting(
+    method: Callable[..., Any], undone_by: Callable[..., Callable[[], object] | None]
+) -> Callable[..., Any]:
+    """A method that also notes, in a step, how it is undone."""
+
+    @functools.wraps(method)
+    def noted(self: Any, *given: Any, **named: Any) -> Any:
+        result = method(self, *given, **named)
+        step = _step.get()
+        if step is not None and (undo := undone_by(self, *given, *named.values())) is not None:
+            step.undo.append(undo)
+        return result
+
+    return noted
+
+
+def _dropping(frame: Any, view: str) -> Callable[[], object]:
+    return functools.partial(frame.sparkSession.catalog.dropGlobalTempView, view)
+
+
+def _releasing(catalog: Any, table: str, *_: Any) -> Callable[[], object]:
+    return functools.partial(catalog.uncacheTable, table)
+
+
+def _undone_of_sql(spark: Any, statement: str, *_: Any) -> Callable[[], object] | None:
+    if found := _CACHES.match(statement):
+        return _releasing(spark.catalog, found["name"])
+    if found := _SHOWS.match(statement):
+        return functools.partial(spark.catalog.dropGlobalTempView, found["name"].strip("`"))
+    return None
 
 
 def _unless_in_step(stop: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -63,7 +180,8 @@ def _unless_in_step(stop: Callable[[Any], None]) -> Callable[[Any], None]:
 def _of_step(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(get)
     def got(cls: Any) -> Any:
-        return _step.get() or get(cls)
+        step = _step.get()
+        return get(cls) if step is None else step.spark
 
     return got
 
@@ -71,9 +189,10 @@ def _of_step(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _or_that_of_step(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(get)
     def got(self: Any) -> Any:
-        spark = _step.get()
-        if spark is None:
+        step = _step.get()
+        if step is None:
             return get(self)
+        spark = step.spark
         for name, value in self._options.items():
             if spark.conf.isModifiable(name):
                 spark.conf.set(name, value)
@@ -89,10 +208,10 @@ def _inheriting(start: Callable[[threading.Thread], None]) -> Callable[[threadin
 
     @functools.wraps(start)
     def started(self: threading.Thread) -> None:
-        if (spark := _step.get()) is not None:
+        if (step := _step.get()) is not None:
             with suppress(Exception):  # without a JVM there is nothing to inherit
                 inherits: Any = (
-                    inheritable_thread_target(spark) if takes_session else inheritable_thread_target
+                    inheritable_thread_target(step.spark) if takes_session else inheritable_thread_target
                 )
                 run = functools.partial(contextvars.copy_context().run, inherits(self.run))
                 self.run = run  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from glidemq_orchestrate.spark.facts import facts_of
 from glidemq_orchestrate.worker.context import Context
 
 if TYPE_CHECKING:
@@ -146,11 +147,11 @@ def watched(
     """Run a block as one step: its Spark jobs get a pool, a tag and a description of their own.
 
     While the block runs, ``ctx.progress`` gets the counts of ``StageProgress`` about once a second when they
-    have changed, and once at the end, with the page of Spark's UI as ``ui`` where there is one; jobs in a
-    group that the block sets itself are not counted. When ``ctx.cancelled`` is set, the running Spark jobs of
-    the block are cancelled, and so is every later one. So they are when no executor has run anything for
-    ``patience`` seconds; then ``has_given_up`` of what is yielded is true, and before, ``ctx.progress`` gets
-    ``waiting_for_executors_s``.
+    have changed, with the page of Spark's UI as ``ui`` where there is one, and at the end also what the jobs
+    took (``facts_of``); jobs in a group that the block sets itself are not counted. When ``ctx.cancelled`` is
+    set, the running Spark jobs of the block are cancelled, and so is every later one. So they are when no
+    executor has run anything for ``patience`` seconds; then ``has_given_up`` of what is yielded is true, and
+    before, ``ctx.progress`` gets ``waiting_for_executors_s``.
     Afterwards the thread has none of these properties, and nothing runs in the background.
     """
     tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: an earlier attempt may still run in this process
@@ -209,6 +210,7 @@ def _watch(context: SparkContext, ctx: Context, done: threading.Event, starvatio
                     if "waiting_for_executors_s" not in shown:
                         ctx.log(f"no executor runs anything of this session for {waiting:.0f} s: {WHY}")
                     counts["waiting_for_executors_s"] = int(waiting)
-                if counts != shown:
+                facts = facts_of(context, tag) if ended else {}
+                if facts or counts != shown:
                     shown = counts
-                    ctx.progress({**counts, **page})
+                    ctx.progress({**counts, **page, **facts})

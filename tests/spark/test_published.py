@@ -114,6 +114,8 @@ class TestTables:
         first = written(spark, tmp_path, 1, "select 1 as a, 'x' as `odd ``name.` union all select 2, null")
         second = written(spark, tmp_path, 2, "select 7 as a")
         assert first["published"]["rows"] == 2
+        assert first["published"]["columns"] == ["a", "odd `name."]
+        assert first["published"]["schema_digest"] != second["published"]["schema_digest"]
         assert rows(read_published(spark, str(tmp_path))) == [(7,)]
         assert read_published(spark, first).columns == ["a", "odd `name."]
         assert rows(read_published(spark, first).where("a = 1")) == [(1, "x")]
@@ -276,7 +278,7 @@ class TestWorkers:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
         with monkeypatch.context() as patch:  # as if it was killed between the two
-            patch.setattr(acceptance.Accepted, "_make", lambda *_: None)
+            patch.setattr(acceptance.accepted, "make", lambda *_: None)
             first = run_worker(["spark"], handlers, allow_import=["published_steps"])
             data = step("table", rows=3, folder=str(tmp_path)).data
             queue.add_and_wait("spark.python", data, timeout=timedelta(seconds=60))

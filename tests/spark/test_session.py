@@ -60,11 +60,6 @@ def test_a_conf_that_is_not_an_object_of_plain_values_is_refused(conf: str) -> N
         SparkSettings.from_environment({"GLIDEMQ_SPARK_CONF": conf})
 
 
-def test_a_spark_connect_url_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="not a Spark Connect URL"):
-        SparkSettings.from_environment({"GLIDEMQ_SPARK_MASTER": "sc://host:15002"})
-
-
 def test_java_is_found_in_this_environment() -> None:
     assert require_java() >= 17
 

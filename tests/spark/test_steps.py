@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from glidemq_orchestrate.spark import handlers
-from glidemq_orchestrate.spark.steps import StepCancelled, run_python_step
+from glidemq_orchestrate.spark.back_ends import engine_for
+from glidemq_orchestrate.spark.step import StepCancelled, run_step
+from glidemq_orchestrate.spark.steps import run_python_step as registered_step
 from glidemq_orchestrate.spark.watch import PoolNames
+from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
@@ -73,6 +76,11 @@ STEPS = """
 
     number = 7
 """
+
+
+def run_python_step(ctx: Context) -> Any:
+    """In this process."""
+    return run_step(engine_for(), ctx)
 
 
 @pytest.fixture
@@ -163,10 +171,10 @@ def test_settings_are_for_one_step_alone(module: str, make_run: MakeRun) -> None
 
 
 def test_the_registry_has_the_handler_and_both_hooks() -> None:
-    assert handlers.names == ["spark.python"]
+    assert handlers.names == ["spark.python", "spark.sql"]
     registered = handlers.get("spark.python")
     assert registered is not None
-    assert registered.function is run_python_step
+    assert registered.function is registered_step
     assert (len(handlers.start_hooks), len(handlers.stop_hooks), len(handlers.job_hooks)) == (2, 1, 1)
 
 
@@ -175,9 +183,13 @@ def test_a_step_runs_with_its_arguments_and_reports_its_stages(module: str, make
     run = make_run({"callable": f"{module}:count", "arguments": {"rows": 1000}, "location": "/data"})
     assert run_python_step(run.ctx) == {"rows": 1000, "location": "/data"}
     last = run.recorder.reported[-1]
-    assert set(last) == {"stages_done", "stages", "tasks_done", "tasks"}
+    assert set(last) >= {"stages_done", "stages", "tasks_done", "tasks"}
     assert last["stages_done"] == last["stages"] >= 1
     assert last["tasks_done"] == last["tasks"] >= 4
+    assert last["spark_jobs"]
+    assert last["shuffle_write_bytes"] == last["shuffle_read_bytes"] > 0
+    assert (last["input_bytes"], last["spilled_bytes"]) == (0, 0)
+    assert last["executor_ms"] >= 0
 
 
 @pytest.mark.usefixtures("spark")

@@ -19,7 +19,8 @@ from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
 from glidemq_orchestrate.spark import steps
 from glidemq_orchestrate.spark.losses import Losses
 from glidemq_orchestrate.spark.session import warm_session
-from glidemq_orchestrate.spark.steps import SessionLost, StepCancelled, StepFailed, run_python_step
+from glidemq_orchestrate.spark.step import StepCancelled, StepFailed
+from glidemq_orchestrate.spark.steps import SessionLost, run_python_step
 from glidemq_orchestrate.worker.signals import RetryLater
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(autouse=True)
 def _no_suspects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "losses", Losses(alone_seconds=10))
+    monkeypatch.setattr(steps, "losses", Losses())
 
 
 @pytest.mark.usefixtures("spark")
@@ -233,13 +234,8 @@ def test_a_step_that_ends_every_session_is_to_blame(module: str, make_run: MakeR
     run = make_run({"callable": f"{module}:ends_the_jvm"})
     with pytest.raises(RetryLater):
         run_python_step(run.ctx)
-    with pytest.raises(SessionLost, match=r"lost 2 times in a row while step .*:ends_the_jvm ran, now alone"):
+    with pytest.raises(SessionLost, match=r"lost while step .*:ends_the_jvm ran; so it was the last 2 times"):
         run_python_step(run.ctx)
-
-
-def test_one_that_cannot_run_alone_is_to_blame_the_third_time() -> None:
-    found = [steps._lost("step a:b", count, is_alone=False) for count in (1, 2, 3)]
-    assert [type(one) for one in found] == [RetryLater, RetryLater, SessionLost]
 
 
 @pytest.mark.usefixtures("_spark_environment")

@@ -11,14 +11,17 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from glidemq_orchestrate.spark.published.contents import file_of
-from glidemq_orchestrate.spark.published.store import Store
+from glidemq_orchestrate.spark.published.store import Store, store_of
 from glidemq_orchestrate.spark.published.tidying import tidy_now_and_then
-from glidemq_orchestrate.spark.published.version import ATTEMPTS, MANIFEST
-from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.spark.published.version import ATTEMPTS, MANIFEST, Publication
 from glidemq_orchestrate.worker.handler import JobEvent
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 
@@ -43,50 +46,78 @@ def make_version(store: Store, name: str) -> bool:
     return True
 
 
-class Accepted:
-    """What the steps of this process have published and the server has not accepted yet. Thread-safe."""
+Make = Callable[[Sequence[Publication], int | None], object]
+"""Makes versions, as ``make_versions`` does, where a session is."""
 
-    def __init__(self) -> None:
-        self._expected: dict[Attempt, list[tuple[Store, str]]] = defaultdict(list)
+
+def make_versions(
+    places: Iterable[Publication], spark: SparkSession | None = None, epoch: int | None = None
+) -> None:
+    """Let what was accepted count; what cannot be made is logged.
+
+    Args:
+        places: What was published.
+        spark: For locations that are not on this machine.
+        epoch: Of the attempt that has just been accepted: about the server's time, by which old attempts
+            there are removed. None when it was long ago: nothing is removed, and one try is enough.
+    """
+    for place in places:
+        try:
+            store = store_of(place.location, spark)
+            _make_at_last(store, place.name, PAUSES if epoch is not None else ())
+        except Exception:
+            logger.exception(
+                "version %s of %s was accepted and cannot be made; a reader of the result, or a worker, "
+                "will try again",
+                place.name,
+                place.location,
+                extra={"action": "version_not_made"},
+            )
+        else:
+            if epoch is not None:
+                tidy_now_and_then(store, epoch)
+
+
+class Accepted:
+    """What the steps of this process have published and the server has not accepted yet. Thread-safe.
+
+    Attributes:
+        make: Makes versions.
+    """
+
+    def __init__(self, make: Make = lambda places, epoch: make_versions(places, None, epoch)) -> None:
+        self.make = make
+        self._expected: dict[Attempt, list[Publication]] = defaultdict(list)
         self._lock = threading.Lock()
 
-    def expect(self, ctx: Context, store: Store, name: str) -> None:
-        """An attempt has written all of it."""
+    def expect(self, attempt: Attempt, places: Sequence[Publication]) -> None:
+        """An attempt has written all of them."""
+        if not places:
+            return
         with self._lock:
-            for queue, job_id, epoch in list(self._expected):
-                if (queue, job_id) == (ctx.queue, ctx.job_id) and epoch < ctx.epoch:  # it was never reported
-                    del self._expected[queue, job_id, epoch]
-            self._expected[ctx.queue, ctx.job_id, ctx.epoch].append((store, name))
+            for one in list(self._expected):
+                if one[:2] == attempt[:2] and one[2] < attempt[2]:  # it was never reported
+                    del self._expected[one]
+            self._expected[attempt] += places
+
+    def take(self, attempt: Attempt) -> list[Publication]:
+        """What an attempt has published, and forget it."""
+        with self._lock:
+            return self._expected.pop(attempt, [])
 
     def on_job(self, event: JobEvent) -> None:
         """Make the versions of an accepted attempt, in a thread; forget those of any other."""
         if event.kind == "active" or not self._expected:
             return
-        with self._lock:
-            published = self._expected.pop((event.queue, event.job_id, event.epoch), [])
+        published = self.take((event.queue, event.job_id, event.epoch))
         if published and event.kind == "completed":
             threading.Thread(
-                target=self._make, args=(published, event.epoch), name="glidemq-published", daemon=True
+                target=self.make, args=(published, event.epoch), name="glidemq-published", daemon=True
             ).start()
 
-    def _make(self, published: list[tuple[Store, str]], epoch: int) -> None:
-        for store, name in published:
-            try:
-                _make_at_last(store, name)
-            except Exception:
-                logger.exception(
-                    "version %s of %s was accepted and cannot be made; a reader of the result, or a worker, "
-                    "will try again",
-                    name,
-                    store.location,
-                    extra={"action": "version_not_made"},
-                )
-            else:
-                tidy_now_and_then(store, epoch)  # which is the server's time when it began
 
-
-def _make_at_last(store: Store, name: str) -> None:
-    for pause in PAUSES:
+def _make_at_last(store: Store, name: str, pauses: Iterable[float]) -> None:
+    for pause in pauses:
         try:
             make_version(store, name)
         except Exception:  # noqa: BLE001  whatever the store raises

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from glidemq_orchestrate.clients.queue import Queue
 from glidemq_orchestrate.errors import GlideMQError
 from glidemq_orchestrate.jobs.job import Job
 from glidemq_orchestrate.jobs.states import JobState
-from glidemq_orchestrate.spark.published.acceptance import make_version
-from glidemq_orchestrate.spark.published.store import store_of
+from glidemq_orchestrate.spark.published.acceptance import Make
 from glidemq_orchestrate.spark.published.version import Publication, found
 from glidemq_orchestrate.worker.handler import Serving
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 
@@ -42,11 +38,11 @@ class CatchUp:
         self._thread: threading.Thread | None = None
         self._seen: dict[str, datetime] = {}
 
-    def start(self, serving: Serving, session: Callable[[], SparkSession]) -> None:
+    def start(self, serving: Serving, make: Make) -> None:
         """Begin."""
         self._stopping.clear()
         self._thread = threading.Thread(
-            target=self._serve, args=(serving, session), name="glidemq-catch-up", daemon=True
+            target=self._serve, args=(serving, make), name="glidemq-catch-up", daemon=True
         )
         self._thread.start()
 
@@ -57,7 +53,7 @@ class CatchUp:
             self._thread.join(timeout=5)
             self._thread = None
 
-    def _serve(self, serving: Serving, session: Callable[[], SparkSession]) -> None:
+    def _serve(self, serving: Serving, make: Make) -> None:
         with ExitStack() as stack:
             queues = {
                 name: stack.enter_context(Queue(name, serving.settings, prefix=serving.settings.prefix))
@@ -66,21 +62,21 @@ class CatchUp:
             while not self._stopping.is_set():
                 for name, queue in queues.items():
                     try:
-                        self._look(name, queue, session)
+                        self._look(name, queue, make)
                     except GlideMQError as exc:
                         logger.warning("published results of queue %s are not looked at: %s", name, exc)
                     except Exception:
                         logger.exception("published results of queue %s are not looked at", name)
                 self._stopping.wait(EVERY_SECONDS)
 
-    def _look(self, name: str, queue: Queue, session: Callable[[], SparkSession]) -> None:
+    def _look(self, name: str, queue: Queue, make: Make) -> None:
         """Make what is missing of the results that were accepted since the last look."""
         seen, places = self._seen.get(name), list[Publication]()
         for job in self._ended(queue, seen and seen - OVERLAP):
             places += found(job.result)
             seen = max(filter(None, (seen, job.finished_at)), default=None)
         if places:
-            _make(places, session())
+            make(places, None)
         if seen is not None:
             self._seen[name] = seen
 
@@ -94,14 +90,6 @@ class CatchUp:
                 yield job
             if len(jobs) < PAGE or self._stopping.is_set():
                 return
-
-
-def _make(places: Iterable[Publication], spark: SparkSession) -> None:
-    for place in places:
-        try:
-            make_version(store_of(place.location, spark), place.name)
-        except Exception:
-            logger.exception("version %s of %s cannot be made", place.name, place.location)
 
 
 catch_up: Final = CatchUp()

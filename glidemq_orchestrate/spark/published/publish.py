@@ -16,6 +16,7 @@ removes the old files before it writes the new, and nothing stops a process that
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +69,9 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
             reader gets them too.
 
     Returns:
-        ``{"published": {"location", "name", "path", "rows"}}``; ``path`` is the folder of this version.
+        ``{"published": {"location", "name", "path", "rows", "columns", "schema_digest"}}``: ``path`` is the
+        folder of this version, ``columns`` are their names, and the digest (SHA-256) changes with any name,
+        type or nullability.
 
     Raises:
         LeaseLost: The attempt has lost its job while it wrote; nothing counts.
@@ -100,7 +103,8 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
     )
     _seal(ctx, store, version)
     rows: int = seen.get["rows"]
-    return place.result(rows=rows)
+    digest = hashlib.sha256(frame.schema.json().encode()).hexdigest()
+    return place.result(rows=rows, columns=list(frame.columns), schema_digest=digest)
 
 
 def publish_files(ctx: Context, location: str, write: Callable[[Path], object]) -> dict[str, Json]:
@@ -137,7 +141,7 @@ def _seal(ctx: Context, store: Store, version: Version) -> None:
     """Write down what the attempt has written, while the job is still its own."""
     store.create(f"{ATTEMPTS}/{version.name}/{MANIFEST}", version.text())
     ctx.check_owner()
-    accepted.expect(ctx, store, version.name)
+    accepted.expect((ctx.queue, ctx.job_id, ctx.epoch), [Publication(store.location, version.name)])
 
 
 def _check_partitions(store: Store, columns: Sequence[str]) -> None:

@@ -51,11 +51,16 @@ def store_of(location: str, spark: SparkSession | None) -> Store:
     parts = urlsplit(location)
     path = unquote(parts.path) if parts.scheme == "file" else location
     refuse_pattern(path)
-    if parts.scheme in {"", "file"}:
+    if is_local(location):
         return LocalStore(Path(path).absolute())
     if spark is None or not hasattr(spark, "_jvm"):
         raise Unrecoverable(f"location {location} needs a Spark session with a JVM; else use a local path")
     return HadoopStore(location.rstrip("/"), spark)
+
+
+def is_local(location: str) -> bool:
+    """Whether a location is on this machine, or mounted: it can be reached without Spark."""
+    return urlsplit(location).scheme in {"", "file"}
 
 
 def refuse_pattern(location: str) -> None:

@@ -1,0 +1,233 @@
+"""The engine for Spark Connect: ``sc://host:15002``, where the driver is a server that many clients share.
+
+A client that is killed leaves its query running on the server. So each step has a session whose id is made
+from its job: whoever runs the job next finds the session of the one before, ends what runs there, and closes
+it; a process that was stopped and wakes up is refused by the server from then on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.spark.cluster import require_master
+from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure
+from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE, SparkSettings
+from glidemq_orchestrate.spark.sharing import active, install_for_connect
+from glidemq_orchestrate.spark.watch import LOOK_SECONDS, REPORT_SECONDS
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.imported import InvalidCall
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+USED: Final = "spark.glidemq.epoch"
+"""The setting by which a session shows that an attempt has it, with the number of that."""
+MOST_ATTEMPTS: Final = 1_000
+_CLOSED: Final = "SESSION_CLOSED"
+_GONE: Final = (
+    "OPERATION_CANCELED",
+    "SESSION_CHANGED",
+    "SESSION_NOT_FOUND",
+    "UNAVAILABLE",
+    "OPERATION_NOT_FOUND",
+    _CLOSED,
+)
+
+
+class ConnectEngine:
+    """Steps on a Spark Connect server, each with a session of its own there; see ``Engine``."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._session: SparkSession | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """See ``Engine.start``."""
+        self.session()
+
+    def is_alive(self) -> bool:
+        """See ``Engine.is_alive``."""
+        with suppress(Exception):  # gRPC has many
+            return bool(self.session().version)
+        return False
+
+    def session(self) -> SparkSession:
+        """See ``Engine.session``."""
+        with self._lock:
+            if self._session is None:
+                require_master(self._settings.master)
+                spark = self._opened(str(uuid.uuid4()))
+                try:
+                    configure(CONF_VARIABLE, spark, self._settings.conf)
+                    logger.info("Spark %s replies", spark.version)
+                except InvalidCall as exc:
+                    raise ConfigurationError(str(exc)) from exc
+                except Exception as exc:
+                    raise ConfigurationError(
+                        f"the Spark Connect server of {MASTER_VARIABLE} does not reply: {_first(exc)}"
+                    ) from exc
+                self._session = spark
+            return self._session
+
+    @contextmanager
+    def step(self, ctx: Context, asked: Asked) -> Iterator[Step]:
+        """See ``Engine.step``."""
+        spark = None
+        try:
+            spark = self._session_of(ctx)
+            configure(asked.title, spark, asked.conf)
+            with _watched(spark, ctx), active(spark):
+                yield _Step(spark)
+        except Exception as exc:
+            if any(name in str(exc) for name in _GONE):
+                raise SessionGone(f"the session on the Spark Connect server was lost: {_first(exc)}") from exc
+            raise
+        finally:
+            if spark is not None:
+                _close(spark)
+
+    def stop(self) -> None:
+        """See ``Engine.stop``."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            _close(session)
+
+    def _session_of(self, ctx: Context) -> SparkSession:
+        """A session that no other attempt of the job has; those that earlier ones have left are closed."""
+        for number in range(MOST_ATTEMPTS):
+            spark = self._opened(_id_of(ctx, number))
+            try:
+                used_by = spark.conf.get(USED, "")
+            except Exception as exc:
+                _disconnect(spark)
+                if _CLOSED not in str(exc):
+                    raise
+                continue  # an earlier attempt had it, and has ended
+            if not used_by:
+                spark.conf.set(USED, str(ctx.epoch))
+                configure(CONF_VARIABLE, spark, self._settings.conf)
+                return spark
+            logger.info("an earlier attempt of job %s has left a session; ending it", ctx.job_id)
+            with suppress(Exception):
+                spark.interruptAll()
+            _close(spark)
+        raise InvalidCall(f"job {ctx.job_id} has had {MOST_ATTEMPTS} sessions on this server")
+
+    def _opened(self, session_id: str) -> SparkSession:
+        try:
+            with importing():
+                from pyspark.sql.connect.session import SparkSession as Sessions
+        except ImportError as exc:
+            raise ConfigurationError(
+                f"{MASTER_VARIABLE} names a Spark Connect server: pip install 'glidemq-orchestrate[connect]'"
+            ) from exc
+        install_for_connect()
+        master = self._settings.master
+        separator = "" if master.endswith(";") else ";" if "/;" in master else "/;"
+        spark: Any = Sessions.builder.remote(f"{master}{separator}session_id={session_id}").create()
+        opened: SparkSession = spark
+        return opened
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """See ``Step``."""
+
+    spark: SparkSession
+    has_given_up: bool = False
+
+
+class _Counts:
+    """What the server tells of the operations of a step, as the classic engine counts it."""
+
+    def __init__(self) -> None:
+        self._operations: dict[str, tuple[int, int, int, int]] = {}
+
+    def __call__(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: object) -> None:
+        del inflight_tasks
+        found = list(stages or ())
+        if not found and (done or operation_id is None):
+            return
+        tasks = sum(stage.num_tasks for stage in found)
+        self._operations[operation_id or ""] = (
+            len(found) if done else sum(stage.done for stage in found),
+            len(found),
+            tasks if done else sum(stage.num_completed_tasks for stage in found),
+            tasks,
+        )
+
+    def read(self) -> dict[str, int]:
+        names = ("stages_done", "stages", "tasks_done", "tasks")
+        columns = list(zip(*list(self._operations.values()), strict=True)) or [()] * len(names)
+        return {name: sum(column) for name, column in zip(names, columns, strict=True)}
+
+
+@contextmanager
+def _watched(spark: SparkSession, ctx: Context) -> Iterator[None]:
+    """Report progress while the block runs, and interrupt it when it is cancelled."""
+    counts, done = _Counts(), threading.Event()
+    sessions: Any = spark
+    sessions.registerProgressHandler(counts)
+
+    def watch() -> None:
+        shown, due = _Counts().read(), time.monotonic() + REPORT_SECONDS
+        ended = False
+        while not ended:
+            ended = done.wait(LOOK_SECONDS)
+            if ctx.cancelled.is_set():
+                with suppress(Exception):  # the server is away
+                    spark.interruptAll()  # each time: what the step begins after this must end too
+            elif ended or time.monotonic() >= due:
+                due = time.monotonic() + REPORT_SECONDS
+                if (read := counts.read()) != shown:
+                    shown = read
+                    with suppress(Exception):
+                        ctx.progress(dict(read))
+
+    watcher = threading.Thread(target=watch, name=f"watch-{ctx.job_id}", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        with suppress(Exception):
+            spark.interruptAll()  # what threads of the step have left
+
+
+def _id_of(ctx: Context, number: int) -> str:
+    """The id of the session for a job; several, as a server refuses one that was closed."""
+    text = f"{ctx.queue}/{ctx.flow_id}/{ctx.generation}/{ctx.job_id}/{number}"
+    return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))
+
+
+def _close(spark: SparkSession) -> None:
+    """Close a session on the server, and the connection."""
+    sessions: Any = spark
+    with suppress(Exception):  # the server is away: it closes it when it has been idle
+        sessions.client.release_session()
+    _disconnect(spark)
+
+
+def _disconnect(spark: SparkSession) -> None:
+    sessions: Any = spark
+    with suppress(Exception):
+        sessions.client.close()
+
+
+def _first(exc: BaseException) -> str:
+    return (str(exc).strip().splitlines() or [type(exc).__name__])[0][:300]

@@ -1,0 +1,49 @@
+"""What the Spark jobs of a step took: bytes that were read, written, shuffled and spilled, and time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+MOST_STAGES: Final = 200
+"""Of the last so many stages of a step; Spark itself keeps a thousand of a session."""
+HEAR_MS: Final = 1_000
+_SUMS: Final = {
+    "input_bytes": "inputBytes",
+    "output_bytes": "outputBytes",
+    "shuffle_read_bytes": "shuffleReadBytes",
+    "shuffle_write_bytes": "shuffleWriteBytes",
+    "spilled_bytes": "diskBytesSpilled",
+    "executor_ms": "executorRunTime",
+}
+
+
+def facts_of(context: SparkContext, group: str) -> dict[str, Any]:
+    """The facts of the jobs in a group; an empty object if there is none, or Spark does not tell.
+
+    Returns:
+        ``spark_jobs``, their ids in Spark; ``input_bytes``, ``output_bytes``, ``shuffle_read_bytes``,
+        ``shuffle_write_bytes``, ``spilled_bytes`` (on disk) and ``executor_ms`` (time of all tasks) of the
+        last ``MOST_STAGES`` stages. Retried tasks count each time.
+    """
+    tracker = context.statusTracker()
+    jobs = sorted(tracker.getJobIdsForGroup(group))
+    if not jobs:
+        return {}
+    infos = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]
+    stages = sorted({stage for info in infos for stage in info.stageIds})[-MOST_STAGES:]
+    sums = dict.fromkeys(_SUMS, 0)
+    jvm: Any = context
+    scala = jvm._jsc.sc()  # noqa: SLF001  no public way; the pages of Spark's UI read it
+    with suppress(Exception):  # it did not hear of all in time
+        scala.listenerBus().waitUntilEmpty(HEAR_MS)
+    store = scala.statusStore()
+    for stage in stages:
+        with suppress(Exception):  # Spark has forgotten it, or skipped it
+            data = store.lastStageAttempt(stage)
+            read = {name: int(getattr(data, method)()) for name, method in _SUMS.items()}
+            sums = {name: sums[name] + read[name] for name in sums}
+    return {"spark_jobs": jobs, **sums}

@@ -1,0 +1,256 @@
+"""A session host as its worker sees it: a child process, its steps, and its end."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.spark.engine import SessionGone
+from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire, levels_now
+from glidemq_orchestrate.spark.published.version import Publication
+from glidemq_orchestrate.spark.session import SparkSettings
+from glidemq_orchestrate.spark.step import StepCancelled
+from glidemq_orchestrate.worker.child import pack, unpack
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.contexts import portable
+
+logger = logging.getLogger("glidemq_orchestrate.spark")
+
+PROGRAM: Final = "glidemq_orchestrate.spark.hosts.host"
+LOOK_SECONDS: Final = 0.1
+STUBBORN_SECONDS: Final = 20.0
+"""So long after its cancel a step may go on; then it is left to its host, which takes no other any more."""
+END_SECONDS: Final = 20.0
+_METHODS: Final = frozenset({"progress", "log", "output", "report_usage", "write_message", "check_owner"})
+
+Inbox = queue.SimpleQueue[Message]
+
+
+class Host:
+    """A session host. Any thread may call it.
+
+    Attributes:
+        settings: Of its session.
+        is_retired: Whether it takes no further step: it is to end, or has ended.
+        steps: How many steps it has been given.
+        since: When it was started, by the monotonic clock.
+    """
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self.settings = settings
+        self.is_retired, self.steps, self.since = False, 0, time.monotonic()
+        self._numbers = itertools.count()
+        self._inboxes: dict[int, Inbox] = {}
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._wire: Wire | None = None
+        self._why = ""
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None before it is started."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has ended."""
+        return self._process is not None and self._process.poll() is not None
+
+    def start(self) -> None:
+        """Start the process, and return when it has its session.
+
+        Raises:
+            JavaMissing, ConfigurationError: As ``WarmSession.get``.
+            SessionGone: The process has ended before.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(  # noqa: S603  this package's own
+                    [sys.executable, "-m", PROGRAM, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **lifeline.mark},
+                    start_new_session=True,  # Ctrl-C reaches the worker alone
+                )
+            except BaseException:
+                ours.close()
+                raise
+        lifeline.watch(self._process.pid)
+        self._wire = Wire(ours.detach())
+        inbox = self._opened(number := next(self._numbers))
+        threading.Thread(target=self._listen, name=f"spark-host-{self._process.pid}", daemon=True).start()
+        try:
+            self._send("open", number, Opening(self.settings, sys.path, levels_now()))
+            message = inbox.get()
+        finally:
+            self._inboxes.pop(number, None)
+        if message.kind != "ready":
+            self.stop()
+            raise self._error(message, "was built")
+
+    def run(self, ctx: Context, title: str) -> Outcome:
+        """Run a step, and return its outcome.
+
+        Raises:
+            SessionGone: The process or its session has ended.
+            StepCancelled: The step goes on although it was cancelled; the host ends with its others.
+            Exception: Whatever ``run_step`` raises.
+        """
+        inbox = self._opened(number := next(self._numbers))
+        stopped: float | None = None
+        try:
+            self._send("step", number, (portable(ctx), ctx.flow is not None))
+            while True:
+                if stopped is None and ctx.cancelled.is_set():
+                    stopped = time.monotonic()
+                    self._send("cancel", number)
+                elif stopped is not None and time.monotonic() > stopped + STUBBORN_SECONDS:
+                    self._leave(title)
+                with suppress(queue.Empty):
+                    message = inbox.get(timeout=LOOK_SECONDS)
+                    if message.kind == "call":
+                        self._send("answer", number, _called(ctx, *message.value))
+                    elif message.kind == "done":
+                        return Outcome(*message.value)
+                    else:
+                        raise self._error(message, f"ran {title}")
+        finally:
+            self._inboxes.pop(number, None)
+
+    def publish(self, places: Sequence[Publication], epoch: int | None) -> None:
+        """Make versions where the session is.
+
+        Raises:
+            SessionGone: It has ended.
+            Exception: Whatever the store raises.
+        """
+        inbox = self._opened(number := next(self._numbers))
+        try:
+            self._send("publish", number, (list(places), epoch))
+            message = inbox.get()
+            if message.kind != "done":
+                raise self._error(message, "made versions")
+        finally:
+            self._inboxes.pop(number, None)
+
+    @property
+    def running(self) -> int:
+        """How many steps and other calls it has at the moment."""
+        return len(self._inboxes)
+
+    def stop(self) -> None:
+        """End it, with its JVM and whatever runs there, and wait. Repeatable."""
+        self.is_retired = True
+        process = self._process
+        if process is None:
+            return
+        self._shut()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.warning("a session host did not end within %g s; killing it", END_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, with all that it has started."""
+        self.is_retired = True
+        if (process := self._process) is not None:
+            if process.poll() is None:  # else its guard ends what it has started
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            lifeline.forget(process.pid)
+
+    def _leave(self, title: str) -> None:
+        self.is_retired = True
+        logger.warning("%s goes on although it was cancelled; its session host takes no other step", title)
+        if self.running == 1:
+            self.kill()
+        raise StepCancelled(f"{title} was cancelled, and went on for {STUBBORN_SECONDS:g} s more")
+
+    def _opened(self, number: int) -> Inbox:
+        inbox: Inbox = queue.SimpleQueue()
+        with self._lock:
+            self._inboxes[number] = inbox
+            if self._why:
+                inbox.put(Message("lost", number, self._why))
+        return inbox
+
+    def _send(self, kind: str, number: int, value: Any = None) -> None:
+        with suppress(OSError):  # it has ended: the inbox tells
+            if self._wire is not None:
+                self._wire.send(kind, number, value)
+
+    def _shut(self) -> None:
+        """Tell it that no more comes: it ends."""
+        self._send("stop", -1)
+
+    def _error(self, message: Message, when: str) -> Exception:
+        if message.kind == "raised":
+            return unpack(message.value)
+        self.is_retired = True  # its JVM has ended, or all of it
+        return SessionGone(f"{message.value} while it {when}")
+
+    def _listen(self) -> None:
+        """Hand out what it says, until it ends; then tell all who wait."""
+        wire, process = self._wire, self._process
+        if wire is None or process is None:
+            return
+        while (message := wire.receive()) is not None:
+            if message.kind == "logged":
+                _log(message.value)
+            elif (inbox := self._inboxes.get(message.number)) is not None:
+                inbox.put(message)
+        self.is_retired = True
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+        why = f"the session host {_ended(process.returncode)}"
+        with self._lock:
+            self._why = why
+            waiting = list(self._inboxes.items())
+        for number, inbox in waiting:
+            inbox.put(Message("lost", number, why))
+        wire.close()
+
+
+def _called(ctx: Context, method: str, given: Sequence[Any]) -> bytes | None:
+    """Call what a step asks for: nothing, or the error, packed."""
+    try:
+        if method == "add_nodes" and ctx.flow is not None:
+            nodes, before = given
+            ctx.flow.add_nodes(nodes, before=before)
+        elif method in _METHODS:
+            getattr(ctx, method)(*given)
+    except Exception as exc:  # noqa: BLE001  it is the step's
+        return pack(exc)
+    return None
+
+
+def _log(fields: dict[str, Json]) -> None:
+    record = logging.makeLogRecord(fields)
+    known = logging.getLogger(record.name)
+    if known.isEnabledFor(record.levelno):
+        known.handle(record)
+
+
+def _ended(code: int | None) -> str:
+    if code is None:
+        return "closed its connection"
+    if code < 0:
+        with suppress(ValueError):
+            return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

@@ -1,0 +1,154 @@
+"""``spark.sql`` jobs: a statement of Spark SQL as a step, with named parameters and tables, never formatted.
+
+The payload is::
+
+    {"file": "mypackage.queries:daily.sql",
+     "args": {"day": "2026-01-01"},
+     "tables": {"orders": {"node": "clean"}, "planes": "/lake/planes"},
+     "publish": {"location": "/lake/daily", "partition_by": ["day"], "replace": "partitions"}}
+
+``file`` is a file of a package that the worker may import from (``--allow-import``). A text in its place,
+``"sql": "select ..."``, can call any method of Java (``java_method``), so a worker runs it only with
+``GLIDEMQ_SPARK_ALLOW_SQL=1``. ``args`` are the parameters, ``:day`` in the statement; ``inputs`` puts results
+of dependencies there, as for functions. ``tables`` are published tables, by the names that the statement has
+for them: a location, or a node that has published one. With ``publish`` the rows become a version of a table
+(``publish``); else the first hundred are the result: ``{"columns": [...], "rows": [[...]], "more": false}``.
+``location``, ``conf``, ``session`` and ``lineage`` are those of any step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.spark.published.publish import publish
+from glidemq_orchestrate.spark.published.reading import read_published
+from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, import_allowed
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall, put_inputs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOB_NAME: Final = "spark.sql"
+ALLOW_VARIABLE: Final = "GLIDEMQ_SPARK_ALLOW_SQL"
+MOST_ROWS: Final = 100
+_PUBLISH: Final = frozenset({"location", "format", "partition_by", "replace", "options"})
+_FIELDS: Final = frozenset({"sql", "file", "args", "inputs", "tables", "publish"})
+
+
+def statement_of(ctx: Context, fields: Sequence[str]) -> NamedCall:
+    """The call for the payload of a job.
+
+    Args:
+        ctx: The job.
+        fields: Further fields that the payload may have.
+
+    Raises:
+        InvalidCall: It is not of the form above, or may not run here.
+    """
+    data = ctx.data
+    if not isinstance(data, dict):
+        raise InvalidCall(f"a {JOB_NAME} job needs an object with file or sql as its data")
+    if unknown := sorted(set(data) - _FIELDS - set(fields)):
+        raise InvalidCall(f"a {JOB_NAME} job has no field {', '.join(unknown)}; parameters go under args")
+    file, text = data.get("file"), data.get("sql")
+    if isinstance(file, str) and text is None:
+        title, text = f"statement {file}", _read(file, ctx.allow_import)
+    elif isinstance(text, str) and file is None:
+        title = "the statement"
+        if os.environ.get(ALLOW_VARIABLE) != "1":
+            raise InvalidCall(
+                f"this worker runs statements from files only: a text can call any method of Java; "
+                f"{ALLOW_VARIABLE}=1 allows it"
+            )
+    else:
+        raise InvalidCall(f"a {JOB_NAME} job needs either file or sql, a string")
+    args = data.get("args")
+    given: dict[str, Any] = {} if args is None else dict(args) if isinstance(args, dict) else {"": None}
+    put_inputs(title, given, data.get("inputs"), ctx.inputs)
+    if not all(name.isidentifier() and _is_plain(value) for name, value in given.items()):
+        raise InvalidCall(f"{title}: args must be an object of plain values, or lists of them, by name")
+    tables = data.get("tables")
+    if tables is not None and not (isinstance(tables, dict) and all(name.isidentifier() for name in tables)):
+        raise InvalidCall(f"{title}: tables must be an object of locations, or nodes, by name")
+    wanted = data.get("publish")
+    if wanted is not None and not (isinstance(wanted, dict) and _has_location(wanted)):
+        raise InvalidCall(f"{title}: publish must be an object of {', '.join(sorted(_PUBLISH))}")
+    return NamedCall(title, _run, {"text": text, "args": given, "tables": tables or {}, "wanted": wanted})
+
+
+def _run(  # noqa: PLR0913, PLR0917  as a step is called
+    spark: SparkSession,
+    ctx: Context,
+    text: str,
+    args: dict[str, Any],
+    tables: Mapping[str, Json],
+    wanted: Mapping[str, Any] | None,
+) -> Json:
+    for name, source in tables.items():
+        read_published(spark, _source(ctx, name, source)).createOrReplaceTempView(name)
+    frame = spark.sql(text, args=args) if args else spark.sql(text)
+    if wanted is not None:
+        more = {name: value for name, value in wanted.items() if name != "location"}
+        return publish(ctx, wanted["location"], frame, **more)
+    rows = frame.limit(MOST_ROWS + 1).collect()
+    return {
+        "columns": list(frame.columns),
+        "rows": [[_json(value) for value in row] for row in rows[:MOST_ROWS]],
+        "more": len(rows) > MOST_ROWS,
+    }
+
+
+def _read(file: str, allowed: Sequence[str]) -> str:
+    package, _, path = file.partition(":")
+    parts = path.split("/")
+    if not package or not path or any(part in {"", ".", ".."} for part in parts):
+        raise InvalidCall(f"statement {file}: a file must be written package:path/of/file.sql")
+    try:
+        return files(import_allowed(package, allowed)).joinpath(*parts).read_text(encoding="utf-8")
+    except ImportNotAllowed as exc:
+        raise InvalidCall(f"statement {file}: {exc}") from exc
+    except (ImportError, OSError, UnicodeDecodeError, TypeError) as exc:
+        raise InvalidCall(f"statement {file} cannot be read: {type(exc).__name__}") from exc
+
+
+def _source(ctx: Context, name: str, source: Json) -> str | Json:
+    if isinstance(source, str):
+        return source
+    node = source.get("node") if isinstance(source, dict) else None
+    if not isinstance(node, str) or node not in ctx.inputs:
+        raise InvalidCall(
+            f'table {name} must be a location, or {{"node": ...}} with a node that comes before'
+        )
+    return ctx.inputs[node]
+
+
+def _has_location(wanted: Mapping[str, Json]) -> bool:
+    return isinstance(wanted.get("location"), str) and set(wanted) <= _PUBLISH
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(not isinstance(one, list) and _is_plain(one) for one in value)
+    return value is None or isinstance(value, str | int | float)
+
+
+def _json(value: Any) -> Json:
+    """A value of a row as JSON: times in ISO format, and what JSON has not, as text."""
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {str(name): _json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):  # a row is a tuple
+        fields = getattr(value, "__fields__", None)
+        parts = [_json(one) for one in value]
+        return dict(zip(fields, parts, strict=True)) if fields else parts
+    return bytes(value).hex() if isinstance(value, bytes | bytearray) else str(value)

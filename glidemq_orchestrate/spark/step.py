@@ -1,0 +1,92 @@
+"""Runs one step on an engine, in the process of its session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.spark.engine import Asked, Engine
+from glidemq_orchestrate.spark.failures import LINES, explained
+from glidemq_orchestrate.spark.lineage import Lineage
+from glidemq_orchestrate.spark.session import PATIENCE_VARIABLE, patience
+from glidemq_orchestrate.spark.sql import JOB_NAME as SQL_JOB
+from glidemq_orchestrate.spark.sql import statement_of
+from glidemq_orchestrate.worker.captured import MOST_CHARACTERS, captured
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall
+
+FIELDS: Final = ("location", "conf", "lineage", "session")
+
+
+class StepCancelled(Exception):
+    """The step was stopped because its job was cancelled, timed out or went to another worker."""
+
+
+class StepFailed(Exception):
+    """Spark failed: the innermost cause, and what to do. ``__cause__`` is the error of PySpark."""
+
+
+def run_step(engine: Engine, ctx: Context) -> Json:
+    """Run the step that the payload names, and return its result.
+
+    The step gets a session of its own on the shared context: steps that run at the same time do
+    not share temporary views or settings.
+
+    Raises:
+        InvalidCall: The payload names no function that may be called so, or the result is not JSON.
+        StepCancelled: The job was cancelled while the step ran.
+        StepFailed: Spark raised an error. An error of the step's own is raised as it is.
+        SessionGone: The session was lost while the step ran.
+    """
+    with importing():
+        from glidemq_orchestrate.spark.watch import WHY  # noqa: PLC0415  not needed at start-up
+
+    call = statement_of(ctx, FIELDS) if ctx.name == SQL_JOB else NamedCall.of(ctx, "step", fields=FIELDS)
+    asked = Asked(call.title, _extras(call.title, ctx.data), patience())
+    call.check(leading=2)
+    step = None
+    try:
+        with engine.step(ctx, asked) as step, captured(ctx):
+            result = call.function(step.spark, ctx, **call.arguments)
+    except Exception as exc:
+        if step is not None and step.has_given_up:
+            raise StepFailed(
+                f"no executor ran anything of {call.title} for {asked.patience:g} s "
+                f"({PATIENCE_VARIABLE}): {WHY}"
+            ) from exc
+        if ctx.cancelled.is_set():
+            raise StepCancelled(f"{call.title} was cancelled") from exc
+        if failure := _failure(ctx, exc):
+            raise failure from exc
+        raise
+    return call.checked(result, "Write data to the location and return its path")
+
+
+def _failure(ctx: Context, exc: Exception) -> StepFailed | None:
+    """The error of Spark in a sentence, with the whole of it in the log of the job; None for any other."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415  of an extra
+    from pyspark.errors import PySparkException
+
+    if not isinstance(exc, PySparkException | Py4JError) and type(exc).__name__ != "PicklingError":
+        return None
+    text = str(exc)
+    for line in text.splitlines()[:LINES]:
+        ctx.log(line[:MOST_CHARACTERS])
+    return StepFailed(explained(text))
+
+
+def _extras(title: str, data: Json) -> Mapping[str, Json]:
+    """The settings for a step; its location is its own affair."""
+    if not isinstance(data, dict) or not isinstance(data.get("location", ""), str):
+        raise InvalidCall(f"{title}: location must be a string, a directory or URI")
+    try:
+        Lineage.of(data)
+    except ValueError as exc:
+        raise InvalidCall(f"{title}: {exc}") from exc
+    conf = data.get("conf")
+    conf = {} if conf is None else conf
+    if not isinstance(conf, dict) or not all(isinstance(one, str | int | float) for one in conf.values()):
+        raise InvalidCall(f"{title}: conf must be an object of settings with plain values")
+    return conf

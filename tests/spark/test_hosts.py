@@ -1,0 +1,341 @@
+"""Session hosts: real processes with a real session each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate.errors import JavaMissing, LeaseLost
+from glidemq_orchestrate.spark.engine import SessionGone
+from glidemq_orchestrate.spark.hosts import child
+from glidemq_orchestrate.spark.hosts.pool import Hosts
+from glidemq_orchestrate.spark.hosts.wanted import Wanted
+from glidemq_orchestrate.spark.step import StepCancelled
+from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.signals import RetryLater
+from tests.conftest import Eventually
+from tests.spark.conftest import MakeRun, Run
+
+STEPS = """
+    import logging, os, sys, threading, time
+    from datetime import timedelta
+    from pathlib import Path
+    from glidemq_orchestrate import FlowNode, RetryLater
+    from glidemq_orchestrate.spark import publish
+
+    def about(spark, ctx, *, rows=3):
+        conf = spark.sparkContext.getConf()
+        return {
+            "pid": os.getpid(),
+            "rows": spark.range(rows).count(),
+            "memory": conf.get("spark.driver.memory"),
+            "description": spark.sparkContext.getLocalProperty("spark.job.description"),
+        }
+
+    def talks(spark, ctx):
+        ctx.log("by hand")
+        logging.getLogger("mine").warning("by %s", "logging", extra={"action": "tried", "odd": object()})
+        logging.getLogger("mine").debug("not told")
+        ctx.progress({"part": 1})
+        ctx.check_owner()
+        ctx.flow.add_nodes([FlowNode("more", "spark", "other")], before=["last"])
+        return ctx.inputs
+
+    def checks(spark, ctx):
+        try:
+            ctx.check_owner()
+        except Exception as exc:
+            return type(exc).__name__
+
+    def later(spark, ctx):
+        raise RetryLater(timedelta(seconds=7), "not yet", counts=False)
+
+    def leaves(spark, ctx, *, how):
+        how == "os" and os._exit(3)
+        sys.exit(4)
+
+    def waits(spark, ctx, *, go):
+        Path(go + ".begun").touch()
+        while not Path(go).exists():
+            time.sleep(0.05)
+        return spark.range(5).count()
+
+    def slow(spark, ctx, *, go):
+        def wait(_):
+            Path(go + ".begun").touch()
+            time.sleep(60)
+        spark.sparkContext.parallelize([1]).foreach(wait)
+
+    def caches(spark, ctx, *, name):
+        frame = spark.range(3).selectExpr(f"'{name}' as a").cache()
+        frame.count()
+        frame.createOrReplaceGlobalTempView(name)
+        spark.sql(f"create global temporary view {name}2 as select 1 as a")
+        spark.sql(f"cache table global_temp.{name}2")
+        spark.sparkContext.parallelize([1]).cache().count()
+        return left(spark, ctx)
+
+    def left(spark, ctx):
+        storage = spark.sparkContext._jsc.sc().getRDDStorageInfo()
+        views = [table.name for table in spark.catalog.listTables("global_temp")]
+        return {"cached": len(storage), "views": sorted(views)}
+"""
+
+
+WORKER = """
+import time
+from glidemq_orchestrate.spark.hosts.pool import hosts
+hosts.start()
+print(hosts.pids, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "host_steps.py").write_text(textwrap.dedent(STEPS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", str(folder), prepend=":")
+        yield
+
+
+@contextmanager
+def pool_of(**limits: Any) -> Iterator[Hosts]:
+    hosts = Hosts()
+    try:
+        hosts.start()
+        hosts._limits = replace(hosts._limits, **limits)
+        yield hosts
+    finally:
+        hosts.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(_spark_environment: None) -> Iterator[Hosts]:
+    """For tests that leave it as it was."""
+    with pool_of() as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def make(make_run: MakeRun) -> Callable[..., Run]:
+    def made(step: str, *, node: str = "step", data: Any = None, inputs: Any = None, **arguments: Any) -> Run:
+        payload = {"callable": f"host_steps:{step}", "arguments": arguments, **(data or {})}
+        return make_run(payload, inputs, node=node)
+
+    return made
+
+
+Make = Callable[..., Run]
+
+
+def run(hosts: Hosts, one: Run, **how: Any) -> Any:
+    return hosts.run(one.ctx, "step", Wanted.of(one.ctx.data, os.environ), **how).result
+
+
+class TestOneHost:
+    def test_a_step_runs_in_a_process_of_its_own_with_its_session(self, shared: Hosts, make: Make) -> None:
+        found = run(shared, make("about"))
+        assert found["pid"] in shared.pids
+        assert found["pid"] != os.getpid()
+        assert found["rows"] == 3
+        assert found["memory"] == "1g"
+        assert found["description"] == "spark: step (job-step, attempt 1)"
+
+    def test_what_a_step_says_reaches_its_job_and_the_log_of_the_worker(
+        self, shared: Hosts, make: Make, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        added = []
+
+        class Flow:
+            def add_nodes(self, nodes: Any, *, before: Any = ()) -> None:
+                added.append((nodes, before))
+
+        one = make("talks", inputs={"before": [1]})
+        one.ctx.flow = Flow()  # type: ignore[assignment]
+        assert run(shared, one) == {"before": [1]}
+        assert one.recorder.lines == ["by hand", "WARNING by logging"]
+        assert {"part": 1} in one.recorder.reported
+        assert added == [([FlowNode("more", "spark", "other")], ("last",))]
+        (record,) = [record for record in caplog.records if record.name == "mine"]
+        assert (record.getMessage(), record.levelno) == ("by logging", logging.WARNING)
+        assert record.__dict__["action"] == "tried"
+
+    def test_errors_travel_both_ways_with_their_classes(
+        self, shared: Hosts, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(RetryLater, match="not yet") as caught:
+            run(shared, make("later"))
+        assert (caught.value.delay.seconds, caught.value.counts) == (7, False)
+        with pytest.raises(Exception, match="4") as exits:
+            run(shared, make("leaves", how="sys"))
+        assert type(exits.value).__name__ == "SystemExit"
+        with pytest.raises(InvalidCall, match="has no nothing"):
+            run(shared, make("nothing"))
+        one = make("checks")
+
+        def lost() -> None:
+            raise LeaseLost("gone")
+
+        monkeypatch.setattr(one.recorder, "check_owner", lost)
+        assert run(shared, one) == "LeaseLost"
+        assert run(shared, make("about"))["rows"] == 3
+
+    def test_a_cancel_reaches_what_runs_on_the_executors(
+        self, shared: Hosts, make: Make, tmp_path: Path, eventually: Eventually
+    ) -> None:
+        one = make("slow", go=str(tmp_path / "go"))
+        with ThreadPoolExecutor(1) as threads:
+            step = threads.submit(run, shared, one)
+            eventually((tmp_path / "go.begun").exists, timeout=30)
+            one.cancelled.set()
+            began = time.monotonic()
+            with pytest.raises(StepCancelled):
+                step.result(timeout=30)
+            assert time.monotonic() - began < 5
+
+    def test_what_a_step_caches_and_its_global_views_end_with_it(self, shared: Hosts, make: Make) -> None:
+        inside = run(shared, make("caches", name="mine"))
+        assert inside["cached"] >= 2
+        assert inside["views"] == ["mine", "mine2"]
+        assert run(shared, make("left")) == {"cached": 0, "views": []}
+
+    def test_settings_that_may_run_code_are_refused(self, shared: Hosts, make: Make) -> None:
+        with pytest.raises(InvalidCall, match=r"spark\.jars: they are the worker's"):
+            run(shared, make("about", data={"conf": {"spark.jars": "/tmp/evil.jar"}}))
+        with pytest.raises(InvalidCall, match="is not a setting of Spark SQL"):
+            run(shared, make("about", data={"conf": {"spark.sql.warehouse.dir": "/tmp/x"}}))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_spark_environment")
+class TestSeveralHosts:
+    def test_settings_of_a_session_make_one_and_the_next_step_uses_it(self, make: Make) -> None:
+        with pool_of() as hosts:
+            small = run(hosts, make("about"))["pid"]
+            data = {"conf": {"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": 3}}
+            first, second = (run(hosts, make("about", data=data)) for _ in range(2))
+            assert first["pid"] == second["pid"] != small
+            assert first["memory"] == "700m"
+            assert run(hosts, make("about"))["pid"] == small
+
+    def test_a_step_waits_for_a_session_of_its_own_while_all_are_in_use(
+        self, make: Make, tmp_path: Path, eventually: Eventually
+    ) -> None:
+        data, go = {"session": "own"}, str(tmp_path / "go")
+        with pool_of(sessions=2) as hosts, ThreadPoolExecutor(3) as threads:
+            waiting = threads.submit(run, hosts, make("waits", data=data, go=go))
+            eventually((tmp_path / "go.begun").exists, timeout=60)
+            second, third = make("about", data=data), make("about", data=data)
+            steps = [threads.submit(run, hosts, one) for one in (second, third)]
+            eventually(lambda: second.recorder.lines and third.recorder.lines, timeout=30)
+            assert "all 2 Spark sessions of this worker are in use" in second.recorder.lines[0]
+            third.cancelled.set()
+            with pytest.raises(StepCancelled):
+                steps[1].result(timeout=10)
+            assert run(hosts, make("about"))["rows"] == 3  # the shared one has room
+            Path(go).touch()
+            assert waiting.result(timeout=30) == 5
+            assert steps[0].result(timeout=60)["rows"] == 3
+
+    def test_a_worn_session_is_replaced_before_it_ends(self, make: Make, eventually: Eventually) -> None:
+        with pool_of(steps=2) as hosts:
+            first = [run(hosts, make("about"))["pid"] for _ in range(2)]
+            assert first[0] == first[1]
+            ready = []
+
+            def is_replaced() -> bool:
+                ready.append({place.host.pid for place in hosts._places if place.is_ready})
+                return first[0] not in hosts.pids
+
+            eventually(is_replaced, timeout=60)
+            assert ready[0] == {first[0]}
+            assert all(ready)  # at each moment there is one that takes steps
+            assert run(hosts, make("about"))["pid"] in ready[-1] - {first[0]}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_spark_environment")
+class TestEnds:
+    @pytest.mark.parametrize("how", ["a step", "kill -9", "the JVM"])
+    def test_a_host_that_ends_takes_its_steps_along_and_the_next_gets_another(
+        self, make: Make, tmp_path: Path, eventually: Eventually, how: str
+    ) -> None:
+        with pool_of() as hosts, ThreadPoolExecutor(2) as threads:
+            (pid,) = hosts.pids
+            neighbour = threads.submit(run, hosts, make("slow", go=str(tmp_path / "go")))
+            eventually((tmp_path / "go.begun").exists, timeout=30)
+            below = psutil.Process(pid).children(recursive=True)
+            if how == "a step":
+                with pytest.raises(SessionGone, match="ended with exit code 3 while it ran step"):
+                    run(hosts, make("leaves", how="os"))
+            else:
+                java = next(one for one in below if one.name() == "java")
+                (psutil.Process(pid) if how == "kill -9" else java).kill()
+            with pytest.raises(SessionGone):
+                neighbour.result(timeout=30)
+            eventually(lambda: not [one for one in below if one.is_running()], timeout=30)
+            assert run(hosts, make("about"))["rows"] == 3
+            assert run(hosts, make("about"), fresh=True)["pid"] not in hosts.pids
+
+    def test_a_step_that_does_not_stop_is_ended_with_its_host_once_it_is_alone(
+        self, make: Make, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(child, "STUBBORN_SECONDS", 1.0)
+        with pool_of() as hosts, ThreadPoolExecutor(2) as threads:
+            (pid,) = hosts.pids
+            for name in ("one", "two"):
+                (tmp_path / name).mkdir()
+            stubborn = make("waits", node="stubborn", go=str(tmp_path / "one" / "go"))
+            steps = [
+                threads.submit(run, hosts, stubborn),
+                threads.submit(run, hosts, make("waits", go=str(tmp_path / "two" / "go"))),
+            ]
+            eventually(lambda: len(list(tmp_path.glob("*/go.begun"))) == 2, timeout=30)
+            stubborn.cancelled.set()
+            with pytest.raises(StepCancelled, match="went on for 1 s more"):
+                steps[0].result(timeout=10)
+            assert run(hosts, make("about"))["pid"] != pid
+            assert pid in hosts.pids
+            (tmp_path / "two" / "go").touch()
+            assert steps[1].result(timeout=30) == 5
+            eventually(lambda: not psutil.pid_exists(pid), timeout=30)
+
+    def test_nothing_is_left_of_a_killed_worker(self, tmp_path: Path, eventually: Eventually) -> None:
+        process = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            below = psutil.Process(process.pid).children(recursive=True)
+            assert [one for one in below if one.name() == "java"]
+        finally:
+            process.kill()
+            process.communicate()
+        eventually(lambda: not [one for one in below if one.is_running()], timeout=15)
+
+
+def test_a_host_that_cannot_have_a_session_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    hosts = Hosts()
+    try:
+        with pytest.raises(JavaMissing, match=f"{tmp_path}/bin/java cannot be run"):
+            hosts.start()
+        assert not hosts.pids
+    finally:
+        hosts.stop()

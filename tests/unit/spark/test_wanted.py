@@ -1,0 +1,63 @@
+"""Which session a step wants, by its payload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.spark.hosts.limits import Limits
+from glidemq_orchestrate.spark.hosts.wanted import Wanted
+from glidemq_orchestrate.worker.imported import InvalidCall
+
+
+@pytest.mark.parametrize(
+    "data", [None, {}, {"conf": None}, {"conf": {"spark.sql.ansi.enabled": True, "a": 1}}]
+)
+def test_without_settings_of_a_session_it_is_the_shared_one(data: Any) -> None:
+    assert Wanted.of(data, {}) == Wanted()
+
+
+def test_settings_of_a_session_choose_one_whatever_their_order() -> None:
+    one = Wanted.of({"conf": {"spark.driver.memory": "4g", "spark.task.cpus": 2}}, {})
+    two = Wanted.of({"conf": {"spark.task.cpus": "2", "spark.driver.memory": "4g", "spark.sql.x": 1}}, {})
+    assert one == two
+    assert one.conf == (("spark.driver.memory", "4g"), ("spark.task.cpus", "2"))
+    assert Wanted.of({"session": "own"}, {}) == Wanted(is_own=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["spark.jars.packages", "spark.driver.extraJavaOptions", "spark.plugins", "spark.master", "spark.jars"],
+)
+def test_a_setting_that_may_run_code_is_refused_unless_the_worker_allows_it(name: str) -> None:
+    data: Any = {"conf": {name: "x"}}
+    with pytest.raises(InvalidCall, match=rf"{name}: they are the worker's.*GLIDEMQ_SPARK_STEP_CONF"):
+        Wanted.of(data, {"GLIDEMQ_SPARK_STEP_CONF": "spark.ui.port, spark.hadoop.*"})
+    assert Wanted.of(data, {"GLIDEMQ_SPARK_STEP_CONF": f"spark.ui.port, {name[:-1]}*"}).conf == ((name, "x"),)
+
+
+def test_an_unknown_session_is_refused() -> None:
+    with pytest.raises(InvalidCall, match='session must be "shared" or "own"'):
+        Wanted.of({"session": "mine"}, {})
+
+
+def test_limits_come_from_the_environment() -> None:
+    assert Limits.from_environment({"GLIDEMQ_SPARK_SESSIONS": ""}) == Limits()
+    given = {
+        "GLIDEMQ_SPARK_SESSIONS": "4",
+        "GLIDEMQ_SPARK_SESSION_STEPS": "100",
+        "GLIDEMQ_SPARK_SESSION_SECONDS": "3600",
+        "GLIDEMQ_SPARK_SESSION_MEMORY": "6g",
+    }
+    assert Limits.from_environment(given) == Limits(4, 100, 3600, 6 * 1024**3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("S", "0"), ("S", "many"), ("_STEPS", "-1"), ("_SECONDS", "1.5"), ("_MEMORY", "6"), ("_MEMORY", "big")],
+)
+def test_limits_of_another_form_are_refused(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"GLIDEMQ_SPARK_SESSION{name} must be"):
+        Limits.from_environment({f"GLIDEMQ_SPARK_SESSION{name}": value})
