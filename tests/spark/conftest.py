@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import socket
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE, require_java, warm_session
 from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
 from tests.guard import nothing_is_left
+from tests.processes import end, spawn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.conftest import Eventually
 
 with warnings.catch_warnings():
     warnings.simplefilter(
         "ignore", FutureWarning
     )  # about versions of pandas; PySpark warns once, when imported
     import pyspark.sql
-    import pyspark.testing  # noqa: F401
+    import pyspark.testing
 
 SPARK_CONF = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 4}
 
@@ -121,3 +129,65 @@ def make_run() -> MakeRun:
         return Run(ctx, recorder, cancelled)
 
     return make
+
+
+Start = Callable[..., Any]
+_HOME = Path(pyspark.__file__).parent
+_SPARK = [str(_HOME / "bin" / "spark-class")]
+_OWN = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(_HOME), "PYSPARK_PYTHON": sys.executable}
+
+
+@pytest.fixture
+def start(tmp_path: Path, url: str) -> Iterator[Start]:
+    del url  # the server ends after its clients
+    with ExitStack() as stack:
+
+        def started(*command: str, **environment: str) -> Any:
+            log = stack.enter_context((tmp_path / "processes.log").open("ab"))
+            process = spawn(list(command), env={**os.environ, **environment}, stdout=log, stderr=log)
+            stack.callback(end, process)
+            return process
+
+        yield started
+
+
+class SparkWorkers:
+    """Workers of a standalone cluster, with one core each."""
+
+    def __init__(self, start: Start) -> None:
+        self._start, self._started = start, list[psutil.Process]()
+
+    def add(self, master: str) -> None:
+        """Start one."""
+        size = ["--cores", "1", "--memory", "1g", "--webui-port", "0"]
+        worker = self._start(*_SPARK, "org.apache.spark.deploy.worker.Worker", *size, master, **_OWN)
+        self._started.append(psutil.Process(worker.pid))
+
+    def below(self) -> list[psutil.Process]:
+        """Their executors, and what these have started."""
+        return [below for one in self._started for below in one.children(recursive=True)]
+
+
+@pytest.fixture
+def spark_workers(start: Start) -> SparkWorkers:
+    """None yet."""
+    return SparkWorkers(start)
+
+
+@pytest.fixture
+def master(start: Start, spark_workers: SparkWorkers, eventually: Eventually) -> str:
+    """The URL of a standalone cluster with one worker of one core."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+    start(*_SPARK, "org.apache.spark.deploy.master.Master", *place, **_OWN)
+    url = f"spark://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        with socket.socket() as one:
+            return one.connect_ex(("127.0.0.1", port)) == 0
+
+    eventually(answers, timeout=60)
+    spark_workers.add(url)
+    return url

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 import pytest
 
 from glidemq_orchestrate import JobState, Queue
-from tests.processes import end, spawn
+from tests.processes import end
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually
+    from tests.spark.conftest import Start
 
 pytestmark = pytest.mark.long
 
@@ -36,43 +32,6 @@ spark.range(3).count()
 open(sys.argv[2], "w").close()
 time.sleep(600)
 """
-
-Start = Callable[..., Any]
-
-
-@pytest.fixture
-def start(tmp_path: Path, url: str) -> Iterator[Start]:
-    del url  # the server ends after its clients
-    with ExitStack() as stack:
-
-        def started(*command: str, **environment: str) -> Any:
-            log = stack.enter_context((tmp_path / "processes.log").open("ab"))
-            process = spawn(list(command), env={**os.environ, **environment}, stdout=log, stderr=log)
-            stack.callback(end, process)
-            return process
-
-        yield started
-
-
-@pytest.fixture
-def master(start: Start, eventually: Eventually) -> str:
-    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    own = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(Path(pyspark.__file__).parent)}
-    place = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
-    start(spark_class, "org.apache.spark.deploy.master.Master", *place, **own)
-    url = f"spark://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        with socket.socket() as one:
-            return one.connect_ex(("127.0.0.1", port)) == 0
-
-    eventually(answers, timeout=60)
-    size = ["--cores", "1", "--memory", "1g", "--webui-port", "0"]
-    start(spark_class, "org.apache.spark.deploy.worker.Worker", *size, url, **own)
-    return url
 
 
 @pytest.fixture
