@@ -49,7 +49,8 @@ class ClassicEngine:
         shared = self._warm.get()
         try:
             spark = shared.newSession()
-            configure(asked.title, spark, asked.conf, dict(spark.sparkContext.getConf().getAll()))
+            if asked.conf:
+                configure(asked.title, spark, asked.conf, dict(spark.sparkContext.getConf().getAll()))
             with (
                 watched(spark.sparkContext, ctx, asked.description(ctx), asked.patience) as watch,
                 active(spark),

@@ -91,14 +91,14 @@ class SparkSettings:
         return self.master.startswith("sc://")
 
     def spark_conf(self) -> dict[str, str]:
-        """The Spark settings to give: UTC, FAIR scheduling, no UI, plain timestamps; ``conf`` overrides them.
+        """The Spark settings to give: UTC, FAIR scheduling, plain timestamps; ``conf`` overrides them.
 
         What ``spark-defaults.conf`` sets is left to it.
         """
         settings = {
             "spark.app.name": "glidemq-worker",
             "spark.scheduler.mode": "FAIR",
-            "spark.ui.enabled": "false",
+            "spark.ui.port": "0",  # a free one: there may be several sessions
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
             "spark.sql.session.timeZone": "UTC",

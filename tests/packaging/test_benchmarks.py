@@ -79,6 +79,13 @@ def test_the_soak_watches_every_process_and_knows_how_every_flow_ended(tmp_path:
 
 
 @pytest.mark.long
+def test_what_a_spark_step_costs_is_above_its_action() -> None:
+    figures = quick("spark_steps")["figures"]
+    assert 0 < figures["bare action"] < figures["whole step"]
+    assert 0 < figures["above"] <= figures["above p90"]
+
+
+@pytest.mark.long
 def test_all_of_many_flows_end_and_are_counted(tmp_path: Path) -> None:
     report = quick("many_flows", "--plot", str(tmp_path / "many.svg"))
     figures = report["figures"]

@@ -47,11 +47,12 @@ def test_settings_come_from_the_environment_and_win_over_the_defaults() -> None:
     assert conf["spark.scheduler.mode"] == "FAIR"
 
 
-def test_without_settings_the_master_is_all_cores_with_utc_and_no_ui() -> None:
+def test_without_settings_the_master_is_all_cores_with_utc_and_a_ui_on_any_port() -> None:
     conf = SparkSettings.from_environment({"GLIDEMQ_SPARK_MASTER": ""}).spark_conf()
     assert conf["spark.master"] == "local[*]"
     assert conf["spark.sql.session.timeZone"] == "UTC"
-    assert conf["spark.ui.enabled"] == "false"
+    assert "spark.ui.enabled" not in conf
+    assert conf["spark.ui.port"] == "0"
 
 
 @pytest.mark.parametrize("conf", ["{", "[1]", '"text"', '{"spark.a": {"b": 1}}', '{"spark.a": null}'])

@@ -187,6 +187,7 @@ def test_a_step_runs_with_its_arguments_and_reports_its_stages(module: str, make
     assert last["stages_done"] == last["stages"] >= 1
     assert last["tasks_done"] == last["tasks"] >= 4
     assert last["spark_jobs"]
+    assert last["ui"].startswith("http://127.0.0.1:")
     assert last["shuffle_write_bytes"] == last["shuffle_read_bytes"] > 0
     assert (last["input_bytes"], last["spilled_bytes"]) == (0, 0)
     assert last["executor_ms"] >= 0

@@ -15,7 +15,7 @@ from glidemq_orchestrate.spark.session import SparkSettings
 FILE = """
 # a comment
 spark.master            spark://m:7077
-spark.ui.enabled=true
+spark.ui.showConsoleProgress=true
 spark.sql.session.timeZone :  Europe/Berlin
   spark.driver.extraJavaOptions  -Da=b -Dc
 something.else  1
@@ -32,7 +32,7 @@ def conf(tmp_path: Path) -> dict[str, str]:
 def test_the_file_of_spark_is_read_as_spark_reads_it(conf: dict[str, str]) -> None:
     assert settings_of_file(conf) == {
         "spark.master": "spark://m:7077",
-        "spark.ui.enabled": "true",
+        "spark.ui.showConsoleProgress": "true",
         "spark.sql.session.timeZone": "Europe/Berlin",
         "spark.driver.extraJavaOptions": "-Da=b -Dc",
     }
@@ -44,11 +44,14 @@ def test_what_the_file_sets_is_left_to_it_unless_the_worker_is_told_otherwise(co
     given = settings.spark_conf()
     assert given["spark.master"] == "spark://m:7077"
     assert "spark.sql.session.timeZone" not in given
-    assert "spark.ui.enabled" not in given
+    assert "spark.ui.showConsoleProgress" not in given
     assert given["spark.scheduler.mode"] == "FAIR"
-    told = {"GLIDEMQ_SPARK_MASTER": "local[2]", "GLIDEMQ_SPARK_CONF": '{"spark.ui.enabled": false}'}
+    told = {
+        "GLIDEMQ_SPARK_MASTER": "local[2]",
+        "GLIDEMQ_SPARK_CONF": '{"spark.ui.showConsoleProgress": false}',
+    }
     given = SparkSettings.from_environment(conf | told).spark_conf()
-    assert (given["spark.master"], given["spark.ui.enabled"]) == ("local[2]", "false")
+    assert (given["spark.master"], given["spark.ui.showConsoleProgress"]) == ("local[2]", "false")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
