@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 PLACES: Final = ("flow_id", "queue", "job_id")
+_KNOWN: Final = "it may contain {flow_id}, {queue} and {job_id}"
 
 
 def check_templates(text: str) -> str:
@@ -19,7 +20,7 @@ def check_templates(text: str) -> str:
     for template in text.split():
         _places_in(template)
         if urlsplit(template).scheme not in ("http", "https") or not urlsplit(template).netloc:
-            raise ValueError
+            raise ValueError(f"each URL of a dashboard must begin with http:// or https://; {_KNOWN}")
     return text
 
 
@@ -36,5 +37,5 @@ def _places_in(template: str) -> list[str]:
     if any(
         name is not None and (name not in PLACES or form or conversion) for _, name, form, conversion in found
     ):
-        raise ValueError
+        raise ValueError(f"the URL of a dashboard has a place that is not known; {_KNOWN}")
     return [name for _, name, _, _ in found if name is not None]

@@ -35,7 +35,7 @@ class ClassicEngine:
 
     def is_alive(self) -> bool:
         """See ``Engine.is_alive``."""
-        return is_alive(self._warm.get())
+        return self._warm.is_alive
 
     def session(self) -> SparkSession:
         """See ``Engine.session``."""

@@ -7,6 +7,7 @@ it; a process that was stopped and wakes up is refused by the server from then o
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import threading
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.spark.cluster import require_master
 from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure
@@ -35,15 +36,8 @@ logger = logging.getLogger(__name__)
 USED: Final = "spark.glidemq.epoch"
 """The setting by which a session shows that an attempt has it, with the number of that."""
 MOST_ATTEMPTS: Final = 1_000
-_CLOSED: Final = "SESSION_CLOSED"
-_GONE: Final = (
-    "OPERATION_CANCELED",
-    "SESSION_CHANGED",
-    "SESSION_NOT_FOUND",
-    "UNAVAILABLE",
-    "OPERATION_NOT_FOUND",
-    _CLOSED,
-)
+_CLOSED: Final = "INVALID_HANDLE.SESSION_CLOSED"
+_END_SECONDS: Final = 10.0
 
 
 class ConnectEngine:
@@ -85,19 +79,20 @@ class ConnectEngine:
     @contextmanager
     def step(self, ctx: Context, asked: Asked) -> Iterator[Step]:
         """See ``Engine.step``."""
-        spark = None
+        spark, end = None, _close
         try:
             spark = self._session_of(ctx)
             configure(asked.title, spark, asked.conf)
             with _watched(spark, ctx), active(spark):
                 yield _Step(spark)
         except Exception as exc:
-            if any(name in str(exc) for name in _GONE):
-                raise SessionGone(f"the session on the Spark Connect server was lost: {_first(exc)}") from exc
-            raise
+            if not _is_gone(exc):
+                raise
+            end = _disconnect
+            raise SessionGone(f"the session on the Spark Connect server was lost: {_first(exc)}") from exc
         finally:
             if spark is not None:
-                _close(spark)
+                end(spark)
 
     def stop(self) -> None:
         """See ``Engine.stop``."""
@@ -107,25 +102,38 @@ class ConnectEngine:
             _close(session)
 
     def _session_of(self, ctx: Context) -> SparkSession:
-        """A session that no other attempt of the job has; those that earlier ones have left are closed."""
+        """A session that no other attempt of the job has; those that earlier ones have left are closed.
+
+        Raises:
+            LeaseLost: A later attempt has one.
+        """
         for number in range(MOST_ATTEMPTS):
-            spark = self._opened(_id_of(ctx, number))
+            spark = self._opened(self._id_of(ctx, number))
             try:
-                used_by = spark.conf.get(USED, "")
+                used_by = int(spark.conf.get(USED, "0") or 0)
+                if used_by == 0:
+                    spark.conf.set(USED, str(ctx.epoch))
+                    ctx.check_owner()  # who was stopped between the two is not the owner any more
+                    configure(CONF_VARIABLE, spark, self._settings.conf)
+                    return spark
             except Exception as exc:
                 _disconnect(spark)
-                if _CLOSED not in str(exc):
+                if _condition(exc) != _CLOSED:
                     raise
                 continue  # an earlier attempt had it, and has ended
-            if not used_by:
-                spark.conf.set(USED, str(ctx.epoch))
-                configure(CONF_VARIABLE, spark, self._settings.conf)
-                return spark
+            if used_by > ctx.epoch:
+                _disconnect(spark)
+                raise LeaseLost(f"another attempt runs job {ctx.job_id}")
             logger.info("an earlier attempt of job %s has left a session; ending it", ctx.job_id)
             with suppress(Exception):
                 spark.interruptAll()
             _close(spark)
         raise InvalidCall(f"job {ctx.job_id} has had {MOST_ATTEMPTS} sessions on this server")
+
+    def _id_of(self, ctx: Context, number: int) -> str:
+        """The id of the session for a job; several, as a server refuses one that was closed."""
+        parts = (self._settings.scope, ctx.queue, ctx.flow_id, ctx.generation, ctx.job_id, number)
+        return str(uuid.UUID(bytes=hashlib.sha256(repr(parts).encode()).digest()[:16], version=4))
 
     def _opened(self, session_id: str) -> SparkSession:
         try:
@@ -136,9 +144,14 @@ class ConnectEngine:
                 f"{MASTER_VARIABLE} names a Spark Connect server: pip install 'glidemq-orchestrate[connect]'"
             ) from exc
         install_for_connect()
-        master = self._settings.master
-        separator = "" if master.endswith(";") else ";" if "/;" in master else "/;"
-        spark: Any = Sessions.builder.remote(f"{master}{separator}session_id={session_id}").create()
+        master = self._settings.master.rstrip(";")
+        separator = ";" if "/;" in master or master.endswith("/") else "/;"
+        try:
+            spark: Any = Sessions.builder.remote(f"{master}{separator}session_id={session_id}").create()
+        except ValueError:  # which repeats the URL, with what is secret in it
+            raise ConfigurationError(
+                f"{MASTER_VARIABLE} is no URL of a Spark Connect server: sc://HOST:PORT/;name=value;name=value"
+            ) from None
         opened: SparkSession = spark
         return opened
 
@@ -204,22 +217,14 @@ def _watched(spark: SparkSession, ctx: Context) -> Iterator[None]:
         yield
     finally:
         done.set()
-        watcher.join()
-        with suppress(Exception):
-            spark.interruptAll()  # what threads of the step have left
-
-
-def _id_of(ctx: Context, number: int) -> str:
-    """The id of the session for a job; several, as a server refuses one that was closed."""
-    text = f"{ctx.queue}/{ctx.flow_id}/{ctx.generation}/{ctx.job_id}/{number}"
-    return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))
+        watcher.join(_END_SECONDS)  # it may be in PySpark's retries, as the server is away
 
 
 def _close(spark: SparkSession) -> None:
     """Close a session on the server, and the connection."""
     sessions: Any = spark
     with suppress(Exception):  # the server is away: it closes it when it has been idle
-        sessions.client.release_session()
+        sessions.client.release_session()  # which ends what threads of the step have left
     _disconnect(spark)
 
 
@@ -227,6 +232,25 @@ def _disconnect(spark: SparkSession) -> None:
     sessions: Any = spark
     with suppress(Exception):
         sessions.client.close()
+    # PySpark registers each client for the end of the process, and keeps it until then.
+    atexit.unregister(sessions.client._on_exit)  # noqa: SLF001
+
+
+def _condition(exc: BaseException) -> str:
+    """The name of Spark's error, empty for any other."""
+    from pyspark.errors import PySparkException
+
+    return (exc.getCondition() or "") if isinstance(exc, PySparkException) else ""
+
+
+def _is_gone(exc: BaseException) -> bool:
+    """Whether an error says that the session, or its server, is not there any more."""
+    if type(exc).__module__.partition(".")[0] == "grpc":
+        return "UNAVAILABLE" in _first(exc)
+    condition = _condition(exc)
+    if condition:
+        return condition.startswith("INVALID_HANDLE.") or condition == "OPERATION_CANCELED"
+    return type(exc).__name__ == "SparkConnectGrpcException" and "UNAVAILABLE" in _first(exc)
 
 
 def _first(exc: BaseException) -> str:

@@ -66,11 +66,13 @@ class SparkSettings:
         master: Spark master URL.
         conf: Spark settings that override the defaults of ``spark_conf``.
         of_file: Those of ``spark-defaults.conf``, which Spark reads by itself; they override the defaults.
+        scope: Of the ids of jobs, for sessions that are named after them.
     """
 
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
     of_file: Mapping[str, str] = field(default_factory=dict)
+    scope: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> SparkSettings:
@@ -157,6 +159,12 @@ class WarmSession:
     def use(self, settings: SparkSettings | None) -> None:
         """Settings for the next session that is built; None: those of the environment."""
         self._settings = settings
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a session of this, and it replies."""
+        running = self._running
+        return running is not None and is_alive(running.spark)
 
     @property
     def is_built(self) -> bool:

@@ -38,9 +38,11 @@ class _Step:
     """A step that runs: its session, and what undoes what others would see of it."""
 
     spark: SparkSession
-    undo: list[Callable[[], object]] = field(default_factory=list)
+    undo: dict[tuple[str, str | int], Callable[[], object]] = field(default_factory=dict)
 
 
+_views: Final[dict[str, _Step]] = {}
+"""Whose the global views are: another step may have replaced one."""
 _step: Final[contextvars.ContextVar[_Step | None]] = contextvars.ContextVar("step", default=None)
 
 
@@ -56,7 +58,9 @@ def active(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         _step.reset(token)
-        for undo in reversed(step.undo):
+        for (kind, name), undo in reversed(list(step.undo.items())):
+            if kind == "view" and _views.pop(str(name), step) is not step:
+                continue  # another step has replaced it
             with suppress(Exception):  # the step has done it, or the JVM has ended
                 undo()
 
@@ -112,15 +116,59 @@ def _undo_caches_and_views() -> None:
 
     sets: Any = RDD
     catalogs: Any = Catalog
-    frames = _frame_class()
-    sets.persist = _noting(sets.persist, lambda rdd, *_: rdd.unpersist)
-    for name in ("cache", "persist"):
-        setattr(frames, name, _noting(getattr(frames, name), lambda frame, *_: frame.unpersist))
-    for name in ("createGlobalTempView", "createOrReplaceGlobalTempView"):
-        setattr(frames, name, _noting(getattr(frames, name), _dropping))
-    catalogs.cacheTable = _noting(catalogs.cacheTable, _releasing)
     sessions: Any = SparkSession
-    sessions.sql = _noting(sessions.sql, _undone_of_sql)
+    frames = _frame_class()
+    sets.persist, sets.unpersist = (
+        _noting(sets.persist, _note_cached),
+        _noting(sets.unpersist, _forget_cached),
+    )
+    frames.unpersist = _noting(frames.unpersist, _forget_cached)
+    for name in ("cache", "persist"):
+        setattr(frames, name, _noting(getattr(frames, name), _note_cached))
+    for name in ("createGlobalTempView", "createOrReplaceGlobalTempView"):
+        setattr(frames, name, _noting(getattr(frames, name), _note_view))
+    catalogs.cacheTable = _noting(catalogs.cacheTable, _note_table)
+    sessions.sql = _noting(sessions.sql, _note_statement)
+
+
+def _noting(method: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+    """A method that, in a step, also notes how it is undone."""
+
+    @functools.wraps(method)
+    def noted(self: Any, *given: Any, **named: Any) -> Any:
+        result = method(self, *given, **named)
+        if (step := _step.get()) is not None:
+            with suppress(Exception):  # called as nobody has thought of: then it is not undone
+                note(step, self, *given, **named)
+        return result
+
+    return noted
+
+
+def _note_cached(step: _Step, data: Any, *_: Any, **__: Any) -> None:
+    step.undo["cached", id(data)] = data.unpersist  # which keeps it, and so its id
+
+
+def _forget_cached(step: _Step, data: Any, *_: Any, **__: Any) -> None:
+    step.undo.pop(("cached", id(data)), None)
+
+
+def _note_table(step: _Step, catalog: Any, tableName: str, *_: Any, **__: Any) -> None:  # noqa: N803  PySpark's
+    step.undo["table", tableName] = functools.partial(catalog.uncacheTable, tableName)
+
+
+def _note_view(step: _Step, frame: Any, name: str) -> None:
+    _views[name] = step
+    step.undo["view", name] = functools.partial(frame.sparkSession.catalog.dropGlobalTempView, name)
+
+
+def _note_statement(step: _Step, spark: Any, sqlQuery: str, *_: Any, **__: Any) -> None:  # noqa: N803
+    if found := _CACHES.match(sqlQuery):
+        _note_table(step, spark.catalog, found["name"])
+    elif found := _SHOWS.match(sqlQuery):
+        name = found["name"].strip("`")
+        _views[name] = step
+        step.undo["view", name] = functools.partial(spark.catalog.dropGlobalTempView, name)
 
 
 def _frame_class() -> Any:
@@ -132,38 +180,6 @@ def _frame_class() -> Any:
     from pyspark.sql import DataFrame as OfPySpark3
 
     return OfPySpark3
-
-
-def _noting(
-    method: Callable[..., Any], undone_by: Callable[..., Callable[[], object] | None]
-) -> Callable[..., Any]:
-    """A method that also notes, in a step, how it is undone."""
-
-    @functools.wraps(method)
-    def noted(self: Any, *given: Any, **named: Any) -> Any:
-        result = method(self, *given, **named)
-        step = _step.get()
-        if step is not None and (undo := undone_by(self, *given, *named.values())) is not None:
-            step.undo.append(undo)
-        return result
-
-    return noted
-
-
-def _dropping(frame: Any, view: str) -> Callable[[], object]:
-    return functools.partial(frame.sparkSession.catalog.dropGlobalTempView, view)
-
-
-def _releasing(catalog: Any, table: str, *_: Any) -> Callable[[], object]:
-    return functools.partial(catalog.uncacheTable, table)
-
-
-def _undone_of_sql(spark: Any, statement: str, *_: Any) -> Callable[[], object] | None:
-    if found := _CACHES.match(statement):
-        return _releasing(spark.catalog, found["name"])
-    if found := _SHOWS.match(statement):
-        return functools.partial(spark.catalog.dropGlobalTempView, found["name"].strip("`"))
-    return None
 
 
 def _unless_in_step(stop: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -78,7 +78,7 @@ def statement_of(ctx: Context, fields: Sequence[str]) -> NamedCall:
     if tables is not None and not (isinstance(tables, dict) and all(name.isidentifier() for name in tables)):
         raise InvalidCall(f"{title}: tables must be an object of locations, or nodes, by name")
     wanted = data.get("publish")
-    if wanted is not None and not (isinstance(wanted, dict) and _has_location(wanted)):
+    if wanted is not None and not (isinstance(wanted, dict) and _can_be_published(wanted)):
         raise InvalidCall(f"{title}: publish must be an object of {', '.join(sorted(_PUBLISH))}")
     return NamedCall(title, _run, {"text": text, "args": given, "tables": tables or {}, "wanted": wanted})
 
@@ -108,13 +108,13 @@ def _run(  # noqa: PLR0913, PLR0917  as a step is called
 def _read(file: str, allowed: Sequence[str]) -> str:
     package, _, path = file.partition(":")
     parts = path.split("/")
-    if not package or not path or any(part in {"", ".", ".."} for part in parts):
+    if not package or not path.endswith(".sql") or any(part in {"", ".", ".."} for part in parts):
         raise InvalidCall(f"statement {file}: a file must be written package:path/of/file.sql")
     try:
         return files(import_allowed(package, allowed)).joinpath(*parts).read_text(encoding="utf-8")
     except ImportNotAllowed as exc:
         raise InvalidCall(f"statement {file}: {exc}") from exc
-    except (ImportError, OSError, UnicodeDecodeError, TypeError) as exc:
+    except Exception as exc:
         raise InvalidCall(f"statement {file} cannot be read: {type(exc).__name__}") from exc
 
 
@@ -129,8 +129,17 @@ def _source(ctx: Context, name: str, source: Json) -> str | Json:
     return ctx.inputs[node]
 
 
-def _has_location(wanted: Mapping[str, Json]) -> bool:
-    return isinstance(wanted.get("location"), str) and set(wanted) <= _PUBLISH
+def _can_be_published(wanted: Mapping[str, Json]) -> bool:
+    columns, options = wanted.get("partition_by", []), wanted.get("options", {})
+    return (
+        isinstance(wanted.get("location"), str)
+        and set(wanted) <= _PUBLISH
+        and isinstance(columns, list)
+        and all(isinstance(one, str) for one in columns)
+        and isinstance(options, dict)
+        and all(isinstance(one, str) for one in options.values())
+        and all(isinstance(wanted.get(name, ""), str) for name in ("format", "replace"))
+    )
 
 
 def _is_plain(value: object) -> bool:

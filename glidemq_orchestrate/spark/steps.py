@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.codec import Json, decode
 from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.engine import SessionGone
 from glidemq_orchestrate.spark.hosts.pool import hosts
@@ -89,8 +89,7 @@ def _run(ctx: Context, *, is_suspect: bool) -> Json:
     title = f"step {data.get('callable') or data.get('file') or ctx.name}"
     result, published = hosts.run(ctx, title, Wanted.of(ctx.data), fresh=is_suspect)
     accepted.expect((ctx.queue, ctx.job_id, ctx.epoch), published)
-    returned: Json = result
-    return returned
+    return decode(result, where=f"result of job {ctx.name}")
 
 
 def _is_here() -> bool:
@@ -122,10 +121,10 @@ accepted.make = _publish
 
 
 @handlers.on_start
-def start_session() -> None:
+def start_session(serving: Serving) -> None:
     """Build the session before the first job, so that no step waits for the JVM."""
     if not _is_here():
-        hosts.start()
+        hosts.start(f"{serving.settings.where} {serving.settings.prefix}")
 
 
 @handlers.on_start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +21,11 @@ class _ToJob(logging.Handler):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(logging.INFO)
-        self._ctx, self._thread, self._lines = ctx, threading.get_ident(), 0
+        self._ctx, self._thread, self._process, self._lines = ctx, threading.get_ident(), os.getpid(), 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.thread == self._thread and record.name.partition(".")[0] != _OWN
+        is_ours = record.thread == self._thread and record.process == self._process  # not of a forked copy
+        return is_ours and record.name.partition(".")[0] != _OWN
 
     def emit(self, record: logging.LogRecord) -> None:
         self._lines += 1

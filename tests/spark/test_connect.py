@@ -18,7 +18,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
 from glidemq_orchestrate.spark.engine import SessionGone
 from glidemq_orchestrate.spark.hosts.pool import Hosts
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
@@ -60,6 +60,9 @@ STEPS = """
             time.sleep(seconds)
             return 1
         return spark.range(1).select(wait("id")).collect()[0][0]
+
+    def raises(spark, ctx, *, text):
+        raise ValueError(text)
 
     def missing(spark, ctx):
         spark.read.parquet("/no/such/path").count()
@@ -140,7 +143,7 @@ def make(make_run: MakeRun) -> Make:
 
 
 def run(pool: Hosts, one: Run) -> Any:
-    return pool.run(one.ctx, "step", Wanted.of(one.ctx.data)).result
+    return json.loads(pool.run(one.ctx, "step", Wanted.of(one.ctx.data)).result)
 
 
 def test_a_step_has_a_session_of_its_own_on_the_server(hosts: Hosts, make: Make) -> None:
@@ -196,6 +199,28 @@ def test_the_next_attempt_ends_what_a_lost_client_has_left_running(
         other.stop()
 
 
+def test_an_older_attempt_does_not_end_a_newer_one(
+    hosts: Hosts, make: Make, tmp_path: Path, eventually: Eventually
+) -> None:
+    newer, older = (make("slow", node="fenced", begun=str(tmp_path / n), seconds=5) for n in ("new", "old"))
+    older.ctx.epoch = newer.ctx.epoch - 1_000
+    with ThreadPoolExecutor(1) as threads:
+        step = threads.submit(run, hosts, newer)
+        eventually(lambda: (tmp_path / "new").exists() or step.done(), timeout=60)
+        with pytest.raises(LeaseLost, match="another attempt runs job"):
+            run(hosts, older)
+        assert step.result(timeout=60) == 1
+    assert not (tmp_path / "old").exists()
+
+
+@pytest.mark.parametrize("text", ["status UNAVAILABLE", "SESSION_CLOSED", "OPERATION_CANCELED"])
+def test_an_error_of_the_steps_own_is_not_taken_for_a_lost_session(
+    hosts: Hosts, make: Make, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        run(hosts, make("raises", text=text))
+
+
 def test_errors_of_the_server_are_told_like_any_other(hosts: Hosts, make: Make) -> None:
     with pytest.raises(StepFailed, match=r"^\[PATH_NOT_FOUND\] .*no/such/path.* To mend it: see that"):
         run(hosts, make("missing"))
@@ -211,8 +236,21 @@ def test_tables_are_published_where_worker_and_server_share_a_folder(
     one = make("table", folder=str(tmp_path / "t"))
     outcome = hosts.run(one.ctx, "step", Wanted())
     make_versions(outcome.published)
-    assert outcome.result["published"]["rows"] == 4
+    assert json.loads(outcome.result)["published"]["rows"] == 4
     assert run(hosts, make("counted", folder=str(tmp_path / "t"))) == 4
+
+
+@pytest.mark.usefixtures("server")
+def test_a_url_that_is_none_is_refused_without_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = os.environ[MASTER_VARIABLE]
+    monkeypatch.setenv(MASTER_VARIABLE, f"{server}/;token=hunter2==")
+    pool = Hosts()
+    try:
+        with pytest.raises(ConfigurationError, match="is no URL of a Spark Connect server") as caught:
+            pool.start()
+        assert "hunter2" not in str(caught.value)
+    finally:
+        pool.stop()
 
 
 def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

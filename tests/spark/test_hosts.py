@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -21,7 +23,7 @@ import pytest
 from glidemq_orchestrate import FlowNode
 from glidemq_orchestrate.errors import JavaMissing, LeaseLost
 from glidemq_orchestrate.spark.engine import SessionGone
-from glidemq_orchestrate.spark.hosts import child
+from glidemq_orchestrate.spark.hosts import child, pool
 from glidemq_orchestrate.spark.hosts.pool import Hosts
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
 from glidemq_orchestrate.spark.step import StepCancelled
@@ -31,7 +33,7 @@ from tests.conftest import Eventually
 from tests.spark.conftest import MakeRun, Run
 
 STEPS = """
-    import logging, os, sys, threading, time
+    import collections, logging, multiprocessing, os, sys, threading, time
     from datetime import timedelta
     from pathlib import Path
     from glidemq_orchestrate import FlowNode, RetryLater
@@ -88,6 +90,44 @@ STEPS = """
         spark.sql(f"cache table global_temp.{name}2")
         spark.sparkContext.parallelize([1]).cache().count()
         return left(spark, ctx)
+
+    class Odd(str):
+        def __new__(cls, one, two):
+            return super().__new__(cls, one + two)
+
+    def odd(spark, ctx, *, what):
+        if what == "result":
+            return collections.defaultdict(lambda: 0, a=1)
+        if what == "progress":
+            ctx.progress({"part": Odd("a", "b")})
+            ctx.log(Odd("c", "d"))
+            logging.getLogger("mine").warning(Odd("e", "f"), extra={"more": Odd("g", "h")})
+        if what == "log":
+            logging.getLogger("mine").warning("done", 3)
+        if what == "error":
+            raise Broken()
+        return what
+
+    class Broken(Exception):
+        def __reduce__(self):
+            raise RuntimeError("not to be pickled")
+
+    def forks(spark, ctx):
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            child = pool.apply(_logs)
+        ctx.check_owner()
+        return child
+
+    def _logs():
+        logging.getLogger("mine").warning("in a forked process")
+        return os.getpid()
+
+    def leaves_a_child(spark, ctx):
+        if not os.fork():
+            time.sleep(60)
+            os._exit(0)
+        os.system("sleep 60 &")
+        os._exit(3)
 
     def left(spark, ctx):
         storage = spark.sparkContext._jsc.sc().getRDDStorageInfo()
@@ -146,7 +186,7 @@ Make = Callable[..., Run]
 
 
 def run(hosts: Hosts, one: Run, **how: Any) -> Any:
-    return hosts.run(one.ctx, "step", Wanted.of(one.ctx.data, os.environ), **how).result
+    return json.loads(hosts.run(one.ctx, "step", Wanted.of(one.ctx.data, os.environ), **how).result)
 
 
 class TestOneHost:
@@ -195,6 +235,25 @@ class TestOneHost:
 
         monkeypatch.setattr(one.recorder, "check_owner", lost)
         assert run(shared, one) == "LeaseLost"
+        assert run(shared, make("about"))["rows"] == 3
+
+    @pytest.mark.parametrize("what", ["result", "progress", "log", "error"])
+    def test_what_cannot_travel_harms_no_step(self, shared: Hosts, make: Make, what: str) -> None:
+        one = make("odd", what=what)
+        if what == "error":
+            with pytest.raises(Exception, match=r"^$") as caught:
+                run(shared, one)
+            assert type(caught.value).__name__ == "Broken"
+        else:
+            assert run(shared, one) == ({"a": 1} if what == "result" else what)
+        if what == "progress":
+            assert one.recorder.lines == ["cd", "WARNING ef"]
+        assert run(shared, make("about"))["rows"] == 3
+
+    def test_a_process_that_a_step_forks_reports_nothing_and_ends(self, shared: Hosts, make: Make) -> None:
+        one = make("forks")
+        assert run(shared, one) not in {0, os.getpid(), *shared.pids}
+        assert one.recorder.lines == []
         assert run(shared, make("about"))["rows"] == 3
 
     def test_a_cancel_reaches_what_runs_on_the_executors(
@@ -273,7 +332,7 @@ class TestSeveralHosts:
 @pytest.mark.long
 @pytest.mark.usefixtures("_spark_environment")
 class TestEnds:
-    @pytest.mark.parametrize("how", ["a step", "kill -9", "the JVM"])
+    @pytest.mark.parametrize("how", ["a step", "kill -9", "the JVM", "and leaves a child"])
     def test_a_host_that_ends_takes_its_steps_along_and_the_next_gets_another(
         self, make: Make, tmp_path: Path, eventually: Eventually, how: str
     ) -> None:
@@ -282,7 +341,11 @@ class TestEnds:
             neighbour = threads.submit(run, hosts, make("slow", go=str(tmp_path / "go")))
             eventually((tmp_path / "go.begun").exists, timeout=30)
             below = psutil.Process(pid).children(recursive=True)
-            if how == "a step":
+            if how == "and leaves a child":
+                with pytest.raises(SessionGone, match="ended with exit code 3"):
+                    run(hosts, make("leaves_a_child"))
+                below = []
+            elif how == "a step":
                 with pytest.raises(SessionGone, match="ended with exit code 3 while it ran step"):
                     run(hosts, make("leaves", how="os"))
             else:
@@ -316,6 +379,38 @@ class TestEnds:
             (tmp_path / "two" / "go").touch()
             assert steps[1].result(timeout=30) == 5
             eventually(lambda: not psutil.pid_exists(pid), timeout=30)
+
+    @pytest.mark.parametrize("what", ["the host", "an idle JVM"])
+    def test_one_that_does_not_reply_is_replaced(
+        self, make: Make, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, what: str
+    ) -> None:
+        for name, seconds in {"WEIGH": 0.5, "SILENT": 2.0, "KILL": 4.0}.items():
+            monkeypatch.setattr(pool, f"{name}_SECONDS", seconds)
+        with pool_of() as hosts, ThreadPoolExecutor(1) as threads:
+            (pid,) = hosts.pids
+            if what == "the host":
+                step = threads.submit(run, hosts, make("waits", go=str(tmp_path / "go")))
+                eventually((tmp_path / "go.begun").exists, timeout=30)
+                psutil.Process(pid).suspend()
+                with pytest.raises(SessionGone, match="was ended by SIGKILL"):
+                    step.result(timeout=60)
+            else:
+                below = psutil.Process(pid).children(recursive=True)
+                next(one for one in below if one.name() == "java").kill()
+            eventually(lambda: pid not in hosts.pids and hosts.pids, timeout=60)
+            assert run(hosts, make("about"))["rows"] == 3
+
+    def test_a_signal_to_the_whole_group_leaves_a_step_to_its_worker(
+        self, make: Make, tmp_path: Path, eventually: Eventually
+    ) -> None:
+        with pool_of() as hosts, ThreadPoolExecutor(1) as threads:
+            (pid,) = hosts.pids
+            step = threads.submit(run, hosts, make("waits", go=str(tmp_path / "go")))
+            eventually((tmp_path / "go.begun").exists, timeout=30)
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGINT)
+            (tmp_path / "go").touch()
+            assert step.result(timeout=30) == 5
 
     def test_nothing_is_left_of_a_killed_worker(self, tmp_path: Path, eventually: Eventually) -> None:
         process = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)

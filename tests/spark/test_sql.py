@@ -15,6 +15,7 @@ from glidemq_orchestrate.spark.sql import ALLOW_VARIABLE, JOB_NAME
 from glidemq_orchestrate.spark.step import StepFailed
 from glidemq_orchestrate.spark.steps import run_python_step
 from glidemq_orchestrate.worker.imported import InvalidCall
+from glidemq_orchestrate.worker.signals import Unrecoverable
 from tests.conftest import Eventually, RunWorker
 from tests.spark.conftest import MakeRun
 
@@ -83,6 +84,13 @@ def test_values_are_told_as_json_and_no_more_than_a_hundred_rows(sql: Sql) -> No
         ({"file": "queries.half.sql"}, "must be written package:path"),
         ({"file": "sql_package:../secret.sql"}, "must be written package:path"),
         ({"file": "sql_package:/etc/passwd"}, "must be written package:path"),
+        ({"file": "sql_package:__init__.py"}, "must be written package:path"),
+        ({"file": "sql_package:a\0b.sql"}, "cannot be read: ValueError"),
+        (
+            {"sql": "select 1", "publish": {"location": "/x", "partition_by": "day"}},
+            "publish must be an object of",
+        ),
+        ({"sql": "select 1", "publish": {"location": "/x", "format": "jdbc"}}, "format must be one of avro"),
         ({"file": "os:x.sql"}, "may not import os"),
         ({"file": "sql_package:queries/none.sql"}, "cannot be read: FileNotFoundError"),
         ({"sql": "select 1", "arguments": {}}, "no field arguments; parameters go under args"),
@@ -95,7 +103,7 @@ def test_values_are_told_as_json_and_no_more_than_a_hundred_rows(sql: Sql) -> No
     ],
 )
 def test_a_payload_that_is_no_statement_fails_for_good(sql: Sql, data: Any, expected: str) -> None:
-    with pytest.raises(InvalidCall, match=expected):
+    with pytest.raises(Unrecoverable, match=expected):
         sql(data)
 
 

@@ -67,7 +67,7 @@ REVIEWED: Final = {
     f"{CORE}/spark/session.py: import subprocess": "asks Java for its version, with fixed arguments",
     f"{CORE}/spark/hosts/child.py: import subprocess": "starts a session host, with fixed arguments",
     f"{CORE}/spark/hosts/host.py: import concurrent": "runs steps in threads",
-    f"{CORE}/spark/hosts/wire.py: import multiprocessing": "unpacks what its own parent, or child, has sent",
+    f"{CORE}/spark/hosts/wire.py: import pickle": "unpacks what its own parent, or child, has sent",
     f"{CORE}/lifeline/lifeline.py: import subprocess": "starts the guard, with fixed arguments",
     f"{CORE}/lifeline/guard.py: import subprocess": "asks ps, with fixed arguments",
     f"{CORE}/flows/forms/yaml_text.py: import yaml": "parses flow files with the constructor of plain values",

@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
-from glidemq_orchestrate.codec import Json
+import glidemq_orchestrate
+from glidemq_orchestrate.codec import decode
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.engine import SessionGone
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire, levels_now
@@ -29,12 +31,19 @@ from glidemq_orchestrate.worker.contexts import portable
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
 
-PROGRAM: Final = "glidemq_orchestrate.spark.hosts.host"
+_ROOT: Final = Path(glidemq_orchestrate.__file__).parents[1]
+# The folder of the package comes last: modules beside it hide none of Python's.
+_START: Final = (
+    "import sys; sys.path.append(sys.argv[2]); from glidemq_orchestrate.spark.hosts.host import main; main()"
+)
+START_SECONDS: Final = 900.0
+"""So long a session may take to be there: a cluster may have to make room for it."""
 LOOK_SECONDS: Final = 0.1
 STUBBORN_SECONDS: Final = 20.0
 """So long after its cancel a step may go on; then it is left to its host, which takes no other any more."""
 END_SECONDS: Final = 20.0
-_METHODS: Final = frozenset({"progress", "log", "output", "report_usage", "write_message", "check_owner"})
+_METHODS: Final = frozenset({"log", "report_usage", "write_message", "check_owner"})
+_OF_JSON: Final = frozenset({"progress", "output"})
 
 Inbox = queue.SimpleQueue[Message]
 
@@ -54,6 +63,8 @@ class Host:
         self.is_retired, self.steps, self.since = False, 0, time.monotonic()
         self._numbers = itertools.count()
         self._inboxes: dict[int, Inbox] = {}
+        self._is_killed = False
+        self._asked: tuple[int, Inbox, float] | None = None
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._wire: Wire | None = None
@@ -74,13 +85,13 @@ class Host:
 
         Raises:
             JavaMissing, ConfigurationError: As ``WarmSession.get``.
-            SessionGone: The process has ended before.
+            SessionGone: The process has ended before, or has no session after ``START_SECONDS``.
         """
         ours, theirs = socket.socketpair()
         with theirs:
             try:
                 self._process = subprocess.Popen(  # noqa: S603  this package's own
-                    [sys.executable, "-m", PROGRAM, str(theirs.fileno())],
+                    [sys.executable, "-P", "-c", _START, str(theirs.fileno()), str(_ROOT)],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     env={**os.environ, **lifeline.mark},
@@ -90,15 +101,18 @@ class Host:
                 ours.close()
                 raise
         lifeline.watch(self._process.pid)
-        self._wire = Wire(ours.detach())
+        self._wire = Wire(ours)
         inbox = self._opened(number := next(self._numbers))
         threading.Thread(target=self._listen, name=f"spark-host-{self._process.pid}", daemon=True).start()
+        until = time.monotonic() + START_SECONDS
         try:
             self._send("open", number, Opening(self.settings, sys.path, levels_now()))
-            message = inbox.get()
+            while (message := self._next(inbox, number)) is None:
+                if time.monotonic() > until or self.is_retired:
+                    self.kill()
         finally:
             self._inboxes.pop(number, None)
-        if message.kind != "ready":
+        if message.kind != "done":
             self.stop()
             raise self._error(message, "was built")
 
@@ -120,14 +134,15 @@ class Host:
                     self._send("cancel", number)
                 elif stopped is not None and time.monotonic() > stopped + STUBBORN_SECONDS:
                     self._leave(title)
-                with suppress(queue.Empty):
-                    message = inbox.get(timeout=LOOK_SECONDS)
-                    if message.kind == "call":
-                        self._send("answer", number, _called(ctx, *message.value))
-                    elif message.kind == "done":
-                        return Outcome(*message.value)
-                    else:
-                        raise self._error(message, f"ran {title}")
+                message = self._next(inbox, number)
+                if message is None:
+                    continue
+                if message.kind == "call":
+                    self._send("answer", number, _called(ctx, message))
+                elif message.kind == "done":
+                    return Outcome(*message.value)
+                else:
+                    raise self._error(message, f"ran {title}")
         finally:
             self._inboxes.pop(number, None)
 
@@ -141,7 +156,8 @@ class Host:
         inbox = self._opened(number := next(self._numbers))
         try:
             self._send("publish", number, (list(places), epoch))
-            message = inbox.get()
+            while (message := self._next(inbox, number)) is None:
+                pass
             if message.kind != "done":
                 raise self._error(message, "made versions")
         finally:
@@ -150,7 +166,27 @@ class Host:
     @property
     def running(self) -> int:
         """How many steps and other calls it has at the moment."""
-        return len(self._inboxes)
+        return len(self._inboxes) - (self._asked is not None)
+
+    def look(self) -> float:
+        """Ask whether the session replies: for how many seconds it has not. One that has ended is retired."""
+        if self._asked is not None:
+            number, inbox, since = self._asked
+            try:
+                message = inbox.get_nowait()
+            except queue.Empty:
+                return time.monotonic() - since
+            self._inboxes.pop(number, None)
+            self._asked = None
+            if message.kind != "done":
+                self.is_retired = True
+                return 0.0
+        inbox = self._opened(number := next(self._numbers))
+        self._asked = number, inbox, time.monotonic()
+        with suppress(OSError):  # it has ended: the inbox tells
+            if self._wire is not None:
+                self._wire.try_to_send("look", number)
+        return 0.0
 
     def stop(self) -> None:
         """End it, with its JVM and whatever runs there, and wait. Repeatable."""
@@ -158,7 +194,8 @@ class Host:
         process = self._process
         if process is None:
             return
-        self._shut()
+        if self._wire is not None:
+            self._wire.end()
         try:
             process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -169,11 +206,17 @@ class Host:
         """End it at once, with all that it has started."""
         self.is_retired = True
         if (process := self._process) is not None:
-            if process.poll() is None:  # else its guard ends what it has started
-                with suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            self._kill_group(process.pid)
             process.wait()
             lifeline.forget(process.pid)
+
+    def _kill_group(self, pid: int) -> None:
+        """Kill the process, its JVM and what steps have started, once: later its id may be another's."""
+        with self._lock:
+            is_first, self._is_killed = not self._is_killed, True
+        if is_first:
+            with suppress(OSError):  # nothing is left of it
+                os.killpg(pid, signal.SIGKILL)
 
     def _leave(self, title: str) -> None:
         self.is_retired = True
@@ -187,17 +230,26 @@ class Host:
         with self._lock:
             self._inboxes[number] = inbox
             if self._why:
-                inbox.put(Message("lost", number, self._why))
+                inbox.put(Message.of("lost", number, self._why))
         return inbox
+
+    def _next(self, inbox: Inbox, number: int) -> Message | None:
+        """The next message of a step; None when there is none at the moment.
+
+        That the process has ended is seen here too: something that it has started may hold its connection.
+        """
+        with suppress(queue.Empty):
+            return inbox.get(timeout=LOOK_SECONDS)
+        if not self.has_ended:
+            return None
+        with suppress(queue.Empty):
+            return inbox.get(timeout=LOOK_SECONDS)  # what it said last
+        return Message.of("lost", number, self._how_it_ended())
 
     def _send(self, kind: str, number: int, value: Any = None) -> None:
         with suppress(OSError):  # it has ended: the inbox tells
             if self._wire is not None:
                 self._wire.send(kind, number, value)
-
-    def _shut(self) -> None:
-        """Tell it that no more comes: it ends."""
-        self._send("stop", -1)
 
     def _error(self, message: Message, when: str) -> Exception:
         if message.kind == "raised":
@@ -207,32 +259,44 @@ class Host:
 
     def _listen(self) -> None:
         """Hand out what it says, until it ends; then tell all who wait."""
-        wire, process = self._wire, self._process
-        if wire is None or process is None:
-            return
-        while (message := wire.receive()) is not None:
-            if message.kind == "logged":
-                _log(message.value)
-            elif (inbox := self._inboxes.get(message.number)) is not None:
-                inbox.put(message)
-        self.is_retired = True
+        wire = self._wire
+        try:
+            while wire is not None and (message := wire.receive()) is not None:
+                if message.kind == "logged":
+                    _log(message)
+                elif (inbox := self._inboxes.get(message.number)) is not None:
+                    inbox.put(message)
+        finally:
+            self.is_retired = True
+            why = self._how_it_ended()
+            with self._lock:
+                self._why = why
+                waiting = list(self._inboxes.items())
+            for number, inbox in waiting:
+                inbox.put(Message.of("lost", number, why))
+            if wire is not None:
+                wire.close()
+
+    def _how_it_ended(self) -> str:
+        process = self._process
+        if process is None:
+            return "the session host was not started"
         with suppress(subprocess.TimeoutExpired):
-            process.wait(END_SECONDS)
-        why = f"the session host {_ended(process.returncode)}"
-        with self._lock:
-            self._why = why
-            waiting = list(self._inboxes.items())
-        for number, inbox in waiting:
-            inbox.put(Message("lost", number, why))
-        wire.close()
+            process.wait(1)
+        if process.returncode is not None:
+            self._kill_group(process.pid)  # what it has left
+        return f"the session host {_ended(process.returncode)}"
 
 
-def _called(ctx: Context, method: str, given: Sequence[Any]) -> bytes | None:
+def _called(ctx: Context, message: Message) -> bytes | None:
     """Call what a step asks for: nothing, or the error, packed."""
     try:
+        method, given = message.value
         if method == "add_nodes" and ctx.flow is not None:
             nodes, before = given
             ctx.flow.add_nodes(nodes, before=before)
+        elif method in _OF_JSON:
+            getattr(ctx, method)(decode(given[0], where=method))
         elif method in _METHODS:
             getattr(ctx, method)(*given)
     except Exception as exc:  # noqa: BLE001  it is the step's
@@ -240,11 +304,14 @@ def _called(ctx: Context, method: str, given: Sequence[Any]) -> bytes | None:
     return None
 
 
-def _log(fields: dict[str, Json]) -> None:
-    record = logging.makeLogRecord(fields)
-    known = logging.getLogger(record.name)
-    if known.isEnabledFor(record.levelno):
-        known.handle(record)
+def _log(message: Message) -> None:
+    try:
+        record = logging.makeLogRecord(message.value)
+        known = logging.getLogger(record.name)
+        if known.isEnabledFor(record.levelno):
+            known.handle(record)
+    except Exception:
+        logger.exception("a record of a session host cannot be logged")
 
 
 def _ended(code: int | None) -> str:

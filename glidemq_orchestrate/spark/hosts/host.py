@@ -9,51 +9,63 @@ import asyncio
 import logging
 import os
 import queue
+import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from logging.handlers import QueueHandler, QueueListener
 from typing import Any, Final
 
-from glidemq_orchestrate.codec import JsonLike
+from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.flows.pattern import map_over
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.engine import Engine, SessionGone
-from glidemq_orchestrate.spark.hosts.wire import Opening, Outcome, Wire
+from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
 from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
-from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.step import run_step
 from glidemq_orchestrate.worker.child import pack, unpack
 from glidemq_orchestrate.worker.context import Cancelled, Context
 
 MOST_THREADS: Final = 10_000
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def main() -> None:
-    """Serve the worker whose descriptor is the argument."""
-    wire = Wire(int(sys.argv[1]))
-    opening = wire.receive()
-    if opening is None:
+    """Serve the worker whose descriptor is the first argument."""
+    wire = Wire(socket.socket(fileno=int(sys.argv[1])))
+    os.register_at_fork(after_in_child=wire.after_fork)
+    message = wire.receive()
+    if message is None:
         return
-    given: Opening = opening.value
-    sys.path[:] = given.path
-    _log_to(wire, given.levels)
-    engine = engine_for(given.settings)
+    opening: Opening = message.value
+    sys.path[:] = opening.path
+    log = _log_to(wire, opening.levels)
+    engine = engine_for(opening.settings)
     try:
         engine.start()
     except BaseException as exc:  # noqa: BLE001  whatever it is, the worker reports it
+        log.stop()
         with suppress(OSError):
-            wire.send("raised", opening.number, pack(exc))
+            wire.send("raised", message.number, pack(exc))
         engine.stop()
         return
-    wire.send("ready", opening.number)
+    # A host ends with its worker, which may still wait for its steps. Not SIG_IGN, which programs that it
+    # executes would inherit; and what is forked gets the defaults back.
+    for number in _SIGNALS:  # after PySpark, which has a handler of its own
+        signal.signal(number, lambda *_: None)
+    os.register_at_fork(after_in_child=_default_signals)
+    with suppress(OSError):
+        wire.send("done", message.number)
     _Host(wire, engine).serve()
     with suppress(Exception):
         engine.stop()
+        log.stop()
     os._exit(0)  # threads of steps may still be there: nobody waits for them
 
 
@@ -61,49 +73,60 @@ class _Host:
     """The steps of this process."""
 
     def __init__(self, wire: Wire, engine: Engine) -> None:
-        self._wire, self._engine = wire, engine
+        self._wire, self._engine, self._owner = wire, engine, os.getpid()
         self._steps: dict[int, _Speaker] = {}
         self._threads = ThreadPoolExecutor(MOST_THREADS, "step")
 
     def serve(self) -> None:
         """Until the worker ends the connection."""
-        while (message := self._wire.receive()) is not None and message.kind != "stop":
+        while (message := self._wire.receive()) is not None:
             speaker = self._steps.get(message.number)
             if message.kind == "step":
                 speaker = self._steps[message.number] = _Speaker(self._wire, message.number)
-                self._threads.submit(self._run, message.number, speaker, *message.value)
-            elif message.kind == "publish":
-                self._threads.submit(self._publish, message.number, *message.value)
+                self._threads.submit(self._run, message, speaker)
+            elif message.kind in ("publish", "look"):
+                self._threads.submit(self._publish if message.kind == "publish" else self._look, message)
             elif speaker is not None and message.kind == "cancel":
                 speaker.cancelled.set()
             elif speaker is not None:
                 speaker.answers.put(message.value)
 
-    def _run(self, number: int, speaker: _Speaker, job: Mapping[str, Any], has_flow: bool) -> None:  # noqa: FBT001
+    def _run(self, message: Message, speaker: _Speaker) -> None:
         kind: str
         value: Any
-        flow = _Flow(speaker) if has_flow else None
-        ctx = Context(**job, speaker=speaker, cancelled=speaker.cancelled, flow=flow)
+        attempt = None
         try:
-            kind, value = "done", run_step(self._engine, ctx)
+            job, has_flow = message.value
+            flow = _Flow(speaker) if has_flow else None
+            ctx = Context(**job, speaker=speaker, cancelled=speaker.cancelled, flow=flow)
+            attempt = (ctx.queue, ctx.job_id, ctx.epoch)
+            result = encode(run_step(self._engine, ctx), where=f"result of job {ctx.name}")
+            kind, value = "done", Outcome(result, accepted.take(attempt))
         except SessionGone as exc:
             kind, value = "lost", str(exc)
         except BaseException as exc:  # noqa: BLE001  a step harms its job only
             kind, value = "raised", pack(exc)
-        published = accepted.take((ctx.queue, ctx.job_id, ctx.epoch))
-        if kind == "done":
-            value = Outcome(value, published)
+        if os.getpid() != self._owner:  # a step has forked and let the copy return here
+            os._exit(1)
+        if attempt is not None:
+            accepted.take(attempt)
         speaker.end()
-        del self._steps[number]
-        self._say(kind, number, value)
+        del self._steps[message.number]
+        self._say(kind, message.number, value)
 
-    def _publish(self, number: int, places: Sequence[Publication], epoch: int | None) -> None:
+    def _publish(self, message: Message) -> None:
         try:
+            places, epoch = message.value
             make_versions(places, self._engine.session(), epoch)
         except BaseException as exc:  # noqa: BLE001  whatever the store raises
-            self._say("raised", number, pack(exc))
+            self._say("raised", message.number, pack(exc))
         else:
-            self._say("done", number, Outcome(None, []))
+            self._say("done", message.number, None)
+
+    def _look(self, message: Message) -> None:
+        """Tell whether the session replies; one that does not reply lets the worker wait."""
+        kind = "done" if self._engine.is_alive() else "lost"
+        self._say(kind, message.number, "the Spark session has ended")
 
     def _say(self, kind: str, number: int, value: Any) -> None:
         with suppress(OSError):  # the worker has ended, and so does this process
@@ -116,21 +139,30 @@ class _Speaker:
     def __init__(self, wire: Wire, number: int) -> None:
         self.cancelled = Cancelled()
         self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._wire, self._number = wire, number
-        self._asking, self._is_over = threading.Lock(), False
+        self._wire, self._number, self._owner = wire, number, os.getpid()
+        self._asking, self._is_over, self._asker = threading.Lock(), False, 0
 
     def ask(self, method: str, *given: Any) -> None:
         """Let the worker call a method of its context.
 
         Raises:
-            LeaseLost: The step has ended.
+            LeaseLost: The step has ended, or this is a copy of its process.
+            RuntimeError: It is called in the middle of itself.
             Exception: What the worker's method raises.
         """
+        if os.getpid() != self._owner:
+            raise LeaseLost("a process that a step has forked cannot report for it")
+        if self._asker == threading.get_ident():  # a finalizer that logs, say
+            raise RuntimeError("a step cannot report while it reports")
         with self._asking:
             if self._is_over:
                 raise LeaseLost("this attempt has ended")
-            self._wire.send("call", self._number, (method, given))
-            answer = self.answers.get()
+            self._asker = threading.get_ident()
+            try:
+                self._wire.send("call", self._number, (method, given))
+                answer = self.answers.get()
+            finally:
+                self._asker = 0
         if answer is not None:
             raise unpack(answer)
 
@@ -140,19 +172,19 @@ class _Speaker:
             self._is_over = True
 
     def progress(self, value: JsonLike) -> None:
-        self.ask("progress", value)
+        self.ask("progress", encode(value, where="progress"))
 
     def log(self, line: str) -> None:
-        self.ask("log", line)
+        self.ask("log", str(line))
 
     def output(self, fields: Mapping[str, str]) -> None:
-        self.ask("output", dict(fields))
+        self.ask("output", encode(dict(fields), where="output"))
 
     def report_usage(self, usage: Usage) -> None:
         self.ask("report_usage", usage)
 
     def write_message(self, text: str) -> None:
-        self.ask("write_message", text)
+        self.ask("write_message", str(text))
 
     def check_owner(self) -> None:
         self.ask("check_owner")
@@ -204,24 +236,49 @@ class _ToWorker(logging.Handler):
         self._wire = wire
 
     def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # the worker has ended
+            self._wire.send("logged", 0, {name: _plain(value) for name, value in vars(record).items()})
+
+
+class _ToQueue(QueueHandler):
+    """Puts records in a queue, as text, and with the whole of an error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.process == _OWNER:  # a process that a step has forked has no thread that sends them
+            super().emit(record)
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """A copy that can travel."""
         told = logging.makeLogRecord(record.__dict__)
         told.msg, told.args = record.getMessage(), None
         if record.exc_info and not record.exc_text:
             told.exc_text = logging.Formatter().formatException(record.exc_info)
         told.exc_info = None
-        with suppress(Exception):  # the worker has ended, or an extra cannot travel
-            self._wire.send("logged", 0, {name: _plain(value) for name, value in vars(told).items()})
+        return told
+
+
+_OWNER: Final = os.getpid()
 
 
 def _plain(value: object) -> object:
     """A value that surely arrives, whatever an ``extra`` holds."""
-    return value if value is None or isinstance(value, str | int | float) else repr(value)
+    return value if value is None or type(value) in (str, int, float, bool) else str(value)
 
 
-def _log_to(wire: Wire, levels: Mapping[str, int]) -> None:
-    logging.getLogger().addHandler(_ToWorker(wire))
+def _log_to(wire: Wire, levels: Mapping[str, int]) -> QueueListener:
+    """Log to the worker, by a thread: whoever logs may be in the middle of a message to it."""
+    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    listener = QueueListener(records, _ToWorker(wire))
+    listener.start()
+    logging.getLogger().addHandler(_ToQueue(records))
     for name, level in {"py4j": logging.WARNING, **levels}.items():  # it tells of each connection
         logging.getLogger(name or None).setLevel(level)
+    return listener
+
+
+def _default_signals() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

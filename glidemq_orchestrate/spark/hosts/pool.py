@@ -28,6 +28,9 @@ logger = logging.getLogger("glidemq_orchestrate.spark")
 SHARED: Final = Wanted()
 LOOK_SECONDS: Final = 1.0
 WEIGH_SECONDS: Final = 10.0
+SILENT_SECONDS: Final = 60.0
+KILL_SECONDS: Final = 300.0
+"""So long a session, in the middle of collecting garbage say, may not reply; its steps then run again."""
 IDLE_SECONDS: Final = 300.0
 """So long after its last step a session with settings of its own, or of one step's own, is kept."""
 TELL_SECONDS: Final = 5.0
@@ -42,31 +45,49 @@ class Place:
         self.users, self.idle_since, self.bytes = 0, time.monotonic(), 0
         self.is_replaced = False
         self._starting = threading.Lock()
+        self._is_begun = False
+        self._done = threading.Event()
         self._error: Exception | None = None
-        self._has_started = False
 
-    def started(self) -> Host:
-        """The host, started by the first who asks for it.
+    def started(self, is_cancelled: Callable[[], bool] = lambda: False) -> Host:
+        """The host, when its session is there; the first who asks starts it.
 
         Raises:
+            StepCancelled: The step was cancelled while it waited; the start goes on.
             Exception: It cannot be started.
         """
         with self._starting:
-            if not self._has_started:
-                self._has_started = True
-                try:
-                    self.host.start()
-                except Exception as exc:
-                    self._error, self.host.is_retired = exc, True
-                    raise
-            elif self._error is not None:
-                raise self._error
+            if not self._is_begun:
+                self._is_begun = True
+                threading.Thread(target=self._start, name="spark-host-start", daemon=True).start()
+        while not self._done.wait(LOOK_SECONDS / 4):
+            if is_cancelled():
+                raise StepCancelled("cancelled while it waited for a Spark session")
+        if self._error is not None:
+            raise self._error
         return self.host
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its session has been there."""
+        return self._done.is_set() and self._error is None
 
     @property
     def is_ready(self) -> bool:
         """Whether its session is there."""
-        return self._has_started and not self._starting.locked() and not self.host.is_retired
+        return self.has_started and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it takes no more steps."""
+        return self.host.is_retired or self.host.has_ended or self.is_replaced
+
+    def _start(self) -> None:
+        try:
+            self.host.start()
+        except Exception as exc:  # noqa: BLE001  it is raised to whoever waits
+            self._error, self.host.is_retired = exc, True
+        self._done.set()
 
 
 class Hosts:
@@ -86,17 +107,23 @@ class Hosts:
         self._places: list[Place] = []
         self._changed = threading.Condition()
         self._stopping: threading.Event | None = None
+        self._was_stopped = False
         self._owner = os.getpid()
 
-    def start(self) -> None:
+    def start(self, scope: str = "") -> None:
         """Start the shared host, and return when it has its session. Repeatable.
+
+        Args:
+            scope: Of the ids of jobs: those of another server are others.
 
         Raises:
             JavaMissing, ConfigurationError: It cannot be built.
         """
         with self._changed:
+            self._was_stopped = False
             if self._stopping is None:
-                self._limits, self._settings = Limits.from_environment(), SparkSettings.from_environment()
+                self._limits = Limits.from_environment()
+                self._settings = replace(SparkSettings.from_environment(), scope=scope)
                 self._stopping = threading.Event()
                 threading.Thread(
                     target=self._look_after, args=(self._stopping,), name="spark-hosts", daemon=True
@@ -122,8 +149,7 @@ class Hosts:
             StepCancelled: The step was cancelled while it waited for a session.
             Exception: Whatever ``run_step`` raises.
         """
-        if not self.is_running:
-            self.start()
+        self._be_running()
         if self._settings.is_connect:
             if wanted.conf:
                 names = ", ".join(name for name, _ in wanted.conf)
@@ -134,7 +160,7 @@ class Hosts:
             wanted = SHARED  # on the server each step has a session of its own
         place = self._take(wanted, ctx.cancelled.is_set, ctx, fresh=fresh)
         try:
-            host = place.started()
+            host = place.started(ctx.cancelled.is_set)
             host.steps += 1
             return host.run(ctx, title)
         except SessionGone as exc:
@@ -149,6 +175,7 @@ class Hosts:
         Raises:
             Exception: Whatever the store raises, or the start of a host.
         """
+        self._be_running()
         place = self._take(SHARED, lambda: False, None)
         try:
             place.started().publish(places, epoch)
@@ -158,17 +185,24 @@ class Hosts:
     def stop(self) -> None:
         """End all hosts. Repeatable; the next step starts one again."""
         with self._changed:
-            stopping, self._stopping = self._stopping, None
+            if self._stopping is not None:
+                self._stopping.set()
+            self._stopping, self._was_stopped = None, True
             places, self._places = self._places, []
             self._changed.notify_all()
-        if stopping is not None:
-            stopping.set()
         if os.getpid() == self._owner:
             enders = [threading.Thread(target=place.host.stop, daemon=True) for place in places]
             for ender in enders:
                 ender.start()
             for ender in enders:
                 ender.join()
+
+    def _be_running(self) -> None:
+        """Start for whoever needs no worker; not again after the worker has stopped."""
+        if self._was_stopped:
+            raise SessionGone("the worker is stopping, and has no Spark session any more,")
+        if not self.is_running:
+            self.start()
 
     def after_fork(self) -> None:
         """Leave the hosts to the parent."""
@@ -191,9 +225,13 @@ class Hosts:
         """A place for a step, to be given back; waits for one where all are in use."""
         since, has_told = time.monotonic(), False
         while True:
+            if is_cancelled():
+                raise StepCancelled("cancelled while it waited for a Spark session")
             surplus: Place | None = None
             fresh = fresh and time.monotonic() < since + FRESH_SECONDS
             with self._changed:
+                if self._stopping is None:
+                    raise SessionGone("the worker is stopping, and has no Spark session any more,")
                 place = None if fresh else self._fitting(wanted)
                 if place is None:
                     place, surplus = self._new(wanted, is_for_once=fresh)
@@ -205,8 +243,6 @@ class Hosts:
                 self._end(surplus)
             if place is not None:
                 return place
-            if is_cancelled():
-                raise StepCancelled("cancelled while it waited for a Spark session")
             if ctx is not None and not has_told and time.monotonic() > since + TELL_SECONDS:
                 has_told = True
                 ctx.log(
@@ -220,8 +256,9 @@ class Hosts:
             place
             for place in self._places
             if place.wanted == wanted
-            and not (place.host.is_retired or place.is_replaced or place.is_for_once)
+            and not (place.is_over or place.is_for_once)
             and not (wanted.is_own and place.users)
+            and not (wanted != SHARED and self._is_worn(place))
         ]
         return min(fits, key=lambda place: not place.is_ready, default=None)
 
@@ -232,7 +269,7 @@ class Hosts:
             extra = [
                 place
                 for place in self._places
-                if (place.wanted != SHARED or place.is_for_once) and not place.host.is_retired
+                if (place.wanted != SHARED or place.is_for_once) and not place.is_over
             ]
             if len(extra) >= max(1, self._limits.sessions - 1):
                 idle = [place for place in extra if not place.users]
@@ -254,7 +291,7 @@ class Hosts:
             place.idle_since = time.monotonic()
             if place.is_for_once or (place.host.is_retired and place.wanted != SHARED):
                 place.host.is_retired = True
-            ends = place.host.is_retired and not place.users
+            ends = place.is_over and not place.users
             self._changed.notify_all()
         if ends:
             self._end(place)
@@ -266,6 +303,7 @@ class Hosts:
             try:
                 if time.monotonic() > weighed + WEIGH_SECONDS:
                     weighed = time.monotonic()
+                    self._look_at_each()
                     self._weigh()
                 self._replace_shared(stopping)
                 self._end_unused()
@@ -276,23 +314,24 @@ class Hosts:
         """Have a shared host that can take steps; the next is there before a worn one takes no more."""
         with self._changed:
             shared = [place for place in self._places if place.wanted == SHARED and not place.is_for_once]
-            good = [place for place in shared if not (place.host.is_retired or self._is_worn(place))]
+            good = [place for place in shared if not (place.is_over or self._is_worn(place))]
             if stopping.is_set() or good:
                 return
             new = Place(self._host(SHARED), SHARED, is_for_once=False)
             new.users += 1
-            if all(place.host.is_retired for place in shared):
+            if all(place.is_over for place in shared):
                 self._places.append(new)  # steps wait for it
         try:
-            new.started()
+            new.started(stopping.is_set)
         except Exception as exc:  # noqa: BLE001  whatever it is, the next look tries again
             logger.warning("no new Spark session: %s", exc)
             self._give_back(new)
             stopping.wait(LOOK_SECONDS * 5)
             return
         with self._changed:
-            for place in shared:
-                place.is_replaced = True
+            for place in self._places:
+                if place is not new and place.wanted == SHARED and not place.is_for_once:
+                    place.is_replaced = True
             is_late = stopping.is_set()
             if not is_late and new not in self._places:
                 self._places.append(new)
@@ -313,8 +352,7 @@ class Hosts:
                 for place in self._places
                 if not place.users
                 and (
-                    place.is_replaced
-                    or place.host.is_retired
+                    place.is_over
                     or (place.wanted != SHARED and self._is_worn(place))
                     or (place.wanted != SHARED and now > place.idle_since + IDLE_SECONDS)
                 )
@@ -331,6 +369,22 @@ class Hosts:
             if place in self._places:
                 self._places.remove(place)
             self._changed.notify_all()
+
+    def _look_at_each(self) -> None:
+        """Give no step to one that does not reply, and end it when it has not for long."""
+        with self._changed:
+            started = [place for place in self._places if place.has_started and not place.host.has_ended]
+        for place in started:
+            silent = place.host.look()
+            if silent >= SILENT_SECONDS and not place.host.is_retired:
+                place.host.is_retired = True
+                logger.warning(
+                    "a session host has not replied for %.0f s and takes no more steps; it ends after %g s",
+                    silent,
+                    KILL_SECONDS,
+                )
+            if silent >= KILL_SECONDS:
+                place.host.kill()
 
     def _weigh(self) -> None:
         """Read how much memory the hosts have, with all that they have started."""

@@ -74,14 +74,13 @@ class Wanted:
         """
         fields = data if isinstance(data, dict) else {}
         session = fields.get("session")
-        if session not in {None, "shared", OWN}:
+        if session is not None and session not in ("shared", OWN):
             raise InvalidCall(f'session must be "shared" or "{OWN}"')
-        conf = fields.get("conf")
-        named = {
-            name: setting(value)
-            for name, value in (conf if isinstance(conf, dict) else {}).items()
-            if is_of_session(name)
-        }
+        given = fields.get("conf")
+        conf = {} if given is None else given
+        if not isinstance(conf, dict) or not all(isinstance(one, str | int | float) for one in conf.values()):
+            raise InvalidCall("conf must be an object of settings with plain values")
+        named = {name: setting(value) for name, value in conf.items() if is_of_session(name)}
         text = (os.environ if environment is None else environment).get(STEP_CONF_VARIABLE, "")
         patterns = [*RESOURCES, *filter(None, (part.strip() for part in text.split(",")))]
         if refused := sorted(n for n in named if not any(fnmatchcase(n, one) for one in patterns)):

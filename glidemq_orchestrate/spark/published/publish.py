@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from glidemq_orchestrate.codec import Json
@@ -39,6 +39,10 @@ from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet"})
+"""Those that write files, and only where they are told to."""
 
 
 def publish(  # noqa: PLR0913  what Spark's writer takes
@@ -83,6 +87,8 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
     from pyspark.sql.functions import count, lit
 
     columns = list(partition_by)
+    if format not in FORMATS:
+        raise Unrecoverable(f"format must be one of {', '.join(sorted(FORMATS))}")
     if replace not in {"all", "partitions"} or (replace == "partitions" and not columns):
         raise Unrecoverable('replace must be "all", or "partitions" with partition_by')
     store = store_of(location, frame.sparkSession)

@@ -48,17 +48,21 @@ class AssetPlan:
         checked, chosen = check_flow(flow).nodes, set(nodes)
         after = {node.name: node.after for node in checked}
         if unknown := sorted({*chosen, *asset_keys} - set(after)):
-            raise ConfigurationError(f"flow {flow.name} has no node {', '.join(unknown)}")
+            raise ConfigurationError(
+                f"flow {flow.name} has no node {', '.join(unknown)}; it has {', '.join(list(after)[:20])}"
+            )
         keys: dict[str, dg.AssetKey] = {}
         for node in checked:
             if node.name in asset_keys:
                 keys[node.name] = dg.AssetKey.from_coercible(asset_keys[node.name])
             elif node.name in chosen or not node.dependents:
                 keys[node.name] = dg.AssetKey([*key_prefix, identifier(node.name)])
-        if len(set(keys.values())) < len(keys):
-            raise ConfigurationError(
-                f"two nodes of flow {flow.name} have the same asset key; set different ones in asset_keys"
-            )
+        for key in keys.values():
+            if len(same := [name for name, other in keys.items() if other == key]) > 1:
+                raise ConfigurationError(
+                    f"nodes {' and '.join(same)} of flow {flow.name} have the same asset key, "
+                    f"{key.to_user_string()}: give them others, as in asset_keys={{{same[0]!r}: 'other'}}"
+                )
         return cls(flow.name, after, keys, {node.name: node.queue for node in checked})
 
     def specs(

@@ -33,6 +33,7 @@ class FakeHost:
     def __init__(self, settings: Any) -> None:
         self.settings, self.steps, self.since, self.pid = settings, 0, time.monotonic(), id(self)
         self.is_retired = self.has_ended = self.has_started = False
+        self.silent = 0.0
         self.made.append(self)
 
     def start(self) -> None:
@@ -43,10 +44,16 @@ class FakeHost:
     def run(self, ctx: Context, title: str) -> Outcome:
         del title
         step: Any = ctx.data
-        return Outcome(step(self), [])
+        found: Any = step(self)  # a real one returns JSON
+        return Outcome(found, [])
+
+    def look(self) -> float:
+        return self.silent
 
     def stop(self) -> None:
         self.is_retired = self.has_ended = True
+
+    kill = stop
 
 
 class Log(Unheard):
@@ -98,8 +105,9 @@ def begin() -> Iterator[Callable[..., tuple[Future[Any], threading.Event, Contex
 
 
 def run(hosts: Hosts, wanted: Wanted = SHARED, **how: Any) -> FakeHost:
-    found: FakeHost = hosts.run(context(lambda host: host), "step", wanted, **how).result
-    return found
+    found: Any = hosts.run(context(lambda host: host), "step", wanted, **how).result
+    host: FakeHost = found
+    return host
 
 
 def test_steps_share_a_host_and_those_with_settings_have_another(hosts: Hosts) -> None:
@@ -190,6 +198,56 @@ def test_a_worn_one_takes_steps_until_the_next_is_there(
         go.set()
         assert slow.result(5) is old
         eventually(lambda: old.has_ended, 5)
+
+
+def test_one_that_does_not_reply_gets_no_more_steps_and_is_ended_in_the_end(
+    hosts: Hosts, begin: Any, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    monkeypatch.setattr(pool, "WEIGH_SECONDS", 0.05)
+    step, go, _ = begin(hosts)
+    eventually(lambda: FakeHost.made and FakeHost.made[0].has_started, 5)
+    (stuck,) = FakeHost.made
+    stuck.silent = pool.SILENT_SECONDS
+    eventually(lambda: len(FakeHost.made) == 2, 5)
+    assert run(hosts) is FakeHost.made[1]
+    assert not stuck.has_ended
+    stuck.silent = pool.KILL_SECONDS
+    eventually(lambda: stuck.has_ended, 5)
+    go.set()
+    step.result(5)
+
+
+def test_nothing_is_started_after_the_end_and_a_worker_may_begin_again(hosts: Hosts) -> None:
+    hosts.start()
+    hosts.stop()
+    for late in (lambda: run(hosts), lambda: hosts.publish([], 1)):
+        with pytest.raises(SessionGone, match="the worker is stopping"):
+            late()
+    assert len(FakeHost.made) == 1
+    hosts.start()
+    assert not run(hosts).has_ended
+
+
+def test_a_step_that_is_cancelled_does_not_wait_for_a_session_to_start(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts.start()
+    go = threading.Event()
+    monkeypatch.setattr(FakeHost, "start", lambda _: go.wait(20))
+    ctx = context(lambda host: host)
+    ctx.cancelled.set()
+    with pytest.raises(StepCancelled):
+        hosts.run(ctx, "step", BIG)
+    go.set()
+
+
+def test_a_worn_one_with_settings_takes_no_more_steps(hosts: Hosts, begin: Any) -> None:
+    with limits(hosts, sessions=4, steps=1):
+        step, go, _ = begin(hosts, BIG)
+        time.sleep(0.1)
+        assert run(hosts, BIG) is not FakeHost.made[1]
+        go.set()
+        step.result(5)
 
 
 def test_an_unused_one_ends_but_the_shared(

@@ -38,9 +38,16 @@ def test_a_setting_that_may_run_code_is_refused_unless_the_worker_allows_it(name
     assert Wanted.of(data, {"GLIDEMQ_SPARK_STEP_CONF": f"spark.ui.port, {name[:-1]}*"}).conf == ((name, "x"),)
 
 
-def test_an_unknown_session_is_refused() -> None:
+@pytest.mark.parametrize("session", ["mine", [], {}, 1])
+def test_an_unknown_session_is_refused(session: Any) -> None:
     with pytest.raises(InvalidCall, match='session must be "shared" or "own"'):
-        Wanted.of({"session": "mine"}, {})
+        Wanted.of({"session": session}, {})
+
+
+@pytest.mark.parametrize("conf", [[], "x", {"spark.driver.memory": ["1g"]}, {"spark.driver.memory": None}])
+def test_settings_that_are_none_are_refused_before_a_session_is_chosen(conf: Any) -> None:
+    with pytest.raises(InvalidCall, match="conf must be an object of settings with plain values"):
+        Wanted.of({"conf": conf}, {})
 
 
 def test_limits_come_from_the_environment() -> None:
