@@ -104,7 +104,7 @@ def _lost(why: str, count: int, *, is_alone: bool) -> Exception:
             f"{why}; so it was the last {count} times: its driver ran out of memory (spark.driver.memory in "
             "GLIDEMQ_SPARK_CONF), or the step ends the process or its JVM"
         )
-    return RetryLater(AFTER_LOSS, f"{why}, maybe by another step", counts=False)
+    return RetryLater(AFTER_LOSS, f"{why}; it runs again", counts=False)
 
 
 def _publish(places: Sequence[Publication], epoch: int | None) -> None:

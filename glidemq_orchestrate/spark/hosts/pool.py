@@ -183,7 +183,7 @@ class Hosts:
             self._give_back(place)
 
     def stop(self) -> None:
-        """End all hosts. Repeatable; the next step starts one again."""
+        """End all hosts; none is started any more, until ``start``. Repeatable."""
         with self._changed:
             if self._stopping is not None:
                 self._stopping.set()
@@ -200,7 +200,7 @@ class Hosts:
     def _be_running(self) -> None:
         """Start for whoever needs no worker; not again after the worker has stopped."""
         if self._was_stopped:
-            raise SessionGone("the worker is stopping, and has no Spark session any more,")
+            raise SessionGone("the worker is stopping, and has ended its Spark sessions")
         if not self.is_running:
             self.start()
 
@@ -231,7 +231,7 @@ class Hosts:
             fresh = fresh and time.monotonic() < since + FRESH_SECONDS
             with self._changed:
                 if self._stopping is None:
-                    raise SessionGone("the worker is stopping, and has no Spark session any more,")
+                    raise SessionGone("the worker is stopping, and has ended its Spark sessions")
                 place = None if fresh else self._fitting(wanted)
                 if place is None:
                     place, surplus = self._new(wanted, is_for_once=fresh)
@@ -289,7 +289,7 @@ class Hosts:
         with self._changed:
             place.users -= 1
             place.idle_since = time.monotonic()
-            if place.is_for_once or (place.host.is_retired and place.wanted != SHARED):
+            if place.is_for_once:
                 place.host.is_retired = True
             ends = place.is_over and not place.users
             self._changed.notify_all()
@@ -324,9 +324,12 @@ class Hosts:
         try:
             new.started(stopping.is_set)
         except Exception as exc:  # noqa: BLE001  whatever it is, the next look tries again
-            logger.warning("no new Spark session: %s", exc)
             self._give_back(new)
-            stopping.wait(LOOK_SECONDS * 5)
+            if stopping.is_set():
+                new.host.stop()  # which ends a start, too
+            else:
+                logger.warning("no new Spark session: %s", exc)
+                stopping.wait(LOOK_SECONDS * 5)
             return
         with self._changed:
             for place in self._places:

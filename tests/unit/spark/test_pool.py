@@ -217,6 +217,19 @@ def test_one_that_does_not_reply_gets_no_more_steps_and_is_ended_in_the_end(
     step.result(5)
 
 
+def test_a_replacement_that_is_still_to_start_ends_with_the_others(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    go = threading.Event()
+    hosts.start()
+    monkeypatch.setattr(FakeHost, "start", lambda _: go.wait(20))
+    with limits(hosts, steps=0):
+        eventually(lambda: len(FakeHost.made) == 2, 5)
+    hosts.stop()
+    eventually(lambda: all(host.has_ended for host in FakeHost.made), 5)
+    go.set()
+
+
 def test_nothing_is_started_after_the_end_and_a_worker_may_begin_again(hosts: Hosts) -> None:
     hosts.start()
     hosts.stop()
