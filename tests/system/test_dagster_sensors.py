@@ -39,7 +39,7 @@ def test_each_event_has_one_run_also_when_the_daemon_is_killed(
         return Counter(
             run.tags["dagster-glidemq/event"]
             for run in found
-            if run.tags.get("dagster-glidemq/queue") == "events"
+            if run.tags.get("dagster-glidemq/watched_queue") == "events"
         )
 
     with Queue("events", dagster_server.url) as queue, running(dagster, "events_seen"):
@@ -69,7 +69,7 @@ def test_each_flow_that_ends_is_a_partition_with_a_run(
 
 def test_a_queue_that_fills_up_has_one_run(dagster: DagsterStack, dagster_server: EmbeddedServer) -> None:
     def runs() -> list[str]:
-        return dagster.runs({"dagster-glidemq/queue": "deep"})
+        return dagster.runs({"dagster-glidemq/watched_queue": "deep"})
 
     with Queue("deep", dagster_server.url) as queue, running(dagster, "queue_deep"):
         for _ in range(4):

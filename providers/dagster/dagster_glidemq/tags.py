@@ -24,6 +24,15 @@ CONCURRENCY_LIMIT_TAG: Final = "dagster-glidemq/concurrency_limit"
 """How many of a key run at a time instead; the newest step of the key decides."""
 RATE_LIMIT_TAG: Final = "dagster-glidemq/rate_limit"
 """``N/SECONDS``: at most so many steps of the key start in so many seconds."""
+_TELL: Final = frozenset(
+    f"dagster-glidemq/{name}"
+    for name in (
+        "event", "event_job_id", "flow", "flow_id", "generation", "job_id", "job_queue", "jobs", "kind",
+        "state", "watched_queue",
+    )
+)  # fmt: skip
+"""What sensors and the launcher tell of a run; no step is queued by them."""
+_STEP_TAGS: Final = (QUEUE_TAG, PRIORITY_TAG, CONCURRENCY_KEY_TAG, CONCURRENCY_LIMIT_TAG, RATE_LIMIT_TAG)
 DAGSTER_PRIORITY_TAG: Final = "dagster/priority"
 
 HIGHEST: Final = 1_024
@@ -52,9 +61,11 @@ def place_of_step(step: Mapping[str, str], run: Mapping[str, str], queue: str) -
         queue: The queue where neither says one.
 
     Raises:
-        ConfigurationError: A tag has a value that it cannot have; the message names it.
+        ConfigurationError: A tag of ours is not known, or has a value that it cannot have.
     """
     tags = {**_ours(run), **_ours(step)}
+    if unknown := sorted(set(tags) - {*_STEP_TAGS, RUN_QUEUE_TAG} - _TELL):
+        raise ConfigurationError(f"there is no tag {unknown[0]}; those of steps are {', '.join(_STEP_TAGS)}")
     ordering = _ordering(tags)
     priority = _priority(step) if _has_priority(step) else _priority(run)
     return _place(tags.get(QUEUE_TAG, queue), QUEUE_TAG, JobOptions(priority=priority, ordering=ordering))

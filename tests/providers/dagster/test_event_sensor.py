@@ -49,7 +49,7 @@ def test_the_first_tick_stores_the_tip_and_later_ones_hand_over_what_is_new(
     assert found.run_requests is not None
     assert len(found.run_requests) == 3
     first = found.run_requests[0]
-    assert first.tags["dagster-glidemq/queue"] == "etl"
+    assert first.tags["dagster-glidemq/watched_queue"] == "etl"
     assert first.tags["dagster-glidemq/kind"] == "completed"
     assert first.run_key == f"etl/{first.tags['dagster-glidemq/event']}/completed"
     assert not ticks.tick().run_requests
@@ -98,7 +98,7 @@ def test_only_the_chosen_kinds_are_handed_over(
         ticks = Ticks(sensor(start="earliest", kinds=kinds), glidemq, instance)
         assert [run.tags["dagster-glidemq/kind"] for run in ticks.requested()] == wanted
     ticks = Ticks(sensor(start="earliest", kinds=["failed"]), glidemq, instance)
-    assert ticks.requested()[0].tags["dagster-glidemq/job_id"] == job
+    assert ticks.requested()[0].tags["dagster-glidemq/event_job_id"] == job
 
 
 @pytest.mark.usefixtures("working")

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
+from dagster_glidemq.sensors import depth, events, flows
 from dagster_glidemq.step_job import RunJob, StepJob, run_job_id, step_job_id
 from dagster_glidemq.tags import place_of_run, place_of_step
 
+from glidemq_orchestrate import Event, FlowState, FlowStatus
 from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows.spec import FlowId
 from glidemq_orchestrate.keys import check_job_id
 
 OURS = "dagster-glidemq/"
@@ -39,6 +42,25 @@ def test_a_step_overrides_its_run_and_the_run_the_config() -> None:
     assert place_of_step({f"{OURS}queue": "of-step"}, run, "steps").queue == "of-step"
     assert place_of_run({}, "runs").queue == "runs"
     assert place_of_run(run, "runs").queue == "runs-2"
+
+
+def test_what_sensors_tell_of_a_run_does_not_move_its_steps() -> None:
+    event = Event("1-1", "completed", "a-job", "f", {})
+    flow = FlowStatus(FlowId("f"), "nightly", FlowState.COMPLETED, "etl", 1, 1, 0, "", {}, None, None)
+    told: dict[str, str] = {}
+    for request in (events._request("etl", event), depth._request("etl", 3), flows._request(flow, None)):
+        told |= request.tags
+    assert told[f"{OURS}watched_queue"] == "etl"
+    assert place_of_step({}, told, "steps").queue == "steps"
+
+
+@pytest.mark.parametrize("where", ["step", "run"])
+def test_a_misspelt_tag_is_refused_with_those_that_there_are(where: str) -> None:
+    wrong = {f"{OURS}qeue": "large"}
+    step, run = (wrong, {}) if where == "step" else ({}, wrong)
+    expected = f"there is no tag {OURS}qeue; those of steps are {OURS}queue, "
+    with pytest.raises(ConfigurationError, match=expected):
+        place_of_step(step, run, "steps")
 
 
 def test_a_concurrency_key_has_limits() -> None:

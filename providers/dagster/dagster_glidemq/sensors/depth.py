@@ -131,4 +131,4 @@ def _states(name: str, states: Collection[str]) -> list[JobState]:
 
 
 def _request(queue: str, number: int) -> dg.RunRequest:
-    return dg.RunRequest(tags={"dagster-glidemq/queue": queue, "dagster-glidemq/jobs": str(number)})
+    return dg.RunRequest(tags={"dagster-glidemq/watched_queue": queue, "dagster-glidemq/jobs": str(number)})

@@ -107,7 +107,7 @@ def build_glidemq_event_sensor(  # noqa: PLR0913  keyword-only, most have defaul
 
 
 def _request(queue: str, event: Event) -> dg.RunRequest:
-    known = {"queue": queue, "event": event.id, "kind": event.kind}
-    known |= {"job_id": event.job} if event.job else {}
+    known = {"watched_queue": queue, "event": event.id, "kind": event.kind}
+    known |= {"event_job_id": event.job} if event.job else {}
     known |= {"flow_id": event.flow_id} if event.flow_id else {}
     return dg.RunRequest(tags={f"dagster-glidemq/{part}": value for part, value in known.items()})
