@@ -45,6 +45,8 @@ class AssetPlan:
             ConfigurationError: A node is unknown, or two nodes would have one key.
             InvalidFlow: The flow cannot run as written.
         """
+        if isinstance(nodes, str):
+            raise ConfigurationError(f"nodes must be a list of names, got the text {nodes!r:.100}")
         checked, chosen = check_flow(flow).nodes, set(nodes)
         after = {node.name: node.after for node in checked}
         if unknown := sorted({*chosen, *asset_keys} - set(after)):

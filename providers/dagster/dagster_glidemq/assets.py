@@ -107,7 +107,7 @@ def glidemq_flow_assets(  # noqa: PLR0913  keyword-only, all but the flow have d
     builder.check(partitions_def, backfill_policy)
     plan = AssetPlan.of(
         flow,
-        {*nodes, *(check.asset_node for check in checks)},
+        nodes if isinstance(nodes, str) else {*nodes, *(check.asset_node for check in checks)},
         {**{node: spec.key for node, spec in specs.items()}, **keys},
         key_prefix,
     )

@@ -92,6 +92,11 @@ def test_keys_can_be_chosen_and_choose_their_nodes(diamond: FlowSpec) -> None:
     assert assets.keys == {dg.AssetKey(["sales", "left"]), dg.AssetKey("report")}
 
 
+def test_a_text_in_place_of_names_is_refused(diamond: FlowSpec) -> None:
+    with pytest.raises(ConfigurationError, match="nodes must be a list of names, got the text 'extract'"):
+        glidemq_flow_assets(flow=diamond, nodes="extract")
+
+
 def test_an_unknown_node_and_a_repeated_key_are_refused(diamond: FlowSpec) -> None:
     with pytest.raises(ConfigurationError, match="has no node nowhere; it has extract, "):
         glidemq_flow_assets(flow=diamond, nodes=["nowhere"])
