@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from glidemq_orchestrate._ops.flows import growth
@@ -15,7 +16,43 @@ from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.attempt import Attempt
 
 
-class RunningFlow:
+class MapsOver(ABC):
+    """A flow to which nodes can be added: also one for each of some items."""
+
+    @abstractmethod
+    def add_nodes(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        """See ``RunningFlow``."""
+
+    @abstractmethod
+    async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
+        """See ``RunningFlow``."""
+
+    def map_over(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """Add a node per item, and one that collects them; see ``add_nodes`` and ``pattern.map_over``."""
+        if nodes := map_over(template, items, collect=collect):
+            self.add_nodes(nodes, before=before)
+
+    async def map_over_async(
+        self,
+        template: FlowNode,
+        items: Iterable[JsonLike],
+        *,
+        collect: FlowNode | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """See ``map_over``; for async handlers."""
+        if nodes := map_over(template, items, collect=collect):
+            await self.add_nodes_async(nodes, before=before)
+
+
+class RunningFlow(MapsOver):
     """Adds nodes to the flow of a running node; they join it when the handler has returned.
 
     Nodes added by a failed, lost or cancelled attempt never run, and are removed within a quarter of an hour.
@@ -61,27 +98,3 @@ class RunningFlow:
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         """See ``add_nodes``; for async handlers."""
         await self._run(growth.add_nodes(self._prefix, self._attempt, nodes, before, self._clock))
-
-    def map_over(
-        self,
-        template: FlowNode,
-        items: Iterable[JsonLike],
-        *,
-        collect: FlowNode | None = None,
-        before: Sequence[str] = (),
-    ) -> None:
-        """Add a node per item, and one that collects them; see ``add_nodes`` and ``pattern.map_over``."""
-        if nodes := map_over(template, items, collect=collect):
-            self.add_nodes(nodes, before=before)
-
-    async def map_over_async(
-        self,
-        template: FlowNode,
-        items: Iterable[JsonLike],
-        *,
-        collect: FlowNode | None = None,
-        before: Sequence[str] = (),
-    ) -> None:
-        """See ``map_over``; for async handlers."""
-        if nodes := map_over(template, items, collect=collect):
-            await self.add_nodes_async(nodes, before=before)

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from glidemq_orchestrate.codec import JsonLike, encode
 from glidemq_orchestrate.errors import LeaseLost
-from glidemq_orchestrate.flows.pattern import map_over
 from glidemq_orchestrate.flows.spec import FlowNode
 from glidemq_orchestrate.jobs.usage import Usage
 from glidemq_orchestrate.spark.back_ends import engine_for
@@ -31,6 +30,7 @@ from glidemq_orchestrate.spark.published.acceptance import accepted, make_versio
 from glidemq_orchestrate.spark.step import run_step
 from glidemq_orchestrate.worker.child import pack, unpack
 from glidemq_orchestrate.worker.context import Cancelled, Context
+from glidemq_orchestrate.worker.running_flow import MapsOver
 
 MOST_THREADS: Final = 10_000
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -193,7 +193,7 @@ class _Speaker:
         await asyncio.to_thread(self.check_owner)
 
 
-class _Flow:
+class _Flow(MapsOver):
     """The flow of the step's node; see ``worker.running_flow.RunningFlow``."""
 
     def __init__(self, speaker: _Speaker) -> None:
@@ -204,28 +204,6 @@ class _Flow:
 
     async def add_nodes_async(self, nodes: Iterable[FlowNode], *, before: Sequence[str] = ()) -> None:
         await asyncio.to_thread(self.add_nodes, nodes, before=before)
-
-    def map_over(
-        self,
-        template: FlowNode,
-        items: Iterable[JsonLike],
-        *,
-        collect: FlowNode | None = None,
-        before: Sequence[str] = (),
-    ) -> None:
-        if nodes := map_over(template, items, collect=collect):
-            self.add_nodes(nodes, before=before)
-
-    async def map_over_async(
-        self,
-        template: FlowNode,
-        items: Iterable[JsonLike],
-        *,
-        collect: FlowNode | None = None,
-        before: Sequence[str] = (),
-    ) -> None:
-        if nodes := map_over(template, items, collect=collect):
-            await self.add_nodes_async(nodes, before=before)
 
 
 class _ToWorker(logging.Handler):
