@@ -71,12 +71,10 @@ def install() -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    sessions: Any = SparkSession
     contexts: Any = SparkContext
     threads: Any = threading.Thread
-    sessions.stop, contexts.stop = _unless_in_step(sessions.stop), _unless_in_step(contexts.stop)
-    sessions.getActiveSession = classmethod(_of_step(sessions.getActiveSession.__func__))
-    sessions.Builder.getOrCreate = _or_that_of_step(sessions.Builder.getOrCreate)
+    contexts.stop = _unless_in_step(contexts.stop)
+    _let_steps_have_their_own(SparkSession)
     threads.start = _inheriting(threads.start)
     _undo_caches_and_views()
 
@@ -89,12 +87,16 @@ def install_for_connect() -> None:
 
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # by which PySpark's functions know
     threads: Any = threading.Thread
-    classes: list[Any] = [SparkSession, OfConnect]
-    for sessions in classes:
-        sessions.stop = _unless_in_step(sessions.stop)
-        sessions.getActiveSession = classmethod(_of_step(sessions.getActiveSession.__func__))
-        sessions.Builder.getOrCreate = _or_that_of_step(sessions.Builder.getOrCreate)
+    for sessions in (SparkSession, OfConnect):
+        _let_steps_have_their_own(sessions)
     threads.start = _with_context(threads.start)
+
+
+def _let_steps_have_their_own(sessions: Any) -> None:
+    """Replace the methods of a class of sessions by which a step would get another, or end that of others."""
+    sessions.stop = _unless_in_step(sessions.stop)
+    sessions.getActiveSession = classmethod(_of_step(sessions.getActiveSession.__func__))
+    sessions.Builder.getOrCreate = _or_that_of_step(sessions.Builder.getOrCreate)
 
 
 def _with_context(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:

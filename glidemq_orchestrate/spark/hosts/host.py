@@ -27,6 +27,7 @@ from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.engine import Engine, SessionGone
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire
 from glidemq_orchestrate.spark.published.acceptance import accepted, make_versions
+from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.step import run_step
 from glidemq_orchestrate.worker.child import pack, unpack
 from glidemq_orchestrate.worker.context import Cancelled, Context
@@ -94,25 +95,28 @@ class _Host:
     def _run(self, message: Message, speaker: _Speaker) -> None:
         kind: str
         value: Any
-        attempt = None
         try:
-            job, has_flow = message.value
-            flow = _Flow(speaker) if has_flow else None
-            ctx = Context(**job, speaker=speaker, cancelled=speaker.cancelled, flow=flow)
-            attempt = (ctx.queue, ctx.job_id, ctx.epoch)
-            result = encode(run_step(self._engine, ctx), where=f"result of job {ctx.name}")
-            kind, value = "done", Outcome(result, accepted.take(attempt))
+            kind, value = "done", self._outcome(message, speaker)
         except SessionGone as exc:
             kind, value = "lost", str(exc)
         except BaseException as exc:  # noqa: BLE001  a step harms its job only
             kind, value = "raised", pack(exc)
         if os.getpid() != self._owner:  # a step has forked and let the copy return here
             os._exit(1)
-        if attempt is not None:
-            accepted.take(attempt)
         speaker.end()
         del self._steps[message.number]
         self._say(kind, message.number, value)
+
+    def _outcome(self, message: Message, speaker: _Speaker) -> Outcome:
+        job, has_flow = message.value
+        flow = _Flow(speaker) if has_flow else None
+        ctx = Context(**job, speaker=speaker, cancelled=speaker.cancelled, flow=flow)
+        published = list[Publication]()
+        try:
+            result = encode(run_step(self._engine, ctx), where=f"result of job {ctx.name}")
+        finally:
+            published += accepted.take((ctx.queue, ctx.job_id, ctx.epoch))
+        return Outcome(result, published)
 
     def _publish(self, message: Message) -> None:
         try:
@@ -257,7 +261,3 @@ def _log_to(wire: Wire, levels: Mapping[str, int]) -> QueueListener:
 def _default_signals() -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-
-
-if __name__ == "__main__":
-    main()
