@@ -93,6 +93,20 @@ class Engine(Protocol):
         """End the session, and whatever was started for it."""
 
 
+def settings_in(conf: Json, where: str = "") -> Mapping[str, str | int | float]:
+    """The settings that a payload holds; none where it holds nothing.
+
+    Raises:
+        InvalidCall: They are no object of plain values; ``where`` begins the message.
+    """
+    conf = {} if conf is None else conf
+    if isinstance(conf, dict):
+        plain = {name: value for name, value in conf.items() if isinstance(value, str | int | float)}
+        if len(plain) == len(conf):
+            return plain
+    raise InvalidCall(f"{where}conf must be an object of settings with plain values")
+
+
 def configure(
     title: str,
     spark: SparkSession,

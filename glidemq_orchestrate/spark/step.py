@@ -7,7 +7,7 @@ from typing import Final
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.importing import importing
-from glidemq_orchestrate.spark.engine import Asked, Engine
+from glidemq_orchestrate.spark.engine import Asked, Engine, settings_in
 from glidemq_orchestrate.spark.failures import LINES, explained
 from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.session import PATIENCE_VARIABLE, patience
@@ -85,8 +85,4 @@ def _extras(title: str, data: Json) -> Mapping[str, Json]:
         Lineage.of(data)
     except ValueError as exc:
         raise InvalidCall(f"{title}: {exc}") from exc
-    conf = data.get("conf")
-    conf = {} if conf is None else conf
-    if not isinstance(conf, dict) or not all(isinstance(one, str | int | float) for one in conf.values()):
-        raise InvalidCall(f"{title}: conf must be an object of settings with plain values")
-    return conf
+    return settings_in(data.get("conf"), f"{title}: ")

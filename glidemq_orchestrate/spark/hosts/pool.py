@@ -8,13 +8,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from glidemq_orchestrate.spark.engine import SessionGone
 from glidemq_orchestrate.spark.hosts.child import Host
 from glidemq_orchestrate.spark.hosts.limits import Limits
+from glidemq_orchestrate.spark.hosts.place import Place
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
 from glidemq_orchestrate.spark.hosts.wire import Outcome
 from glidemq_orchestrate.spark.published.version import Publication
@@ -35,59 +35,6 @@ IDLE_SECONDS: Final = 300.0
 """So long after its last step a session with settings of its own, or of one step's own, is kept."""
 TELL_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 60.0
-
-
-class Place:
-    """A host in the pool, and who uses it. The lock of the pool guards it, but for the start."""
-
-    def __init__(self, host: Host, wanted: Wanted, *, is_for_once: bool) -> None:
-        self.host, self.wanted, self.is_for_once = host, wanted, is_for_once
-        self.users, self.idle_since, self.bytes = 0, time.monotonic(), 0
-        self.is_replaced = False
-        self._starting = threading.Lock()
-        self._is_begun = False
-        self._done = threading.Event()
-        self._error: Exception | None = None
-
-    def started(self, is_cancelled: Callable[[], bool] = lambda: False) -> Host:
-        """The host, when its session is there; the first who asks starts it.
-
-        Raises:
-            StepCancelled: The step was cancelled while it waited; the start goes on.
-            Exception: It cannot be started.
-        """
-        with self._starting:
-            if not self._is_begun:
-                self._is_begun = True
-                threading.Thread(target=self._start, name="spark-host-start", daemon=True).start()
-        while not self._done.wait(LOOK_SECONDS / 4):
-            if is_cancelled():
-                raise StepCancelled("cancelled while it waited for a Spark session")
-        if self._error is not None:
-            raise self._error
-        return self.host
-
-    @property
-    def has_started(self) -> bool:
-        """Whether its session has been there."""
-        return self._done.is_set() and self._error is None
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether its session is there."""
-        return self.has_started and not self.is_over
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it takes no more steps."""
-        return self.host.is_retired or self.host.has_ended or self.is_replaced
-
-    def _start(self) -> None:
-        try:
-            self.host.start()
-        except Exception as exc:  # noqa: BLE001  it is raised to whoever waits
-            self._error, self.host.is_retired = exc, True
-        self._done.set()
 
 
 class Hosts:
@@ -393,27 +340,10 @@ class Hosts:
         """Read how much memory the hosts have, with all that they have started."""
         if self._limits.memory == math.inf:
             return
-        import psutil  # noqa: PLC0415  of an extra
-
         with self._changed:
             places = list(self._places)
         for place in places:
-            with suppress(psutil.Error):
-                if place.host.pid is not None:
-                    owner = psutil.Process(place.host.pid)
-                    place.bytes = sum(_resident(one) for one in (owner, *owner.children(recursive=True)))
-
-
-def _resident(process: object) -> int:
-    import psutil  # noqa: PLC0415  of an extra
-
-    if not isinstance(process, psutil.Process):
-        return 0
-    try:
-        size: int = process.memory_info().rss
-    except psutil.Error:
-        return 0
-    return size
+            place.weigh()
 
 
 hosts: Final = Hosts()

@@ -18,6 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Final, Self
 
 from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.spark.engine import settings_in
 from glidemq_orchestrate.spark.session import setting
 from glidemq_orchestrate.worker.imported import InvalidCall
 
@@ -76,10 +77,7 @@ class Wanted:
         session = fields.get("session")
         if session is not None and session not in ("shared", OWN):
             raise InvalidCall(f'session must be "shared" or "{OWN}"')
-        given = fields.get("conf")
-        conf = {} if given is None else given
-        if not isinstance(conf, dict) or not all(isinstance(one, str | int | float) for one in conf.values()):
-            raise InvalidCall("conf must be an object of settings with plain values")
+        conf = settings_in(fields.get("conf"))
         named = {name: setting(value) for name, value in conf.items() if is_of_session(name)}
         text = (os.environ if environment is None else environment).get(STEP_CONF_VARIABLE, "")
         patterns = [*RESOURCES, *filter(None, (part.strip() for part in text.split(",")))]
