@@ -47,7 +47,8 @@ class AsyncDriver:
         self._closings += 1
         for pool in list(self._pools.values()):
             for connection in pool.every():
-                await connection.disconnect()
+                await connection.disconnect(nowait=True)
+        await asyncio.sleep(0)  # in this turn the event loop closes their sockets
 
     async def _run(self, op: Op[T], topology: Topology) -> T:
         """Send the operation the reply to each of its requests, or raise the error in it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 # Not used here. The driver and the standard library import these at the first connection and the first call,
 # when an import can no longer be kept apart from a fork (see ``importing``).
 import encodings.idna  # noqa: F401
@@ -10,7 +12,7 @@ import importlib.resources.readers  # noqa: F401
 import secrets  # noqa: F401
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import redis.asyncio.connection as aio
 import redis.asyncio.retry
@@ -26,6 +28,48 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.settings import ConnectionSettings, Endpoint
 
 UNASKED: Final = "the server sent something before any call, or closed the connection"
+
+
+class _Abrupt(aio.AbstractConnection):
+    """Does not wait for the server to take part in the end of a connection, as TLS would have it.
+
+    A server that is stopped never does, and redis-py leaves the connection open for as long as that takes.
+    """
+
+    _writer: asyncio.StreamWriter | None
+
+    async def disconnect(self, nowait: bool = False, *args: Any, **options: Any) -> None:  # noqa: FBT001, FBT002
+        """With ``nowait``, the socket is closed in the next turn of the event loop."""
+        if nowait and self._writer:
+            self._writer.transport.abort()
+        await super().disconnect(nowait, *args, **options)
+
+
+class _Tcp(_Abrupt, aio.Connection): ...
+
+
+class _Tls(_Abrupt, aio.SSLConnection): ...
+
+
+class _Unix(_Abrupt, aio.UnixDomainSocketConnection): ...
+
+
+class _Kinds(NamedTuple):
+    """The classes of redis-py for a connection over TCP, over TLS and over a unix socket."""
+
+    tcp: Any
+    tls: Any
+    unix: Any
+
+    def of(self, settings: ConnectionSettings, place: Endpoint) -> Any:
+        """That of a connection to this place."""
+        if not place.port:
+            return self.unix
+        return self.tls if settings.tls else self.tcp
+
+
+_BLOCKING: Final = _Kinds(sync.Connection, sync.SSLConnection, sync.UnixDomainSocketConnection)
+_ASYNCIO: Final = _Kinds(_Tcp, _Tls, _Unix)
 
 
 def opened(connection: sync.AbstractConnection) -> None:
@@ -65,7 +109,7 @@ def sync_pool(
         options["redis_connect_func"] = _greet
     return Pool(
         partial(
-            _kind(sync, settings, place),
+            _BLOCKING.of(settings, place),
             socket_timeout=settings.socket_timeout,
             retry=Retry(NoBackoff(), 0),  # a driver that sends twice would make outcomes unknowable
             **options,
@@ -82,7 +126,7 @@ def async_pool(
         options["redis_connect_func"] = _greet_async
     return Pool(
         partial(
-            _kind(aio, settings, place),
+            _ASYNCIO.of(settings, place),
             # None: redis-py would send inside wait_for, which on Python 3.11 can swallow a cancellation, and
             # the cancelled task would run for ever. Every exchange has our own time limit instead.
             socket_timeout=None,
@@ -90,12 +134,6 @@ def async_pool(
             **options,
         )
     )
-
-
-def _kind(module: Any, settings: ConnectionSettings, place: Endpoint) -> Any:
-    if not place.port:
-        return module.UnixDomainSocketConnection
-    return module.SSLConnection if settings.tls else module.Connection
 
 
 def _options(settings: ConnectionSettings, place: Endpoint, *, sentinel: bool) -> dict[str, Any]:

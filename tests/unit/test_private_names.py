@@ -3,7 +3,8 @@
 Three are written, never read, since there is no public way: PySpark forgets a JVM so, a mapped task of
 Airflow becomes a plain one, and a Pipes session of Dagster does without an output that may be skipped. One
 is called: a forked child does at its end what the interpreter would do; and one is named, as PySpark would
-keep each client of Spark Connect until then. And three are read, which programs
+keep each client of Spark Connect until then. A subclass reads the stream of a connection of redis-py, which
+has no other way to its transport. And three are read, which programs
 have used for as long as there is PySpark: it has no other way to Hadoop's file systems, and to what its own
 pages tell of stages.
 """

@@ -1,0 +1,79 @@
+"""What is left of connections with TLS once their client is closed: nothing, whatever the server does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from glidemq_orchestrate import AsyncQueue, ConnectionSettings
+from glidemq_orchestrate.errors import TransportError
+from tests.server.connections.certificates import Certificates
+
+PATIENCE = 0.3
+
+
+class Listener:
+    """Speaks TLS and reads what it is sent. Says no word, and goodbye only if it is polite."""
+
+    def __init__(self, files: Certificates, *, is_polite: bool) -> None:
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._context.load_cert_chain(files.server)
+        self._is_polite, self._ended = is_polite, threading.Event()
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self.socket.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                plain, _ = self.socket.accept()
+                threading.Thread(target=self._listen, args=(plain,), daemon=True).start()
+
+    def _listen(self, plain: socket.socket) -> None:
+        with suppress(OSError), self._context.wrap_socket(plain, server_side=True) as connection:
+            while connection.recv(4096):
+                pass
+            if not self._is_polite:
+                self._ended.wait()
+            connection.unwrap()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Certificates:
+    return Certificates.in_directory(tmp_path)
+
+
+@pytest.mark.parametrize("is_polite", [True, False])
+async def test_a_failed_connection_is_closed_when_its_client_is(
+    files: Certificates, *, is_polite: bool
+) -> None:
+    with closing(Listener(files, is_polite=is_polite)) as listener:
+        async with AsyncQueue("etl", _settings(listener, files)) as queue:
+            with pytest.raises(TransportError):
+                await queue.add("work")
+        assert _sockets_to(listener.port) == 0
+
+
+def _settings(listener: Listener, files: Certificates) -> ConnectionSettings:
+    url = f"valkeys://localhost:{listener.port}"
+    return ConnectionSettings(url, ca=files.ca, connect_timeout=PATIENCE, socket_timeout=PATIENCE)
+
+
+def _sockets_to(port: int) -> int:
+    """How many sockets of this process are connected to a port, by the clients' ends."""
+    count = 0
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as found:
+            count += found.getpeername()[1:2] == (port,)
+    return count
