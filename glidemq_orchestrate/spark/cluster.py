@@ -34,7 +34,7 @@ def settings_of_file(environment: Mapping[str, str] | None = None) -> dict[str, 
     environment = os.environ if environment is None else environment
     folder = environment.get("SPARK_CONF_DIR")
     if not folder:
-        home = environment.get("SPARK_HOME") or _home()
+        home = spark_home(environment)
         folder = str(Path(home, "conf")) if home else None
     file = Path(folder, "spark-defaults.conf") if folder else None
     try:
@@ -98,6 +98,8 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
-def _home() -> str | None:
-    spec = importlib.util.find_spec("pyspark")
-    return str(Path(spec.origin).parent) if spec and spec.origin else None
+def spark_home(environment: Mapping[str, str] | None = None) -> str | None:
+    """The folder of Spark: ``SPARK_HOME``, else that of PySpark; None where neither is there."""
+    environment = os.environ if environment is None else environment
+    spec = None if environment.get("SPARK_HOME") else importlib.util.find_spec("pyspark")
+    return environment.get("SPARK_HOME") or (str(Path(spec.origin).parent) if spec and spec.origin else None)

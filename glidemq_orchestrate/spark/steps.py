@@ -13,7 +13,8 @@ names what it reads and writes (see the module ``lineage``). What it returns is 
 with the paths of large data. What it logs by ``logging``, from INFO on, is in the log of the job too; the
 level of the worker's log counts.
 
-Those named ``spark.sql`` run a statement; see the module ``sql``.
+Those named ``spark.sql`` run a statement; see the module ``sql``. Those named ``spark.submit`` run a program
+with a driver of its own; see the package ``submit``.
 
 A program that has a Spark session when its worker starts keeps it: then steps run on that, in threads of the
 worker, and there are no hosts.
@@ -41,6 +42,7 @@ from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.session import warm_session
 from glidemq_orchestrate.spark.sql import JOB_NAME as SQL_JOB
 from glidemq_orchestrate.spark.step import run_step
+from glidemq_orchestrate.spark.submit.handler import handlers as submit_handlers
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.handler import Handlers, Serving
 from glidemq_orchestrate.worker.signals import RetryLater
@@ -142,3 +144,4 @@ def stop_session() -> None:
 
 
 handlers.on_job(accepted.on_job)
+handlers.include(submit_handlers)

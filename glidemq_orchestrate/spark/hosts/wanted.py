@@ -12,7 +12,7 @@ worker's ``GLIDEMQ_SPARK_STEP_CONF`` allows: names and patterns, separated by co
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Self
@@ -79,14 +79,25 @@ class Wanted:
             raise InvalidCall(f'session must be "shared" or "{OWN}"')
         conf = settings_in(fields.get("conf"))
         named = {name: setting(value) for name, value in conf.items() if is_of_session(name)}
-        text = (os.environ if environment is None else environment).get(STEP_CONF_VARIABLE, "")
-        patterns = [*RESOURCES, *filter(None, (part.strip() for part in text.split(",")))]
-        if refused := sorted(n for n in named if not any(fnmatchcase(n, one) for one in patterns)):
-            raise InvalidCall(
-                f"the settings of a job may not contain {', '.join(refused)}: they are the worker's, in "
-                f"GLIDEMQ_SPARK_CONF, unless its {STEP_CONF_VARIABLE} names them"
-            )
+        check_allowed(named, RESOURCES, environment)
         return cls(tuple(sorted(named.items())), session == OWN)
+
+
+def check_allowed(
+    names: Iterable[str], patterns: Sequence[str], environment: Mapping[str, str] | None = None
+) -> None:
+    """Refuse settings that fit none of the patterns, nor what the worker allows.
+
+    Raises:
+        InvalidCall: There are such; the message names them.
+    """
+    text = (os.environ if environment is None else environment).get(STEP_CONF_VARIABLE, "")
+    allowed = [*patterns, *filter(None, (part.strip() for part in text.split(",")))]
+    if refused := sorted(name for name in names if not any(fnmatchcase(name, one) for one in allowed)):
+        raise InvalidCall(
+            f"the settings of a job may not contain {', '.join(refused)}: they are the worker's, in "
+            f"GLIDEMQ_SPARK_CONF, unless its {STEP_CONF_VARIABLE} names them"
+        )
 
 
 def is_of_session(name: str) -> bool:

@@ -1,0 +1,74 @@
+"""What a driver writes, as it comes: to the log of its job, and the facts in it to the progress."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import deque
+from contextlib import suppress
+from typing import IO, Final
+
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.spark.failures import LINES, explained
+from glidemq_orchestrate.worker.captured import MOST_CHARACTERS, MOST_LINES
+from glidemq_orchestrate.worker.context import Context
+
+_CHATTER: Final = re.compile(r"\S+ \S+ (?:INFO|DEBUG|TRACE) ")
+_APPLICATION: Final = re.compile(
+    r"\b(?:app-\d{14}-\d{4,}|application_\d+_\d+|spark-[0-9a-f]{32}|local-\d{13})\b"
+)
+_LOGGED: Final = re.compile(r"^\S+ \S+ (?:WARN|ERROR|FATAL) ", re.MULTILINE)
+_UI: Final = re.compile(r"Successfully started service 'SparkUI' on port (\d+)")
+_RAISED: Final = re.compile(r'Exception in thread "[^"]*" ')
+_BEGINS: Final = re.compile(r'^(?:Traceback \(most recent call last\):|Exception in thread ")', re.MULTILINE)
+
+
+class Output:
+    """What a driver writes: to the log of the job, without Spark's chatter; the last lines are kept."""
+
+    def __init__(self, ctx: Context, tag: str) -> None:
+        self._ctx, self._lines, self._lock = ctx, 0, threading.Lock()
+        self._last: deque[str] = deque(maxlen=LINES)
+        self._facts: dict[str, Json] = {"tag": tag, "host": os.uname().nodename}
+        self.application_id: str | None = None
+
+    def tell(self, **facts: Json) -> None:
+        """Add facts to the progress of the job."""
+        self._facts |= facts
+        with suppress(GlideMQError, RuntimeError):  # an attempt that has ended reports nothing
+            self._ctx.progress(self._facts)
+
+    def read(self, stream: IO[bytes] | None, *, is_log: bool) -> None:
+        """Take all that comes, until the stream ends."""
+        for line in iter(lambda: stream.readline(MOST_CHARACTERS) if stream else b"", b""):
+            text = line.decode(errors="replace").rstrip("\n")
+            with self._lock:
+                self._take(text, is_log=is_log)
+
+    def cause(self) -> str:
+        """Why it failed, by the last error that it has written."""
+        text = "\n".join(self._last)
+        begins = [found.start() for found in _BEGINS.finditer(text)]
+        if begins:
+            told = _LOGGED.split(text[begins[-1] :], 1)[0]
+            return explained(_RAISED.sub("Caused by: ", told))
+        last = [line for line in self._last if line.strip()]
+        return last[-1] if last else "it has written nothing"
+
+    def _take(self, text: str, *, is_log: bool) -> None:
+        if is_log and _CHATTER.match(text):
+            if self.application_id is None and (found := _APPLICATION.search(text)):
+                self.application_id = found[0]
+                self.tell(application_id=found[0])
+            elif "ui" not in self._facts and (page := _UI.search(text)):
+                self.tell(ui=f"http://{self._facts['host']}:{page[1]}")
+            return
+        self._last.append(text)  # Spark sends what Python writes as an error to the output
+        self._lines += 1
+        with suppress(GlideMQError, RuntimeError):
+            if self._lines <= MOST_LINES:
+                self._ctx.log(text)
+            if self._lines == MOST_LINES:
+                self._ctx.log("what it writes from here on is not kept")
