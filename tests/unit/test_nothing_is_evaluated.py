@@ -66,7 +66,7 @@ REVIEWED: Final = {
     f"{CORE}/spark/cluster.py: import importlib": "looks for the folder of PySpark",
     f"{CORE}/spark/session.py: import subprocess": "asks Java for its version, with fixed arguments",
     f"{CORE}/spark/submit/application.py: import importlib": "finds a file of a package of the allow-list",
-    f"{CORE}/spark/submit/driver.py: import subprocess": "spark-submit, with a program that the worker allows",
+    f"{CORE}/spark/submit/driver.py: import subprocess": "starts spark-submit, for an allowed program",
     f"{CORE}/spark/hosts/child.py: import subprocess": "starts a session host, with fixed arguments",
     f"{CORE}/spark/hosts/host.py: import concurrent": "runs steps in threads",
     f"{CORE}/spark/hosts/wire.py: import pickle": "unpacks what its own parent, or child, has sent",
