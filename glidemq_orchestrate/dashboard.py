@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 PLACES: Final = ("flow_id", "queue", "job_id")
+_SPACES: Final = frozenset(" \t\r\n")
 _KNOWN: Final = "it may contain {flow_id}, {queue} and {job_id}"
 
 
@@ -17,6 +18,8 @@ def check_templates(text: str) -> str:
     Raises:
         ValueError: It does not.
     """
+    if not text.isprintable() and not _SPACES.issuperset(one for one in text if not one.isprintable()):
+        raise ValueError("the URLs of a dashboard may hold no control characters")
     for template in text.split():
         _places_in(template)
         if urlsplit(template).scheme not in ("http", "https") or not urlsplit(template).netloc:
@@ -28,7 +31,9 @@ def link_to(templates: str, known: Mapping[str, str]) -> str:
     """The first of the URLs whose places are all known, with the values in them; empty without one."""
     for template in templates.split():
         if all(known.get(place) for place in _places_in(template)):
-            return template.format_map({place: quote(value, safe="") for place, value in known.items()})
+            return template.format_map(
+                {place: quote(value, safe="") for place, value in known.items() if value}
+            )
     return ""
 
 

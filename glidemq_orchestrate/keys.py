@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from binascii import crc_hqx
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -201,8 +202,8 @@ def doctors_key(prefix: str) -> str:
 
 
 def absent_key(prefix: str) -> str:
-    """A key that nobody writes; rights to keys are tried on it without any effect."""
-    return f"{prefix}:gmo:absent"
+    """A key that nobody has, another one each time; rights to keys are tried on it without any effect."""
+    return f"{prefix}:gmo:absent:{secrets.token_hex(8)}"
 
 
 def mark_key(prefix: str, key: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
@@ -52,6 +52,7 @@ _TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": Fals
 _FILES: Final = ("ca", "cert", "key")
 _QUOTED: Final = {"/": "%2F", "?": "%3F", "#": "%23", "@": "%40", "%": "%25"}
 MAX_HOST: Final = 253
+MAX_HOSTS: Final = 1_000
 _HOST: Final = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?\Z")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?\Z")
 _DATABASE: Final = re.compile(r"[0-9]{1,6}\Z")
@@ -247,8 +248,7 @@ def options_in(url: str) -> dict[str, object]:
         raise _refused("use HOST or HOST:PORT after ://, and [ ] around IPv6 addresses") from None
     if _is_torn(url, parts):
         raise _refused(f"write {' '.join(_QUOTED)} in a password as {' '.join(_QUOTED.values())}")
-    found: dict[str, object] = dict(_query(parts))
-    found |= _secrets(parts)
+    found = _once([*_query(parts), *_secrets(parts).items()])
     if scheme in _SOCKETS:
         return found | {"kind": "single", "places": (Endpoint(_socket_path(parts), 0),)}
     kind = _KINDS[suffix]
@@ -261,7 +261,16 @@ def options_in(url: str) -> dict[str, object]:
     if len(path) > 1:
         raise _refused("its path is too long: only a database number may follow the host")
     if path:
-        found["db"] = _database(path[0])
+        found = _once([*found.items(), ("db", _database(path[0]))])
+    return found
+
+
+def _once(stated: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Options by name. One that is stated twice must be the same, or nobody knows which was meant."""
+    found: dict[str, object] = {}
+    for name, value in stated:
+        if found.setdefault(name, value) != value:
+            raise ConfigurationError(f"the URL states {name} twice, and differently: give it once")
     return found
 
 
@@ -300,6 +309,8 @@ def _socket_path(parts: SplitResult) -> str:
 
 def _places(parts: SplitResult, kind: Kind) -> Iterator[Endpoint]:
     hosts = parts.netloc.rpartition("@")[2].split(",")
+    if len(hosts) > MAX_HOSTS:
+        raise _refused(f"it names more than {MAX_HOSTS:,} hosts; some of a cluster suffice")
     if kind == "single" and len(hosts) > 1:
         raise _refused("several hosts need valkey+cluster:// or valkey+sentinel://")
     for number, text in enumerate(hosts, 1):
@@ -308,7 +319,7 @@ def _places(parts: SplitResult, kind: Kind) -> Iterator[Endpoint]:
             host, port = one.hostname, one.port
         except ValueError:
             host, port = None, None
-        if text and (host is None or not _is_host(host)):
+        if text and (host is None or port == 0 or not _is_host(host)):
             raise _refused(f"host number {number} is not valid: use HOST or HOST:PORT")
         default = SENTINEL_PORT if kind == "sentinel" else DEFAULT_PORT
         yield Endpoint(host or "localhost", default if port is None else port)
@@ -330,6 +341,8 @@ def _is_host(host: str) -> bool:
 def _query(parts: SplitResult) -> Iterator[tuple[str, object]]:
     for number, (name, text) in enumerate(parse_qsl(parts.query, keep_blank_values=True), 1):
         ours = _QUERY.get(name)
+        if not text and (ours is not None or name == "ssl_cert_reqs"):
+            continue  # an option that is left out
         if name == "ssl_cert_reqs":
             yield "verify", text != "none"
         elif ours is None:

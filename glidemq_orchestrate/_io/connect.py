@@ -10,6 +10,7 @@ import encodings.idna  # noqa: F401
 import importlib.readers
 import importlib.resources.readers  # noqa: F401
 import secrets  # noqa: F401
+import ssl
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -54,6 +55,25 @@ class _Tls(_Abrupt, aio.SSLConnection): ...
 class _Unix(_Abrupt, aio.UnixDomainSocketConnection): ...
 
 
+class _TlsInTime(sync.SSLConnection):
+    """Waits for the TLS handshake as for the connection; redis-py would wait for ``socket_timeout``."""
+
+    def __init__(self, *, socket_timeout: float, **options: Any) -> None:
+        super().__init__(socket_timeout=options["socket_connect_timeout"], **options)
+        self._of_calls = socket_timeout
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002
+        """The handshake is done: from here on calls have their own time."""
+        self.socket_timeout = self._of_calls
+        self.update_current_socket_timeout(self._of_calls)
+        super().on_connect_check_health(check_health)
+
+    def disconnect(self, *args: Any) -> None:
+        """The next connection begins with a handshake again."""
+        super().disconnect(*args)  # type: ignore[no-untyped-call]
+        self.socket_timeout = self.socket_connect_timeout
+
+
 class _Kinds(NamedTuple):
     """The classes of redis-py for a connection over TCP, over TLS and over a unix socket."""
 
@@ -68,7 +88,7 @@ class _Kinds(NamedTuple):
         return self.tls if settings.tls else self.tcp
 
 
-_BLOCKING: Final = _Kinds(sync.Connection, sync.SSLConnection, sync.UnixDomainSocketConnection)
+_BLOCKING: Final = _Kinds(sync.Connection, _TlsInTime, sync.UnixDomainSocketConnection)
 _ASYNCIO: Final = _Kinds(_Tcp, _Tls, _Unix)
 
 
@@ -195,3 +215,24 @@ def _check_files(settings: ConnectionSettings) -> None:
                 Path(path).read_bytes()
         except OSError as exc:
             raise ConfigurationError(f"{name}: {path} cannot be read: {exc.strerror}") from exc
+        except ValueError:
+            raise ConfigurationError(f"{name} must be the path of a file") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if settings.ca:
+            context.load_verify_locations(settings.ca)
+    except ssl.SSLError:
+        raise ConfigurationError(f"ca: {settings.ca} holds no certificates in PEM form") from None
+    try:
+        if settings.cert:
+            context.load_cert_chain(settings.cert, settings.key, _no_password)
+    except ssl.SSLError:
+        what = f"{settings.cert} and {settings.key}" if settings.key else settings.cert
+        raise ConfigurationError(
+            f"cert: {what} must hold a certificate and its key in PEM form, without a password"
+        ) from None
+
+
+def _no_password() -> str:
+    """Instead of the terminal, which OpenSSL would ask."""
+    return ""

@@ -44,12 +44,16 @@ def not_connected(settings: ConnectionSettings, place: Endpoint, exc: Exception)
     # The driver's frames hold the password, and error trackers print the variables of frames.
     exc.with_traceback(None)
     where, text = settings.node(place), _message(exc)
+    if (unknown := _unauthenticated(settings, place, exc)) is not None:
+        return unknown
     if isinstance(exc, exceptions.AuthenticationError | exceptions.AuthorizationError):
         return ConfigurationError(f"{where} refused the user or password")
     if isinstance(exc, exceptions.BusyLoadingError):
         return error_from(f"LOADING {exc}")
+    if "max number of clients" in text:
+        return ConnectionFailed(f"{where} has as many clients as its maxclients allows. Raise it there")
     if isinstance(exc, exceptions.ResponseError):
-        return refused(exc)
+        return _login_failed(settings, where, exc)
     return ConnectionFailed(f"cannot connect to {where}: {text}. {_advice(settings, text)}")
 
 
@@ -60,6 +64,8 @@ def broken(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> Gli
         return unread(where, exc)
     if isinstance(exc, exceptions.BusyLoadingError):
         return error_from(f"LOADING {exc}")
+    if (unknown := _unauthenticated(settings, place, exc)) is not None:
+        return unknown
     return OutcomeUnknown(f"the connection to {where} broke while waiting for the reply: {_message(exc)}")
 
 
@@ -83,8 +89,40 @@ def refused(exc: exceptions.ResponseError) -> GlideMQError:
     return error_from(str(exc))
 
 
+def _unauthenticated(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError | None:
+    """For a server that wants a password; then it has executed nothing. None for any other error."""
+    text = str(exc)  # that of HELLO is the second
+    is_asked = "Authentication required" in text or "with the client already authenticated" in text
+    if not (is_asked and isinstance(exc, exceptions.AuthenticationError)):
+        return None
+    is_sentinel = settings.kind == "sentinel" and place in settings.places
+    names = "sentinel_user and sentinel_password" if is_sentinel else "user and password"
+    return ConfigurationError(f"{settings.node(place)} wants a password: give {names}")
+
+
+def _login_failed(settings: ConnectionSettings, where: str, exc: exceptions.ResponseError) -> GlideMQError:
+    """For an error reply before the first call; a server may quote what it was sent, so it is not shown."""
+    text = str(exc)
+    if isinstance(exc, exceptions.NoPermissionError):
+        error = ConfigurationError(f"the user of {where} lacks a permission: to run HELLO or SELECT")
+        error.code = "NOPERM"
+        return error
+    for kind, code in _STRIPPED.items():
+        if isinstance(exc, kind):
+            return error_from(f"{code} {where} refused the connection")
+    if "DB index is out of range" in text:
+        return ConfigurationError(f"{where} has no database {settings.db}: give another db")
+    if "unknown command" in text and "auth" in text.lower():
+        return ConfigurationError(f"{where} does not know AUTH: give no user and password")
+    if text.startswith("DENIED"):
+        return ConfigurationError(
+            f"{where} is in protected mode: give it a password, or bind it to an address"
+        )
+    return ProtocolError(f"{where} refused the connection, with an error that is not known here")
+
+
 def _message(exc: Exception) -> str:
-    # redis-py's texts name host and port, never the password.
+    # redis-py's own texts name host and port, never the password.
     return str(exc).strip().rstrip(".") or type(exc).__name__
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
@@ -62,17 +63,23 @@ _CODES: Final[dict[str, type[GlideMQError]]] = {
 }
 
 
+MOST_CHARACTERS: Final = 1_000
+_QUOTING: Final = re.compile(r",? with args beginning with", re.IGNORECASE)
+
 # Inside a function a denied command is an error of the function, without the code NOPERM.
 _DENIED: Final = ("ACL failure in script", "The user executing the script can't")
 
 
 def error_from(text: str) -> GlideMQError:
-    """The error for the text of an error reply. Server texts hold no payloads."""
+    """The error for the text of an error reply, without what it quotes of the command: that may be secret."""
+    text = _QUOTING.split(text, 1)[0][:MOST_CHARACTERS]
     code, _, message = text.partition(" ")
     if "Function not found" in text or "Function not loaded" in text:
         error: GlideMQError = LibraryMissing(text)
     elif "unknown command" in text and "FCALL" in text.upper():
         error = ServerTooOld("a server", "without functions")
+    elif "unknown command" in text and "SENTINEL" in text.upper():
+        error = ConfigurationError("the server is no sentinel: give the port of a sentinel, 26379 by default")
     elif any(words in text for words in _DENIED):
         error = ConfigurationError(f"the server's user lacks a permission: {text}")
         # Without a command nothing works; without a key only what needs this key.

@@ -116,6 +116,11 @@ def test_settings_stand_wherever_an_url_may() -> None:
         ("valkey://h", {"connect_timeout": 0}, "connect_timeout must be a number of seconds above zero"),
         ("valkey://h?socket_timeout=soon", {}, "socket_timeout in the query of the URL must be a number"),
         ("valkey://h?socket_timeout=nan", {}, "socket_timeout in the query of the URL must be a number"),
+        ("valkeys://h?verify=1&ssl_cert_reqs=none", {}, "the URL states verify twice, and differently"),
+        ("valkey://:hunter2@h?password=hunter3", {}, "the URL states password twice, and differently"),
+        ("valkey://h/3?db=4", {}, "the URL states db twice, and differently"),
+        ("valkey+cluster://a,b:0", {}, "host number 2 is not valid"),
+        ("valkey+cluster://" + "a," * 1_000, {}, "more than 1,000 hosts"),
         ("valkeys://h?verify=hunter2", {}, "verify in the query of the URL must be true or false"),
     ],
 )
@@ -124,6 +129,12 @@ def test_a_bad_option_is_named(url: str, options: dict[str, Any], expected: str)
         ConnectionSettings(url, **options)
     assert "hunter2" not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+def test_an_empty_option_is_left_out_and_the_same_one_may_be_given_twice() -> None:
+    url = "valkeys://u:p@h/3?ca=&user=&verify=&db=3&user=u&password=p&username=u&connect_timeout="
+    assert ConnectionSettings(url).where == "valkeys://***@h:6379/3"
+    assert (ConnectionSettings(url).user, ConnectionSettings(url).ca) == ("u", None)
 
 
 @pytest.mark.parametrize(

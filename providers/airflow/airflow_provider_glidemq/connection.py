@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
+MOST_PORT: Final = 65_535
 URL: Final = "the URL in host"
-_PLAIN: Final = re.compile(r"[^@/?#\\\s]+(\s*,\s*[^@/?#\\\s]+)*")
+_PLAIN: Final = re.compile(r"[^@/?#\\\s,]+(\s*,\s*[^@/?#\\\s,]+)*")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _SENTINEL: Final = "+sentinel"
 # Those that the settings have beside their URL.
@@ -72,8 +74,15 @@ def settings_from(connection: Connection) -> ConnectionSettings:
         ConfigurationError: A field is not valid or unknown, or two contradict each other. The message names
             the connection and the field, and has no secret.
     """
-    try:
+    with _named(connection):
         return _settings(connection)
+
+
+@contextmanager
+def _named(connection: Connection) -> Iterator[None]:
+    """Name the connection in the errors of a block."""
+    try:
+        yield
     except ConfigurationError as exc:
         raise ConfigurationError(f"connection {connection.conn_id}: {exc}") from None
 
@@ -84,9 +93,10 @@ def dashboard_urls(connection: Connection) -> str:
     Raises:
         ConfigurationError: An extra is not valid or unknown.
     """
-    return (
-        next((one.value for one in read_extras(connection.extra) if one.name == "dashboard_url"), None) or ""
-    )
+    with _named(connection):
+        _check_texts(connection)
+        extras = {extra.name: extra.value for extra in read_extras(connection.extra)}
+    return extras.get("dashboard_url") or ""
 
 
 def _settings(connection: Connection) -> ConnectionSettings:
@@ -115,11 +125,14 @@ def _settings(connection: Connection) -> ConnectionSettings:
 
 
 def _check_texts(connection: Connection) -> None:
-    """JSON may hold what is no text, or cannot be sent as one."""
+    """JSON may hold what is no text, or cannot be sent as one; and no port."""
     for name in ("host", "login", "password", "schema", "extra"):
         value = getattr(connection, name) or ""
         if not isinstance(value, str) or _SURROGATE.search(value):
             raise ConfigurationError(f"{name} must be a text without lone surrogates")
+    port = connection.port
+    if port is not None and not (type(port) is int and 1 <= port <= MOST_PORT):
+        raise ConfigurationError(f"port must be a whole number from 1 to {MOST_PORT}, or be left out")
 
 
 def _meant(extras: Sequence[Extra], *, has_url: bool) -> Iterator[Extra]:
@@ -138,6 +151,8 @@ def _is_sentinel(host: str, stated: Stated) -> bool:
 
 def _state_schema(schema: str, stated: Stated, *, is_sentinel: bool) -> None:
     """The field schema is the path of a URI: a database, behind sentinels also their service before it."""
+    if "@" in schema:
+        raise ConfigurationError("schema (the path of a URI) has an @: write / in a password as %2F")
     parts = [part for part in schema.split("/") if part.strip()]
     if is_sentinel and parts and not parts[0].isdigit():
         stated.add("service", parts.pop(0), "schema")

@@ -61,7 +61,9 @@ def read_extras(text: str | None) -> list[Extra]:
 
 def _given(text: str | None) -> Iterator[tuple[str, Any]]:
     try:
-        extra = json.loads(text) if text and text.strip() else {}
+        extra = json.loads(text, object_pairs_hook=_once) if text and text.strip() else {}
+    except ConfigurationError:
+        raise
     except (ValueError, RecursionError):
         extra = None
     if not isinstance(extra, Mapping):
@@ -71,6 +73,15 @@ def _given(text: str | None) -> Iterator[tuple[str, Any]]:
             yield name, value
         elif not _is_empty(value):
             yield from _given(value if isinstance(value, str) else json.dumps(value))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; JSON itself would let the last of two values win."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise ConfigurationError(f"extra {shown(name)} is given twice, and differently")
+    return found
 
 
 def _known_by(name: str) -> str:
@@ -152,7 +163,10 @@ def _urls(value: Any) -> str:
     return check_templates(value)
 
 
-_A_TEXT: Final = (_text, "a text")
+_A_TEXT: Final = (
+    _text,
+    "a text; where a URI holds one that looks like JSON, such as true or 1e5, define the connection as JSON",
+)
 _A_TRUTH: Final = (_truth, "true or false")
 _SOME_SECONDS: Final = (_seconds, "a number of seconds above zero")
 EXTRAS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from airflow.models.connection import Connection as StoredConnection
 from airflow.sdk import Connection
-from airflow_provider_glidemq.connection import settings_from
+from airflow_provider_glidemq.connection import dashboard_urls, settings_from
 from airflow_provider_glidemq.extras import EXTRAS
 from airflow_provider_glidemq.get_provider_info import get_provider_info
 
@@ -133,6 +134,28 @@ def test_what_is_empty_is_not_given(empty: object) -> None:
     assert kept.tls
 
 
+def test_an_empty_option_of_a_url_is_not_given() -> None:
+    url = "valkeys://h?ca=&user=&db=&verify=&connect_timeout=&confirm=&ssl_cert_reqs="
+    assert settings_from(connection(url, login="u", extra={"ca": "/a"})) == settings_from(
+        connection(extra={"tls": True, "ca": "/a"}, login="u")
+    )
+
+
+def test_a_wrong_host_among_many_is_told_at_once() -> None:
+    """A host list that was matched by trial and error took 15 s for 23 hosts, twice that for each more."""
+    wrong = connection(",".join(f"n{number}:7000" for number in range(900)) + "/0")
+    started = time.process_time()
+    with pytest.raises(ConfigurationError, match="host must be HOST or HOST:PORT"):
+        settings_from(wrong)
+    assert time.process_time() - started < 1
+
+
+def test_a_dashboard_of_a_wrong_connection_is_refused_by_its_name() -> None:
+    for extra in ('{"tsl": 1}', '{"dashboard_url": "http://x/\\u0000{flow_id}"}', "5"):
+        with pytest.raises(ConfigurationError, match=r"\Aconnection c: extra"):
+            dashboard_urls(connection(extra=extra))
+
+
 def test_the_whole_extra_may_be_one_text_as_airflow_writes_it_into_uris() -> None:
     assert settings_from(connection(extra={"__extra__": '{"db": 4}'})).db == 4
     assert (
@@ -164,6 +187,13 @@ def test_a_url_and_the_other_fields_complete_each_other() -> None:
 
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"extra": '{"tls": true, "tls": false}'}, "extra 'tls' is given twice, and differently"),
+    ({"extra": '{"__extra__": {"tls": true, "tls": null}}'}, "extra 'tls' is given twice, and differently"),
+    ({"host": "valkeys://h?verify=true&verify=false"}, "host: the URL states verify twice"),
+    ({"host": "valkeys://h?verify=true&ssl_cert_reqs=none"}, "host: the URL states verify twice"),
+    ({"host": "valkeys://h?ca=/a&ca=/b"}, "host: the URL states ca twice"),
+    ({"host": "valkey://h/3?db=4"}, "host: the URL states db twice"),
+    ({"host": "valkey://u:hunter3@h?password=hunter4"}, "host: the URL states password twice"),
     ({"host": "valkey://h", "extra": {"tls": True}}, "tls differs between extra tls and the URL in host"),
     ({"host": "valkeys://h", "extra": {"tls": False}}, "tls differs"),
     ({"host": "valkeys://h?ca=/a", "extra": {"ca": "/b"}}, "ca differs between extra ca and the URL in host"),
@@ -203,7 +233,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"password": 12345}, "password must be a text"),
     ({"host": "/tmp/\ud800"}, "host must be a text without lone surrogates"),
     ({"extra": {"kind": "sentinel", "service": "\ud800"}}, "extra service must be a text"),
-    ({"port": 99999}, "host: the URL does not name a server: host number 1"),
+    ({"port": 99999}, "port must be a whole number from 1 to 65535"),
+    ({"port": 0}, "port must be a whole number from 1 to 65535"),
+    ({"port": "7000x"}, "port must be a whole number from 1 to 65535"),
+    ({"host": "h:0"}, "host: the URL does not name a server: host number 1"),
+    ({"host": "a:7000,b:0", "extra": {"kind": "cluster"}}, "host: .* host number 2"),
+    ({"host": ",".join(["h"] * 1_001), "extra": {"kind": "cluster"}}, "host: .*more than 1,000 hosts"),
+    ({"host": ",".join(["h"] * 40) + "/0"}, "host must be HOST or HOST:PORT"),
+    (
+        {"schema": "hunter3@h", "extra": {"kind": "sentinel"}},
+        "schema .* has an @: write / in a password as %2F",
+    ),
     ({"host": None}, "host is missing"),
     ({"host": "http://h"}, "host: the URL does not name a server"),
     ({"host": "valkey://h?tsl=1"}, "host: option 1 in the query"),

@@ -6,13 +6,14 @@ import os
 import socket
 import ssl
 import threading
+import time
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from glidemq_orchestrate import AsyncQueue, ConnectionSettings
-from glidemq_orchestrate.errors import TransportError
+from glidemq_orchestrate import AsyncQueue, ConnectionSettings, Queue
+from glidemq_orchestrate.errors import ConnectionFailed, TransportError
 from tests.server.connections.certificates import Certificates
 
 PATIENCE = 0.3
@@ -63,6 +64,26 @@ async def test_a_failed_connection_is_closed_when_its_client_is(
             with pytest.raises(TransportError):
                 await queue.add("work")
         assert _sockets_to(listener.port) == 0
+
+
+@pytest.mark.parametrize("speaks_tls", [True, False])
+def test_a_server_that_does_not_finish_the_handshake_is_given_up_in_time(
+    files: Certificates, *, speaks_tls: bool
+) -> None:
+    """``connect_timeout`` counts for the handshake; ``socket_timeout`` for what comes after it."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as plain,
+        closing(Listener(files, is_polite=True)) as listener,
+    ):
+        port = listener.port if speaks_tls else plain.getsockname()[1]
+        times = {"connect_timeout": 60, "socket_timeout": 0.3} if speaks_tls else {"connect_timeout": 0.3}
+        settings = ConnectionSettings(f"valkeys://localhost:{port}", ca=files.ca, **times)  # type: ignore[arg-type]
+        with Queue("etl", settings) as queue:
+            for _ in range(2):
+                started = time.monotonic()
+                with pytest.raises(ConnectionFailed, match="Timeout"):
+                    queue.add("work")
+                assert time.monotonic() - started < 10  # 30 s is the default socket_timeout
 
 
 def _settings(listener: Listener, files: Certificates) -> ConnectionSettings:

@@ -1,0 +1,159 @@
+"""What a server says at a login: it is told with what to do, and never with what the server was sent."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from glidemq_orchestrate import AsyncQueue, ConnectionSettings, Queue
+from glidemq_orchestrate.doctor import examine
+from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, GlideMQError, ProtocolError
+from tests.server.connections.certificates import Certificates
+from tests.server.lua.servers import running, valkey_binary
+
+SECRET = "hunter2"
+
+
+@contextmanager
+def _answering(line: str) -> Iterator[int]:
+    """A server that answers each thing it reads with one line, in which ``%s`` is what it read."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        def answer(connection: socket.socket) -> None:
+            with suppress(OSError), connection:
+                while data := connection.recv(4096):
+                    said = data.decode(errors="replace").replace("\r\n", " ")
+                    connection.sendall((line.replace("%s", said) + "\r\n").encode())
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def _refused(kind: type[Exception], match: str, settings: str | ConnectionSettings) -> Exception:
+    with Queue("etl", settings) as queue, pytest.raises(kind, match=match) as raised:
+        queue.add("work", SECRET)
+    return raised.value
+
+
+@pytest.mark.parametrize("scheme", ["valkey", "valkey+cluster", "valkey+sentinel"])
+@pytest.mark.parametrize(
+    "line",
+    ["-ERR unknown command 'AUTH', with args beginning with: %s", "-ERR you said %s", "-%s", "-ODD %s"],
+)
+async def test_what_a_server_quotes_of_a_login_is_not_shown(line: str, scheme: str) -> None:
+    with _answering(line) as port:
+        sentinels: dict[str, Any] = {"sentinel_password": SECRET} if scheme.endswith("sentinel") else {}
+        path = "/main" if sentinels else ""
+        settings = ConnectionSettings(f"{scheme}://127.0.0.1:{port}{path}", password=SECRET, **sentinels)
+        with Queue("etl", settings) as queue, pytest.raises(GlideMQError) as raised:
+            queue.add("work")
+        async with AsyncQueue("etl", settings) as again:
+            with pytest.raises(GlideMQError) as also:
+                await again.add("work")
+        shown = f"{raised.value} {also.value} {examine(settings)}"
+    assert SECRET not in shown
+    assert f"127.0.0.1:{port}" in str(raised.value)
+
+
+def test_an_unknown_error_of_a_login_and_a_long_one_of_a_call() -> None:
+    with _answering("-ODD thing") as port:
+        settings = ConnectionSettings(f"valkey://127.0.0.1:{port}", password=SECRET)
+        with Queue("etl", settings) as queue, pytest.raises(ProtocolError, match="with an error that is not"):
+            queue.add("work")
+    with _answering("-ODD " + "x" * 100_000) as port, Queue("etl", f"valkey://127.0.0.1:{port}") as queue:
+        with pytest.raises(ProtocolError) as raised:
+            queue.add("work")
+        assert len(str(raised.value)) < 2_000
+
+
+def test_what_a_server_quotes_of_a_call_is_not_shown() -> None:
+    line = "-ERR unknown command 'EVALSHA', with args beginning with: %s"
+    with _answering(line) as port:
+        assert SECRET not in str(_refused(GlideMQError, "unknown command", f"valkey://127.0.0.1:{port}"))
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A server with a password."""
+    folder = tmp_path_factory.mktemp("login")
+    with running(valkey_binary(), folder) as port, redis.Redis(port=port) as client:
+        client.config_set("requirepass", SECRET)
+        client.config_set("maxclients", 4)
+        yield port
+        client.config_set("requirepass", "")
+
+
+async def test_a_password_that_is_missing_is_asked_for(port: int) -> None:
+    """Nothing was executed, and trying again does not help: it is no connection that broke."""
+    expected = "wants a password: give user and password"
+    _refused(ConfigurationError, expected, f"valkey://127.0.0.1:{port}")
+    async with AsyncQueue("etl", f"valkey://127.0.0.1:{port}/3") as again:
+        with pytest.raises(ConfigurationError, match=expected):
+            await again.add("work")
+
+
+def test_a_database_that_is_not_there_is_named(port: int) -> None:
+    url = f"valkey://:{SECRET}@127.0.0.1:{port}/99"
+    _refused(ConfigurationError, "has no database 99: give another db", url)
+
+
+def test_a_server_that_is_full_is_told(port: int) -> None:
+    clients = [redis.Redis(port=port, password=SECRET) for _ in range(3)]
+    try:
+        for client in clients:
+            client.ping()
+        url = f"valkey://:{SECRET}@127.0.0.1:{port}"
+        _refused(ConnectionFailed, "as many clients as its maxclients allows", url)
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_a_server_that_is_no_sentinel_says_so(port: int) -> None:
+    settings = ConnectionSettings(f"valkey+sentinel://127.0.0.1:{port}/main", sentinel_password=SECRET)
+    with (
+        Queue("etl", settings) as queue,
+        pytest.raises(ConfigurationError, match="the server is no sentinel"),
+    ):
+        queue.add("work")
+    assert "no sentinel" in examine(settings)[0].found
+    bare = ConnectionSettings(f"valkey+sentinel://127.0.0.1:{port}/main")
+    _refused(ConfigurationError, "give sentinel_user and sentinel_password", bare)
+
+
+def test_files_for_tls_that_are_no_certificates_are_named(tmp_path: Path) -> None:
+    good, bad = Certificates.in_directory(tmp_path), tmp_path / "bad.pem"
+    bad.write_text("no certificate")
+    for options, expected in (
+        ({"ca": str(bad)}, r"ca: .*bad\.pem holds no certificates in PEM form"),
+        ({"ca": "a\0b"}, "ca must be the path of a file"),
+        ({"cert": str(bad)}, r"cert: .*bad\.pem must hold a certificate and its key"),
+        ({"cert": good.ca}, r"cert: .*ca\.pem must hold a certificate and its key"),
+        ({"cert": good.client, "key": str(bad)}, r"cert: .*client\.pem and .*bad\.pem must hold"),
+    ):
+        settings = ConnectionSettings("valkeys://localhost:1", **options)  # type: ignore[arg-type]
+        _refused(ConfigurationError, expected, settings)
+
+
+def test_a_look_of_the_doctor_harms_no_key_whatever_its_name(tmp_path: Path) -> None:
+    with running(valkey_binary(), tmp_path) as port, redis.Redis(port=port) as client:
+        client.set("glide:gmo:absent", "precious")
+        examine(f"valkey://127.0.0.1:{port}", look_only=True)
+        assert client.get("glide:gmo:absent") == b"precious"
+        assert client.dbsize() == 1
