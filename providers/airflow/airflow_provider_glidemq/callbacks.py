@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from airflow_provider_glidemq.apart import apart
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.named import find, is_named
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["submitted", "progress", "end"]
 LONGEST: Final = timedelta(seconds=30)
+OF_USERS: Final = (Exception, SystemExit)
+"""What code of users may raise without harm; an ``exit`` in it would end a whole triggerer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,39 +115,42 @@ def event_of(task: Any, status: FlowStatus, failed: Sequence[str] = ()) -> FlowE
 
 def tell(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
     """Call the callbacks, in a worker of Airflow; never fails."""
-    for path, function in _functions(paths, kind, log):
+    for path in paths:
         try:
-            found = function(event)
+            found = _call(path, kind, event)
             if inspect.iscoroutine(found):
                 asyncio.run(found)
-        except Exception as exc:  # noqa: BLE001  the user's code
-            log.warning("Callback %s.on_%s failed: %s: %s", path, kind, type(exc).__name__, exc)
+        except OF_USERS as exc:
+            _warn(log, path, kind, exc)
 
 
 async def tell_from_loop(paths: Sequence[str], kind: Kind, event: FlowEvent, log: Logger) -> None:
-    """Call the callbacks in a triggerer, those that are not ``async`` in a thread; never fails."""
-    for path, function in await asyncio.to_thread(lambda: list(_functions(paths, kind, log))):
-        try:
-            async with asyncio.timeout(LONGEST.total_seconds()):
-                found = (
-                    function(event)
-                    if inspect.iscoroutinefunction(function)
-                    else await asyncio.to_thread(function, event)
-                )
-                if inspect.iscoroutine(found):
-                    await found
-        except Exception as exc:  # noqa: BLE001  the user's code
-            log.warning("Callback %s.on_%s failed: %s: %s", path, kind, type(exc).__name__, exc)
-
-
-def _functions(
-    paths: Sequence[str], kind: Kind, log: Logger
-) -> Iterator[tuple[str, Callable[[FlowEvent], Any]]]:
+    """Call the callbacks in a triggerer, what is not ``async`` in threads of their own; never fails."""
     for path in paths:
         try:
-            with importing():
-                found = find(f"{path}.on_{kind}", "callback").function
-        except Exception as exc:  # noqa: BLE001  importing runs the user's code
-            log.warning("Callback %s cannot be called here: %s: %s", path, type(exc).__name__, exc)
-        else:
-            yield path, found
+            async with asyncio.timeout(LONGEST.total_seconds()):
+                found = await apart(partial(_call, path, kind, event))
+                if inspect.iscoroutine(found):
+                    await found
+        except OF_USERS as exc:
+            _warn(log, path, kind, exc)
+
+
+class _NotCallable(Exception):
+    """There is no such callback here."""
+
+
+def _call(path: str, kind: Kind, event: FlowEvent) -> Any:
+    try:
+        with importing():
+            function = find(f"{path}.on_{kind}", "callback").function
+    except OF_USERS as exc:  # importing runs the user's code
+        raise _NotCallable(f"{type(exc).__name__}: {exc}") from exc
+    return function(event)
+
+
+def _warn(log: Logger, path: str, kind: Kind, exc: BaseException) -> None:
+    if isinstance(exc, _NotCallable):
+        log.warning("Callback %s cannot be called here: %s", path, exc)
+    else:
+        log.warning("Callback %s.on_%s failed: %s: %s", path, kind, type(exc).__name__, exc)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_glidemq.node_reports import in_text
 from airflow_provider_glidemq.version_compat import AirflowException, AirflowFailException
 from glidemq_orchestrate.errors import FlowConflict, FlowNotFound, GlideMQError, Superseded
 
@@ -129,5 +130,7 @@ def _count(failed: Sequence[FailedNode]) -> str:
 
 
 def _lines(failed: Sequence[FailedNode]) -> list[str]:
-    lines = [f"  {node.name}: {node.reason} (attempts: {node.attempts})" for node in failed[:SHOWN_NODES]]
+    lines = [
+        f"  {node.name}: {in_text(node.reason)} (attempts: {node.attempts})" for node in failed[:SHOWN_NODES]
+    ]
     return [*lines, f"  and {len(failed) - SHOWN_NODES} more"] if len(failed) > SHOWN_NODES else lines

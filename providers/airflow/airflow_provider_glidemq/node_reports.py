@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
+
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, GlideMQError, NodeNotFound, Superseded
 
 if TYPE_CHECKING:
@@ -67,7 +69,9 @@ class NodeReports:
     def due(self, nodes: Sequence[NodeStatus]) -> dict[str, int]:
         """Whose lines to ask for, and after how many: the nodes that have waited longest for it."""
         self._look += 1
-        begun = [(node, self._of(node)) for node in nodes if node.attempts]
+        begun = [
+            (node, self._of(node)) for node in nodes if node.attempts or node.started_at
+        ]  # or it skipped
         waiting = [(node.name, seen) for node, seen in begun if self.logs and not seen.is_over]
         waiting.sort(key=lambda item: item[1].looked)
         self.has_more = len(waiting) > NODES
@@ -122,13 +126,21 @@ def log_reports(flow: Flow, reports: NodeReports, log: Logger, *, is_last: bool 
 
 
 def in_line(text: str) -> str:
-    """Text of a worker, cut, and without characters that could forge lines or colours of a log."""
-    return text[:CHARACTERS].translate(_CONTROLS)
+    """Text of a worker, cut, and without characters that could forge lines or colours of a log.
+
+    What Airflow masks is masked before: a part of it would not be known.
+    """
+    return str(redact(text))[:CHARACTERS].translate(_CONTROLS)
+
+
+def in_text(text: str) -> str:
+    """Text of several lines of a worker, without characters that could forge colours of a log."""
+    return text.translate(_CONTROLS | {ord("\n"): "\n"})
 
 
 _CONTROLS: Final = {
     code: chr(code).encode("unicode_escape").decode()
-    for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
     if code != ord("\t")
 }
 LEFT_OUT: Final = "Flow %s: nodes have logged more lines than are shown; see: glidemq flow node FLOW NODE"

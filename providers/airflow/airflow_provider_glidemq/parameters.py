@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any, Final, Literal, get_args
 
@@ -10,11 +9,13 @@ from airflow_provider_glidemq.callbacks import check_callbacks
 from airflow_provider_glidemq.ownership import check_lapse
 from airflow_provider_glidemq.templates import is_unknown
 from airflow_provider_glidemq.version_compat import configuration
+from glidemq_orchestrate.names import FLOW_ID
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 _VARIABLE: Final = "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE"
 _FLAGS: Final = ("deferrable", "require_workers", "cancel_on_kill", "show_logs")
 _TEXTS: Final = ("flow_id", "glidemq_conn_id")
+MOST_SECONDS: Final = 365 * 86_400.0
 _SECONDS: Final = {"defer_after": 0.0, "poll_interval": 0.001, "logging_interval": 0.001}
 
 
@@ -47,6 +48,9 @@ def check_parameters(given: dict[str, Any]) -> None:
         value = given[name]
         if not isinstance(value, str) and not is_unknown(value) and (value is not None or name != "flow_id"):
             raise TypeError(f"{name} must be a string, got {value!r}")
+    flow_id = given["flow_id"]
+    if flow_id and isinstance(flow_id, str) and not is_unknown(flow_id):
+        FLOW_ID.check(flow_id)
     check_callbacks(given["callbacks"])
     for name, least in _SECONDS.items():
         check_seconds(name, given[name], least)
@@ -60,5 +64,5 @@ def check_seconds(name: str, value: object, least: float) -> None:
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number of seconds, got {value!r}")
-    if not math.isfinite(value) or value < least:
-        raise ValueError(f"{name} must be at least {least:g} seconds, got {value!r}")
+    if not least <= value <= MOST_SECONDS:
+        raise ValueError(f"{name} must be at least {least:g} seconds, and at most a year, got {value!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow_provider_glidemq import callbacks
+from airflow_provider_glidemq.apart import MOST_THREADS
+from airflow_provider_glidemq.callbacks import FlowEvent, tell_from_loop
 from airflow_provider_glidemq.exceptions import GlideMQFlowFailed, GlideMQFlowTimeout
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, flow_id_for
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
@@ -38,6 +42,7 @@ SLOWLY = FlowSpec(
 def _forget() -> None:
     told.events.clear()
     told.threads.clear()
+    told.let_go.clear()
 
 
 def operator(spec: FlowSpec, **kwargs: Any) -> GlideMQFlowOperator:
@@ -162,3 +167,57 @@ def test_raising_callbacks_disturb_no_task(
 def test_what_names_no_callback_is_refused_when_the_dag_is_parsed(callbacks: Any, why: str) -> None:
     with DAG("d", schedule=None), pytest.raises((ValueError, TypeError), match=why):
         operator(chain(), callbacks=callbacks)
+
+
+class TestWhatEndsAProcess:
+    """``exit`` in a callback, and one that never returns, in a process that serves many tasks."""
+
+    def test_an_exit_in_a_task_is_logged(
+        self, valkey: Valkey, worker: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        made = operator(chain(), callbacks=[f"{HERE}:Exiting", "tests.providers.airflow.exits:X", *NOTING])
+        assert made.execute(context()) == {"last": {"rows": 3}}
+        out = capsys.readouterr().out
+        assert "Exiting.on_end failed: SystemExit: 3" in out
+        assert "exits:X cannot be called here: SystemExit: 4" in out
+        assert kinds() == ["submitted", "end"]
+
+    async def test_an_exit_in_a_triggerer_ends_no_loop(self, valkey: Valkey, worker: Worker) -> None:
+        submit(valkey, SLOWLY, "f")
+        threading.Timer(0.8, valkey.gate.set).start()
+        exits = [f"{HERE}:Exiting", f"{HERE}:ExitingAsync", "tests.providers.airflow.exits:X"]
+        trigger = GlideMQFlowTrigger(flow_id="f", logging_interval=0.1, callbacks=[*exits, *NOTING])
+        trigger.task_instance = FakeTask()  # type: ignore[assignment]
+        assert (await fired(trigger, 15))["status"] == "completed"
+        assert "progress" in kinds()
+
+    async def test_those_that_hang_take_no_thread_of_others(
+        self, valkey: Valkey, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(callbacks, "LONGEST", timedelta(seconds=0.1))
+        event = FlowEvent("d", "t", "r", -1, 1, "f", 0, "running", 1, 3)
+        many = MOST_THREADS + 5
+        log: Any = logging.getLogger("test")
+        try:
+            await asyncio.gather(
+                *(tell_from_loop([f"{HERE}:Hanging"], "progress", event, log) for _ in range(many))
+            )
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 5) == 7
+            assert sum(thread.name == "glidemq-apart" for thread in threading.enumerate()) == MOST_THREADS
+            await tell_from_loop(NOTING, "progress", event, log)
+            assert kinds() == [], "there is no thread for it; that is logged"
+        finally:
+            told.let_go.set()
+        for thread in threading.enumerate():
+            if thread.name == "glidemq-apart":
+                thread.join()
+        await tell_from_loop(NOTING, "progress", event, log)
+        assert kinds() == ["progress"]
+
+    async def test_one_that_refuses_to_end_holds_no_task(self, valkey: Valkey, worker: Worker) -> None:
+        submit(valkey, SLOWLY, "f")
+        threading.Timer(0.8, valkey.gate.set).start()
+        trigger = GlideMQFlowTrigger(flow_id="f", logging_interval=0.1, callbacks=[f"{HERE}:Stubborn"])
+        trigger.task_instance = FakeTask()  # type: ignore[assignment]
+        assert (await fired(trigger, 15))["status"] == "completed"
+        told.let_go.set()

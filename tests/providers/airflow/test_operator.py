@@ -102,6 +102,7 @@ def test_it_defers_after_submitting(valkey: Valkey, worker: Worker, context: Con
         "show_logs": False,
         "show_progress": False,
         "callbacks": [],
+        "is_masked": False,
     }
     assert made["ti"].pushed == {XCOM_FLOW_ID: flow_id}
     with valkey.producer() as producer:

@@ -10,6 +10,7 @@ from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator
 from airflow_provider_glidemq.parameters import default_deferrable
 from airflow_provider_glidemq.version_compat import configuration
 
+from glidemq_orchestrate.errors import GlideMQError
 from tests.providers.airflow.test_templates import one
 
 
@@ -32,3 +33,18 @@ def test_default_args_reach_all_parameters() -> None:
     assert (task.poll_interval, task.deferrable, task.lapse) == (7.0, False, 60)
     unmapped: Any = mapped.unmap({"flow": one()})
     assert (unmapped.poll_interval, unmapped.deferrable, unmapped.lapse) == (7.0, False, 90)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"flow_id": "x" * 257}, "flow id .* is not valid: use 1 to 256 characters"),
+        ({"flow_id": "a\nb"}, "flow id .* is not valid"),
+        ({"logging_interval": 1e300}, "logging_interval must be at least 0.001 seconds, and at most a year"),
+        ({"defer_after": float("nan")}, "defer_after must be at least 0 seconds"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_at_parse_time(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises((ValueError, GlideMQError), match=expected):
+        GlideMQFlowOperator(task_id="t", flow=one(), **given)
+    GlideMQFlowOperator(task_id="t", flow=one(), flow_id="{{ " + "x" * 300 + " }}")

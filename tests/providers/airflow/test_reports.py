@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import redis
+from airflow_provider_glidemq.exceptions import GlideMQFlowTimeout
 from airflow_provider_glidemq.node_reports import LINES, NODES, NodeReports
 from airflow_provider_glidemq.operators.glidemq import (
     GlideMQFlowOperator,
@@ -16,12 +19,14 @@ from airflow_provider_glidemq.operators.glidemq import (
     GlideMQSparkOperator,
     flow_id_for,
 )
+from airflow_provider_glidemq.operators.waiting import Waiting
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
-from airflow_provider_glidemq.version_compat import TaskDeferred
+from airflow_provider_glidemq.version_compat import AirflowTaskTimeout, TaskDeferred, mask_secret
 
-from glidemq_orchestrate import Context, FlowNode, FlowSpec, JobState, Worker
+from glidemq_orchestrate import Context, Flow, FlowNode, FlowSpec, JobState, Worker
 from glidemq_orchestrate.flows.spec import NodeStatus
 from glidemq_orchestrate.jobs.job import JobLogs
+from tests.providers.airflow import told
 from tests.providers.airflow.conftest import QUEUE, Valkey
 from tests.providers.airflow.test_trigger import fired, submit
 
@@ -70,6 +75,18 @@ class TestLines:
     def test_nodes_that_have_not_begun_are_not_asked(self) -> None:
         waiting = replace(ONE, state=JobState.WAITING, attempts=0)
         assert Logged().reports.due([waiting, replace(ended(waiting, JobState.SKIPPED), name="b")]) == {}
+
+    def test_those_of_a_node_that_has_skipped_itself_are_shown(self) -> None:
+        logged, now = Logged(), datetime.now(UTC)
+        logged.add("a", 1)
+        skipped = replace(ended(ONE, JobState.SKIPPED), attempts=0, started_at=now, finished_at=now)
+        assert logged.look(skipped) == ["[a] line 0"]
+
+    def test_what_is_masked_is_masked_before_a_line_is_cut(self) -> None:
+        mask_secret("v4rs3cretXYZ")  # Airflow masks it in this process from here on
+        logged = Logged()
+        logged.lines["a"] = ["x" * 990 + "v4rs3cretXYZ"]
+        assert logged.look(ONE) == ["[a] " + "x" * 990 + "***"]
 
     def test_more_than_fit_come_with_the_next_look(self) -> None:
         logged = Logged()
@@ -139,11 +156,15 @@ def talking(valkey: Valkey, worker: Worker) -> Any:
         ctx.log("after")
         return ctx.data
 
+    @made.handler("hush")
+    def hush(_: Context) -> None:
+        """It has a secret."""
+
     with made.running():
         yield made
 
 
-def told(name: str, count: int) -> list[str]:
+def said(name: str, count: int) -> list[str]:
     return [*(f"[{name}] before {number}" for number in range(count)), f"[{name}] after"]
 
 
@@ -152,6 +173,7 @@ def reports(lines: Iterable[str], *, progress: bool = False) -> list[str]:
     return [line for line in shown if progress or "] done 1" not in line]
 
 
+SECRET = FlowNode("secret", "talk", "hush", {"pw": ["is v4rs3cretXYZ"]}, after=["a"])
 SPEC = FlowSpec("t", [FlowNode("a", "talk", "talk", 3), FlowNode("b", "talk", "talk", 70, after=["a"])])
 
 
@@ -171,8 +193,8 @@ async def test_a_trigger_shows_lines_as_they_come(
     monkeypatch.setattr(trigger.log, "info", info)
     await fired(trigger)
     found = reports(lines)
-    assert [line for line in found if line.startswith("[a]")] == told("a", 3)
-    assert [line for line in found if line.startswith("[b]")] == told("b", 70)
+    assert [line for line in found if line.startswith("[a]")] == said("a", 3)
+    assert [line for line in found if line.startswith("[b]")] == said("b", 70)
     assert "[a] done 1" in lines
 
 
@@ -196,7 +218,7 @@ async def test_a_trigger_shows_no_line_twice_when_the_server_was_away(
     monkeypatch.setattr(trigger.log, "info", info)
     await fired(trigger, 60)
     found = reports(lines)
-    assert found == [*told("a", 3), *told("b", 70)]
+    assert found == [*said("a", 3), *said("b", 70)]
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
@@ -219,7 +241,7 @@ def test_a_task_that_waits_itself_shows_them_too(
         require_workers=False,
     ).execute(context())
     out = capsys.readouterr().out
-    for line in (*told("a", 3), *told("b", 70)):
+    for line in (*said("a", 3), *said("b", 70)):
         assert out.count(f"{line}\n") + out.count(f"{line} ") == 1, line
 
 
@@ -243,6 +265,97 @@ def test_a_task_that_defers_and_resumes_leaves_them_to_the_trigger(
     event = {"status": "completed", "flow_id": flow_id_for("d", "t", "r1")}
     assert GlideMQOperator(**given).execute_complete(made, event) == 2
     assert "before" not in capsys.readouterr().out
+
+
+def test_a_task_shows_lines_while_it_waits_to_defer(
+    valkey: Valkey, talking: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, Any] = {"queue_name": "talk", "job": "talk", "data": 2, "show_logs": True}
+    with pytest.raises(TaskDeferred):
+        GlideMQOperator(task_id="t", **given, defer_after=1.5, logging_interval=0.3).execute(context())
+    valkey.gate.set()
+    assert "[talk] before 1" in capsys.readouterr().out
+
+
+def test_what_airflow_masks_is_not_shown_where_it_is_not_known(
+    valkey: Valkey, talking: Worker, context: Contexts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A triggerer never learns which values of a payload are secret: the task shows the lines at its end."""
+    mask_secret("v4rs3cretXYZ")
+    given: dict[str, Any] = {
+        "task_id": "t",
+        "flow": FlowSpec("t", [FlowNode("a", "talk", "talk", 2), SECRET]),
+        "show_logs": True,
+        "require_workers": False,
+    }
+    with pytest.raises(TaskDeferred) as deferred:
+        GlideMQFlowOperator(**given, defer_after=0.0).execute(context())
+    kwargs = deferred.value.trigger.serialize()[1]
+    assert (kwargs["show_logs"], kwargs["is_masked"]) == (True, True)
+    assert "v4rs3cretXYZ" not in str(kwargs)
+    valkey.gate.set()
+    with valkey.producer() as producer:
+        producer.get(flow_id_for("d", "t", "r1")).wait()
+    event = {"status": "completed", "flow_id": flow_id_for("d", "t", "r1"), "is_masked": True}
+    GlideMQFlowOperator(**given).execute_complete(context(), event)
+    assert "[a] before 1" in capsys.readouterr().out
+
+
+async def test_a_trigger_of_such_a_flow_shows_nothing(
+    valkey: Valkey, talking: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    submit(valkey, SPEC, "f")
+    valkey.gate.set()
+    trigger = GlideMQFlowTrigger(flow_id="f", logging_interval=0.1, show_logs=True, is_masked=True)
+    monkeypatch.setattr(trigger.log, "info", lambda text, *args: lines.append(text % args))
+    assert (await fired(trigger))["is_masked"] is True
+    assert reports(lines, progress=True) == []
+
+
+async def test_a_trigger_whose_deadline_has_passed_looks_once_more(
+    valkey: Valkey, talking: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    stuck = FlowNode("b", "nobody", "talk", after=["a"])
+    submit(valkey, FlowSpec("t", [FlowNode("a", "talk", "talk", 0), stuck]), "f")
+    deadline = time.time() + 2
+    trigger = GlideMQFlowTrigger(flow_id="f", logging_interval=60.0, show_logs=True, deadline=deadline)
+    monkeypatch.setattr(trigger.log, "info", lambda text, *args: lines.append(text % args))
+    threading.Timer(0.7, valkey.gate.set).start()
+    assert (await fired(trigger))["status"] == "timeout"
+    assert reports(lines) == ["[a] after"]
+
+
+def test_a_time_out_of_a_task_that_waits_itself_is_the_same_as_of_one_that_is_deferred(
+    valkey: Valkey,
+    talking: Worker,
+    context: Contexts,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def until_end(_: Waiting, flow: Flow) -> None:
+        while not flow.nodes()[0].attempts or not flow.logs({"a": 0})["a"].lines:
+            time.sleep(0.01)
+        raise AirflowTaskTimeout("Timeout, PID: 1")
+
+    monkeypatch.setattr(Waiting, "until_end", until_end)
+    told.events.clear()
+    made = GlideMQFlowOperator(
+        task_id="t",
+        flow=FlowSpec("t", [FlowNode("a", "talk", "talk", 1)]),
+        deferrable=False,
+        show_logs=True,
+        callbacks=[f"{told.__name__}:Noting"],
+    )
+    with pytest.raises(GlideMQFlowTimeout, match="had not ended at the task's execution_timeout"):
+        made.execute(context())
+    with valkey.producer() as producer:
+        status = producer.get(flow_id_for("d", "t", "r1")).status()
+    assert (status.state, status.reason) == ("cancelled", "the Airflow task's execution_timeout has passed")
+    assert "[a] before 0" in capsys.readouterr().out
+    assert [kind for kind, _ in told.events] == ["submitted", "end"]
+    valkey.gate.set()
 
 
 def test_nothing_is_shown_unless_asked_for(

@@ -80,6 +80,7 @@ def test_serialize_is_pinned_and_stable() -> None:
         "show_logs": True,
         "show_progress": True,
         "callbacks": ["m:C"],
+        "is_masked": True,
     }
     assert GlideMQFlowTrigger(**kwargs).serialize() == (CLASS_PATH, kwargs)  # type: ignore[arg-type]
 
@@ -99,6 +100,7 @@ async def test_it_fires_when_the_flow_completes(
         "completed": 3,
         "total": 3,
         "generation": 0,
+        "is_masked": False,
     }
 
 

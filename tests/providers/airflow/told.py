@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 
@@ -66,3 +67,36 @@ class Blocking(GlideMQFlowCallback):
 
 def function(event: FlowEvent) -> None:
     pass
+
+
+let_go = threading.Event()
+
+
+class Exiting(GlideMQFlowCallback):
+    @staticmethod
+    def on_progress(event: FlowEvent) -> None:
+        sys.exit(3)
+
+    on_submitted = on_end = on_progress
+
+
+class ExitingAsync(GlideMQFlowCallback):
+    @staticmethod
+    async def on_progress(event: FlowEvent) -> None:
+        sys.exit(3)
+
+
+class Hanging(GlideMQFlowCallback):
+    @staticmethod
+    def on_progress(event: FlowEvent) -> None:
+        let_go.wait()
+
+
+class Stubborn(GlideMQFlowCallback):
+    @staticmethod
+    async def on_progress(event: FlowEvent) -> None:
+        while not let_go.is_set():
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                continue

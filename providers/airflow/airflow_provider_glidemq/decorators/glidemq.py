@@ -61,6 +61,7 @@ class _GlideMQDecoratedOperator(_Named, GlideMQOperator):
     }
 
     def __init__(self, *, queue_name: str, **kwargs: Any) -> None:
+        _refuse(kwargs, "job", "data")
         super().__init__(queue_name=queue_name, job="", **kwargs)
 
     def _parts(self) -> dict[str, Any]:
@@ -84,6 +85,7 @@ class _GlideMQSparkDecoratedOperator(_Named, GlideMQSparkOperator):
     }
 
     def __init__(self, **kwargs: Any) -> None:
+        _refuse(kwargs, "application", "arguments")
         super().__init__(application="", **kwargs)
 
     def _step(self) -> dict[str, Any]:
@@ -133,6 +135,11 @@ def glidemq_spark_task(
         ConfigurationError: As ``glidemq_task``.
     """
     return _decorator(_GlideMQSparkDecoratedOperator, python_callable, multiple_outputs, kwargs)
+
+
+def _refuse(given: Mapping[str, Any], *names: str) -> None:
+    if unwanted := [name for name in names if name in given]:
+        raise TypeError(f"{unwanted[0]} is not for a decorator: the function and its arguments are the job")
 
 
 def _decorator(

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_glidemq.description import check_job, job_spec
+from airflow_provider_glidemq.node_reports import in_text
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
 from airflow_provider_glidemq.results import KEEPING, check_size
 from airflow_provider_glidemq.version_compat import AirflowFailException, AirflowSkipException
@@ -111,7 +112,7 @@ class GlideMQOperator(FlowTask):
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
         if status.skipped:
             (node,) = flow.nodes()
-            why = f"job {node.job} was skipped: {node.reason}"
+            why = f"job {node.job} was skipped: {in_text(node.reason)}"
             self.log.info(why)  # Airflow logs none
             raise AirflowSkipException(why)
         results = flow.results()

@@ -23,6 +23,7 @@ from airflow_provider_glidemq.exceptions import (
 from airflow_provider_glidemq.failures import log_failures
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
+from airflow_provider_glidemq.masked import holds_masked
 from airflow_provider_glidemq.node_reports import NodeReports
 from airflow_provider_glidemq.operators.lineage import LineageTask
 from airflow_provider_glidemq.operators.waiting import Waiting
@@ -30,7 +31,11 @@ from airflow_provider_glidemq.ownership import AT_WORK, DAY, name_of, owner_of
 from airflow_provider_glidemq.parameters import OnExisting, check_parameters, default_deferrable
 from airflow_provider_glidemq.triggers.glidemq import GlideMQFlowTrigger
 from airflow_provider_glidemq.triggers.waiting import SECONDS_DEFERRED
-from airflow_provider_glidemq.version_compat import TaskDeferralError, TaskDeferralTimeout
+from airflow_provider_glidemq.version_compat import (
+    AirflowTaskTimeout,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+)
 from glidemq_orchestrate import FlowSpec, FlowState, Owner
 from glidemq_orchestrate.errors import FlowNotFound, GlideMQError, Superseded, TransportError
 
@@ -99,6 +104,7 @@ class FlowTask(LineageTask):
         self._is_killed = False
         self._submitted: FlowSpec | None = None
         self._is_first = False  # whether this process has submitted the flow; else it resumes
+        self._is_masked = False  # see ``masked``
 
     def _returned(self, flow: Flow, status: FlowStatus) -> Any:
         """What the task returns for a flow that has completed."""
@@ -118,7 +124,7 @@ class FlowTask(LineageTask):
             ti.xcom_push(key=XCOM_FLOW_ID, value=self._id(ti))
         with airflow_errors(), self._producer() as producer:
             flow = self._submit(producer, spec, ti, attempt)
-            self._submitted = spec
+            self._submitted, self._is_masked = spec, holds_masked(spec)
             if self._is_killed:  # while it was being submitted
                 self.on_kill()
             self._is_first = True
@@ -128,7 +134,7 @@ class FlowTask(LineageTask):
         """Resume after the trigger has fired: the event holds why, the outcome is read from the server."""
         if event is None or "status" not in event or "flow_id" not in event:
             raise GlideMQException(f"the trigger sent no usable event: {event!r}")
-        flow_id = event["flow_id"]
+        flow_id, self._is_masked = event["flow_id"], event.get("is_masked", False)
         if event["status"] == "timeout":
             self._time_out(context, flow_id)
         if event["status"] == "superseded":
@@ -272,8 +278,12 @@ class FlowTask(LineageTask):
             self._tell("submitted", context, status)
         waiting = self._here(context)
         if not status.state.is_terminal:
-            in_slot = None if self.deferrable else waiting.until_end(flow)
-            status = in_slot or waiting.briefly(flow, status, self.defer_after)
+            try:
+                in_slot = None if self.deferrable else waiting.until_end(flow)
+                status = in_slot or waiting.briefly(flow, status, self.defer_after)
+            except AirflowTaskTimeout:
+                waiting.look(flow, is_last=True)
+                self._time_out(context, flow.id)
         if not status.state.is_terminal:
             self._keep_while_deferred(producer, flow)
             self._defer(context, flow)
@@ -281,7 +291,8 @@ class FlowTask(LineageTask):
         return self._finish(context, flow, status)
 
     def _here(self, context: Context) -> Waiting:
-        is_shown = self._is_first and (self.show_logs or self.shows_progress)  # else the trigger has shown it
+        is_ours = self._is_first or self._is_masked  # else the trigger has shown it
+        is_shown = is_ours and (self.show_logs or self.shows_progress)
         reports = NodeReports(self.show_logs) if is_shown else None
         return Waiting(self.log, self.logging_interval, reports, partial(self._tell, "progress", context))
 
@@ -318,6 +329,7 @@ class FlowTask(LineageTask):
                 show_logs=self.show_logs,
                 show_progress=self.shows_progress,
                 callbacks=list(self.callbacks),
+                is_masked=self._is_masked,
             ),
             method_name="execute_complete",
             timeout=None if left is None else left + BACKSTOP,

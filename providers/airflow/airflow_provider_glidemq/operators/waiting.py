@@ -37,9 +37,14 @@ class Waiting:
 
     def briefly(self, flow: Flow, status: FlowStatus, seconds: float) -> FlowStatus:
         """The status of a flow that ends within this time; else the one that is known."""
-        if seconds > 0:
-            with contextlib.suppress(WaitTimeout, TransportError):
-                return flow.wait(timeout=timedelta(seconds=seconds)).status
+        ends, completed = time.monotonic() + seconds, status.completed
+        with contextlib.suppress(TransportError):
+            while (left := ends - time.monotonic()) > 0:
+                try:
+                    return flow.wait(timeout=timedelta(seconds=min(left, self.often))).status
+                except WaitTimeout:
+                    if left > self.often:
+                        completed = self._show(flow, completed)
         return status
 
     def until_end(self, flow: Flow) -> FlowStatus:
@@ -53,18 +58,22 @@ class Waiting:
                 return flow.wait(timeout=timedelta(seconds=self.often)).status
             except WaitTimeout:
                 pauses = reconnect_pauses()
-                status = flow.status()
-                if status.completed != logged:
-                    logged = status.completed
-                    self.log.info("%d/%d nodes completed", status.completed, status.total)
-                    self.on_progress(status)
-                self.look(flow)
+                logged = self._show(flow, logged)
             except TransportError as exc:
                 if not exc.retryable:
                     raise
                 pause = next(pauses)
                 self.log.warning("Flow %s cannot be watched, retrying in %.1f s: %s", flow.id, pause, exc)
                 time.sleep(pause)
+
+    def _show(self, flow: Flow, logged: int) -> int:
+        """Show progress beyond the nodes that were logged, and what nodes report; how many have completed."""
+        status = flow.status()
+        if status.completed != logged:
+            self.log.info("%d/%d nodes completed", status.completed, status.total)
+            self.on_progress(status)
+        self.look(flow)
+        return status.completed
 
     def look(self, flow: Flow, *, is_last: bool = False) -> None:
         """Show what nodes have reported since the last look."""

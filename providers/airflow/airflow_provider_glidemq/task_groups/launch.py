@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_glidemq.description import check_description
+from airflow_provider_glidemq.masked import holds_masked
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
 from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL, XCOM_LAUNCHED, flow_of
 
@@ -19,8 +20,8 @@ class GlideMQLaunchOperator(FlowTask):
     """Submits the flow of a ``GlideMQTaskGroup`` and ends: the other tasks of the group watch its nodes.
 
     The group makes it. What is said of ``GlideMQFlowOperator`` about retries, clears and kills until the flow
-    is submitted holds for it. A clear begins all of the flow anew. Afterwards its XCom ``glidemq_group``
-    holds ``{"flow_id", "generation", "skipped"}``; without it no task of the group shows anything.
+    is submitted holds for it. A clear begins all of the flow anew. Afterwards its XCom ``glidemq_group`` has
+    ``{"flow_id", "generation", "skipped", "is_masked"}``; without it no task of the group shows anything.
 
     Args:
         tasks: The tasks of the group, in the form of nodes of a flow file (templated).
@@ -61,5 +62,10 @@ class GlideMQLaunchOperator(FlowTask):
         self._keep_while_deferred(producer, flow)
         context["ti"].xcom_push(
             key=XCOM_LAUNCHED,
-            value={"flow_id": flow.id, "generation": flow.generation, "skipped": list(self._skipped)},
+            value={
+                "flow_id": flow.id,
+                "generation": flow.generation,
+                "skipped": list(self._skipped),
+                "is_masked": self._submitted is not None and holds_masked(self._submitted),
+            },
         )

@@ -30,7 +30,8 @@ class GlideMQNodeMonitor(BaseOperator):
 
     The group makes it in place of the task, with its id, place, edges and callbacks. On Airflow 3.3 it runs
     in the triggerer alone; where it is mapped, and on 3.1 and 3.2, a worker defers it and the triggerer ends
-    it. Where it has outlets it also resumes, since only a worker makes asset events.
+    it. Where it has outlets, or callbacks for success or skips, it also resumes: only a worker makes asset
+    events, and calls those.
 
     Args:
         node: The name of the node, or of the task that was expanded.
@@ -77,7 +78,12 @@ class GlideMQNodeMonitor(BaseOperator):
     def start_from_trigger(self) -> bool:  # type: ignore[override]
         """Whether it runs without a worker."""
         is_mapped = self.get_closest_mapped_task_group() is not None
-        return STARTS_FROM_TRIGGER and not is_mapped and not self.outlets
+        return STARTS_FROM_TRIGGER and not is_mapped and not self._needs_worker
+
+    @property
+    def _needs_worker(self) -> bool:
+        """Whether its end has to be in a worker."""
+        return bool(self.outlets or self.on_success_callback or self.on_skipped_callback)
 
     @property
     def start_trigger_args(self) -> StartTriggerArgs:  # type: ignore[override]
@@ -94,7 +100,7 @@ class GlideMQNodeMonitor(BaseOperator):
         self.defer(
             trigger=GlideMQNodeTrigger(
                 **self._watching(),
-                ends_task=not self.outlets,
+                ends_task=not self._needs_worker,
                 not_before=time.time() + SECONDS_DEFERRED,
                 place=[ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index],
                 attempt=ti.max_tries - (self.retries or 0) + 1,  # a clear raises it, a retry does not

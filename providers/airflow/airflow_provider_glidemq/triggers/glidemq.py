@@ -53,6 +53,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         show_logs: Show in the task log what nodes log, and what they report as their progress.
         show_progress: Show only the latter.
         callbacks: Whom to tell about progress; see ``callbacks``.
+        is_masked: Payloads hold what Airflow masks: show nothing of the nodes here; see ``masked``.
     """
 
     def __init__(  # noqa: PLR0913  all but the first have defaults
@@ -72,6 +73,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         show_logs: bool = False,
         show_progress: bool = False,
         callbacks: Sequence[str] = (),
+        is_masked: bool = False,
     ) -> None:
         super().__init__(
             glidemq_conn_id=glidemq_conn_id,
@@ -90,6 +92,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
         self.show_logs = show_logs
         self.show_progress = show_progress
         self.callbacks = callbacks
+        self.is_masked = is_masked
         self._renewed: tuple[int, float] | None = None
         self._logged = (-1, 0.0)
         self._reported: tuple[int, Reporter] | None = None
@@ -110,6 +113,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
                 "show_logs": self.show_logs,
                 "show_progress": self.show_progress,
                 "callbacks": list(self.callbacks),
+                "is_masked": self.is_masked,
             },
         )
 
@@ -166,9 +170,17 @@ class GlideMQFlowTrigger(WaitingTrigger):
             events.unsubscribe(subscription)
             await told.end()
 
+    async def _look_once_more(self) -> None:
+        if self._reported is None:
+            return
+        shared = await module("shared")
+        async with shared.shared_client(self.glidemq_conn_id) as client:
+            if (flow := await client.find(self.flow_id, None)) is not None:
+                await self._reported[1].look(client, flow, is_last=True)
+
     def _reporter(self, generation: int) -> Reporter | None:
         """Shows what nodes report; kept while a server cannot be reached, so that no line comes twice."""
-        if not (self.show_logs or self.show_progress):
+        if self.is_masked or not (self.show_logs or self.show_progress):
             return None
         if self._reported is None or self._reported[0] != generation:
             reports = NodeReports(self.show_logs)
@@ -234,6 +246,7 @@ class GlideMQFlowTrigger(WaitingTrigger):
             "completed": completed,
             "total": total,
             "generation": self.generation,
+            "is_masked": self.is_masked,
         }
 
     # -- ending ----------------------------------------------------------------------------------------------

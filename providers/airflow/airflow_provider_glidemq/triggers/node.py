@@ -25,7 +25,8 @@ from airflow.triggers.base import (
 from airflow_provider_glidemq.exceptions import GlideMQResultTooLarge
 from airflow_provider_glidemq.hooks.glidemq import DEFAULT_CONN_ID
 from airflow_provider_glidemq.identity import flow_id_for
-from airflow_provider_glidemq.node_reports import in_line
+from airflow_provider_glidemq.masked import WITHHELD
+from airflow_provider_glidemq.node_reports import in_line, in_text
 from airflow_provider_glidemq.ownership import DAY, name_of, owner_of
 from airflow_provider_glidemq.results import check_size
 from airflow_provider_glidemq.task_groups.ends import (
@@ -133,6 +134,7 @@ class GlideMQNodeTrigger(BaseTrigger):
         self.attempt = attempt
         self._logged = ("", 0.0)
         self._renewed: tuple[int, float] | None = None
+        self._is_masked = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, from which a triggerer recreates the trigger."""
@@ -205,6 +207,7 @@ class GlideMQNodeTrigger(BaseTrigger):
     async def _find(self, client: SharedClient, task: GroupTask) -> TaskNodes:
         """The nodes in the generation that launch has begun or gone on with, or in a later one."""
         launched = await task.launched()
+        self._is_masked = launched.get("is_masked", False)
         if self.node in launched["skipped"]:
             raise _Ended("skipped", f"{self.node} is skipped: a list that is expanded over is empty")
         flow = await client.find(launched["flow_id"], owner_of(self._owner(task), self.lapse))
@@ -270,6 +273,8 @@ class GlideMQNodeTrigger(BaseTrigger):
     async def _end(self, client: SharedClient, task: GroupTask, nodes: TaskNodes) -> dict[str, Any]:
         shown, flow = nodes.shown, nodes.flow
         state, reason = end_of(shown)
+        if self._is_masked and reason:
+            reason = WITHHELD % (flow.id, self.node)
         await self._log_end(client, flow, shown)
         names = [node.name for node in shown if node.state is JobState.COMPLETED]
         if state is JobState.COMPLETED and self.ends_task and self.pushes != "none":
@@ -299,6 +304,18 @@ class GlideMQNodeTrigger(BaseTrigger):
     async def _log_end(self, client: SharedClient, flow: AsyncFlow, nodes: Sequence[NodeStatus]) -> None:
         """What the node has logged, or the first nodes that failed; never fails."""
         failed = [node for node in nodes if node.state is JobState.FAILED]
+        if not self._is_masked:
+            await self._log_lines(client, flow, nodes, failed)
+        if not self.is_expanded and nodes[0].seconds is not None:
+            self.log.info("%s ran for %.3f s (attempts: %d)", self.node, nodes[0].seconds, nodes[0].attempts)
+
+    async def _log_lines(
+        self,
+        client: SharedClient,
+        flow: AsyncFlow,
+        nodes: Sequence[NodeStatus],
+        failed: Sequence[NodeStatus],
+    ) -> None:
         shown = [node.name for node in (failed[:LOGS_SHOWN] if self.is_expanded else nodes)]
         with suppress(GlideMQError):
             found = await client.ask(flow.logs(dict.fromkeys(shown, -LOG_LINES), limit=LOG_LINES))
@@ -306,9 +323,8 @@ class GlideMQNodeTrigger(BaseTrigger):
                 if logs.lines:
                     self.log.info("%s had logged:\n%s", name, "\n".join(map(in_line, logs.lines)))
         for node in failed[:LOGS_SHOWN]:
-            self.log.error("%s failed: %s (attempts: %d)", node.name, node.reason, node.attempts)
-        if not self.is_expanded and nodes[0].seconds is not None:
-            self.log.info("%s ran for %.3f s (attempts: %d)", self.node, nodes[0].seconds, nodes[0].attempts)
+            reason = in_text(node.reason)
+            self.log.error("%s failed: %s (attempts: %d)", node.name, reason, node.attempts)
 
     def _log_progress(self, nodes: TaskNodes) -> None:
         if not self.is_expanded:
@@ -332,7 +348,7 @@ class GlideMQNodeTrigger(BaseTrigger):
 
     def _event(self, status: str, reason: str) -> dict[str, Any]:
         if status != "completed":
-            self.log.info("%s: %s", status, reason)
+            self.log.info("%s: %s", status, in_text(reason))
         return {"status": status, "reason": reason[:MAX_REASON]}
 
     # -- what users do ---------------------------------------------------------------------------------------

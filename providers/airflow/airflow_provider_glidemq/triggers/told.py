@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_glidemq.callbacks import event_of, tell_from_loop
 from airflow_provider_glidemq.node_reports import LEFT_OUT, LINES, PASSING, ROUNDS, NodeReports
@@ -13,6 +13,9 @@ from airflow_provider_glidemq.node_reports import LEFT_OUT, LINES, PASSING, ROUN
 if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared import SharedClient
     from glidemq_orchestrate import AsyncFlow, FlowStatus
+
+
+PATIENCE: Final = 1.0
 
 
 class Reporter:
@@ -36,8 +39,10 @@ class Reporter:
                 nodes = await client.ask(flow.nodes())
                 due = self._reports.due(nodes)
                 found = await client.ask(flow.logs(due, limit=LINES)) if due else {}
-                for line in self._reports.lines(nodes, found):
+                for number, line in enumerate(self._reports.lines(nodes, found), 1):
                     self._log.info("%s", line)
+                    if number % LINES == 0:
+                        await asyncio.sleep(0)  # writing takes a millisecond, and others wait
                 if not self._reports.has_more:
                     break
                 await asyncio.sleep(0)
@@ -63,5 +68,4 @@ class Telling:
         """Wait for no callback any more."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task}, timeout=PATIENCE)  # it may refuse to be cancelled

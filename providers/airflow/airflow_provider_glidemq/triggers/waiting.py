@@ -7,6 +7,7 @@ import importlib
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_glidemq.triggers.shared import SharedClient
 
 MAX_REASON: Final = 500
+LAST_SECONDS: Final = 5.0
 # A scheduler that learns of the end of a task's first process only after it has queued the second one takes
 # the task for lost and fails it. So a task should not resume sooner than this after it was deferred.
 SECONDS_DEFERRED: Final = 5.0
@@ -66,6 +68,9 @@ class WaitingTrigger(BaseTrigger):
         """Wait, and return the payload of the event."""
         raise NotImplementedError
 
+    async def _look_once_more(self) -> None:
+        """Show what is there when the deadline has passed."""
+
     def _told(self, status: str, reason: str) -> dict[str, Any]:
         """The payload of an event: ``timeout`` or ``error``."""
         raise NotImplementedError
@@ -78,6 +83,9 @@ class WaitingTrigger(BaseTrigger):
         except TimeoutError:
             if not timer.expired():
                 raise
+            with suppress(TimeoutError, GlideMQError):
+                async with asyncio.timeout(LAST_SECONDS):
+                    await self._look_once_more()
             return self._told("timeout", "the deadline has passed")
 
     async def _watch_for_ever(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Asset, TaskGroup
-from airflow_provider_glidemq.operators.glidemq import GlideMQSparkOperator
+from airflow_provider_glidemq.operators.glidemq import GlideMQOperator, GlideMQSparkOperator
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 from airflow_provider_glidemq.version_compat import STARTS_FROM_TRIGGER, AirflowException
 
@@ -312,3 +312,16 @@ def test_an_edge_that_comes_too_late_is_an_import_error() -> None:
         EmptyOperator(task_id="x") >> second
     with pytest.raises(AirflowException, match=r"task etl\.second waits for x since the group was closed"):
         DagSerialization.to_dict(dag)
+
+
+@pytest.mark.parametrize("name", ["on_success_callback", "on_skipped_callback"])
+def test_a_callback_that_airflow_calls_in_workers_only_gets_one(name: str) -> None:
+    """An end in the triggerer calls ``on_failure_callback`` alone."""
+    with DAG("d", schedule=None) as dag, GlideMQTaskGroup("g", queue_name="q"):
+        given: Any = {name: print}
+        GlideMQOperator(task_id="told", queue_name="q", job="x", **given)
+        GlideMQOperator(task_id="plain", queue_name="q", job="x", on_failure_callback=print)
+    starts: list[Any] = [
+        getattr(dag.get_task(f"g.{one}"), "start_from_trigger", None) for one in ("told", "plain")
+    ]
+    assert starts == [False, STARTS_FROM_TRIGGER]

@@ -73,10 +73,13 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> AirflowSays:
 def submit(valkey: Valkey, worker: Worker, airflow: AirflowSays) -> Submit:
     """Submits the flow of the group, as launch does."""
 
-    def made(*nodes: FlowNode, skipped: list[str] | None = None, **options: Any) -> Any:
+    def made(
+        *nodes: FlowNode, skipped: list[str] | None = None, is_masked: bool | None = None, **options: Any
+    ) -> Any:
+        launched = {} if is_masked is None else {"is_masked": is_masked}  # of an earlier release: not there
         with valkey.producer() as producer:
             flow = producer.submit(FlowSpec("etl", nodes), flow_id="f", **options)
-            said = {"flow_id": "f", "generation": flow.generation, "skipped": skipped or []}
+            said = {"flow_id": "f", "generation": flow.generation, "skipped": skipped or [], **launched}
             airflow.xcoms["etl.launch", XCOM_LAUNCHED] = said
             return flow
 
@@ -123,6 +126,18 @@ def test_its_form_is_pinned() -> None:
         "place": None,
         "attempt": None,
     }
+
+
+@pytest.mark.parametrize("is_masked", [None, False, True])
+async def test_what_airflow_masks_is_not_shown_by_a_triggerer(
+    submit: Submit, capsys: pytest.CaptureFixture[str], *, is_masked: bool | None
+) -> None:
+    submit(job("a", "fail"), is_masked=is_masked)
+    event = await fired(trigger(ends_task=False))
+    out = capsys.readouterr().out
+    assert event["status"] == "failed"
+    assert ("no such month" in out, "glidemq flow node f a" in out) == (not is_masked, bool(is_masked))
+    assert ("no such month" in event["reason"]) == (not is_masked)
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, "text", 7, [1, 2], None])
