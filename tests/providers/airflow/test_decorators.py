@@ -195,4 +195,4 @@ def test_a_name_that_stands_for_something_else_fails_for_good(
 def test_what_the_function_itself_says_is_refused(decorator: Any, name: str) -> None:
     queue = {"queue_name": "q"} if decorator is named.glidemq else {}
     with pytest.raises(TypeError, match=f"{name} is not for a decorator"):
-        decorator(**queue, **{name: "x"})(plain)(1)
+        decorator(**queue, **{name: "x"})(plain if queue else step)(1)
