@@ -193,6 +193,5 @@ def test_a_name_that_stands_for_something_else_fails_for_good(
     [(named.glidemq, "data"), (named.glidemq, "job"), (named.glidemq_spark, "application")],
 )
 def test_what_the_function_itself_says_is_refused(decorator: Any, name: str) -> None:
-    queue = {"queue_name": "q"} if decorator is named.glidemq else {}
     with pytest.raises(TypeError, match=f"{name} is not for a decorator"):
-        decorator(**queue, **{name: "x"})(plain if queue else step)(1)
+        decorator(queue_name="q", **{name: "x"})

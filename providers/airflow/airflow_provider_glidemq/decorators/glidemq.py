@@ -22,6 +22,8 @@ class _Named(DecoratedOperator):
     """What both have in common: the job's data are the function's name and arguments."""
 
     is_spark: ClassVar[bool] = False
+    is_function: ClassVar[tuple[str, ...]] = ("job", "data")
+    """Parameters of the operator that say what the function says itself."""
 
     def __init__(
         self,
@@ -61,7 +63,6 @@ class _GlideMQDecoratedOperator(_Named, GlideMQOperator):
     }
 
     def __init__(self, *, queue_name: str, **kwargs: Any) -> None:
-        _refuse(kwargs, "job", "data")
         super().__init__(queue_name=queue_name, job="", **kwargs)
 
     def _parts(self) -> dict[str, Any]:
@@ -71,6 +72,7 @@ class _GlideMQDecoratedOperator(_Named, GlideMQOperator):
 class _GlideMQSparkDecoratedOperator(_Named, GlideMQSparkOperator):
     custom_operator_name = "@task.glidemq_spark"
     is_spark = True
+    is_function = ("application", "arguments")
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
         *(
@@ -85,7 +87,6 @@ class _GlideMQSparkDecoratedOperator(_Named, GlideMQSparkOperator):
     }
 
     def __init__(self, **kwargs: Any) -> None:
-        _refuse(kwargs, "application", "arguments")
         super().__init__(application="", **kwargs)
 
     def _step(self) -> dict[str, Any]:
@@ -137,11 +138,6 @@ def glidemq_spark_task(
     return _decorator(_GlideMQSparkDecoratedOperator, python_callable, multiple_outputs, kwargs)
 
 
-def _refuse(given: Mapping[str, Any], *names: str) -> None:
-    if unwanted := [name for name in names if name in given]:
-        raise TypeError(f"{unwanted[0]} is not for a decorator: the function and its arguments are the job")
-
-
 def _decorator(
     operator: type[_Named],
     function: Callable[..., Any] | None,
@@ -149,6 +145,8 @@ def _decorator(
     kwargs: dict[str, Any],
 ) -> TaskDecorator:
     """As ``task_decorator_factory``, with the check of the function at once: mapped tasks are made later."""
+    if unwanted := [name for name in operator.is_function if name in kwargs]:
+        raise TypeError(f"{unwanted[0]} is not for a decorator: the function and its arguments are the job")
 
     def decorate(function: Callable[..., Any]) -> TaskDecorator:
         if callable(function):
