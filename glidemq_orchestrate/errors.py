@@ -47,6 +47,7 @@ succeed later unchanged; ``code`` is the server's error code, where one exists.
         LeaseLost
         SchedulerNotFound
         SchedulerBusy
+        EventsLost
       WorkersMissing
         QueueNotServed
         HandlerNotFound
@@ -331,6 +332,10 @@ class SchedulerBusy(StateError):
     """Workers kept firing or changing the scheduler. A repeat may succeed."""
 
     retryable = True
+
+
+class EventsLost(StateError):
+    """A stream of events cannot go on without a gap: some were trimmed before they were read."""
 
 
 class WorkersMissing(GlideMQError):

@@ -193,7 +193,7 @@ def _reading(queue: QueueKeys, position: str, block_ms: int | None) -> Call[Any]
 
 
 def _events(streams: Mapping[str, list[tuple[str, dict[str, str]]]]) -> list[Event]:
-    return [_event(entry_id, fields) for entries in streams.values() for entry_id, fields in entries]
+    return [event_of(entry_id, fields) for entries in streams.values() for entry_id, fields in entries]
 
 
 def _order(entry_id: str) -> tuple[int, int]:
@@ -209,6 +209,7 @@ def _whole(text: str | None) -> int | None:
         return None
 
 
-def _event(entry_id: str, fields: Mapping[str, str]) -> Event:
+def event_of(entry_id: str, fields: Mapping[str, str]) -> Event:
+    """The event of an entry of the stream."""
     rest = {name: value for name, value in fields.items() if name not in ("event", "jobId", "flowId")}
     return Event(entry_id, fields.get("event", ""), fields.get("jobId", ""), fields.get("flowId", ""), rest)

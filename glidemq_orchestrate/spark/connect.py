@@ -24,6 +24,7 @@ from glidemq_orchestrate.spark.cluster import require_master
 from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE, SparkSettings
 from glidemq_orchestrate.spark.sharing import active, install_for_connect
+from glidemq_orchestrate.spark.source.registration import offer_for_connect
 from glidemq_orchestrate.spark.watch import LOOK_SECONDS, REPORT_SECONDS
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall
@@ -144,6 +145,7 @@ class ConnectEngine:
                 f"{MASTER_VARIABLE} names a Spark Connect server: pip install 'glidemq-orchestrate[connect]'"
             ) from exc
         install_for_connect()
+        offer_for_connect()
         master = self._settings.master.rstrip(";")
         separator = ";" if "/;" in master or master.endswith("/") else "/;"
         try:

@@ -36,6 +36,7 @@ from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.cluster import require_master, settings_of_file
 from glidemq_orchestrate.spark.sharing import install
+from glidemq_orchestrate.spark.source.registration import offer
 
 if TYPE_CHECKING:
     import psutil
@@ -328,6 +329,7 @@ def _build(settings: SparkSettings) -> _Running:
                 SparkContext(conf=conf, gateway=gateway)
             spark = SparkSession.builder.config(conf=conf).getOrCreate()
             install()
+            offer()
         except BaseException:
             _end_jvm(jvm, gateway)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate._protocol import job_hash, replies
 from glidemq_orchestrate._protocol.call import Call, function
@@ -52,6 +52,42 @@ def node_status(queue: QueueKeys, job_id: str, name: str, row: str, reason: str 
         STATUS_FIELDS,
         lambda reply: _read_node(name, row, [field or "" for field in reply], reason)[1],
     )
+
+
+class TimedNode(NamedTuple):
+    """A node, and what its job says of its times: when it was made, and its last entry in the stream."""
+
+    status: NodeStatus
+    created: str
+    entry: str
+
+
+_TIMES: Final[tuple[JobField, ...]] = ("timestamp", "gmo:entry")
+
+
+def timed_nodes(queue: QueueKeys, flow_id: str, cursor: str) -> Call[tuple[str, list[TimedNode]]]:
+    """``flow_nodes`` with times instead of ranks; a node may come twice."""
+
+    def decode(reply: Any) -> tuple[str, list[TimedNode]]:
+        rows = replies.rows(2 + len(STATUS_FIELDS) + len(_TIMES))(reply[1:])
+        return replies.text(reply[0]), [_timed(name, row, fields) for name, row, *fields in rows]
+
+    args = (0, flow_id, cursor, PAGE, *STATUS_FIELDS, *_TIMES)
+    return function("gmo_flow_nodes", [queue.flow(flow_id)], args, decode)
+
+
+def timed_node(queue: QueueKeys, job_id: str, name: str, row: str, reason: str) -> Call[TimedNode]:
+    """``node_status`` with times."""
+
+    def decode(reply: Any) -> TimedNode:
+        return _timed(name, row, [field or "" for field in reply], reason)
+
+    return job_hash.get_some(queue, job_id, (*STATUS_FIELDS, *_TIMES), decode)
+
+
+def _timed(name: str, row: str, fields: Sequence[str], missing: str = "") -> TimedNode:
+    created, entry = fields[-2:]
+    return TimedNode(_read_node(name, row, fields[:-2], missing)[1], created, entry)
 
 
 def _read_node(name: str, table: str, fields: Sequence[str], missing: str = "") -> tuple[float, NodeStatus]:

@@ -77,7 +77,7 @@ def heads(
 
 def length(queue: QueueKeys, name: KeyName) -> Call[int]:
     """The length of a stream, list or sorted set of the queue."""
-    kind = {"stream": "XLEN", "lifo": "LLEN", "priority": "LLEN"}.get(name, "ZCARD")
+    kind = {"stream": "XLEN", "events": "XLEN", "lifo": "LLEN", "priority": "LLEN"}.get(name, "ZCARD")
     return command(kind, queue.key(name), decode=replies.integer)
 
 

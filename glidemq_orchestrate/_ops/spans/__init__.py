@@ -1,0 +1,1 @@
+"""Tables of jobs, flows, nodes and events in parts that several processes read, each in pages."""

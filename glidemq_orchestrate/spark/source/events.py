@@ -1,0 +1,53 @@
+"""The rows of the table of events: a read of those that are kept, and a stream of those to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from glidemq_orchestrate._ops.events import Event
+from glidemq_orchestrate._ops.spans import events as ops
+from glidemq_orchestrate._ops.spans.span import At, Span, packed
+from glidemq_orchestrate.spark.source.jobs import count, queues_of, text
+from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.wanted import Wanted
+from glidemq_orchestrate.stored import number
+
+Part: TypeAlias = tuple[tuple[str, Span], ...]
+Row: TypeAlias = Sequence[Any]
+
+
+def plan(link: Link, wanted: Wanted) -> list[Part]:
+    """The parts in which the events are read, small ones together."""
+    queues = queues_of(link, wanted)
+    found = link.ask(lambda: ops.plan(link.prefix, queues, wanted.times, wanted.rows))
+    return list(packed(found, [span.size for _, span in found], wanted.rows))
+
+
+def rows(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Row]]:
+    """The rows of a part, a page at a time."""
+    del wanted  # all of it is in the part
+    for queue, span in part:
+        for events in pages(link, span):
+            yield [row(queue, event) for event in events]
+
+
+def pages(link: Link, span: Span) -> Iterator[list[Event]]:
+    """The events of a part, a page at a time."""
+    at: At | None = None
+    while True:
+        place = at
+        found, at = link.ask(lambda: ops.page(span, place))  # noqa: B023  called at once
+        if found:
+            yield found
+        if at is None:
+            break
+
+
+def row(queue: str, event: Event) -> Row:
+    """The row of an event."""
+    fields: Mapping[str, str] = {text(name) or "": text(value) or "" for name, value in event.fields.items()}
+    return (
+        queue, event.id, number(event.id.partition("-")[0]), text(event.kind), text(event.job),
+        text(event.flow_id), count(str(event.generation)) if event.flow_id else None, fields,
+    )  # fmt: skip

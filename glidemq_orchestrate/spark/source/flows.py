@@ -1,0 +1,114 @@
+"""The rows of the tables of flows and of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from glidemq_orchestrate._ops.spans import flows as ops
+from glidemq_orchestrate._ops.spans.flows import FlowSpan, Stored
+from glidemq_orchestrate._ops.spans.span import At, packed
+from glidemq_orchestrate._protocol.flows.nodes import TimedNode
+from glidemq_orchestrate.codec import encode
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.spark.source.jobs import count, ms, text
+from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.wanted import Wanted
+
+Part: TypeAlias = tuple[FlowSpan, ...]
+Row: TypeAlias = Sequence[Any]
+
+
+def plan(link: Link, wanted: Wanted) -> list[Part]:
+    """The parts in which the flows are read, small ones together."""
+    return _plan(link, wanted, wanted.rows)
+
+
+def plan_nodes(link: Link, wanted: Wanted) -> list[Part]:
+    """The parts in which the nodes are read: as many flows each as have about the number wanted."""
+    if wanted.flow_ids is not None:
+        return _plan(link, wanted, max(1, wanted.rows // 100))
+    rough = link.ask(lambda: ops.plan(link.prefix, wanted.flows, wanted.rows))
+    mean = link.ask(lambda: ops.mean_size(link.prefix, rough))
+    return _plan(link, wanted, max(1, wanted.rows // mean))
+
+
+def rows(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Row]]:
+    """The rows of flows, a page at a time."""
+    for flows in _pages(link, part, wanted):
+        if flows:
+            yield [_row(flow) for flow in flows]
+
+
+def node_rows(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Row]]:
+    """The rows of nodes, a page at a time."""
+    states = None if wanted.states is None else frozenset(wanted.states)
+    for flows in _pages(link, part, wanted):
+        gathered: list[Row] = []
+        for flow in flows:
+            for nodes in _nodes(link, flow):
+                gathered += [
+                    _node_row(flow, one) for one in nodes if states is None or one.status.state in states
+                ]
+                if len(gathered) >= 1000:
+                    yield gathered
+                    gathered = []
+        if gathered:
+            yield gathered
+
+
+def _plan(link: Link, wanted: Wanted, size: int) -> list[Part]:
+    found = link.ask(lambda: ops.plan(link.prefix, wanted.flows, size))
+    return list(packed(found, [span.size for span in found], size))
+
+
+def _pages(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Stored]]:
+    of = wanted.flows
+    for span in part:
+        at: At | None = None
+        while True:
+            place = at
+            found, at = link.ask(lambda: ops.read(link.prefix, span, of, place))  # noqa: B023  called at once
+            yield found
+            if at is None:
+                break
+
+
+def _nodes(link: Link, flow: Stored) -> Iterator[list[TimedNode]]:
+    seen: set[str] = set()
+    cursor: str | None = "0"
+    while cursor is not None:
+        place = cursor
+        found, cursor = link.ask(lambda: ops.nodes(flow, place))  # noqa: B023  called at once
+        yield [one for one in found if one.status.name not in seen]
+        seen.update(one.status.name for one in found)
+
+
+def _row(flow: Stored) -> Row:
+    found = flow.status
+    labels = {text(key) or "": text(value) or "" for key, value in found.labels.items()}
+    return (
+        text(found.id), found.generation, text(found.name), text(found.home), found.state.value,
+        text(found.reason), labels, text(found.request), found.total, found.completed, found.failed,
+        found.skipped, found.open, _ms(found.created_at), _ms(found.finished_at), found.superseded_by,
+        found.broken,
+    )  # fmt: skip
+
+
+def _node_row(flow: Stored, node: TimedNode) -> Row:
+    found, whole = node.status, flow.status
+    has_failed = found.state in (JobState.FAILED, JobState.SKIPPED)
+    progress = None if found.progress is None else encode(found.progress, where="progress")
+    return (
+        text(whole.id), whole.generation, text(whole.name), whole.state.value, text(whole.home),
+        text(found.name), text(found.job), text(found.queue), text(found.job_id), found.state.value,
+        count(str(found.attempts)), count(str(found.run)), found.worker,
+        text(found.reason) if has_failed else None, [text(one) or "" for one in found.after], progress,
+        ms(node.created), ms(node.entry.partition("-")[0]), _ms(found.started_at), _ms(found.finished_at),
+        found.broken,
+    )  # fmt: skip
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)

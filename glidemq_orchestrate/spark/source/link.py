@@ -1,0 +1,64 @@
+"""The connection of a Spark task, or of the driver while it plans: each opens its own; none is pickled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from glidemq_orchestrate._protocol.call import Op
+from glidemq_orchestrate.clients.facade import SyncFacade
+from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.settings import ConnectionSettings
+
+PATIENCE_SECONDS: Final = 60.0
+_PAUSES: Final = (0.1, 0.3, 1.0, 2.0)
+T = TypeVar("T")
+
+
+class Patience:
+    """Waits for a server that goes away: it may be restarting. One that never replied is not waited for."""
+
+    def __init__(self) -> None:
+        self._has_replied = False
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """Call something that may be repeated; again, while it fails for what may pass.
+
+        Raises:
+            GlideMQError: It fails for good, or still after ``PATIENCE_SECONDS``.
+        """
+        until = time.monotonic() + PATIENCE_SECONDS
+        tries = 0
+        while True:
+            try:
+                reply = call()
+            except GlideMQError as exc:
+                if not exc.retryable or not self._has_replied or time.monotonic() > until:
+                    raise
+                time.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
+                tries += 1
+            else:
+                self._has_replied = True
+                return reply
+
+
+class Link(SyncFacade):
+    """Runs operations that may be repeated, with patience."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        super().__init__(settings)
+        self._patience = Patience()
+
+    @property
+    def prefix(self) -> str:
+        """First part of every key."""
+        return self._prefix
+
+    def ask(self, make: Callable[[], Op[T]]) -> T:
+        """Run an operation; again, while it fails for what may pass."""
+        return self._patience.patiently(lambda: self._run(make()))
+
+    def now_ms(self) -> int:
+        """The server's time."""
+        return self._now()

@@ -1,0 +1,154 @@
+"""The options of the data source: which there are, and their values. Names are compared without case."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, Final
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.keys import DEFAULT_PREFIX
+from glidemq_orchestrate.names import described
+from glidemq_orchestrate.settings import ConnectionSettings
+
+SECRETS: Final = ("url", "password", "sentinel_user", "sentinel_password")
+_NUMBERS: Final = ("connect_timeout", "socket_timeout", "confirm_timeout")
+_TEXTS: Final = ("user", "password", "ca", "cert", "sentinel_user", "sentinel_password", "confirm")
+CONNECTION: Final = ("url", "prefix", *_TEXTS, "ssl_keyfile", "verify", *_NUMBERS)
+_TRUTH: Final = {"true": True, "false": False}
+
+
+class Options:
+    """The options of one read or write. Errors name the option and never show a secret.
+
+    Args:
+        given: As Spark passes them.
+        known: The names that this read or write has, beside those of the connection.
+        what: What it is, for errors.
+
+    Raises:
+        ConfigurationError: There is an option of another name.
+    """
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str], what: str) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self.what = what
+        names = {name.lower(): name for name in (*known, *CONNECTION)}
+        for name in self._given:
+            if name not in names:
+                near = get_close_matches(name, names, 1)
+                hint = f"; did you mean {names[near[0]]}?" if near else ""
+                raise ConfigurationError(
+                    f"{what} has no option {name}{hint} It has {', '.join(sorted(names.values()))}"
+                    if hint
+                    else f"{what} has no option {name}; it has {', '.join(sorted(names.values()))}"
+                )
+
+    def text(self, name: str) -> str | None:
+        """The value of an option; None if it is not given."""
+        return self._given.get(name.lower())
+
+    def required(self, name: str) -> str:
+        """The value of an option that must be given."""
+        value = self.text(name)
+        if not value:
+            raise ConfigurationError(f'{self.what} needs the option {name}: .option("{name}", ...)')
+        return value
+
+    def truth(self, name: str, *, default: bool) -> bool:
+        """The value of an option that is true or false."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in _TRUTH:
+            raise self.refused(name, "true or false")
+        return _TRUTH[value.lower()]
+
+    def whole(self, name: str, default: int, least: int, most: int) -> int:
+        """The value of an option that is a whole number."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if not value.isascii() or not value.isdigit() or not least <= int(value) <= most:
+            raise self.refused(name, f"a whole number from {least} to {most}")
+        return int(value)
+
+    def names(self, name: str, check: Callable[[str], str] = str) -> tuple[str, ...] | None:
+        """The value of an option that is one text, or a JSON array of texts; None if it is not given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        found: Any = [value]
+        if value.startswith("["):
+            try:
+                found = json.loads(value)
+            except ValueError:
+                found = None
+        if not isinstance(found, list) or not found or not all(isinstance(one, str) and one for one in found):
+            raise self.refused(name, 'one text, or several as a JSON array: ["a", "b"]')
+        return tuple(dict.fromkeys(check(one) for one in found))
+
+    def choices(self, name: str, among: Iterable[str]) -> tuple[str, ...] | None:
+        """``names`` of which each is one of a few."""
+        allowed = list(among)
+        found = self.names(name)
+        for one in found or ():
+            if one not in allowed:
+                raise self.refused(name, f"one of {', '.join(allowed)}")
+        return found
+
+    def moment_ms(self, name: str) -> int | None:
+        """The value of an option that is a time, in ms since the epoch, rounded up."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise self.refused(name, "a time with its zone, such as 2026-01-31T06:00:00Z")
+        return -(-round(moment.timestamp() * 1_000_000) // 1000)
+
+    def duration(self, name: str, default: timedelta, most: timedelta) -> timedelta:
+        """The value of an option that is a duration: seconds, or in the form of ISO 8601."""
+        value = self.text(name)
+        if value is None:
+            return default
+        with importing():
+            from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415  slow to import
+        try:
+            found = TypeAdapter(timedelta).validate_python(value if value.startswith("P") else float(value))
+        except (ValidationError, ValueError, OverflowError):
+            found = timedelta(0)
+        if not timedelta(0) < found <= most:
+            raise self.refused(name, f"seconds, or a duration such as P7D, at most {most.days} days")
+        return found
+
+    def settings(self) -> ConnectionSettings:
+        """The settings of the connection; the URL is that of ``GLIDEMQ_URL`` if none is given.
+
+        Raises:
+            ConfigurationError: One is not valid.
+        """
+        more: dict[str, Any] = {name: value for name in _TEXTS if (value := self.text(name)) is not None}
+        if (key := self.text("ssl_keyfile")) is not None:
+            more["key"] = key
+        if self.text("verify") is not None:
+            more["verify"] = self.truth("verify", default=True)
+        for name in _NUMBERS:
+            if (value := self.text(name)) is not None:
+                try:
+                    more[name] = float(value)
+                except ValueError:
+                    raise self.refused(name, "a number of seconds") from None
+        url = ConnectionSettings.resolve(self.text("url")).url
+        return ConnectionSettings(url, prefix=self.text("prefix") or DEFAULT_PREFIX, **more)
+
+    def refused(self, name: str, rule: str) -> ConfigurationError:
+        """The error for a value that is not valid."""
+        value = "" if name in SECRETS else f", got {described(self.text(name))}"
+        return ConfigurationError(f"the option {name} of {self.what} must be {rule}{value}")

@@ -1,0 +1,86 @@
+"""The reader of a table: its parts, planned on the driver, and their rows, read by the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import datasource as api  # noqa: TID253  whoever imports this module has it
+
+from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.spark.source import events, flows, jobs
+from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.tables import record_batch
+from glidemq_orchestrate.spark.source.wanted import Wanted
+
+
+class _Table(NamedTuple):
+    plan: Any
+    rows: Any
+
+
+_TABLES: Final[Mapping[str, _Table]] = {
+    "jobs": _Table(jobs.plan, jobs.rows),
+    "flows": _Table(flows.plan, flows.rows),
+    "nodes": _Table(flows.plan_nodes, flows.node_rows),
+    "events": _Table(events.plan, events.rows),
+}
+_OPERATORS: Final = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "In": "in",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+}
+
+
+class TableReader(api.DataSourceReader):
+    """Reads a table as it is while it is read; see ``GlideMQDataSource``."""
+
+    def __init__(self, settings: ConnectionSettings, wanted: Wanted) -> None:
+        self._settings, self._wanted = settings, wanted
+        self.pushFilters = _Push(self)  # type: ignore[method-assign]
+
+    def partitions(self) -> Sequence[api.InputPartition]:
+        """The parts, a task for each."""
+        with Link(self._settings) as link:
+            parts = _TABLES[self._wanted.table].plan(link, self._wanted)
+        return [api.InputPartition(part) for part in parts]
+
+    def read(self, partition: api.InputPartition) -> Iterator[Any]:
+        """The rows of a part, as record batches."""
+        table = self._wanted.table
+        if partition.value is None:  # Spark's, when there is none
+            return
+        with Link(self._settings) as link:
+            for rows in _TABLES[table].rows(link, partition.value, self._wanted):
+                if rows:
+                    yield record_batch(table, rows)
+
+    def narrow(self, filters: list[Any]) -> list[Any]:
+        """Read less by some of the filters; returns those that Spark has to apply.
+
+        These are all, as rows change while they are read.
+        """
+        for one in filters:
+            operator = _OPERATORS.get(type(one).__name__)
+            if operator is not None and len(one.attribute) == 1:
+                self._wanted = self._wanted.narrowed(one.attribute[0], operator, one.value)
+        return filters
+
+
+class _Push:
+    """``pushFilters`` of a reader.
+
+    While ``spark.sql.python.filterPushdown.enabled`` is off, PySpark refuses readers that override the
+    method, and cannot be asked whether it is off. So this passes for the method that it calls in vain.
+    """
+
+    def __init__(self, reader: TableReader) -> None:
+        self._reader = reader
+        self.__func__ = getattr(api.DataSourceReader, "pushFilters", None)  # PySpark 4.0 has none
+
+    def __call__(self, filters: list[Any]) -> list[Any]:
+        return self._reader.narrow(filters)

@@ -1,0 +1,166 @@
+"""Events as they come: the reader of a stream, with a place in each queue that Spark keeps."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import datasource as api  # noqa: TID253  whoever imports this module has it
+
+from glidemq_orchestrate._ops.queue.admin import queue_names
+from glidemq_orchestrate._ops.spans import events as ops
+from glidemq_orchestrate._ops.spans.events import START, Mark
+from glidemq_orchestrate._ops.spans.span import packed
+from glidemq_orchestrate.errors import ConfigurationError, EventsLost
+from glidemq_orchestrate.keys import QueueKeys, check_queue_name
+from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.spark.source.events import pages, row
+from glidemq_orchestrate.spark.source.link import Link
+from glidemq_orchestrate.spark.source.options import Options
+from glidemq_orchestrate.spark.source.tables import record_batch
+from glidemq_orchestrate.spark.source.wanted import MOST_ROWS, ROWS
+
+logger = logging.getLogger(__name__)
+
+KNOWN: Final = ("table", "queue", "startingOffsets", "failOnDataLoss", "rows_per_partition", "path")
+STREAM: Final = frozenset({"startingoffsets", "failondataloss"})
+LOOK_SECONDS: Final = 30.0
+"""So often a stream of all queues looks for new ones, by a scan of the keys."""
+PAUSE_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What is read, and how. ``queues``: None for all."""
+
+    queues: tuple[str, ...] | None
+    from_now: bool
+    may_lose: bool
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Events of a queue after a place and up to another."""
+
+    queue: str
+    low: Mark
+    high: Mark
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return self.high.count - self.low.count
+
+
+class EventStreamReader(api.DataSourceStreamReader):
+    """Reads the events of queues from batch to batch; see ``GlideMQDataSource``.
+
+    An offset has, for each queue, the id of the last event and how many events the queue has had until then:
+    ``{"etl": "1795633606849-2 22"}``. So a task knows how many events its part had, and notices each that is
+    missing.
+    """
+
+    def __init__(self, settings: ConnectionSettings, reading: _Reading) -> None:
+        self._settings, self._reading = settings, reading
+        self._link: Link | None = None
+        self._queues: Sequence[str] = reading.queues or ()
+        self._looked = self._asked = -math.inf
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> EventStreamReader:
+        """From the options of a stream.
+
+        Raises:
+            ConfigurationError: One is unknown or not valid.
+        """
+        options = Options(given, KNOWN, "a stream of glidemq")
+        if options.text("table") not in (None, "events"):
+            raise ConfigurationError("only the table events can be read as a stream; read the others again")
+        start = options.choices("startingOffsets", ("latest", "earliest")) or ("latest",)
+        return cls(
+            options.settings(),
+            _Reading(
+                options.names("queue", check_queue_name),
+                from_now=start[0] == "latest",
+                may_lose=not options.truth("failOnDataLoss", default=True),
+                rows=options.whole("rows_per_partition", ROWS, 1, MOST_ROWS),
+            ),
+        )
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802  Spark's
+        """Where a new stream begins."""
+        return self._marks(oldest=not self._reading.from_now)
+
+    def latestOffset(self) -> dict[str, str]:  # type: ignore[override]  # noqa: N802  as in PySpark 4.0
+        """Where the events end now. Spark asks again and again while there are none."""
+        time.sleep(max(0.0, self._asked + PAUSE_SECONDS - time.monotonic()))
+        self._asked = time.monotonic()
+        return self._marks()
+
+    def stop(self) -> None:
+        """Close the connection."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _marks(self, *, oldest: bool = False) -> dict[str, str]:
+        link = self._link = self._link or Link(self._settings)
+        now = time.monotonic()
+        if self._reading.queues is None and now > self._looked + LOOK_SECONDS:
+            self._looked, self._queues = now, link.ask(lambda: queue_names(link.prefix))
+        found = link.ask(lambda: ops.marks(link.prefix, self._queues, oldest=oldest))
+        return {queue: _text(mark) for queue, mark in found.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the connection, for the tasks."""
+        return {**self.__dict__, "_link": None}
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[api.InputPartition]:
+        """The parts of a batch. A queue that is not in the offset is new: all its events are."""
+        parts = [_Part(queue, _mark(start.get(queue)), _mark(high)) for queue, high in end.items()]
+        parts = [part for part in parts if part.low != part.high]
+        groups = packed(parts, [max(part.count, 0) for part in parts], self._reading.rows)
+        return [api.InputPartition(group) for group in groups]
+
+    def read(self, partition: api.InputPartition) -> Iterator[Any]:
+        """The events of some queues, as record batches.
+
+        Raises:
+            EventsLost: Some are missing, and ``failOnDataLoss`` is on.
+        """
+        with Link(self._settings) as link:
+            for part in partition.value:
+                read = 0
+                span = ops.between(QueueKeys(link.prefix, part.queue), part.low, part.high)
+                for events in pages(link, span):
+                    read += len(events)
+                    yield record_batch("events", [row(part.queue, event) for event in events])
+                self._check(part, read)
+
+    def _check(self, part: _Part, read: int) -> None:
+        """Tba."""
+        if read >= part.count >= 0:
+            return
+        lost = f"{part.count - read:,} events" if part.count > read else "events"
+        text = f"{lost} of queue {part.queue} were trimmed, or removed with it, before they were read"
+        if not self._reading.may_lose:
+            raise EventsLost(
+                f"{text}: read more often, or set the option failOnDataLoss to false to go on without them"
+            )
+        logger.warning("%s", text, extra={"action": "events_lost", "queue": part.queue})
+
+
+def _text(mark: Mark) -> str:
+    return f"{mark.id} {mark.count}"
+
+
+def _mark(text: str | None) -> Mark:
+    if text is None:
+        return START
+    entry_id, _, count = text.partition(" ")
+    return Mark(entry_id, int(count))

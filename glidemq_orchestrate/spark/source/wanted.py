@@ -1,0 +1,175 @@
+"""Which rows of which table are read: by the options, and by the filters that Spark pushes down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from glidemq_orchestrate._ops.spans.flows import WantedFlows
+from glidemq_orchestrate._ops.spans.jobs import STATES, WantedJobs
+from glidemq_orchestrate._ops.spans.span import ALL_TIMES, END_OF_TIME_MS, Times
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.flows.spec import FlowState
+from glidemq_orchestrate.jobs.states import JobState
+from glidemq_orchestrate.keys import check_flow_id, check_queue_name
+from glidemq_orchestrate.names import described
+from glidemq_orchestrate.spark.source.options import Options
+from glidemq_orchestrate.spark.source.tables import TABLES
+
+ROWS: Final = 10_000
+MOST_ROWS: Final = 10_000_000
+_SPANS: Final = ("since", "until")
+_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "jobs": ("queue", "state", "payload", *_SPANS),
+    "flows": ("queue", "state", "flow_id", "created_since", "created_until", "generations", *_SPANS),
+    "nodes": ("queue", "state", "flow_state", "flow_id", "created_since", "created_until", *_SPANS),
+    "events": ("queue", *_SPANS),
+}
+_EVERY_STATE: Final = [*sorted(STATES - {JobState.UNKNOWN}), JobState.UNKNOWN]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read. None, and all times: no such limit.
+
+    Attributes:
+        queues: Of jobs and events their queues, of flows and nodes the homes of the flows.
+        states: Of jobs, flows or nodes.
+        times: When the jobs or flows ended, or the events happened.
+        created: When the flows were created.
+        rows: About how many a task reads.
+    """
+
+    table: str
+    queues: tuple[str, ...] | None = None
+    states: tuple[str, ...] | None = None
+    flow_states: tuple[str, ...] | None = None
+    flow_ids: tuple[str, ...] | None = None
+    times: Times = ALL_TIMES
+    created: Times = ALL_TIMES
+    payload: bool = True
+    with_past: bool = False
+    rows: int = ROWS
+
+    @property
+    def jobs(self) -> WantedJobs:
+        """Of the table of jobs."""
+        states = STATES if self.states is None else frozenset(map(JobState, self.states))
+        return WantedJobs(states, self.times)
+
+    @property
+    def flows(self) -> WantedFlows:
+        """Of the tables of flows and of nodes: which flows."""
+        states = self.states if self.table == "flows" else self.flow_states
+        return WantedFlows(
+            self.flow_ids,
+            self.queues,
+            frozenset(FlowState) if states is None else frozenset(map(FlowState, states)),
+            self.created,
+            self.times,
+            self.with_past,
+        )
+
+    def narrowed(self, attribute: str, operator: str, value: Any) -> Wanted:
+        """What is left of it by a filter; the same where the filter says nothing of what is read.
+
+        Args:
+            attribute: The column.
+            operator: ``=``, ``in``, ``<``, ``<=``, ``>`` or ``>=``.
+            value: With ``in`` several.
+        """
+        field = _FILTERED[self.table].get(attribute)
+        if field is None:
+            return self
+        if field in ("times", "created"):
+            times: Times = getattr(self, field)
+            limits = _times(operator, value)
+            return self if limits is None else self._with(field, times.within(limits))
+        if operator not in ("=", "in"):
+            return self
+        values = [value] if operator == "=" else list(value)
+        if not all(isinstance(one, str) for one in values):
+            return self
+        if (known := _KNOWN.get((self.table, field))) is not None:
+            values = [one for one in values if one in known]
+        return self._with(field, _among(getattr(self, field), values))
+
+    def _with(self, field: str, value: Any) -> Wanted:
+        changes: dict[str, Any] = {field: value}
+        return replace(self, **changes)
+
+
+_FILTERED: Final[Mapping[str, Mapping[str, str]]] = {
+    "jobs": {"queue": "queues", "state": "states", "finished_at": "times"},
+    "flows": {
+        "home": "queues", "state": "states", "flow_id": "flow_ids",
+        "finished_at": "times", "created_at": "created",
+    },
+    "nodes": {"home": "queues", "flow_state": "flow_states", "flow_id": "flow_ids"},
+    "events": {"queue": "queues", "at": "times"},
+}  # fmt: skip
+_KNOWN: Final[Mapping[tuple[str, str], frozenset[str]]] = {
+    ("jobs", "states"): frozenset(STATES),
+    ("flows", "states"): frozenset(FlowState),
+    ("nodes", "flow_states"): frozenset(FlowState),
+}
+
+
+def wanted_of(given: Mapping[str, str]) -> tuple[Wanted, Options]:
+    """What the options of a read say.
+
+    Raises:
+        ConfigurationError: One is unknown, missing or not valid.
+    """
+    lowered = {name.lower(): value for name, value in given.items()}
+    table = lowered.get("table", "")
+    if table not in TABLES:
+        raise ConfigurationError(
+            f"a read of glidemq needs the option table: one of {', '.join(TABLES)}; got {described(table)}"
+        )
+    options = Options(
+        given, ("table", "rows_per_partition", *_OPTIONS[table]), f"a read of the glidemq table {table}"
+    )
+    every_state = _EVERY_STATE if table == "jobs" else [*_EVERY_STATE, JobState.SKIPPED]
+    states = list(FlowState) if table == "flows" else every_state
+    past = (options.choices("generations", ("current", "all")) or ("current",))[0]
+    return (
+        Wanted(
+            table,
+            options.names("queue", check_queue_name),
+            options.choices("state", states),
+            options.choices("flow_state", list(FlowState)),
+            options.names("flow_id", check_flow_id),
+            _between(options, "since", "until"),
+            _between(options, "created_since", "created_until"),
+            options.truth("payload", default=True),
+            past == "all",
+            options.whole("rows_per_partition", ROWS, 1, MOST_ROWS),
+        ),
+        options,
+    )
+
+
+def _between(options: Options, low: str, high: str) -> Times:
+    since, until = options.moment_ms(low), options.moment_ms(high)
+    if since is not None and until is not None and until <= since:
+        raise ConfigurationError(f"the option {high} of {options.what} must be later than {low}")
+    return Times(max(since or 0, 0), END_OF_TIME_MS if until is None else max(until, 0))
+
+
+def _among(now: Iterable[str] | None, values: Iterable[str]) -> tuple[str, ...]:
+    wanted = dict.fromkeys(values)
+    return tuple(wanted) if now is None else tuple(one for one in now if one in wanted)
+
+
+def _times(operator: str, value: Any) -> Times | None:
+    """The times of a comparison, to the millisecond, and rather more: Spark compares again."""
+    if not isinstance(value, datetime):
+        return None
+    moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+    ms = round(moment.timestamp() * 1_000_000) // 1000
+    low = max(ms, 0) if operator in ("=", ">", ">=") else 0
+    high = max(ms + 1, 0) if operator in ("=", "<", "<=") else END_OF_TIME_MS
+    return Times(low, high) if operator != "in" else None
