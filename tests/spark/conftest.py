@@ -131,6 +131,13 @@ def make_run() -> MakeRun:
     return make
 
 
+def forget_last_commit(commits: Path) -> None:
+    """As if the driver of a stream had been killed before it noted the end of the last batch."""
+    last = max(commits.glob("[0-9]*"), key=lambda file: int(file.name))
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink()
+
+
 Start = Callable[..., Any]
 _HOME = Path(pyspark.__file__).parent
 _SPARK = [str(_HOME / "bin" / "spark-class")]

@@ -39,13 +39,13 @@ class Options:
         names = {name.lower(): name for name in (*known, *CONNECTION)}
         for name in self._given:
             if name not in names:
-                near = get_close_matches(name, names, 1)
-                hint = f"; did you mean {names[near[0]]}?" if near else ""
-                raise ConfigurationError(
-                    f"{what} has no option {name}{hint} It has {', '.join(sorted(names.values()))}"
-                    if hint
-                    else f"{what} has no option {name}; it has {', '.join(sorted(names.values()))}"
+                near = get_close_matches(name, names, 1, 0.65)
+                hint = (
+                    f"did you mean {names[near[0]]}?"
+                    if near
+                    else f"it has {', '.join(sorted(names.values()))}"
                 )
+                raise ConfigurationError(f"{what} has no option {name}; {hint}")
 
     def text(self, name: str) -> str | None:
         """The value of an option; None if it is not given."""

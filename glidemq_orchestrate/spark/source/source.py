@@ -23,24 +23,24 @@ NAME: Final = "glidemq"
 class GlideMQDataSource(api.DataSource):
     """The data source ``glidemq`` of Spark 4: jobs, flows, nodes and events as tables, and rows as jobs.
 
-    In a Spark step it is there; elsewhere ``spark.dataSource.register(GlideMQDataSource)`` makes it known to a
-    session. Executors connect by themselves, so the server must be reachable from them, and they need this
+    In a Spark step it is there; elsewhere ``spark.dataSource.register(GlideMQDataSource)`` makes it known to
+    a session. Executors connect by themselves, so the server must be reachable from them, and they need this
     package. Names that may be several are one text, or a JSON array of texts: ``'["etl", "bi"]'``.
 
     **Connection**: ``url``, ``prefix`` and the other fields of ``ConnectionSettings`` (``ssl_keyfile`` for
     ``key``). Without ``url`` it is ``GLIDEMQ_URL`` of the environment in which the driver's JVM was started.
 
-    **Reading**: ``spark.read.format("glidemq").option("table", ...).load()`` with a table of ``tables.TABLES``
-    (the schema has a comment for each column). Each task reads about ``rows_per_partition`` rows (10,000), a
-    page at a time. These options choose rows; ``spark.sql.python.filterPushdown.enabled`` makes filters on the
-    same columns do the same:
+    **Reading**: ``spark.read.format("glidemq").option("table", ...).load()`` with a table of
+    ``tables.TABLES`` (the schema has a comment for each column). Each task reads about ``rows_per_partition``
+    rows (10,000), a page at a time. These options choose rows; ``spark.sql.python.filterPushdown.enabled``
+    makes filters on the same columns do the same:
 
-    * ``jobs``: ``queue``, ``state``, ``since`` and ``until`` (of ``finished_at``). ``payload`` false leaves out
-      data and result.
+    * ``jobs``: ``queue``, ``state``, ``since`` and ``until`` (of ``finished_at``). ``payload`` false leaves
+      out data and result.
     * ``flows``: ``queue`` (their home), ``state``, ``flow_id``, ``since`` and ``until`` (of ``finished_at``),
       ``created_since`` and ``created_until``; ``generations`` ``all`` for the superseded ones too.
-    * ``nodes``: those of ``flows`` choose the flows, with ``flow_state`` for their state, and ``state`` that of
-      the nodes. Only current generations have nodes.
+    * ``nodes``: those of ``flows`` choose the flows, with ``flow_state`` for their state, and ``state`` that
+      of the nodes. Only current generations have nodes.
     * ``events``: ``queue``, ``since`` and ``until`` (of ``at``).
 
     Times are ISO 8601 with a zone; ``until`` is excluded. Of jobs, ``completed``, ``failed``, ``delayed``,
@@ -51,24 +51,24 @@ class GlideMQDataSource(api.DataSource):
     A read is no snapshot. What stays as it is while it is read is read once; a job that changes its state
     meanwhile may be missing, or there twice, with two states. A flow or node is as it was when it was read.
 
-    **Streaming**: ``spark.readStream`` with the table ``events``, and ``queue``, ``startingOffsets`` (``latest``
-    or ``earliest``) and ``failOnDataLoss``. Each event comes once, also after a restart from the checkpoint. The
-    server keeps about 1,000 events of a queue: where some were trimmed before they were read, the query fails
-    with ``EventsLost``, unless ``failOnDataLoss`` is false.
+    **Streaming**: ``spark.readStream`` with the table ``events``, and ``queue``, ``startingOffsets``
+    (``latest`` or ``earliest``) and ``failOnDataLoss``. Each event comes once, also after a restart from the
+    checkpoint. The server keeps about 1,000 events of a queue: where some were trimmed before they were read,
+    the query fails with ``EventsLost``, unless ``failOnDataLoss`` is false.
 
-    **Writing**: ``frame.write.format("glidemq").option("queue", ...).option("name", ...).mode("append").save()``
-    adds a job for each row, for the handler ``name``.
+    **Writing**: ``frame.write.format("glidemq").option("queue", ...).option("name",
+    ...).mode("append").save()`` adds a job for each row, for the handler ``name``.
 
     * ``key``: the columns that identify a row, never null. Without it all do, and equal rows are one job.
-    * ``write_id``: the id of the write, a new one by default. Id and key make the id of the job, so a task that
-      Spark repeats adds nothing twice, nor does the write when it is repeated with its id, also when the jobs
-      have ended and were removed.
+    * ``write_id``: the id of the write, a new one by default. Id and key make the id of the job, so a task
+      that Spark repeats adds nothing twice, nor does the write when it is repeated with its id, also when the
+      jobs have ended and were removed.
     * ``remember``: for how long the rows are known, seconds or ISO 8601, ``P7D`` by default. Each takes about
       150 bytes on the server until then.
     * ``data``: the column that is the payload; a string is taken as JSON. Without it the whole row is, as an
       object: see ``values`` for the forms of types.
-    * ``attempts``; ``priority`` and ``delay`` (seconds), each a number or a column; ``ordering_key``, a column;
-      and ``options``, a JSON object with any field of ``JobOptions``, as in a flow file.
+    * ``attempts``; ``priority`` and ``delay`` (seconds), each a number or a column; ``ordering_key``, a
+      column; and ``options``, a JSON object with any field of ``JobOptions``, as in a flow file.
 
     A write is not all or nothing: workers begin with the first rows. With ``writeStream`` (PySpark 4.1) query
     and number of the batch are the id of a write.

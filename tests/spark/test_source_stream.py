@@ -1,0 +1,97 @@
+"""Events as a stream: each once, and none lost unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from glidemq_orchestrate import Queue
+from glidemq_orchestrate.clients.queue import NewJob
+from glidemq_orchestrate.spark import GlideMQDataSource
+from glidemq_orchestrate.spark.source.stream import EventStreamReader
+from tests.spark.conftest import forget_last_commit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Run = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[Queue]:
+    with Queue("etl", url=url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(spark: SparkSession, url: str, tmp_path: Path) -> Run:
+    """Read what is new, and return the jobs of all events so far."""
+    spark.dataSource.register(GlideMQDataSource)
+    out, place = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+
+    def running(**options: Any) -> list[Any]:
+        given = {"url": url, "table": "events", "queue": '["etl", "bi"]', "startingOffsets": "earliest"}
+        stream = spark.readStream.format("glidemq").options(**given | options).load()
+        writing = stream.writeStream.format("json").option("path", out).option("checkpointLocation", place)
+        writing.trigger(availableNow=True).start().awaitTermination(120)
+        rows = spark.read.schema("queue string, event_id string, job_id string").json(out).collect()
+        assert len({(row.queue, row.event_id) for row in rows}) == len(rows)
+        return sorted((row.queue, int(row.job_id)) for row in rows)
+
+    return running
+
+
+def test_each_event_comes_once_also_after_a_restart_and_what_is_lost_is_told(
+    run: Run, queue: Queue, url: str, tmp_path: Path, redis_client: Any
+) -> None:
+    queue.add_many(NewJob("a") for _ in range(3))
+    assert run() == [("etl", 1), ("etl", 2), ("etl", 3)]
+    queue.add("a")
+    with Queue("bi", url=url) as other:
+        other.add("a")
+    expected = [("bi", 1), ("etl", 1), ("etl", 2), ("etl", 3), ("etl", 4)]
+    assert run() == expected
+    forget_last_commit(tmp_path / "checkpoint" / "commits")
+    assert run() == expected
+
+    queue.add_many(NewJob("a") for _ in range(10))
+    redis_client.xtrim("glide:{etl}:events", maxlen=4, approximate=False)
+    with pytest.raises(Exception, match="6 events of queue etl were trimmed, or removed with it, before"):
+        run()
+    assert run(failOnDataLoss="false") == sorted([*expected, *(("etl", number) for number in range(11, 15))])
+
+
+def test_trimmed_events_that_were_read_are_not_lost(run: Run, queue: Queue, redis_client: Any) -> None:
+    queue.add_many(NewJob("a") for _ in range(20))
+    redis_client.xtrim("glide:{etl}:events", maxlen=10, approximate=False)
+    assert len(run()) == 10, "it begins with the oldest that is left"
+    redis_client.xtrim("glide:{etl}:events", maxlen=0, approximate=False)
+    queue.add("a")
+    assert len(run()) == 11
+
+
+def test_a_stream_without_queues_finds_them_and_begins_with_what_comes(url: str, queue: Queue) -> None:
+    queue.add("a")
+    given = {"url": url, "table": "events"}
+    reader = EventStreamReader.of(given)
+    start = reader.initialOffset()
+    assert [(name, offset.split()[1]) for name, offset in start.items()] == [("etl", "1")]
+    queue.add("a")
+    with Queue("new", url=url) as other:
+        other.add("a")
+    reader._looked = -1e9  # half a minute later
+    end = reader.latestOffset()
+    [partition] = reader.partitions(start, end)
+    batches = list(reader.read(partition))
+    assert [(batch.column("queue")[0].as_py(), batch.num_rows) for batch in batches] == [
+        ("etl", 1),
+        ("new", 1),
+    ]
+    assert reader.partitions(end, end) == []
+    redis_removed = {"etl": "0-0 0"}
+    assert len(reader.partitions({"etl": end["etl"]}, redis_removed)) == 1
+    reader.stop()
+    reader.stop()
