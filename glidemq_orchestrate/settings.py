@@ -16,6 +16,8 @@ from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.names import PREFIX, SERVICE, described
 
 ENV_URL: Final = "GLIDEMQ_URL"
+ENV_PREFIX: Final = "GLIDEMQ_PREFIX"
+"""Of the data source of Spark; a worker sets it for its steps."""
 DEFAULT_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 

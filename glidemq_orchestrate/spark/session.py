@@ -68,12 +68,15 @@ class SparkSettings:
         conf: Spark settings that override the defaults of ``spark_conf``.
         of_file: Those of ``spark-defaults.conf``, which Spark reads by itself; they override the defaults.
         scope: Of the ids of jobs, for sessions that are named after them.
+        server: Where the worker's jobs are, as variables for the process of the session: the defaults of the
+            data source ``glidemq``.
     """
 
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
     of_file: Mapping[str, str] = field(default_factory=dict)
     scope: str = ""
+    server: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> SparkSettings:

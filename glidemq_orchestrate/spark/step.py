@@ -10,6 +10,7 @@ from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.spark.engine import Asked, Engine, settings_in
 from glidemq_orchestrate.spark.failures import LINES, explained
 from glidemq_orchestrate.spark.lineage import Lineage
+from glidemq_orchestrate.spark.published.before import coming_after
 from glidemq_orchestrate.spark.session import PATIENCE_VARIABLE, patience
 from glidemq_orchestrate.spark.sql import JOB_NAME as SQL_JOB
 from glidemq_orchestrate.spark.sql import statement_of
@@ -48,7 +49,7 @@ def run_step(engine: Engine, ctx: Context) -> Json:
     call.check(leading=2)
     step = None
     try:
-        with engine.step(ctx, asked) as step, captured(ctx):
+        with engine.step(ctx, asked) as step, captured(ctx), coming_after(ctx.inputs):
             result = call.function(step.spark, ctx, **call.arguments)
     except Exception as exc:
         if step is not None and step.has_given_up:

@@ -30,6 +30,7 @@ from datetime import timedelta
 from typing import Final
 
 from glidemq_orchestrate.codec import Json, decode
+from glidemq_orchestrate.settings import ENV_PREFIX, ENV_URL
 from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.engine import SessionGone
 from glidemq_orchestrate.spark.hosts.pool import hosts
@@ -126,7 +127,9 @@ accepted.make = _publish
 def start_session(serving: Serving) -> None:
     """Build the session before the first job, so that no step waits for the JVM."""
     if not _is_here():
-        hosts.start(f"{serving.settings.where} {serving.settings.prefix}")
+        settings = serving.settings
+        server = {ENV_URL: settings.url, ENV_PREFIX: settings.prefix}
+        hosts.start(f"{settings.where} {settings.prefix}", server)
 
 
 @handlers.on_start

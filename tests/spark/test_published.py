@@ -18,6 +18,7 @@ from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, JobOp
 from glidemq_orchestrate.spark import NotPublished, handlers, publish, published_path, read_published, tidy
 from glidemq_orchestrate.spark.published import acceptance, catching_up
 from glidemq_orchestrate.spark.published.acceptance import make_version
+from glidemq_orchestrate.spark.published.before import coming_after
 from glidemq_orchestrate.spark.published.store import HadoopStore, LocalStore
 from glidemq_orchestrate.spark.published.version import name_of, newest_first
 from glidemq_orchestrate.worker.context import Unheard
@@ -51,6 +52,9 @@ STEPS = """
 
     def counted(spark, ctx, *, node):
         return read_published(spark, ctx.inputs[node]).count()
+
+    def newest(spark, ctx, *, folder):
+        return read_published(spark, folder).count()
 
     def overwrites(spark, ctx, *, folder):
         def slowly(rows):
@@ -105,6 +109,37 @@ def versions(location: Path) -> list[str]:
     """What counts there; a file that is being written does not yet."""
     names = LocalStore(location).names("versions")
     return newest_first(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+
+def test_a_step_reads_at_least_what_the_steps_before_it_have_published(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A step begins when the result before it is accepted, a moment before its version is made."""
+    location = str(tmp_path / "table")
+    old = publish(context(1_000), location, spark.range(2))
+    read_published(spark, old)
+    new = publish(context(2_000), location, spark.range(5))
+    other = publish(context(3_000), str(tmp_path / "other"), spark.range(7))
+    with coming_after({"clean": {"tables": [new, other]}, "more": {"rows": 1}}):
+        assert read_published(spark, location).count() == 5
+    assert read_published(spark, location).count() == 5, "it counts from now on"
+    with pytest.raises(NotPublished):
+        read_published(spark, str(tmp_path / "other"))
+
+
+def test_a_step_of_a_worker_knows_what_came_before_it(
+    url: str, tmp_path: Path, spark: SparkSession, run_worker: RunWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptance.accepted, "make", lambda *_: None)  # the versions are late
+    folder = str(tmp_path / "table")
+    data: Any = {"callable": "published_steps:table", "arguments": {"rows": 9, "folder": folder}}
+    reads: Any = {"callable": "published_steps:newest", "arguments": {"folder": folder}}
+    nodes = [FlowNode("t", "spark", "spark.python", data)]
+    nodes += [FlowNode("n", "spark", "spark.python", reads, after=["t"])]
+    run_worker(["spark"], handlers, url=url, allow_import=["published_steps"])
+    with FlowProducer(url) as flows:
+        results: Any = flows.submit(FlowSpec("p", nodes)).result(timeout=timedelta(seconds=120))
+    assert results["n"] == 9
 
 
 class TestTables:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.spark.charts import BAND, COOL, GRID, INK, QUIET, WARM, canvas
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
@@ -18,12 +19,6 @@ Row = Mapping[str, Any]
 LEAST_FLIGHTS: Final = 1_000
 """Keys with fewer are in the table, but not ranked in the summary, where one bad day would decide."""
 
-INK: Final = "#1f2d3a"
-QUIET: Final = "#6b7a88"
-GRID: Final = "#e6ebef"
-BAND: Final = "#c9dcea"
-COOL: Final = "#3b7ea8"
-WARM: Final = "#d9583b"
 PANELS: Final = {
     "hour": (0.075, 0.535, 0.40, 0.31),
     "carrier": (0.645, 0.535, 0.335, 0.31),
@@ -90,12 +85,7 @@ def summary(rows: Sequence[Row]) -> list[Json]:
 
 def write_chart(rows: Sequence[Row], path: Path) -> None:
     """Draw the four sections as a PNG, 2100 by 1540 pixels, without using state shared between threads."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  slow to import
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    overall = rows[0]
-    figure = Figure(figsize=(15, 11), dpi=140, facecolor="white")
-    FigureCanvasAgg(figure)
+    overall, figure = rows[0], canvas()
     panels = {section: figure.add_axes(place) for section, place in PANELS.items()}
     _draw_hours(panels["hour"], _section(rows, "hour"))
     _draw_carriers(panels["carrier"], _section(rows, "carrier"), overall)

@@ -94,7 +94,7 @@ class Host:
                     [sys.executable, "-P", "-c", _START, str(theirs.fileno()), str(_ROOT)],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    env={**os.environ, **lifeline.mark},
+                    env={**os.environ, **self.settings.server, **lifeline.mark},
                     start_new_session=True,  # Ctrl-C reaches the worker alone
                 )
             except BaseException:

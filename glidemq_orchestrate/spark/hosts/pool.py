@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -57,11 +57,12 @@ class Hosts:
         self._was_stopped = False
         self._owner = os.getpid()
 
-    def start(self, scope: str = "") -> None:
+    def start(self, scope: str = "", server: Mapping[str, str] | None = None) -> None:
         """Start the shared host, and return when it has its session. Repeatable.
 
         Args:
             scope: Of the ids of jobs: those of another server are others.
+            server: See ``SparkSettings``.
 
         Raises:
             JavaMissing, ConfigurationError: It cannot be built.
@@ -70,7 +71,7 @@ class Hosts:
             self._was_stopped = False
             if self._stopping is None:
                 self._limits = Limits.from_environment()
-                self._settings = replace(SparkSettings.from_environment(), scope=scope)
+                self._settings = replace(SparkSettings.from_environment(), scope=scope, server=server or {})
                 self._stopping = threading.Event()
                 threading.Thread(
                     target=self._look_after, args=(self._stopping,), name="spark-hosts", daemon=True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.published.acceptance import make_version
+from glidemq_orchestrate.spark.published.before import published_before
 from glidemq_orchestrate.spark.published.contents import versions
 from glidemq_orchestrate.spark.published.store import Store, store_of
 from glidemq_orchestrate.spark.published.version import (
@@ -33,9 +34,10 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
 
     Args:
         spark: The session.
-        source: A location: what its newest versions hold, at this moment. Or the result of a step, such as
-            ``ctx.inputs["clean"]``: exactly what that attempt has written, whatever was published since;
-            where its version is missing it is made, as the result was accepted.
+        source: A location: what its newest versions hold, at this moment; in a step at least those of the
+            steps before it. Or the result of a step, such as ``ctx.inputs["clean"]``: exactly what that
+            attempt has written, whatever was published since; where its version is missing it is made, as
+            the result was accepted.
 
     Returns:
         The rows, with the columns as they were published. Versions of a partitioned table may have different
@@ -73,6 +75,8 @@ def _versions(spark: SparkSession | None, source: str | Json) -> tuple[Store, It
     """The versions, the newest first; for a result, its own."""
     if isinstance(source, str):
         store = store_of(source, spark)
+        for place in published_before(store.location):
+            make_version(store, place.name)
         return store, versions(store)
     place = _only(source)
     store = store_of(place.location, spark)

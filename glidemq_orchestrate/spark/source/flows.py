@@ -11,7 +11,6 @@ from glidemq_orchestrate._ops.spans.flows import FlowSpan, Stored
 from glidemq_orchestrate._ops.spans.span import At, packed
 from glidemq_orchestrate._protocol.flows.nodes import TimedNode
 from glidemq_orchestrate.codec import encode
-from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark.source.jobs import count, ms, text
 from glidemq_orchestrate.spark.source.link import Link
 from glidemq_orchestrate.spark.source.wanted import Wanted
@@ -98,13 +97,12 @@ def _row(flow: Stored) -> Row:
 
 def _node_row(flow: Stored, node: TimedNode) -> Row:
     found, whole = node.status, flow.status
-    has_failed = found.state in (JobState.FAILED, JobState.SKIPPED)
     progress = None if found.progress is None else encode(found.progress, where="progress")
     return (
         text(whole.id), whole.generation, text(whole.name), whole.state.value, text(whole.home),
         text(found.name), text(found.job), text(found.queue), text(found.job_id), found.state.value,
         count(str(found.attempts)), count(str(found.run)), found.worker,
-        text(found.reason) if has_failed else None, [text(one) or "" for one in found.after], progress,
+        text(found.reason), [text(one) or "" for one in found.after], progress,
         ms(node.created), ms(node.entry.partition("-")[0]), _ms(found.started_at), _ms(found.finished_at),
         found.broken,
     )  # fmt: skip

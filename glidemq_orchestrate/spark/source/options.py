@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -12,7 +13,7 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.keys import DEFAULT_PREFIX
 from glidemq_orchestrate.names import described
-from glidemq_orchestrate.settings import ConnectionSettings
+from glidemq_orchestrate.settings import ENV_PREFIX, ConnectionSettings
 
 SECRETS: Final = ("url", "password", "sentinel_user", "sentinel_password")
 _NUMBERS: Final = ("connect_timeout", "socket_timeout", "confirm_timeout")
@@ -131,6 +132,8 @@ class Options:
     def settings(self) -> ConnectionSettings:
         """The settings of the connection; the URL is that of ``GLIDEMQ_URL`` if none is given.
 
+        A step in a session host finds the server of its worker there, and the prefix in ``GLIDEMQ_PREFIX``.
+
         Raises:
             ConfigurationError: One is not valid.
         """
@@ -146,7 +149,8 @@ class Options:
                 except ValueError:
                     raise self.refused(name, "a number of seconds") from None
         url = ConnectionSettings.resolve(self.text("url")).url
-        return ConnectionSettings(url, prefix=self.text("prefix") or DEFAULT_PREFIX, **more)
+        prefix = self.text("prefix") or os.environ.get(ENV_PREFIX) or DEFAULT_PREFIX
+        return ConnectionSettings(url, prefix=prefix, **more)
 
     def refused(self, name: str, rule: str) -> ConfigurationError:
         """The error for a value that is not valid."""

@@ -89,7 +89,7 @@ state string as in jobs, and skipped
 attempts int attempts that were started since the node last began to run
 run int grows when the node starts over; 0 is the first
 worker string the worker of this package that runs it, or ran it last
-failed_reason string why it failed or was skipped
+failed_reason string why its last attempt failed, also before a later success; or why it was skipped
 after array<string> the nodes that it depends on
 progress string what the handler last reported, as JSON
 created_at timestamp when its job was made: with the flow, or when it was added to it

@@ -1,0 +1,166 @@
+"""The chart of the history, and its summary. Plain Python, no Spark."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.spark.charts import BAND, COOL, GRID, INK, QUIET, WARM, canvas
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Row = Mapping[str, Any]
+Tables = Mapping[str, Sequence[Row]]
+
+MOST_BARS: Final = 12
+LABEL_CHARACTERS: Final = 34
+PANELS: Final = {
+    "steps": (0.22, 0.53, 0.27, 0.30),
+    "days": (0.58, 0.53, 0.39, 0.30),
+    "path": (0.22, 0.05, 0.27, 0.34),
+    "retries": (0.76, 0.05, 0.21, 0.34),
+}
+"""Left, bottom, width and height of each panel as shares of the image; its labels are to the left."""
+
+
+def summary(tables: Tables) -> dict[str, Json]:
+    """A few numbers: ``nodes``, ``failed``, ``retried``, ``run_total_s``, and the worst of each table.
+
+    ``slowest_step`` is that with the largest run time in all, ``slowest_node`` the node that ran longest,
+    ``commonest_cause`` the cause of the most retries, ``longest_flow`` the flow that took longest, with the
+    node on its critical path that took most of it. Null where there is none. Seconds have one decimal.
+    """
+    rows, path = tables["durations"], tables["path"]
+    steps = _by_step(rows)
+    worst = max(path, key=lambda row: row["wait_s"] + row["run_s"], default=None)
+    node = next(iter(tables["slowest"]), None)
+    cause = next(iter(tables["retries"]), None)
+    return {
+        "nodes": sum(row["nodes"] for row in rows),
+        "failed": sum(row["failed"] for row in rows),
+        "retried": sum(row["retried"] for row in rows),
+        "run_total_s": round(sum(row["run_total_s"] for row in rows), 1),
+        "slowest_step": next(({"step": name, "run_total_s": round(s[0], 1)} for name, s in steps), None),
+        "slowest_node": node
+        and {"flow_id": node["flow_id"], "node": node["node"], "run_s": round(node["run_s"], 1)},
+        "commonest_cause": cause and {name: cause[name] for name in ("step", "cause", "nodes")},
+        "longest_flow": worst
+        and {
+            "flow_id": worst["flow_id"],
+            "flow_s": round(worst["flow_s"], 1),
+            "node": worst["node"],
+            "wait_s": round(worst["wait_s"], 1),
+            "run_s": round(worst["run_s"], 1),
+        },
+    }
+
+
+def write_chart(tables: Tables, days: int, path: Path) -> None:
+    """Draw the four panels as a PNG, 2100 by 1540 pixels: steps, days, the longest flow, and causes."""
+    figure = canvas()
+    panels = {name: figure.add_axes(place) for name, place in PANELS.items()}
+    _draw_steps(panels["steps"], tables["durations"])
+    _draw_days(panels["days"], tables["durations"])
+    _draw_path(panels["path"], tables["path"])
+    _draw_retries(panels["retries"], tables["retries"])
+    nodes = sum(row["nodes"] for row in tables["durations"])
+    failed = sum(row["failed"] for row in tables["durations"])
+    figure.text(
+        0.025, 0.962, f"{nodes:,} nodes ended", fontsize=24, fontweight="bold", color=INK, va="center"
+    )
+    told = f"in the flows of the last {days} days; {failed:,} failed for good"
+    figure.text(0.025, 0.925, told, fontsize=13, color=QUIET, va="center")
+    figure.savefig(path)
+
+
+def _draw_steps(axes: Axes, rows: Sequence[Row]) -> None:
+    ranked = _by_step(rows)[:MOST_BARS][::-1]
+    places = range(len(ranked))
+    axes.barh(places, [seconds[1] for _, seconds in ranked], color=BAND, height=0.74, label="waiting")
+    axes.barh(
+        places,
+        [seconds[2] for _, seconds in ranked],
+        left=[seconds[1] for _, seconds in ranked],
+        color=COOL, height=0.74, label="running",
+    )  # fmt: skip
+    _rows(axes, [_label(name) for name, _ in ranked], MOST_BARS)
+    if ranked:
+        axes.legend(frameon=False, loc="lower right", fontsize=11, labelcolor=INK)
+    _dress(axes, "What takes the time", "p90 of waiting and running, seconds; the worst day of each step")
+
+
+def _draw_days(axes: Axes, rows: Sequence[Row]) -> None:
+    worst: dict[Any, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in rows:
+        found = worst[row["day"]]
+        found[0] = max(found[0], row["wait_p50_s"])
+        found[1] = max(found[1], row["wait_p90_s"])
+    known = sorted(worst)
+    labels = [f"{day:%d %b}" for day in known]
+    for place, (name, colour) in enumerate((("median", COOL), ("p90", WARM))):
+        axes.plot(labels, [worst[day][place] for day in known], color=colour, marker="o", label=name)
+    axes.set_ylim(bottom=0)
+    step = max(1, len(labels) // 8)
+    axes.set_xticks(range(0, len(labels), step), labels[::step])
+    if known:
+        axes.legend(frameon=False, loc="best", fontsize=11, labelcolor=INK)
+    axes.grid(axis="y", color=GRID)
+    _dress(axes, "Waiting for a worker", "seconds, of the step that waited longest, by day")
+
+
+def _draw_path(axes: Axes, path: Sequence[Row]) -> None:
+    shown = sorted(path, key=lambda row: row["wait_s"] + row["run_s"])[-MOST_BARS:]
+    ranked = sorted(shown, key=lambda row: -row["place"])
+    places, begins = range(len(ranked)), [row["begins_s"] for row in ranked]
+    axes.barh(places, [row["wait_s"] for row in ranked], left=begins, color=BAND, height=0.74)
+    starts = [row["begins_s"] + row["wait_s"] for row in ranked]
+    axes.barh(places, [row["run_s"] for row in ranked], left=starts, color=WARM, height=0.74)
+    _rows(axes, [_label(row["node"]) for row in ranked], MOST_BARS)
+    flow = f"flow {_label(path[0]['flow_id'])}: seconds since its submission" if path else "no flow has ended"
+    _dress(axes, "The critical path of the longest flow", flow)
+
+
+def _draw_retries(axes: Axes, rows: Sequence[Row]) -> None:
+    ranked = list(rows)[: MOST_BARS // 2][::-1]
+    places = range(len(ranked))
+    axes.barh(places, [row["nodes"] for row in ranked], color=COOL, height=0.6)
+    labels = [f"{_label(row['queue'])}: {_label(row['step'])}\n{_label(row['cause'])}" for row in ranked]
+    _rows(axes, labels, MOST_BARS // 2)
+    _dress(axes, "Why nodes ran again or failed", "nodes by cause" if ranked else "none did")
+
+
+def _by_step(rows: Sequence[Row]) -> list[tuple[str, tuple[float, float, float]]]:
+    """Steps with their run time in all, and the p90 of waiting and running on their worst day."""
+    found: dict[str, tuple[float, float, float]] = {}
+    for row in rows:
+        total, wait, run = found.get(row["step"], (0.0, 0.0, 0.0))
+        found[row["step"]] = (
+            total + row["run_total_s"], max(wait, row["wait_p90_s"]), max(run, row["run_p90_s"]),
+        )  # fmt: skip
+    return sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+
+
+def _rows(axes: Axes, labels: Sequence[str], most: int) -> None:
+    """Name the bars from the bottom to the top; a few are no thicker than many."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - most - 0.6, len(labels) - 0.4)
+
+
+def _label(text: str) -> str:
+    return textwrap.shorten(text, LABEL_CHARACTERS, placeholder="…") or text[:LABEL_CHARACTERS]
+
+
+def _dress(axes: Axes, title: str, subtitle: str) -> None:
+    place = axes.get_position()
+    left = 0.025 if place.x0 < 0.5 else 0.545
+    axes.figure.text(left, place.y1 + 0.036, title, fontsize=16, fontweight="bold", color=INK)
+    axes.figure.text(left, place.y1 + 0.012, subtitle, fontsize=11.5, color=QUIET)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(QUIET)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelsize=10.5, labelcolor=INK)

@@ -1,0 +1,155 @@
+"""Pure DataFrame to DataFrame functions of the history pipeline: no files, no session, no clock.
+
+Their input are rows of the table ``nodes`` of the data source (``spark.source``), with ``flow_created_at``
+and ``flow_finished_at`` of their flow. Durations are in seconds, days are those of UTC in which the flow
+ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Column, DataFrame, Window  # noqa: TID253  loaded by Spark steps only
+from pyspark.sql import functions as fn  # noqa: TID253
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEY: Final = ("flow_id", "generation", "node")
+COLUMNS: Final = (
+    *KEY, "flow_name", "flow_state", "queue", "job", "job_id", "state", "attempts", "worker", "failed_reason",
+    "after", "created_at", "queued_at", "started_at", "finished_at", "flow_created_at", "flow_finished_at",
+)  # fmt: skip
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+MOST_SLOWEST: Final = 100
+MOST_CAUSES: Final = 100
+CAUSE_CHARACTERS: Final = 200
+PATH_SCHEMA: Final = (
+    "flow_id string, generation int, flow_name string, day date, flow_s double, place int, node string, "
+    "queue string, begins_s double, wait_s double, run_s double"
+)
+
+
+def merged(new: DataFrame, old: DataFrame) -> DataFrame:
+    """Both, each node of a generation of a flow once: the row that was collected last.
+
+    Columns: ``COLUMNS``, ``day`` and ``collected_at``.
+    """
+    newest = Window.partitionBy(*KEY).orderBy(fn.col("collected_at").desc(), fn.col("job_id"))
+    both = new.unionByName(old.select(*new.columns))
+    return both.withColumn("_rank", fn.row_number().over(newest)).where("_rank = 1").drop("_rank")
+
+
+def timed(nodes: DataFrame) -> DataFrame:
+    """The nodes that ran and ended, with ``step``, ``ready_at``, ``wait_s`` and ``run_s``.
+
+    ``step`` is the node without its place in a fan-out: ``clean[*]`` for ``clean[17]``. ``ready_at`` is when
+    it could have started: when it became ready for a worker, where the server keeps that; else when the last
+    node before it ended, else when the flow was submitted. ``wait_s`` is from then to the start of its last
+    attempt, 0 or more, and ``run_s`` from there to its end.
+    """
+    ended = nodes.where("started_at is not null and finished_at is not null and finished_at >= started_at")
+    edges = ended.where("queued_at is null").select(*KEY, fn.explode("after").alias("_before"))
+    ends = nodes.select(
+        "flow_id", "generation", fn.col("node").alias("_before"), fn.col("finished_at").alias("_end")
+    )
+    last = (
+        edges.join(ends, ["flow_id", "generation", "_before"])
+        .groupBy(*KEY)
+        .agg(fn.max("_end").alias("_last"))
+    )
+    joined = ended.join(last, list(KEY), "left")
+    ready = fn.coalesce("queued_at", "_last", "created_at")
+    return (
+        joined.withColumn("ready_at", fn.least(ready, "started_at"))
+        .withColumn("step", fn.regexp_replace("node", r"\[\d+\]", "[*]"))
+        .withColumn("wait_s", _seconds("ready_at", "started_at"))
+        .withColumn("run_s", _seconds("started_at", "finished_at"))
+        .drop("_last")
+    )
+
+
+def durations(times: DataFrame) -> DataFrame:
+    """How long nodes waited and ran: a row for each ``day``, ``queue``, ``flow_name`` and ``step``.
+
+    Columns: these, ``nodes``, ``failed``, ``retried`` (nodes), ``run_total_s``, and for ``wait`` and ``run``
+    the quantiles ``_p50_s``, ``_p90_s`` and ``_p99_s``, exact, between two values in proportion.
+    """
+    quantiles = [
+        fn.percentile(f"{what}_s", share).alias(f"{what}_{name}_s")
+        for what in ("wait", "run")
+        for name, share in QUANTILES.items()
+    ]
+    return times.groupBy("day", "queue", "flow_name", "step").agg(
+        fn.count("*").alias("nodes"),
+        fn.count_if(fn.col("state") == "failed").alias("failed"),
+        fn.count_if(fn.col("attempts") > 1).alias("retried"),
+        fn.sum("run_s").alias("run_total_s"),
+        *quantiles,
+    )
+
+
+def slowest(times: DataFrame) -> DataFrame:
+    """The hundred nodes that ran longest, the longest first."""
+    columns = (*KEY, "day", "flow_name", "step", "queue", "state", "attempts", "worker", "wait_s", "run_s")
+    return times.select(*columns).orderBy(fn.col("run_s").desc(), *KEY).limit(MOST_SLOWEST)
+
+
+def retries(times: DataFrame) -> DataFrame:
+    """Why nodes ran more than once, or failed: the hundred causes with the most nodes.
+
+    A cause is the first line of the reason that the last failure gave, with ``N`` for each number in it, so
+    that those which differ in an id only are one; ``(no reason is kept)`` where there is none. Columns:
+    ``queue``, ``step``, ``cause``, ``nodes``, ``failed`` (nodes), ``more_attempts``, ``example`` (a flow id).
+    """
+    line = fn.split_part(fn.col("failed_reason"), fn.lit("\n"), fn.lit(1))
+    plain = fn.regexp_replace(line, r"\b0x[0-9a-fA-F]+\b|\d+", "N")
+    told = fn.when(fn.trim(plain) != "", fn.substring(plain, 1, CAUSE_CHARACTERS))
+    again = times.where("attempts > 1 or state = 'failed'").withColumn(
+        "cause", fn.coalesce(told, fn.lit("(no reason is kept)"))
+    )
+    counted = again.groupBy("queue", "step", "cause").agg(
+        fn.count("*").alias("nodes"),
+        fn.count_if(fn.col("state") == "failed").alias("failed"),
+        fn.sum(fn.greatest(fn.col("attempts") - 1, fn.lit(0))).alias("more_attempts"),
+        fn.min("flow_id").alias("example"),
+    )
+    return counted.orderBy(fn.col("nodes").desc(), "queue", "step", "cause").limit(MOST_CAUSES)
+
+
+def critical_paths(times: DataFrame) -> DataFrame:
+    """The nodes that each flow had to wait for: a row for each node on the path, from the first to the last.
+
+    The path ends with the node that ended last; before each is the one of its dependencies that ended last
+    (of several, the first by name). To make a flow faster, make one of these faster. Columns:
+    ``PATH_SCHEMA``; ``flow_s`` is from the submission to the end of the flow, ``begins_s`` from the
+    submission until the node was ready. The nodes of one flow are in the memory of one task.
+    """
+    columns = (*KEY, "flow_name", "day", "queue", "after", "flow_created_at", "flow_finished_at")
+    known = times.select(*columns, "ready_at", "finished_at", "wait_s", "run_s")
+    return known.groupBy("flow_id", "generation").applyInPandas(_critical_path, PATH_SCHEMA)
+
+
+def _critical_path(nodes: pd.DataFrame) -> pd.DataFrame:
+    by_name = nodes.sort_values("node").set_index("node")
+    ends: dict[Any, Any] = by_name["finished_at"].to_dict()
+    after: dict[Any, Any] = by_name["after"].to_dict()
+    path = dict[str, None]()
+    place = max(sorted(ends), key=ends.__getitem__)
+    while place not in path:  # a graph has no cycle, but what is stored could have one
+        path[place] = None
+        before = sorted(name for name in after[place] if name in ends)
+        if not before:
+            break
+        place = max(before, key=ends.__getitem__)
+    rows = by_name.loc[list(path)[::-1]].reset_index()
+    submitted = rows["flow_created_at"]
+    rows["flow_s"] = (rows["flow_finished_at"] - submitted).dt.total_seconds()
+    rows["begins_s"] = (rows["ready_at"] - submitted).dt.total_seconds()
+    rows["place"] = range(1, len(rows) + 1)
+    names = [part.split()[0] for part in PATH_SCHEMA.split(", ")]
+    return rows[names]
+
+
+def _seconds(start: str, end: str) -> Column:
+    return (fn.unix_micros(end) - fn.unix_micros(start)) / 1_000_000
