@@ -18,6 +18,7 @@ from typing import Any
 import pyspark
 import pytest
 
+from glidemq_orchestrate import EmbeddedServer
 from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
 from glidemq_orchestrate.spark.engine import SessionGone
 from glidemq_orchestrate.spark.hosts.pool import Hosts
@@ -72,6 +73,11 @@ STEPS = """
 
     def counted(spark, ctx, *, folder):
         return read_published(spark, folder).count()
+
+    def jobs(spark, ctx, *, url):
+        writing = spark.range(3).write.format("glidemq").options(url=url, queue="etl", name="a", key="id")
+        writing.mode("append").save()
+        return spark.read.format("glidemq").options(url=url, table="jobs").load().count()
 """
 
 
@@ -157,6 +163,11 @@ def test_a_step_has_a_session_of_its_own_on_the_server(hosts: Hosts, make: Make)
     again = run(hosts, make("about"))  # the session of the first attempt was closed
     assert again["conf"][0] == "3"
     assert again["conf"][1] != "Asia/Tokyo"
+
+
+def test_a_step_reads_and_adds_jobs_on_the_server(hosts: Hosts, make: Make) -> None:
+    with EmbeddedServer() as valkey:
+        assert run(hosts, make("jobs", url=valkey.url)) == 3
 
 
 def test_a_cancel_interrupts_what_runs_on_the_server(

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from glidemq_orchestrate import FlowNode
+from glidemq_orchestrate import FlowNode, Queue
 from glidemq_orchestrate.errors import JavaMissing, LeaseLost
 from glidemq_orchestrate.spark.engine import SessionGone
 from glidemq_orchestrate.spark.hosts import child, pool
@@ -47,6 +47,9 @@ STEPS = """
             "memory": conf.get("spark.driver.memory"),
             "description": spark.sparkContext.getLocalProperty("spark.job.description"),
         }
+
+    def counts_jobs(spark, ctx, *, url):
+        return spark.read.format("GlideMQ").options(url=url, table="jobs").load().count()
 
     def talks(spark, ctx):
         ctx.log("by hand")
@@ -197,6 +200,13 @@ class TestOneHost:
         assert found["rows"] == 3
         assert found["memory"] == "1g"
         assert found["description"] == "spark: step (job-step, attempt 1)"
+
+    def test_a_step_reads_jobs_without_registering_the_data_source(
+        self, shared: Hosts, make: Make, url: str
+    ) -> None:
+        with Queue("etl", url=url) as queue:
+            queue.add("a")
+        assert run(shared, make("counts_jobs", url=url)) == 1
 
     def test_what_a_step_says_reaches_its_job_and_the_log_of_the_worker(
         self, shared: Hosts, make: Make, caplog: pytest.LogCaptureFixture

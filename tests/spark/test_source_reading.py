@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
 from glidemq_orchestrate.clients.queue import NewJob
 from glidemq_orchestrate.jobs.job import Job
+from glidemq_orchestrate.jobs.ordering import Ordering
+from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark import GlideMQDataSource
 from glidemq_orchestrate.spark.source.tables import TABLES
 from glidemq_orchestrate.spark.steps import run_python_step
-from tests.conftest import RunWorker
+from tests.conftest import Eventually, RunWorker
 from tests.server.connections.topologies import running_primaries
 from tests.spark.conftest import MakeRun
 
@@ -123,6 +126,26 @@ def check(row: Any, job: Job) -> None:
     for name in ("created_at", "started_at", "finished_at"):
         moment = getattr(row, name)
         assert (moment and moment.astimezone(UTC)) == getattr(job, name)
+
+
+def test_jobs_that_run_are_found_once_wherever_they_came_from(
+    read: Read, queue: Queue, run_worker: RunWorker, eventually: Eventually
+) -> None:
+    go = threading.Event()
+    ordered = JobOptions(ordering=Ordering("k"))
+    for options in (JobOptions(), JobOptions(priority=1), JobOptions(lifo=True), ordered, ordered):
+        queue.add("a", options=options)
+    expected = {JobState.ACTIVE: 4, JobState.GROUP_WAITING: 1}
+    run_worker(["etl"], {"a": lambda _: go.wait(60)}, concurrency=5)
+    try:
+        eventually(lambda: expected.items() <= queue.counts().items())
+        rows = read("jobs").collect()
+        assert sorted(row.job_id for row in rows) == ["1", "2", "3", "4", "5"]
+        assert sorted(row.state for row in rows) == ["active"] * 4 + ["group-waiting"]
+        assert {row.ordering_key for row in rows} == {None, "k"}
+        assert read("jobs", state="active").count() == 4
+    finally:
+        go.set()
 
 
 def test_a_large_read_is_split_over_tasks_and_has_each_job_once(
@@ -277,11 +300,15 @@ def test_a_step_needs_no_registration(  # noqa: PLR0917
     assert run_python_step(run.ctx) == [1, 1]
 
 
-def test_secrets_are_in_no_plan_and_in_no_error(read: Read, spark: SparkSession, url: str) -> None:
-    with_secret = url.replace("valkey://", "valkey://default:s3cret@")
-    frame = read("flows", url=with_secret).where("flow_id = 'x'")
-    plan = frame._sc._jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted")
-    assert "s3cret" not in plan
+def test_secrets_are_in_no_plan_and_in_no_error(
+    read: Read, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = read("flows", url=url.replace("valkey://", "valkey://default:s3cret@")).where("flow_id = 'x'")
+    for mode in ("extended", "formatted"):
+        frame.explain(mode=mode)
+    shown = capsys.readouterr().out
+    assert "BatchScan glidemq" in shown
+    assert "s3cret" not in shown
     with pytest.raises(Exception, match="cannot connect to valkey") as told:
         read("flows", url="valkey://me:s3cret@127.0.0.1:1/0", password="s3cret").count()
     assert "s3cret" not in str(told.value)

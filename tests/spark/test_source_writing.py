@@ -64,7 +64,7 @@ def test_five_thousand_rows_are_as_many_jobs_and_a_repeat_adds_none(
     write(frame, **options)
     assert len(jobs(queue)) == 5_000
     done: list[Any] = []
-    run_worker(["etl"], {"load": lambda ctx: done.append(ctx.data["id"])}, concurrency=50)
+    run_worker(["etl"], {"load": lambda ctx: done.append(ctx.job_id)}, concurrency=50)
     eventually(lambda: len(done) == 5_000 and not jobs(queue), timeout=60)
     write(frame, **options)
     assert queue.counts(indexed_only=True)[JobState.WAITING] == 0

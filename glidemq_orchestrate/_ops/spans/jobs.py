@@ -134,7 +134,7 @@ def ids(prefix: str, part: JobSpan, at: Place | None) -> Op[tuple[Ids, Place | N
     found, following = yield from page(part.span, at if isinstance(at, At) else None)
     # A retry of a broadcast message is listed as `<job>||<subscription>`.
     unique = dict.fromkeys(member.partition("||")[0] for member in found)
-    if part.span.kind == "stream" and len(part.states) == 1:  # half of them may be in the other state
+    if part.span.kind == "stream" and JobState.WAITING not in part.states:  # most of them wait
         unique = dict.fromkeys((yield from _of_states(prefix, part, list(unique))))
     return [(part.queue, job_id) for job_id in unique], following
 
