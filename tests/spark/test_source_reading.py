@@ -327,3 +327,10 @@ def test_a_cluster_is_read_and_written(spark: SparkSession, tmp_path: Path) -> N
             queue.add("a")
         frame = spark.read.format("glidemq").options(**place, table="jobs").load()
         assert frame.groupBy("queue").count().orderBy("queue").collect() == [("bi", 1), ("etl", 500)]
+        with FlowProducer(url=cluster.url) as flows:  # in several slots, so clients carry it
+            flow = flows.submit(
+                FlowSpec("f", [FlowNode("n", "etl", "a"), FlowNode("m", "bi", "a", after=["n"])]), flow_id="f"
+            )
+            told = {node.name: (node.job_id, node.state, list(node.after)) for node in flow.nodes()}
+        nodes = spark.read.format("glidemq").options(**place, table="nodes").load()
+        assert {row.node: (row.job_id, row.state, row.after) for row in nodes.collect()} == told

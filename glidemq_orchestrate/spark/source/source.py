@@ -13,7 +13,7 @@ from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.reader import TableReader
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, write_id_of
 from glidemq_orchestrate.spark.source.stream import STREAM, EventStreamReader
-from glidemq_orchestrate.spark.source.tables import ddl
+from glidemq_orchestrate.spark.source.tables import TABLES, ddl
 from glidemq_orchestrate.spark.source.wanted import wanted_of
 from glidemq_orchestrate.spark.source.writer import StreamWriter, TableWriter
 
@@ -90,13 +90,13 @@ class GlideMQDataSource(api.DataSource):
 
     def reader(self, schema: StructType) -> TableReader:
         """Read a table."""
-        del schema  # it is that of the table
         wanted, options = wanted_of(self.options)
+        _check_schema(schema, wanted.table)
         return TableReader(options.settings(), wanted)
 
     def streamReader(self, schema: StructType) -> EventStreamReader:  # noqa: N802  Spark's
         """Read events as they come."""
-        del schema
+        _check_schema(schema, "events")
         return EventStreamReader.of(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:  # noqa: FBT001  Spark's
@@ -118,3 +118,10 @@ class GlideMQDataSource(api.DataSource):
         if overwrite:
             raise ConfigurationError('jobs can only be added: write to glidemq with .mode("append")')
         return Options(self.options, known, "a write to glidemq")  # type: ignore[arg-type]
+
+
+def _check_schema(schema: StructType, table: str) -> None:
+    if schema.names != [column.name for column in TABLES[table]]:
+        raise ConfigurationError(
+            f"the columns of the glidemq table {table} are its own: leave out .schema(...)"
+        )

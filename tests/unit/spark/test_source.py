@@ -203,6 +203,13 @@ def test_every_column_has_a_meaning_and_empty_rows_their_types() -> None:
         assert batch.schema.names == [column.name for column in columns]
 
 
+def test_the_columns_of_a_table_are_its_own() -> None:
+    source = GlideMQDataSource(api.CaseInsensitiveDict({"url": URL, "table": "events"}))
+    for made in (source.reader, source.streamReader):
+        with pytest.raises(ConfigurationError, match=r"glidemq table events are its own: leave out \.schema"):
+            made(SCHEMA)
+
+
 def test_only_events_are_a_stream() -> None:
     with pytest.raises(ConfigurationError, match="only the table events can be read as a stream"):
         EventStreamReader.of({"url": URL, "table": "jobs"})
