@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from glidemq_orchestrate.errors import InvalidFlow
+from glidemq_orchestrate.spark.history.flow import TABLES, build
+
 FOLDER = Path(__file__).parents[3] / "dags" / "airflow"
 
 
@@ -29,3 +32,15 @@ def test_the_flights_run_as_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(dag.task_ids) == ["run_flights", "summary"]
     assert dag.params["location"] == "/data/flights"
     assert sorted(namespace["ready"].dag.task_ids) == ["print_report", "ready"]
+
+
+def test_the_history_runs_as_one_task_each_night(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIDEMQ_HISTORY", "/lake/history")
+    namespace = runpy.run_path(str(FOLDER / "history.py"))
+    dag = namespace["collect_history"].dag
+    assert sorted(dag.task_ids) == ["collect_history", "summary"]
+    assert (dag.params["location"], dag.params["days"], dag.max_active_runs) == ("/lake/history", 30, 1)
+    spec = build("/lake/history", days=7)
+    assert [node.name for node in spec.nodes] == ["collect", *TABLES, "report"]
+    with pytest.raises(InvalidFlow, match="days must be a whole number from 1 to 3650"):
+        build("/lake/history", days=0)
