@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 from airflow_provider_glidemq.callbacks import FlowEvent, GlideMQFlowCallback
@@ -35,3 +36,12 @@ class Noting(GlideMQFlowCallback):
     @staticmethod
     def on_end(event: FlowEvent) -> None:
         _note("end", event)
+
+
+class Exiting(Noting):
+    """What it does in a triggerer ends no triggerer."""
+
+    @staticmethod
+    def on_progress(event: FlowEvent) -> None:
+        _note("exiting", event)
+        sys.exit(3)

@@ -18,7 +18,7 @@ from tests.system.real_airflow import RELEASE, Airflow
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
-DAGS: Final = ("gated", "talks", "tells")
+DAGS: Final = ("gated", "talks", "tells", "exits")
 SILENCE: Final = 40  # seconds; Airflow gives a triggerer up after 30
 MINUTE: Final = timedelta(minutes=1)
 
@@ -102,11 +102,28 @@ def test_callbacks_of_airflow_find_the_flow_and_what_failed(
         "fails": "failed",
         "skips": "skipped",
         "succeeds": "success",
+        "group.launch": "success",
+        "group.works": "success",
+        "group.skips": "skipped",
+        "group.breaks": "failed",
     }
+    for task, kind in (("works", "success"), ("skips", "skipped"), ("breaks", "failure")):
+        assert len(told(environment, task=f"group.{task}", kind=kind)) == 1, task
     ends = [(one["try"], one["state"], one["failed"]) for one in told(environment, task="fails", kind="end")]
     assert ends == [(number, "failed", ["clean", "report"]) for number in (1, 2)]
     (end,) = told(environment, task="succeeds", kind="end")
     assert (end["state"], end["completed"]) == ("completed", 1)
+
+
+def test_a_callback_that_exits_ends_no_triggerer(
+    airflow: Airflow, gates: Path, environment: Mapping[str, str]
+) -> None:
+    run_id = airflow.begin("exits", "exits")
+    flow_id = flow_id_for("exits", "flow", run_id)
+    until(lambda: told(environment, flow_id=flow_id, kind="exiting"))
+    (gates / run_id).touch()
+    assert airflow.wait_for_run("exits", run_id) == "success", airflow.story("exits", run_id)
+    assert len(told(environment, flow_id=flow_id, kind="end")) == 1
 
 
 def test_a_flow_that_ends_while_the_triggerer_is_silent_ends_its_task_once(

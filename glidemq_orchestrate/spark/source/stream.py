@@ -143,7 +143,7 @@ class EventStreamReader(api.DataSourceStreamReader):
                 self._check(part, read)
 
     def _check(self, part: _Part, read: int) -> None:
-        """Tba."""
+        """Tell of events that are missing, or fail."""
         if read >= part.count >= 0:
             return
         lost = f"{part.count - read:,} events" if part.count > read else "events"

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 from airflow_provider_glidemq.operators.glidemq import GlideMQFlowOperator, GlideMQOperator
+from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 
 QUEUE = "system"
 SOON: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(0)}
@@ -90,4 +91,22 @@ with DAG("tells", schedule=None, catchup=False):
     )
     GlideMQOperator(
         task_id="succeeds", queue_name=QUEUE, job="echo", data=1, on_success_callback=note("success"), **TOLD
+    )
+
+    with GlideMQTaskGroup("group", queue_name=QUEUE):
+        GlideMQOperator(
+            task_id="works", queue_name=QUEUE, job="echo", data=1, on_success_callback=note("success")
+        )
+        GlideMQOperator(task_id="skips", queue_name=QUEUE, job="skips", on_skipped_callback=note("skipped"))
+        GlideMQOperator(task_id="breaks", queue_name=QUEUE, job="fail", on_failure_callback=note("failure"))
+
+with DAG("exits", schedule=None, catchup=False, default_args=SOON):
+    GlideMQOperator(
+        task_id="flow",
+        queue_name=QUEUE,
+        job="hold",
+        data="{{ run_id }}",
+        defer_after=0,
+        logging_interval=1,
+        callbacks=["airflow_callbacks:Exiting"],
     )
