@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.spark.source.tables import NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from glidemq_orchestrate.spark.source.source import GlideMQDataSource
 
-NAME: Final = "glidemq"
 _USES: Final = re.compile(rf"\busing\s+`?{NAME}\b", re.IGNORECASE)
 
 

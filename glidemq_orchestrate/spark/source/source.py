@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
 from uuid import uuid4
 
 from pyspark.sql import datasource as api  # noqa: TID253  whoever imports this module has it
@@ -13,11 +12,9 @@ from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.reader import TableReader
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs, write_id_of
 from glidemq_orchestrate.spark.source.stream import STREAM, EventStreamReader
-from glidemq_orchestrate.spark.source.tables import TABLES, ddl
+from glidemq_orchestrate.spark.source.tables import NAME, TABLES, ddl
 from glidemq_orchestrate.spark.source.wanted import wanted_of
 from glidemq_orchestrate.spark.source.writer import StreamWriter, TableWriter
-
-NAME: Final = "glidemq"
 
 
 class GlideMQDataSource(api.DataSource):

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+NAME: Final = "glidemq"
+"""Of the data source."""
+
 Type = Literal["string", "int", "bigint", "boolean", "timestamp", "map<string,string>", "array<string>"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pyspark.sql import datasource as api  # noqa: TID253
 from glidemq_orchestrate._ops.queue.remembered import forget_old
 from glidemq_orchestrate._ops.spans.events import marks
 from glidemq_orchestrate.clients.queue import Queue
-from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.errors import ConfigurationError, GlideMQError
 from glidemq_orchestrate.keys import QueueKeys
 from glidemq_orchestrate.settings import ConnectionSettings
 from glidemq_orchestrate.spark.source.link import Link, Patience
@@ -21,6 +22,8 @@ from glidemq_orchestrate.spark.source.rows import RowJobs
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 MOST_ROWS: Final = 500
 BATCH_BYTES: Final = 4_000_000
@@ -57,11 +60,14 @@ class _Adding:
         return done
 
     def tidy(self) -> None:
-        """Forget the rows that were to be remembered until now."""
-        with Link(self._settings) as link:
-            queue = QueueKeys(link.prefix, self._rows.queue)
-            now_ms = link.now_ms()
-            link.ask(lambda: forget_old(queue, now_ms))
+        """Forget the rows that were to be remembered until now. The write stands, whatever comes of it."""
+        try:
+            with Link(self._settings) as link:
+                queue = QueueKeys(link.prefix, self._rows.queue)
+                now_ms = link.now_ms()
+                link.ask(lambda: forget_old(queue, now_ms))
+        except GlideMQError as exc:
+            logger.warning("old rows of queue %s are not forgotten yet: %s", self._rows.queue, exc)
 
 
 class TableWriter(api.DataSourceArrowWriter):
