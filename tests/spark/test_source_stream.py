@@ -64,6 +64,7 @@ def test_each_event_comes_once_also_after_a_restart_and_what_is_lost_is_told(
     assert run(failOnDataLoss="false") == sorted([*expected, *(("etl", number) for number in range(11, 15))])
 
 
+@pytest.mark.long
 def test_trimmed_events_that_were_read_are_not_lost(run: Run, queue: Queue, redis_client: Any) -> None:
     queue.add_many(NewJob("a") for _ in range(20))
     redis_client.xtrim("glide:{etl}:events", maxlen=10, approximate=False)

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from glidemq_orchestrate import Queue
-from glidemq_orchestrate._ops.queue.remembered import forget_old, is_over
+from glidemq_orchestrate._ops.queue.remembered import forget_old
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark import GlideMQDataSource
 from glidemq_orchestrate.spark.session import MASTER_VARIABLE, warm_session
+from glidemq_orchestrate.spark.source.options import Options
+from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs
 from tests.conftest import Eventually, RunWorker
 from tests.spark.conftest import forget_last_commit
 
@@ -175,18 +178,17 @@ def test_jobs_are_never_overwritten(patient: SparkSession, url: str) -> None:
         writing.mode("overwrite").save()
 
 
-def test_rows_are_forgotten_when_their_time_is_over(
-    patient: SparkSession, write: Write, queue: Queue, redis_client: Any
-) -> None:
-    write(patient.range(300), key="id", remember="60")
+def test_rows_are_forgotten_when_their_time_is_over(queue: Queue, redis_client: Any) -> None:
+    options = Options({"queue": "etl", "name": "load", "key": "id", "remember": "60"}, WRITE, "a write")
+    rows = RowJobs.read(options, StructType([StructField("id", LongType())]))
+    queue.add_many(rows.jobs("w", [(number,) for number in range(300)]))
     key = "glide:{etl}:dedup"
     assert redis_client.hlen(key) == 300
     redis_client.hset(key, "of-others", "1:1000")
-    now = queue.now().timestamp() * 1000
-    assert queue._run(forget_old(queue._keys, round(now) + 60_000)) == 0
-    assert queue._run(forget_old(queue._keys, round(now) + 3_700_000)) == 300
+    now_ms = round(queue.now().timestamp() * 1000)
+    assert queue._run(forget_old(queue._keys, now_ms + 60_000)) == 0
+    assert queue._run(forget_old(queue._keys, now_ms + 3_700_000)) == 300
     assert redis_client.hkeys(key) == ["of-others"]
-    assert not is_over("row-x:1", round(now))
 
 
 def test_a_stream_writes_each_batch_once(
