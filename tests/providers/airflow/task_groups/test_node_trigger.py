@@ -16,9 +16,10 @@ from airflow_provider_glidemq.operators.glidemq import GlideMQOperator
 from airflow_provider_glidemq.results import MAX_RESULT_BYTES
 from airflow_provider_glidemq.task_groups.flow import XCOM_LAUNCHED
 from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
+from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
 from airflow_provider_glidemq.triggers import group_task, node
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
-from airflow_provider_glidemq.version_compat import TaskDeferred
+from airflow_provider_glidemq.version_compat import TaskDeferred, mask_secret
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Worker
 from tests.providers.airflow.conftest import QUEUE, FakeTask, Valkey
@@ -323,3 +324,17 @@ async def test_a_server_that_is_away_is_waited_for(
 
     monkeypatch.setattr(SharedClient, "find", sometimes)
     assert await fired(trigger()) == "success"
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_launch_tells_whether_payloads_hold_what_airflow_masks(
+    valkey: Valkey, worker: Worker, context: Any, *, is_masked: bool
+) -> None:
+    """A triggerer does not know what to mask; ``test_node_trigger`` shows what it does then."""
+    mask_secret("v4rs3cretXYZ")
+    data = {"url": ["http://u:v4rs3cretXYZ@h" if is_masked else "http://h"]}
+    tasks = [{"name": "a", "queue": QUEUE, "job": "echo", "data": data}]
+    made = context()
+    GlideMQLaunchOperator(task_id="g.launch", group="g", tasks=tasks).execute(made)
+    pushed: Any = made["ti"].pushed
+    assert pushed[XCOM_LAUNCHED]["is_masked"] is is_masked
