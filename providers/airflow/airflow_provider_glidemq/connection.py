@@ -104,7 +104,7 @@ def _settings(connection: Connection) -> ConnectionSettings:
     host = (connection.host or "").strip()
     if not host:
         raise ConfigurationError("host is missing")
-    stated = Stated()
+    stated, port = Stated(), _port_of(connection)
     for extra in _meant(read_extras(connection.extra), has_url="://" in host):
         stated.add(extra.name, extra.value, f"extra {extra.given}")
     stated.add("user", connection.login or None, "login")
@@ -112,12 +112,12 @@ def _settings(connection: Connection) -> ConnectionSettings:
     if connection.schema:
         _state_schema(connection.schema, stated, is_sentinel=_is_sentinel(host, stated))
     if "://" in host:
-        _state_url(host, connection.port, stated)
+        _state_url(host, port, stated)
     elif host.startswith("/"):
-        _check_socket(connection.port)
+        _check_socket(port)
         stated.add("places", (Endpoint(host, 0),), "host")
     else:
-        _state_hosts(host, connection.port, stated)
+        _state_hosts(host, port, stated)
     _check_topology(stated)
     _check_tls(stated)
     options = {name: stated.get(name) for name in _BESIDE_URL if name in stated}
@@ -125,14 +125,21 @@ def _settings(connection: Connection) -> ConnectionSettings:
 
 
 def _check_texts(connection: Connection) -> None:
-    """JSON may hold what is no text, or cannot be sent as one; and no port."""
+    """JSON may hold what is no text, or cannot be sent as one."""
     for name in ("host", "login", "password", "schema", "extra"):
         value = getattr(connection, name) or ""
         if not isinstance(value, str) or _SURROGATE.search(value):
             raise ConfigurationError(f"{name} must be a text without lone surrogates")
-    port = connection.port
-    if port is not None and not (type(port) is int and 1 <= port <= MOST_PORT):
-        raise ConfigurationError(f"port must be a whole number from 1 to {MOST_PORT}, or be left out")
+
+
+def _port_of(connection: Connection) -> int | None:
+    """The field port, which code may fill with a text."""
+    if connection.port is None:
+        return None
+    text = str(connection.port).strip()
+    if text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MOST_PORT:
+        return int(text)
+    raise ConfigurationError(f"port must be a whole number from 1 to {MOST_PORT}, or be left out")
 
 
 def _meant(extras: Sequence[Extra], *, has_url: bool) -> Iterator[Extra]:

@@ -134,6 +134,11 @@ def test_what_is_empty_is_not_given(empty: object) -> None:
     assert kept.tls
 
 
+@pytest.mark.parametrize("port", [7000, "7000", " 7000 "])
+def test_a_port_may_be_a_text(port: object) -> None:
+    assert settings_from(connection(port=port)).where == "valkey://h:7000"
+
+
 def test_an_empty_option_of_a_url_is_not_given() -> None:
     url = "valkeys://h?ca=&user=&db=&verify=&connect_timeout=&confirm=&ssl_cert_reqs="
     assert settings_from(connection(url, login="u", extra={"ca": "/a"})) == settings_from(
