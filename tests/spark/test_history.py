@@ -194,6 +194,7 @@ def serving(start: Start, url: str) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_ended_flows_become_history_once_each(
     url: str, serving: Any, spark: SparkSession, run_worker: RunWorker, tmp_path: Path
 ) -> None:

@@ -141,6 +141,7 @@ def test_how_a_program_failed_is_told(
         run_application(make(program).ctx)
 
 
+@pytest.mark.long
 def test_the_cause_of_spark_is_told_with_a_remedy(make: Callable[..., Run], folder: Path) -> None:
     program = f"""
 from pyspark.sql import SparkSession
