@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 from glidemq_orchestrate._ops.server import doctor as ops
 from glidemq_orchestrate._ops.server.doctor import Finding, Verdict
 from glidemq_orchestrate.clock import Clock, SystemClock
@@ -37,17 +41,28 @@ def examine(
     Raises:
         ConfigurationError: The URL is not valid.
     """
-    with importing():
-        from glidemq_orchestrate._io.sync import SyncDriver  # noqa: PLC0415  takes 0.3 s to import
-
     settings, now = ConnectionSettings.resolve(url, prefix=prefix), clock or SystemClock()
-    driver = SyncDriver(settings)
+    # On an event loop of its own: there a reply that never ends has a limit too, as a whole.
+    looking = partial(asyncio.run, _examined(settings, now, look_only=look_only))
     try:
-        findings = driver.run_on_each(
-            lambda place: ops.examine(settings.prefix, now, settings, place, look_only=look_only)
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return looking()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(looking).result()
+
+
+async def _examined(settings: ConnectionSettings, clock: Clock, *, look_only: bool) -> list[Finding]:
+    with importing():
+        from glidemq_orchestrate._io.aio import AsyncDriver  # noqa: PLC0415  takes 0.3 s to import
+
+    driver = AsyncDriver(settings)
+    try:
+        findings = await driver.run_on_each(
+            lambda place: ops.examine(settings.prefix, clock, settings, place, look_only=look_only)
         )
     except GlideMQError as exc:  # the primaries are not known
         return [ops.unreachable(settings.where, exc)]
     finally:
-        driver.close()
+        await driver.aclose()
     return [finding for _, found in findings for finding in found]

@@ -68,6 +68,7 @@ REVIEWED: Final = {
     f"{CORE}/spark/submit/application.py: import importlib": "finds a file of a package of the allow-list",
     f"{CORE}/spark/submit/driver.py: import subprocess": "starts spark-submit, for an allowed program",
     f"{CORE}/spark/hosts/child.py: import subprocess": "starts a session host, with fixed arguments",
+    f"{CORE}/doctor.py: import concurrent": "looks at a server in a thread, where there is an event loop",
     f"{CORE}/spark/hosts/host.py: import concurrent": "runs steps in threads",
     f"{CORE}/spark/hosts/wire.py: import pickle": "unpacks what its own parent, or child, has sent",
     f"{CORE}/lifeline/lifeline.py: import subprocess": "starts the guard, with fixed arguments",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 import redis
 
 from glidemq_orchestrate import AsyncQueue, ConnectionSettings, Queue
-from glidemq_orchestrate.doctor import examine
+from glidemq_orchestrate.doctor import Verdict, examine
 from glidemq_orchestrate.errors import ConfigurationError, ConnectionFailed, GlideMQError, ProtocolError
 from tests.server.connections.certificates import Certificates
 from tests.server.lua.servers import running, valkey_binary
@@ -157,3 +158,44 @@ def test_a_look_of_the_doctor_harms_no_key_whatever_its_name(tmp_path: Path) -> 
         examine(f"valkey://127.0.0.1:{port}", look_only=True)
         assert client.get("glide:gmo:absent") == b"precious"
         assert client.dbsize() == 1
+
+
+@pytest.mark.parametrize("reply", [b"+", b"$1000000000\r\n"])
+@pytest.mark.parametrize("in_loop", [False, True])
+async def test_a_server_that_never_stops_sending_holds_no_look(reply: bytes, *, in_loop: bool) -> None:
+    """Each read of a blocking client would come in time."""
+    with _dripping(reply) as port:
+        settings = ConnectionSettings(f"valkey://127.0.0.1:{port}", connect_timeout=0.3, socket_timeout=0.5)
+        async with asyncio.timeout(20):
+            if in_loop:
+                (found,) = examine(settings)
+            else:
+                (found,) = await asyncio.to_thread(examine, settings)
+    assert (found.check, found.verdict) == ("connection", Verdict.FAILED)
+
+
+@contextmanager
+def _dripping(reply: bytes) -> Iterator[int]:
+    """A server that answers with the beginning of a reply, and a byte of it each tenth of a second."""
+    ended = threading.Event()
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    threading.Thread(target=drip, args=(connection,), daemon=True).start()
+
+        def drip(connection: socket.socket) -> None:
+            with suppress(OSError), connection:
+                connection.recv(4096)
+                connection.sendall(reply)
+                while not ended.wait(0.1):
+                    connection.sendall(b"a")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        ended.set()
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
