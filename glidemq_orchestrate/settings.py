@@ -185,6 +185,25 @@ class ConnectionSettings:
         """The servers as in the URL, to be shown: without user, password and query."""
         return _shown(self)
 
+    @property
+    def whole_url(self) -> str:
+        """A URL with every option but the prefix in it, for another process. It holds the secrets."""
+        names = [name for name in dict.fromkeys(_QUERY.values()) if name != "db"]
+        given = {name: getattr(self, name) for name in names if getattr(self, name) != _DEFAULTS[name]}
+        options = {
+            name: str(value).lower() if value is False else str(value) for name, value in given.items()
+        }
+        head, scheme = self.url.partition("://")[0], "valkeys" if self.tls else "valkey"
+        if head in _SOCKETS:
+            place = f"unix://{quote(self.places[0].host)}"
+            options["db"] = str(self.db)
+        else:
+            kind = "" if self.kind == "single" else f"+{self.kind}"
+            service = f"/{quote(self.service, safe='')}" if self.service else ""
+            database = f"/{self.db}" if self.db else ""
+            place = f"{scheme}{kind}://{','.join(map(str, self.places))}{service}{database}"
+        return f"{place}?{urlencode(options)}" if options else place
+
     def node(self, place: Endpoint) -> str:
         """The URL of one of the servers, to be shown: without secrets."""
         if self.kind == "single" and place in self.places:

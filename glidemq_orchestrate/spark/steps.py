@@ -128,7 +128,7 @@ def start_session(serving: Serving) -> None:
     """Build the session before the first job, so that no step waits for the JVM."""
     if not _is_here():
         settings = serving.settings
-        server = {ENV_URL: settings.url, ENV_PREFIX: settings.prefix}
+        server = {ENV_URL: settings.whole_url, ENV_PREFIX: settings.prefix}
         hosts.start(f"{settings.where} {settings.prefix}", server)
 
 

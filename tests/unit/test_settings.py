@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -256,3 +257,36 @@ def test_the_repr_of_settings_has_no_secret() -> None:
         "ConnectionSettings(url='valkeys+sentinel://h:26379/s', prefix='glide', user='u', ca='/ca.pem', "
         "password='***', sentinel_password='***')"
     )
+
+
+_WORDS = ["user", "password", "sentinel_user", "sentinel_password"]
+_TEXTS: Any = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
+
+
+@settings(max_examples=200)
+@given(
+    place=st.sampled_from(
+        [
+            "valkey://h", "valkeys://[::1]:7/3", "valkey+cluster://a,b:1", "valkeys+cluster://a:1",
+            "valkeys+sentinel://a,b:2/my%2Fmain/5", "unix:///tmp/x%20y.sock?db=4", "rediss://u:p%40@h/2",
+        ]
+    ),
+    texts=st.dictionaries(st.sampled_from(_WORDS), _TEXTS),
+    files=st.dictionaries(st.sampled_from(["ca", "cert"]), _TEXTS),
+    waits=st.dictionaries(
+        st.sampled_from(["connect_timeout", "socket_timeout", "confirm_timeout"]), st.floats(0.001, 1e6)
+    ),
+    verify=st.booleans(),
+    confirm=st.sampled_from([None, "disk", "disk,replicas:2"]),
+)  # fmt: skip
+def test_the_whole_url_is_the_same_settings(  # noqa: PLR0917  all that there is
+    place: str, texts: Any, files: Any, waits: Any, verify: object, confirm: str | None
+) -> None:
+    if "sentinel" not in place:
+        texts = {name: text for name, text in texts.items() if not name.startswith("sentinel")}
+    files = files if "valkeys" in place or "rediss" in place else {}
+    original = ConnectionSettings(place, **texts, **files, **waits, verify=verify, confirm=confirm)  # type: ignore[arg-type]
+    read = ConnectionSettings(original.whole_url)
+    assert {one.name: getattr(read, one.name) for one in fields(read) if one.name != "url"} == {
+        one.name: getattr(original, one.name) for one in fields(original) if one.name != "url"
+    }
