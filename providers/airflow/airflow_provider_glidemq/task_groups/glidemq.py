@@ -218,7 +218,6 @@ class GlideMQTaskGroup(TaskGroup):
             group=str(self.group_id),
             group_tasks=reader.task_ids,
             watch=self._watch,
-            retries=1 if operator.outlets else 0,  # a busy scheduler may take a task that resumes for lost
             trigger_rule=str(rule),  # one_success: as soon as launch has submitted the flow
             **attributes(operator, _CARRIED),
             **_PLAIN,

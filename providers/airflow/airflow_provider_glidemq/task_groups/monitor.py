@@ -71,6 +71,8 @@ class GlideMQNodeMonitor(BaseOperator):
         self.group_tasks = list(group_tasks)
         self.watch = dict(watch)
         super().__init__(**kwargs)  # looks at start_trigger_args
+        # A busy scheduler may take a task that resumes for lost; a node that failed is not retried.
+        self.retries = 1 if self._needs_worker else 0
 
     # Airflow reads both when it serializes the DAG: only then all edges are known.
 

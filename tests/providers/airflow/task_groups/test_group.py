@@ -325,3 +325,5 @@ def test_a_callback_that_airflow_calls_in_workers_only_gets_one(name: str) -> No
         getattr(dag.get_task(f"g.{one}"), "start_from_trigger", None) for one in ("told", "plain")
     ]
     assert starts == [False, STARTS_FROM_TRIGGER]
+    retries = [dag.get_task(f"g.{one}").retries for one in ("told", "plain")]
+    assert retries == [1, 0], "a busy scheduler may take one that resumes for lost"
