@@ -191,6 +191,7 @@ def test_rows_are_forgotten_when_their_time_is_over(queue: Queue, redis_client: 
     assert redis_client.hkeys(key) == ["of-others"]
 
 
+@pytest.mark.long
 def test_a_stream_writes_each_batch_once(
     patient: SparkSession, url: str, queue: Queue, tmp_path: Path
 ) -> None:
