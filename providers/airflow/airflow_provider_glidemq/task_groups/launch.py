@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_glidemq.description import check_description
-from airflow_provider_glidemq.masked import holds_masked
 from airflow_provider_glidemq.operators.lifecycle import FlowTask
 from airflow_provider_glidemq.task_groups.flow import GROUP_LABEL, XCOM_LAUNCHED, flow_of
 
@@ -66,6 +65,6 @@ class GlideMQLaunchOperator(FlowTask):
                 "flow_id": flow.id,
                 "generation": flow.generation,
                 "skipped": list(self._skipped),
-                "is_masked": self._submitted is not None and holds_masked(self._submitted),
+                "is_masked": self._is_masked,
             },
         )
