@@ -83,10 +83,13 @@ def refused(exc: exceptions.ResponseError) -> GlideMQError:
         error = ConfigurationError(f"the server's user lacks a permission: {exc}")
         error.code = "NOPERM"
         return error
-    for kind, code in _STRIPPED.items():
-        if isinstance(exc, kind):
-            return error_from(f"{code} {exc}")
-    return error_from(str(exc))
+    code = _stripped(exc)
+    return error_from(f"{code} {exc}" if code else str(exc))
+
+
+def _stripped(exc: Exception) -> str:
+    """The code that redis-py has taken off the text; empty for any other error."""
+    return next((code for kind, code in _STRIPPED.items() if isinstance(exc, kind)), "")
 
 
 def _unauthenticated(settings: ConnectionSettings, place: Endpoint, exc: Exception) -> GlideMQError | None:
@@ -107,9 +110,8 @@ def _login_failed(settings: ConnectionSettings, where: str, exc: exceptions.Resp
         error = ConfigurationError(f"the user of {where} lacks a permission: to run HELLO or SELECT")
         error.code = "NOPERM"
         return error
-    for kind, code in _STRIPPED.items():
-        if isinstance(exc, kind):
-            return error_from(f"{code} {where} refused the connection")
+    if code := _stripped(exc):
+        return error_from(f"{code} {where} refused the connection")
     if "DB index is out of range" in text:
         return ConfigurationError(f"{where} has no database {settings.db}: give another db")
     if "unknown command" in text and "auth" in text.lower():
