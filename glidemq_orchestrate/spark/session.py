@@ -96,6 +96,15 @@ class SparkSettings:
         """Whether the master is a Spark Connect server."""
         return self.master.startswith("sc://")
 
+    def environment(self) -> dict[str, str]:
+        """Variables for Spark, where nobody has set them: on a local master, with this Python."""
+        if not self.master.startswith("local"):
+            return {}
+        return {
+            "SPARK_LOCAL_IP": "127.0.0.1",  # works when the host name does not resolve
+            "PYSPARK_PYTHON": sys.executable,  # else another Python of PATH runs functions
+        }
+
     def spark_conf(self) -> dict[str, str]:
         """The Spark settings to give: UTC, FAIR scheduling, plain timestamps; ``conf`` overrides them.
 
@@ -298,9 +307,8 @@ def setting(value: object) -> str:
 def _build(settings: SparkSettings) -> _Running:
     require_java()
     require_master(settings.master)
-    if settings.master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # works when the host name does not resolve
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else another Python of PATH runs functions
+    for name, value in settings.environment().items():
+        os.environ.setdefault(name, value)
     with warnings.catch_warnings():
         # PySpark warns about versions of pandas at its first use, whether a step uses pandas or not.
         warnings.simplefilter("ignore", FutureWarning)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -31,8 +30,6 @@ from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall
 
-logger = logging.getLogger(__name__)
-
 TAG_VARIABLE: Final = "GLIDEMQ_SPARK_TAG"
 JOB_VARIABLE: Final = "GLIDEMQ_JOB"
 RESULT_VARIABLE: Final = "GLIDEMQ_RESULT"
@@ -54,14 +51,15 @@ class Drivers:
     """The drivers of this worker. Any thread may call it."""
 
     def __init__(self) -> None:
-        self._scope = ""
+        self._scope, self._has_java = "", False
 
     def start(self, scope: str) -> None:
         """Tell which server the jobs are of, and remove what workers that were killed have left."""
         self._scope = scope
+        running = guard.processes()
         for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
             owner = folder.name.removeprefix(_FOLDER).partition("-")[0]
-            if owner.isdecimal() and int(owner) not in guard.processes():
+            if owner.isdecimal() and int(owner) not in running:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def run(self, ctx: Context, application: Application) -> Json:
@@ -79,14 +77,16 @@ class Drivers:
             JavaMissing, ConfigurationError: Spark cannot be started here.
         """
         settings = SparkSettings.from_environment()
-        require_java()
+        if not self._has_java:  # asking costs as much as a small program
+            require_java()
+            self._has_java = True
         require_master(settings.master)
         tag = self.tag(ctx)
         if end_marked(tag):
             ctx.log("ended the driver that an earlier attempt had left here")
         with _folder() as folder:
             result = folder / "result.json"
-            command = _command(application, ctx, settings, folder)
+            command = _command(application, ctx, settings, tag, folder)
             environment = {**os.environ, **_environment(settings), **_told(ctx), **lifeline.mark}
             environment |= {TAG_VARIABLE: tag, RESULT_VARIABLE: str(result)}
             output = Output(ctx, tag)
@@ -148,13 +148,14 @@ def _run(command: Sequence[str], environment: Mapping[str, str], ctx: Context, o
     return process.returncode
 
 
-def _command(application: Application, ctx: Context, settings: SparkSettings, folder: Path) -> list[str]:
+def _command(
+    application: Application, ctx: Context, settings: SparkSettings, tag: str, folder: Path
+) -> list[str]:
     name = f"{ctx.queue}: {ctx.node or application.path.rpartition('/')[2]} ({ctx.job_id})"
     conf = {"spark.app.name": name, "spark.ui.port": "0", "spark.ui.showConsoleProgress": "false"}
     conf |= {**settings.of_file, **settings.conf, **application.conf, "spark.master": settings.master}
     if settings.master.startswith("yarn"):
-        tags = [conf[one] for one in ("spark.yarn.tags",) if one in conf]
-        conf["spark.yarn.tags"] = ",".join([*tags, drivers.tag(ctx)])
+        conf["spark.yarn.tags"] = ",".join(filter(None, (conf.get("spark.yarn.tags"), tag)))
     file = folder / "spark.conf"  # not in the command line, which every user of the machine can read
     file.write_text("".join(f"{_escaped(key)} {_escaped(value)}\n" for key, value in conf.items()))
     command = [str(Path(_home(), "bin", "spark-submit")), "--properties-file", str(file)]
@@ -188,9 +189,7 @@ def _home() -> str:
 
 def _environment(settings: SparkSettings) -> dict[str, str]:
     """For a driver with the Python of this worker, and on this machine without a name that resolves."""
-    chosen = {"SPARK_HOME": _home(), "PYSPARK_DRIVER_PYTHON": sys.executable}
-    if settings.master.startswith("local"):
-        chosen |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    chosen = {"SPARK_HOME": _home(), "PYSPARK_DRIVER_PYTHON": sys.executable, **settings.environment()}
     return {name: value for name, value in chosen.items() if name not in os.environ}
 
 
