@@ -64,11 +64,6 @@ def fields_of_some(key: str, count: int) -> Call[list[str]]:
     return command("HRANDFIELD", key, count, decode=list)
 
 
-def values(key: str, fields: Sequence[str]) -> Call[list[str | None]]:
-    """The values of fields of a hash; None for each that is missing."""
-    return command("HMGET", key, *fields, decode=list)
-
-
 def forget(key: str, fields: Sequence[str]) -> Call[None]:
     """Delete fields of a hash. Repeatable."""
     return command("HDEL", key, *fields, decode=replies.anything)

@@ -12,6 +12,7 @@ from typing import Final
 
 from glidemq_orchestrate._protocol import spans as calls
 from glidemq_orchestrate._protocol.call import Op, ask
+from glidemq_orchestrate._protocol.queue.changes import fields_of
 from glidemq_orchestrate.jobs.deduplication import Deduplication
 from glidemq_orchestrate.keys import QueueKeys
 
@@ -44,7 +45,7 @@ def forget_old(queue: QueueKeys, now_ms: int) -> Op[int]:
         own = [field for field in fields if field.startswith(_FIELD)]
         if not own:
             break
-        values = yield from ask(calls.values(key, own))
+        values = yield from ask(fields_of(key, *own))
         old = [field for field, value in zip(own, values, strict=True) if value and is_over(value, now_ms)]
         if old:
             yield from ask(calls.forget(key, old))

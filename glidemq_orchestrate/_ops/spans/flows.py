@@ -20,6 +20,7 @@ from glidemq_orchestrate._protocol.flows import claim as claims
 from glidemq_orchestrate._protocol.flows import definitions, generations, index, stalled
 from glidemq_orchestrate._protocol.flows.flow import read_status
 from glidemq_orchestrate._protocol.flows.nodes import TimedNode, timed_node, timed_nodes
+from glidemq_orchestrate._protocol.queue.changes import fields_of
 from glidemq_orchestrate.errors import FlowExpired, FlowNotFound, Superseded
 from glidemq_orchestrate.flows.spec import FlowState, FlowStatus
 from glidemq_orchestrate.keys import QueueKeys
@@ -117,7 +118,7 @@ def mean_size(prefix: str, parts: Sequence[FlowSpan]) -> Op[int]:
         stored, _ = yield from page(part.span, None)
         home = QueueKeys(prefix, part.home)
         some = stored[:: max(1, len(stored) // SAMPLE)]
-        records = yield from ask_all([calls.values(home.flow(one), ("total",)) for one in some])
+        records = yield from ask_all([fields_of(home.flow(one), "total") for one in some])
         totals += [number(record[0]) for record in records]
     return max(1, sum(totals) // len(totals)) if totals else 1
 
@@ -184,7 +185,7 @@ def _ended(home: QueueKeys, stored: Sequence[str], finished: Times) -> Op[list[s
     found: list[str] = []
     for first in range(0, len(stored), 4 * PER_TRIP):
         some = stored[first : first + 4 * PER_TRIP]
-        ends = yield from ask_all([calls.values(home.flow(one), ("finished_at",)) for one in some])
+        ends = yield from ask_all([fields_of(home.flow(one), "finished_at") for one in some])
         found += [one for one, (end,) in zip(some, ends, strict=True) if end and finished.has(number(end))]
     return found
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from glidemq_orchestrate._ops.events import Event
 from glidemq_orchestrate._ops.spans import events as ops
-from glidemq_orchestrate._ops.spans.span import At, Span, packed
+from glidemq_orchestrate._ops.spans.span import Span, packed
 from glidemq_orchestrate.spark.source.jobs import count, queues_of, text
 from glidemq_orchestrate.spark.source.link import Link
 from glidemq_orchestrate.spark.source.wanted import Wanted
@@ -34,14 +35,7 @@ def rows(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Row]]:
 
 def pages(link: Link, span: Span) -> Iterator[list[Event]]:
     """The events of a part, a page at a time."""
-    at: At | None = None
-    while True:
-        place = at
-        found, at = link.ask(lambda: ops.page(span, place))  # noqa: B023  called at once
-        if found:
-            yield found
-        if at is None:
-            break
+    return (found for found in link.pages(partial(ops.page, span)) if found)
 
 
 def row(queue: str, event: Event) -> Row:

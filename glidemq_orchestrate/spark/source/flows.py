@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 from glidemq_orchestrate._ops.spans import flows as ops
 from glidemq_orchestrate._ops.spans.flows import FlowSpan, Stored
-from glidemq_orchestrate._ops.spans.span import At, packed
+from glidemq_orchestrate._ops.spans.span import packed
 from glidemq_orchestrate._protocol.flows.nodes import TimedNode
 from glidemq_orchestrate.codec import encode
 from glidemq_orchestrate.spark.source.jobs import count, ms, text
@@ -63,23 +64,13 @@ def _plan(link: Link, wanted: Wanted, size: int) -> list[Part]:
 
 
 def _pages(link: Link, part: Part, wanted: Wanted) -> Iterator[list[Stored]]:
-    of = wanted.flows
     for span in part:
-        at: At | None = None
-        while True:
-            place = at
-            found, at = link.ask(lambda: ops.read(link.prefix, span, of, place))  # noqa: B023  called at once
-            yield found
-            if at is None:
-                break
+        yield from link.pages(partial(ops.read, link.prefix, span, wanted.flows))
 
 
 def _nodes(link: Link, flow: Stored) -> Iterator[list[TimedNode]]:
     seen: set[str] = set()
-    cursor: str | None = "0"
-    while cursor is not None:
-        place = cursor
-        found, cursor = link.ask(lambda: ops.nodes(flow, place))  # noqa: B023  called at once
+    for found in link.pages(partial(ops.nodes, flow), "0"):
         yield [one for one in found if one.status.name not in seen]
         seen.update(one.status.name for one in found)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from glidemq_orchestrate._ops.queue.admin import queue_names
 from glidemq_orchestrate._ops.spans import jobs as ops
-from glidemq_orchestrate._ops.spans.jobs import Ids, JobSpan, Place
+from glidemq_orchestrate._ops.spans.jobs import Ids, JobSpan
 from glidemq_orchestrate._ops.spans.span import packed
 from glidemq_orchestrate.codec import decode, encode, readable
 from glidemq_orchestrate.errors import CodecError
@@ -37,17 +38,12 @@ def rows(link: Link, part: Part, wanted: Wanted) -> Iterator[Sequence[Row]]:
     """The rows of a part, some at a time, so that their payloads are about 16 MB."""
     seen: set[int] = set()
     for span in part:
-        at: Place | None = None
         pace = Pace()
-        while True:
-            place = at
-            found, at = link.ask(lambda: ops.ids(link.prefix, span, place))  # noqa: B023  called at once
+        for found in link.pages(partial(ops.ids, link.prefix, span)):
             if span.span is None:  # a scan may come to a key twice
-                found = [one for one in found if hash(one) not in seen]
+                found = [one for one in found if hash(one) not in seen]  # noqa: PLW2901
                 seen.update(map(hash, found))
             yield from _read(link, span, found, pace, with_payload=wanted.payload)
-            if at is None:
-                break
 
 
 class Pace:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, TypeVar
 
 from glidemq_orchestrate._protocol.call import Op
@@ -14,6 +15,7 @@ from glidemq_orchestrate.settings import ConnectionSettings
 PATIENCE_SECONDS: Final = 60.0
 _PAUSES: Final = (0.1, 0.3, 1.0, 2.0)
 T = TypeVar("T")
+P = TypeVar("P")
 
 
 class Patience:
@@ -58,6 +60,18 @@ class Link(SyncFacade):
     def ask(self, make: Callable[[], Op[T]]) -> T:
         """Run an operation; again, while it fails for what may pass."""
         return self._patience.patiently(lambda: self._run(make()))
+
+    def pages(
+        self, read: Callable[[P | None], Op[tuple[T, P | None]]], first: P | None = None
+    ) -> Iterator[T]:
+        """What an operation returns for one place after the other, until it names no next one."""
+        place = first
+        while True:
+            found, following = self.ask(partial(read, place))
+            yield found
+            if following is None:
+                return
+            place = following
 
     def now_ms(self) -> int:
         """The server's time."""
