@@ -152,11 +152,23 @@ class TestTables:
         late = START + timedelta(hours=9)
         old = [node("f", "a", 0, 0, 1), node("f", "b", 0, 0, 1), node("f", "a", 0, 0, 1, generation=1)]
         new = [node("f", "a", 0, 0, 5, collected_at=late), node("g", "a", 0, 0, 1, collected_at=late)]
-        merged = transforms.merged(table(spark, new), table(spark, old))
+        merged = transforms.newest(table(spark, [*new, *old]))
         found = sorted(
             (row.flow_id, row.generation, row.node, row.run_s) for row in transforms.timed(merged).collect()
         )
         assert found == [("f", 0, "a", 5), ("f", 0, "b", 1), ("f", 1, "a", 1), ("g", 0, "a", 1)]
+
+    def test_a_flow_that_was_retried_on_another_day_counts_as_it_ended_last(
+        self, spark: SparkSession
+    ) -> None:
+        later, day = START + timedelta(days=1), (START + timedelta(days=2)).date()
+        rows = [
+            node("f", "a", 0, 0, 1, state="failed"),
+            node("f", "a", 90_000, 0, 5, day=day, collected_at=later),
+        ]
+        times = transforms.timed(transforms.newest(table(spark, rows)))
+        (found,) = transforms.durations(times).collect()
+        assert (found.day, found.nodes, found.failed, found.run_total_s) == (day, 1, 0, 5)
 
     def test_the_slowest_come_first(self, spark: SparkSession) -> None:
         rows = [node("f", f"n{number}", 0, 0, number) for number in range(150)]

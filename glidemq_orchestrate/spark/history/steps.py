@@ -29,7 +29,8 @@ def collect(spark: SparkSession, ctx: Context, *, days: int) -> dict[str, Json]:
     """Add the nodes of the flows that have ended since the last time to the table ``nodes``.
 
     Its columns are ``transforms.COLUMNS``, ``collected_at`` and ``day``, by which it is partitioned. A flow
-    that was read before counts once, as it is now; one of an earlier generation stays.
+    that was read before counts once a day, as it is now (``transforms.newest``); one of an earlier
+    generation stays.
 
     Returns:
         ``flows`` and ``nodes`` that were read, the time ``since`` which, and the version of the table.
@@ -49,8 +50,10 @@ def collect(spark: SparkSession, ctx: Context, *, days: int) -> dict[str, Json]:
         .persist()  # the server is read once
     )
     touched = [row.day for row in new.select("day").distinct().collect()]
-    rows = new if known is None else transforms.merged(new, known.where(fn.col("day").isin(touched)))
-    output = publish(ctx, location, rows, partition_by=["day"], replace="partitions")
+    rows = new
+    if known is not None:
+        rows = new.unionByName(known.where(fn.col("day").isin(touched)).select(*new.columns))
+    output = publish(ctx, location, transforms.newest(rows), partition_by=["day"], replace="partitions")
     return {
         "flows": new.select("flow_id", "generation").distinct().count(),
         "nodes": new.count(),
@@ -75,7 +78,8 @@ def tabulate(spark: SparkSession, ctx: Context, *, days: int, table: str) -> dic
         raise Unrecoverable(f"the history has no table {table}")
     first = fn.date_sub(fn.current_date(), days)
     nodes = read_published(spark, f"{_location(ctx)}/{NODES}").where(fn.col("day") >= first)
-    output = publish(ctx, f"{_location(ctx)}/{table}", make(transforms.timed(nodes)).coalesce(1))
+    rows = make(transforms.timed(transforms.newest(nodes)))
+    output = publish(ctx, f"{_location(ctx)}/{table}", rows.coalesce(1))
     return {"table": table, **output}
 
 

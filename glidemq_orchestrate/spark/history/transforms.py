@@ -30,14 +30,13 @@ PATH_SCHEMA: Final = (
 )
 
 
-def merged(new: DataFrame, old: DataFrame) -> DataFrame:
-    """Both, each node of a generation of a flow once: the row that was collected last.
+def newest(nodes: DataFrame) -> DataFrame:
+    """Each node of a generation of a flow once: the row that was collected last.
 
-    Columns: ``COLUMNS``, ``day`` and ``collected_at``.
+    A flow that is retried after its end ends again, maybe on another day, so that it has rows of both.
     """
-    newest = Window.partitionBy(*KEY).orderBy(fn.col("collected_at").desc(), fn.col("job_id"))
-    both = new.unionByName(old.select(*new.columns))
-    return both.withColumn("_rank", fn.row_number().over(newest)).where("_rank = 1").drop("_rank")
+    last = Window.partitionBy(*KEY).orderBy(fn.col("collected_at").desc(), fn.col("job_id"))
+    return nodes.withColumn("_rank", fn.row_number().over(last)).where("_rank = 1").drop("_rank")
 
 
 def timed(nodes: DataFrame) -> DataFrame:
