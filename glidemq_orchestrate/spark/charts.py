@@ -1,10 +1,11 @@
-"""The colours of our charts, and an empty figure. Needs matplotlib."""
+"""What our charts have in common: colours, an empty figure, titles of panels. Needs matplotlib."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK: Final = "#1f2d3a"
@@ -13,6 +14,9 @@ GRID: Final = "#e6ebef"
 BAND: Final = "#c9dcea"
 COOL: Final = "#3b7ea8"
 WARM: Final = "#d9583b"
+LEFT: Final = 0.025
+MIDDLE: Final = 0.53
+"""Where titles begin, as shares of the image: those of panels on the left, and on the right."""
 
 
 def canvas() -> Figure:
@@ -23,3 +27,15 @@ def canvas() -> Figure:
     figure = Figure(figsize=(15, 11), dpi=140, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def dress(axes: Axes, title: str, subtitle: str) -> None:
+    """Give a panel its titles, above it, and quiet lines and labels."""
+    place = axes.get_position()
+    left = LEFT if place.x0 < 0.5 else MIDDLE
+    axes.figure.text(left, place.y1 + 0.033, title, fontsize=16, fontweight="bold", color=INK)
+    axes.figure.text(left, place.y1 + 0.011, subtitle, fontsize=11.5, color=QUIET)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(QUIET)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelsize=11, labelcolor=INK)

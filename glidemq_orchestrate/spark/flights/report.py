@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.spark.charts import BAND, COOL, GRID, INK, QUIET, WARM, canvas
+from glidemq_orchestrate.spark.charts import BAND, COOL, GRID, INK, LEFT, QUIET, WARM, canvas, dress
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ PANELS: Final = {
     "weather": (0.645, 0.045, 0.335, 0.36),
 }
 """Left, bottom, width and height of each panel as shares of the image; its labels are to the left."""
-LEFT: Final = 0.025
-MIDDLE: Final = 0.53
 
 
 def check_totals(rows: Sequence[Row], flights: int) -> None:
@@ -118,21 +116,21 @@ def _draw_hours(axes: Axes, rows: Sequence[Row]) -> None:
     axes.yaxis.set_major_formatter("{x:.0f} min")
     axes.grid(axis="y", color=GRID)
     axes.legend(frameon=False, loc="upper left", fontsize=11, labelcolor=INK)
-    _dress(axes, "Delays pile up through the day", "departure delay by planned hour of departure")
+    dress(axes, "Delays pile up through the day", "departure delay by planned hour of departure")
 
 
 def _draw_carriers(axes: Axes, rows: Sequence[Row], overall: Row) -> None:
     ranked = sorted((row for row in rows if row["departed"]), key=_lateness)
     names = [_short(row["label"]) for row in ranked]
     _bars(axes, names, ranked, _lateness(overall))
-    _dress(axes, "Carriers", "departures more than 15 minutes late")
+    dress(axes, "Carriers", "departures more than 15 minutes late")
 
 
 def _draw_routes(axes: Axes, rows: Sequence[Row], overall: Row) -> None:
     known = [row for row in rows if row["departed"]]
     ranked = sorted(_large(known), key=_lateness)[-14:]
     _bars(axes, [_short(row["label"]) for row in ranked], ranked, _lateness(overall))
-    _dress(
+    dress(
         axes, "The least punctual routes", f"late departures on routes with {LEAST_FLIGHTS:,} flights or more"
     )
 
@@ -144,7 +142,7 @@ def _draw_weather(axes: Axes, rows: Sequence[Row], overall: Row) -> None:
     for place in range(1, len(factors)):
         if factors[place] != factors[place - 1]:
             axes.axhline(place - 0.5, color=QUIET, linewidth=0.8, linestyle=(0, (2, 4)))
-    _dress(axes, "Weather", "late departures by the weather at the airport in that hour")
+    dress(axes, "Weather", "late departures by the weather at the airport in that hour")
 
 
 def _bars(axes: Axes, labels: Sequence[str], rows: Sequence[Row], average: float) -> None:
@@ -171,17 +169,6 @@ def _bars(axes: Axes, labels: Sequence[str], rows: Sequence[Row], average: float
     )  # fmt: skip
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)
-
-
-def _dress(axes: Axes, title: str, subtitle: str) -> None:
-    place = axes.get_position()
-    left = LEFT if place.x0 < 0.5 else MIDDLE
-    axes.figure.text(left, place.y1 + 0.033, title, fontsize=16, fontweight="bold", color=INK)
-    axes.figure.text(left, place.y1 + 0.011, subtitle, fontsize=11.5, color=QUIET)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(QUIET)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelsize=11, labelcolor=INK)
 
 
 def _short(label: str) -> str:

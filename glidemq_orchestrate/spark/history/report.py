@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.spark.charts import BAND, COOL, GRID, INK, QUIET, WARM, canvas
+from glidemq_orchestrate.spark.charts import BAND, COOL, GRID, INK, LEFT, QUIET, WARM, canvas, dress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +74,7 @@ def write_chart(tables: Tables, days: int, path: Path) -> None:
         0.025, 0.962, f"{nodes:,} nodes ended", fontsize=24, fontweight="bold", color=INK, va="center"
     )
     told = f"in the flows of the last {days} days; {failed:,} failed for good"
-    figure.text(0.025, 0.925, told, fontsize=13, color=QUIET, va="center")
+    figure.text(LEFT, 0.925, told, fontsize=13, color=QUIET, va="center")
     figure.savefig(path)
 
 
@@ -91,7 +91,7 @@ def _draw_steps(axes: Axes, rows: Sequence[Row]) -> None:
     _rows(axes, [_label(name) for name, _ in ranked], MOST_BARS)
     if ranked:
         axes.legend(frameon=False, loc="lower right", fontsize=11, labelcolor=INK)
-    _dress(axes, "What takes the time", "p90 of waiting and running, seconds; the worst day of each step")
+    dress(axes, "What takes the time", "p90 of waiting and running, seconds; the worst day of each step")
 
 
 def _draw_days(axes: Axes, rows: Sequence[Row]) -> None:
@@ -110,7 +110,7 @@ def _draw_days(axes: Axes, rows: Sequence[Row]) -> None:
     if known:
         axes.legend(frameon=False, loc="best", fontsize=11, labelcolor=INK)
     axes.grid(axis="y", color=GRID)
-    _dress(axes, "Waiting for a worker", "seconds, of the step that waited longest, by day")
+    dress(axes, "Waiting for a worker", "seconds, of the step that waited longest, by day")
 
 
 def _draw_path(axes: Axes, path: Sequence[Row]) -> None:
@@ -122,7 +122,7 @@ def _draw_path(axes: Axes, path: Sequence[Row]) -> None:
     axes.barh(places, [row["run_s"] for row in ranked], left=starts, color=WARM, height=0.74)
     _rows(axes, [_label(row["node"]) for row in ranked], MOST_BARS)
     flow = f"flow {_label(path[0]['flow_id'])}: seconds since its submission" if path else "no flow has ended"
-    _dress(axes, "The critical path of the longest flow", flow)
+    dress(axes, "The critical path of the longest flow", flow)
 
 
 def _draw_retries(axes: Axes, rows: Sequence[Row]) -> None:
@@ -131,7 +131,7 @@ def _draw_retries(axes: Axes, rows: Sequence[Row]) -> None:
     axes.barh(places, [row["nodes"] for row in ranked], color=COOL, height=0.6)
     labels = [f"{_label(row['queue'])}: {_label(row['step'])}\n{_label(row['cause'])}" for row in ranked]
     _rows(axes, labels, MOST_BARS // 2)
-    _dress(axes, "Why nodes ran again or failed", "nodes by cause" if ranked else "none did")
+    dress(axes, "Why nodes ran again or failed", "nodes by cause" if ranked else "none did")
 
 
 def _by_step(rows: Sequence[Row]) -> list[tuple[str, tuple[float, float, float]]]:
@@ -153,14 +153,3 @@ def _rows(axes: Axes, labels: Sequence[str], most: int) -> None:
 
 def _label(text: str) -> str:
     return textwrap.shorten(text, LABEL_CHARACTERS, placeholder="…") or text[:LABEL_CHARACTERS]
-
-
-def _dress(axes: Axes, title: str, subtitle: str) -> None:
-    place = axes.get_position()
-    left = 0.025 if place.x0 < 0.5 else 0.545
-    axes.figure.text(left, place.y1 + 0.036, title, fontsize=16, fontweight="bold", color=INK)
-    axes.figure.text(left, place.y1 + 0.012, subtitle, fontsize=11.5, color=QUIET)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(QUIET)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelsize=10.5, labelcolor=INK)
