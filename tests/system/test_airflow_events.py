@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -152,16 +153,19 @@ def test_a_failure_adds_the_jobs_of_its_notifications(airflow: Airflow, server: 
 
 def test_links_lead_to_the_dashboard_also_while_a_task_is_deferred(airflow: Airflow) -> None:
     run_id = airflow.trigger_dag("links")
+
+    def leads_to(where: str, task_id: str, index: int = -1) -> None:
+        """Airflow stores the link of a task just after its state."""
+        found = partial(link, airflow, run_id, task_id, index)
+        until(20, found, lambda: f"{task_id} has no link")
+        assert found() == f"https://mq.example.com/{where}"
+
     airflow.wait_for_task("links", run_id, "flow", ["deferred"])
-    until(20, lambda: link(airflow, run_id, "flow"), lambda: airflow.task_log("links", run_id, "flow"))
-    assert link(airflow, run_id, "flow") == f"https://mq.example.com/f/{flow_id_for('links', 'flow', run_id)}"
-    for task_id in ("job", "plain"):
+    leads_to(f"f/{flow_id_for('links', 'flow', run_id)}", "flow")
+    for task_id in ("job", "plain", "mapped[1]"):
         assert airflow.wait_for_task("links", run_id, task_id, ["success", "failed"]) == "success"
-    job_id = f"{flow_id_for('links', 'job', run_id)}~echo"
-    assert link(airflow, run_id, "job") == f"https://mq.example.com/q/system/j/{job_id}"
+    leads_to(f"q/system/j/{flow_id_for('links', 'job', run_id)}~echo", "job")
+    leads_to(f"q/system/j/{flow_id_for('links', 'mapped', run_id, 1)}~echo", "mapped", 1)
     assert link(airflow, run_id, "plain") is None
-    assert airflow.wait_for_task("links", run_id, "mapped[1]", ["success", "failed"]) == "success"
-    job_id = f"{flow_id_for('links', 'mapped', run_id, 1)}~echo"
-    assert link(airflow, run_id, "mapped", 1) == f"https://mq.example.com/q/system/j/{job_id}"
     airflow.mark_task("links", run_id, "flow", "failed")
     assert airflow.wait_for_run("links", run_id) == "failed"
