@@ -35,6 +35,7 @@ from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.cluster import require_master, settings_of_file
+from glidemq_orchestrate.spark.scratch import Scratch
 from glidemq_orchestrate.spark.sharing import install
 from glidemq_orchestrate.spark.source.registration import offer
 
@@ -92,6 +93,11 @@ class SparkSettings:
         return cls(master, _read_conf(environment.get(CONF_VARIABLE) or "{}"), of_file)
 
     @property
+    def of_users(self) -> dict[str, str]:
+        """All that users have set, in the file and in ``conf``."""
+        return {**self.of_file, **self.conf}
+
+    @property
     def is_connect(self) -> bool:
         """Whether the master is a Spark Connect server."""
         return self.master.startswith("sc://")
@@ -144,11 +150,13 @@ class _Running:
         spark: The session.
         jvm: Its JVM, a child of this process; None when another process has started it.
         gateway: The connection to it; None when the program had a session before the worker asked for one.
+        scratch: Its temporary files; None when another process has started it.
     """
 
     spark: SparkSession
     jvm: subprocess.Popen[bytes] | psutil.Process | None
     gateway: Any
+    scratch: Scratch | None
 
 
 class WarmSession:
@@ -324,13 +332,15 @@ def _build(settings: SparkSettings) -> _Running:
             ) from exc
         given = settings.spark_conf()
         gateway: Any = None
+        scratch: Scratch | None = None
         jvm: subprocess.Popen[bytes] | psutil.Process | None = _jvm_of_program()
         try:
             if jvm is None and _OF_SUBMIT not in os.environ:
                 _forget_session()  # one of the program whose JVM has ended
                 # PySpark writes what it starts the JVM with into its command line, which every user can read.
                 shown = [(name, value) for name, value in given.items() if not _SECRET.search(name)]
-                with lifeline.marking():
+                scratch = Scratch(settings.of_users)
+                with lifeline.marking(), scratch.used():
                     gateway = launch_gateway(SparkConf(loadDefaults=False).setAll(shown))  # type: ignore[no-untyped-call]
                 jvm = gateway.proc
             if jvm is not None:
@@ -342,10 +352,10 @@ def _build(settings: SparkSettings) -> _Running:
             install()
             offer()
         except BaseException:
-            _end_jvm(jvm, gateway)
+            _end_jvm(jvm, gateway, scratch)
             raise
     logger.info("Spark session ready", extra={"action": "spark_started", "master": settings.master})
-    return _Running(spark, jvm, gateway)
+    return _Running(spark, jvm, gateway, scratch)
 
 
 def _jvm_of_program() -> psutil.Process | None:
@@ -364,29 +374,32 @@ def _end(running: _Running) -> None:
     with warnings.catch_warnings(), suppress(Exception):
         warnings.simplefilter("ignore")  # PySpark warns about a JVM that has ended, which is cleaned up here
         running.spark.stop()
-    _end_jvm(running.jvm, running.gateway)
+    _end_jvm(running.jvm, running.gateway, running.scratch)
 
 
-def _end_jvm(jvm: subprocess.Popen[bytes] | psutil.Process | None, gateway: Any) -> None:
+def _end_jvm(
+    jvm: subprocess.Popen[bytes] | psutil.Process | None, gateway: Any, scratch: Scratch | None
+) -> None:
     """End the JVM, which takes what it has started along, and wait; kill it when it hangs."""
     import psutil  # noqa: PLC0415  of an extra
 
     with suppress(Exception):  # half a dozen unrelated classes of py4j
         gateway.shutdown()
     _forget_session()
-    if jvm is None:
-        return
-    if isinstance(jvm, subprocess.Popen) and jvm.stdin is not None:
-        jvm.stdin.close()
-    with suppress(psutil.NoSuchProcess):
-        jvm.terminate()
-        try:
-            jvm.wait(timeout=JVM_EXIT_SECONDS)
-        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
-            logger.warning("the Spark JVM did not end within %s s; killing it", JVM_EXIT_SECONDS)
-            jvm.kill()
-            jvm.wait()
-    lifeline.forget(jvm.pid)
+    if jvm is not None:
+        if isinstance(jvm, subprocess.Popen) and jvm.stdin is not None:
+            jvm.stdin.close()
+        with suppress(psutil.NoSuchProcess):
+            jvm.terminate()
+            try:
+                jvm.wait(timeout=JVM_EXIT_SECONDS)
+            except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
+                logger.warning("the Spark JVM did not end within %s s; killing it", JVM_EXIT_SECONDS)
+                jvm.kill()
+                jvm.wait()
+        lifeline.forget(jvm.pid)
+    if scratch is not None:
+        scratch.close()
 
 
 def _forget_session() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +46,7 @@ STEPS = """
             "pid": os.getpid(),
             "rows": spark.range(rows).count(),
             "memory": conf.get("spark.driver.memory"),
+            "temporary": spark._jvm.java.lang.System.getProperty("java.io.tmpdir"),
             "description": spark.sparkContext.getLocalProperty("spark.job.description"),
         }
 
@@ -198,6 +200,8 @@ class TestOneHost:
         assert found["pid"] in shared.pids
         assert found["pid"] != os.getpid()
         assert found["rows"] == 3
+        assert [one.name.partition("-")[0] for one in Path(found["temporary"]).iterdir()]
+        assert Path(found["temporary"]).parent == Path(tempfile.gettempdir())
         assert found["memory"] == "1g"
         assert found["description"] == "spark: step (job-step, attempt 1)"
 
@@ -344,8 +348,14 @@ class TestSeveralHosts:
 class TestEnds:
     @pytest.mark.parametrize("how", ["a step", "kill -9", "the JVM", "and leaves a child"])
     def test_a_host_that_ends_takes_its_steps_along_and_the_next_gets_another(
-        self, make: Make, tmp_path: Path, eventually: Eventually, how: str
+        self,
+        make: Make,
+        tmp_path: Path,
+        eventually: Eventually,
+        monkeypatch: pytest.MonkeyPatch,
+        how: str,
     ) -> None:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "local"))
         with pool_of() as hosts, ThreadPoolExecutor(2) as threads:
             (pid,) = hosts.pids
             neighbour = threads.submit(run, hosts, make("slow", go=str(tmp_path / "go")))
@@ -366,6 +376,10 @@ class TestEnds:
             eventually(lambda: not [one for one in below if one.is_running()], timeout=30)
             assert run(hosts, make("about"))["rows"] == 3
             assert run(hosts, make("about"), fresh=True)["pid"] not in hosts.pids
+            # What the killed JVM has written is gone, and what the living one has is there.
+            eventually(lambda: len(list((tmp_path / "local").iterdir())) == 1, timeout=30)
+            assert run(hosts, make("about"))["temporary"].startswith(str(tmp_path / "local"))
+        assert not list((tmp_path / "local").iterdir())
 
     def test_a_step_that_does_not_stop_is_ended_with_its_host_once_it_is_alone(
         self, make: Make, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
@@ -422,7 +436,10 @@ class TestEnds:
             (tmp_path / "go").touch()
             assert step.result(timeout=30) == 5
 
-    def test_nothing_is_left_of_a_killed_worker(self, tmp_path: Path, eventually: Eventually) -> None:
+    def test_nothing_is_left_of_a_killed_worker(
+        self, tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
         process = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
@@ -433,6 +450,10 @@ class TestEnds:
             process.kill()
             process.communicate()
         eventually(lambda: not [one for one in below if one.is_running()], timeout=15)
+        left = list(tmp_path.iterdir())
+        assert left
+        with pool_of():
+            assert not [one for one in left if one.exists()]
 
 
 def test_a_host_that_cannot_have_a_session_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,7 @@ if os.path.exists("{folder}/again"):
 open("{folder}/pid", "w").write(str(os.getpid()))
 time.sleep(600)
 """)
-    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{folder}/one,{folder}/two")
     command = [sys.executable, "-c", WORKER, url]
     with Queue("spark", url) as queue:
         job = queue.add(JOB_NAME, {"application": str(folder / "program.py")})
@@ -218,12 +218,12 @@ time.sleep(600)
             pid = int((folder / "pid").read_text())
             first.send_signal(signal.SIGKILL)
             eventually(lambda: not psutil.pid_exists(pid), timeout=30)
-        assert list(folder.glob("glidemq-submit-*"))
+        assert len(list(folder.glob("*/glidemq-spark-*"))) == 2
         (folder / "again").touch()
         with spawned(command):
             eventually(lambda: queue.get_job(job).state == "completed", timeout=60)
             assert queue.get_job(job).result == {"application_id": None}
-        assert not list(folder.glob("glidemq-submit-*"))
+        assert not list(folder.glob("*/glidemq-spark-*"))
 
 
 @pytest.mark.long

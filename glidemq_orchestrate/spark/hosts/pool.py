@@ -18,6 +18,7 @@ from glidemq_orchestrate.spark.hosts.place import Place
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
 from glidemq_orchestrate.spark.hosts.wire import Outcome
 from glidemq_orchestrate.spark.published.version import Publication
+from glidemq_orchestrate.spark.scratch import sweep
 from glidemq_orchestrate.spark.session import SparkSettings
 from glidemq_orchestrate.spark.step import StepCancelled
 from glidemq_orchestrate.worker.context import Context
@@ -72,6 +73,7 @@ class Hosts:
             if self._stopping is None:
                 self._limits = Limits.from_environment()
                 self._settings = replace(SparkSettings.from_environment(), scope=scope, server=server or {})
+                sweep(self._settings.of_users)
                 self._stopping = threading.Event()
                 threading.Thread(
                     target=self._look_after, args=(self._stopping,), name="spark-hosts", daemon=True
@@ -314,8 +316,9 @@ class Hosts:
             self._end(place)
 
     def _end(self, place: Place) -> None:
-        """End a host that takes no more steps, and forget it then."""
+        """End a host that takes no more steps, and forget it then, with what a killed one has left."""
         place.host.stop()
+        sweep(place.host.settings.of_users)
         with self._changed:
             if place in self._places:
                 self._places.remove(place)

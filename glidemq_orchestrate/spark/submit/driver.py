@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +22,7 @@ from glidemq_orchestrate.errors import ConfigurationError, DecodeError
 from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.cluster import require_master, spark_home
+from glidemq_orchestrate.spark.scratch import Scratch, sweep
 from glidemq_orchestrate.spark.session import SparkSettings, require_java
 from glidemq_orchestrate.spark.submit.application import Application
 from glidemq_orchestrate.spark.submit.output import Output
@@ -36,7 +35,6 @@ RESULT_VARIABLE: Final = "GLIDEMQ_RESULT"
 LOOK_SECONDS: Final = 0.1
 GRACE_SECONDS: Final = 10.0
 """How long a driver that is told to end may take before it is killed."""
-_FOLDER: Final = "glidemq-submit-"
 
 
 class DriverFailed(Exception):
@@ -54,13 +52,9 @@ class Drivers:
         self._scope, self._has_java = "", False
 
     def start(self, scope: str) -> None:
-        """Tell which server the jobs are of, and remove what workers that were killed have left."""
+        """Tell which server the jobs are of, and remove the files of drivers that were killed."""
         self._scope = scope
-        running = guard.processes()
-        for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
-            owner = folder.name.removeprefix(_FOLDER).partition("-")[0]
-            if owner.isdecimal() and int(owner) not in running:
-                shutil.rmtree(folder, ignore_errors=True)
+        sweep(SparkSettings.from_environment().of_users)
 
     def run(self, ctx: Context, application: Application) -> Json:
         """Run a program to its end.
@@ -84,11 +78,12 @@ class Drivers:
         tag = self.tag(ctx)
         if end_marked(tag):
             ctx.log("ended the driver that an earlier attempt had left here")
-        with _folder() as folder:
-            result = folder / "result.json"
-            command = _command(application, ctx, settings, tag, folder)
+        conf = {**settings.of_users, **application.conf, "spark.master": settings.master}
+        with closing(Scratch(conf)) as scratch:
+            result = scratch.folder / "result.json"
+            command = _command(application, ctx, conf, tag, scratch.folder)
             environment = {**os.environ, **_environment(settings), **_told(ctx), **lifeline.mark}
-            environment |= {TAG_VARIABLE: tag, RESULT_VARIABLE: str(result)}
+            environment |= {**scratch.environment(), TAG_VARIABLE: tag, RESULT_VARIABLE: str(result)}
             output = Output(ctx, tag)
             code = _run(command, environment, ctx, output)
             if ctx.cancelled.is_set():
@@ -149,12 +144,12 @@ def _run(command: Sequence[str], environment: Mapping[str, str], ctx: Context, o
 
 
 def _command(
-    application: Application, ctx: Context, settings: SparkSettings, tag: str, folder: Path
+    application: Application, ctx: Context, settings: Mapping[str, str], tag: str, folder: Path
 ) -> list[str]:
     name = f"{ctx.queue}: {ctx.node or application.path.rpartition('/')[2]} ({ctx.job_id})"
     conf = {"spark.app.name": name, "spark.ui.port": "0", "spark.ui.showConsoleProgress": "false"}
-    conf |= {**settings.of_file, **settings.conf, **application.conf, "spark.master": settings.master}
-    if settings.master.startswith("yarn"):
+    conf |= settings
+    if conf["spark.master"].startswith("yarn"):
         conf["spark.yarn.tags"] = ",".join(filter(None, (conf.get("spark.yarn.tags"), tag)))
     file = folder / "spark.conf"  # not in the command line, which every user of the machine can read
     file.write_text("".join(f"{_escaped(key)} {_escaped(value)}\n" for key, value in conf.items()))
@@ -212,10 +207,3 @@ def _result(title: str, file: Path, output: Output) -> Json:
 
 def _how(code: int) -> str:
     return f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """A folder that only this user can read, removed at the end."""
-    with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-", ignore_cleanup_errors=True) as name:
-        yield Path(name)
