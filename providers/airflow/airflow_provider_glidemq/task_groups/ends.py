@@ -24,12 +24,15 @@ class Seen:
         generation: Of the flow.
         run: Grows whenever one of the nodes starts over within the generation.
         ended: When the last of the nodes had ended; None: not yet.
+        starts_over: The number of a later try that has begun to start them over; once it has, what it sees
+            takes the place of this.
     """
 
     attempt: int
     generation: int
     run: int
     ended: str | None = None
+    starts_over: int | None = None
 
     @classmethod
     def of(cls, nodes: Sequence[NodeStatus], *, attempt: int, generation: int) -> Self:
@@ -57,10 +60,13 @@ def is_cleared_alone(before: Seen | None, now: Seen, nodes: Sequence[NodeStatus]
     """Whether a try has to start its nodes over: Airflow has cleared the task, and nothing before it.
 
     A task that is cleared together with one before it, or with launch, finds nodes that have started over
-    since its last try, or still wait to. One that was cleared alone finds what its last try has shown.
+    since its last try, or still wait to. One that was cleared alone finds what its last try has shown; or
+    nodes that were only cancelled, if the triggerer died while it started them over.
     """
     if before is None or before.attempt >= now.attempt:
         return False
+    if before.starts_over is not None:
+        return True
     if before.ended is not None:
         return before.ended == now.ended
     if (before.generation, before.run) != (now.generation, now.run):

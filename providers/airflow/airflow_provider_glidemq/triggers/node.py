@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import (
@@ -246,7 +247,9 @@ class GlideMQNodeTrigger(BaseTrigger):
         while self._is_cleared_alone(before, task, nodes) and await task.is_preceded(others):
             await asyncio.sleep(LAUNCH_SECONDS)
             await nodes.read()
-        if self._is_cleared_alone(before, task, nodes):
+        if before is not None and self._is_cleared_alone(before, task, nodes):
+            # Whoever takes over from a triggerer that dies between its calls finds it, and repeats them.
+            await task.remember(replace(before, starts_over=task.attempt))
             self.log.info("%s was cleared: it runs again, and what follows it", self.node)
             request = f"airflow:{flow_id_for(*task.place.names)}/try {task.attempt}"
             await nodes.start_over(request, "the Airflow task was cleared")

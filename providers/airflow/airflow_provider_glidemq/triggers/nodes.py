@@ -78,18 +78,24 @@ class TaskNodes:
         return self.shown
 
     async def start_over(self, request: str, reason: str) -> None:
-        """Run them again with all that follows; with the same request a repeat changes nothing.
+        """Run them again with all that follows; those that run are cancelled first.
+
+        With the same request a repeat changes nothing, and completes what a killed process has begun.
 
         Raises:
             Superseded, FlowNotFound, FlowExpired: As ``Flow.rerun``.
         """
         names, generation = [node.name for node in self.shown], self.flow.generation
-        if running := [node.name for node in self.shown if not node.state.is_terminal]:
-            with suppress(FlowEnded):
-                ended = self.flow.cancel_node(nodes=running, reason=reason, generation=generation)
-                await self._client.ask(ended)
+        running = [node.name for node in self.shown if not node.state.is_terminal]
         try:
-            await self._client.ask(self.flow.rerun(nodes=names, request=request, generation=generation))
+            # First of all: by a repeat the nodes that run may be those that the request has started.
+            try:
+                await self._client.ask(self.flow.rerun(nodes=names, request=request, generation=generation))
+            except NodeNotEnded:
+                with suppress(FlowEnded):
+                    ended = self.flow.cancel_node(nodes=running, reason=reason, generation=generation)
+                    await self._client.ask(ended)
+                await self._client.ask(self.flow.rerun(nodes=names, request=request, generation=generation))
         except NodeNotEnded as exc:  # somebody else has started it over
             logger.info("not run again: %s", exc)
         except NodeNotRepeatable as exc:  # one that follows has added nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -87,6 +88,17 @@ def test_a_task_that_was_cleared_alone_shows_no_end_twice(
 def test_the_first_try_and_a_trigger_that_starts_again_start_nothing_over() -> None:
     assert not is_cleared_alone(None, seen(DONE, attempt=2), [DONE])
     assert not is_cleared_alone(seen(DONE, attempt=2), seen(DONE, attempt=2), [DONE])
+
+
+def test_a_start_that_was_cut_off_is_due_until_a_try_has_made_it() -> None:
+    begun = replace(seen(RUNS), starts_over=2)
+    assert is_cleared_alone(begun, seen(AGAIN, attempt=2), [AGAIN])
+    assert is_cleared_alone(begun, seen(AGAIN, attempt=3), [AGAIN])
+    assert not is_cleared_alone(replace(begun, attempt=2), seen(AGAIN, attempt=2), [AGAIN])
+    assert Seen.read(begun.stored()) == begun
+    assert Seen.read({"attempt": 1, "generation": 0, "run": 0, "ended": None}) == seen(
+        RUNS
+    )  # of a release before
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from airflow_provider_glidemq.task_groups.glidemq import GlideMQTaskGroup
 from airflow_provider_glidemq.task_groups.launch import GlideMQLaunchOperator
 from airflow_provider_glidemq.triggers import group_task, node
 from airflow_provider_glidemq.triggers.node import TRIGGER, GlideMQNodeTrigger
+from airflow_provider_glidemq.triggers.nodes import TaskNodes
+from airflow_provider_glidemq.triggers.shared import SharedClient
 from airflow_provider_glidemq.version_compat import TaskDeferred, mask_secret
 
 from glidemq_orchestrate import FlowNode, FlowSpec, Worker
@@ -252,6 +254,56 @@ async def test_a_trigger_that_starts_again_starts_nothing_over(
     for _ in range(3):
         assert await fired(trigger(attempt=2)) == "success"
     assert valkey.ran == ["a", "a"]
+
+
+class Killed(BaseException):
+    """The triggerer."""
+
+
+@pytest.mark.parametrize(
+    ("is_running", "calls"), [(True, 0), (True, 1), (True, 2), (True, 3), (False, 0), (False, 1)]
+)
+async def test_a_clear_is_carried_out_though_the_triggerer_is_killed_between_its_calls(
+    submit: Submit, airflow: AirflowSays, valkey: Valkey, *, is_running: bool, calls: int
+) -> None:
+    flow = submit(job("a", "wait"), job("b", "count", None, "a"))
+    if is_running:
+        async with asyncio.timeout(20):
+            first = asyncio.create_task(fired(trigger()))
+            while ("etl.launch", "glidemq_seen a") not in airflow.xcoms or flow.node("a").state != "active":  # noqa: ASYNC110  there is no event
+                await asyncio.sleep(0.02)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+    else:
+        valkey.gate.set()
+        assert await fired(trigger()) == "success"
+        await asyncio.to_thread(flow.wait)
+    start_over, ask, left = TaskNodes.start_over, SharedClient.ask, [10**6]
+
+    async def begun(self: TaskNodes, request: str, reason: str) -> None:
+        left[0] = calls
+        await start_over(self, request, reason)
+
+    async def dying(self: SharedClient, asked: Any) -> Any:
+        if not left[0]:
+            asked.close()
+            raise Killed
+        left[0] -= 1
+        return await ask(self, asked)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TaskNodes, "start_over", begun)
+        patch.setattr(SharedClient, "ask", dying)
+        with pytest.raises(Killed):
+            await fired(trigger(attempt=2))
+    later = asyncio.create_task(fired(trigger(attempt=2)))
+    await asyncio.sleep(0.1)
+    valkey.gate.set()
+    assert await later == "success"
+    assert (await asyncio.to_thread(flow.wait)).status.state == "completed"
+    assert valkey.ran == (["b"] if is_running else ["b", "b"])
+    assert flow.node("a").run > 0
 
 
 def test_a_monitor_that_defers_counts_clears_and_not_retries(context: Callable[..., Any]) -> None:
