@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Self
@@ -33,6 +34,7 @@ LOG_LINES: Final = 30
 _SECRETS_FILE: Final = "secrets.json"
 _MIGRATED_FILE: Final = "migrated"
 _POLL_SECONDS: Final = 0.25
+_BUSY_SECONDS: Final = 30.0
 
 
 class AirflowStackError(GlideMQError):
@@ -169,11 +171,27 @@ class AirflowStack:
         found = self._get("/api/v2/importErrors")["import_errors"]
         return {entry["filename"]: entry["stack_trace"] for entry in found}
 
-    def trigger_dag(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
-        """Start a DAG run and return its run id."""
-        body = {"logical_date": None, "conf": dict(conf or {})}
-        run_id: str = self._ask("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", body)["dag_run_id"]
-        return run_id
+    def trigger_dag(
+        self, dag_id: str, conf: Mapping[str, Any] | None = None, *, run_id: str | None = None
+    ) -> str:
+        """Start a DAG run and return its run id, by default a new one.
+
+        Airflow refuses while its SQLite database is locked; with the same id a repeat starts no second run.
+        """
+        run_id = run_id or f"manual__{datetime.now(UTC).isoformat()}"
+        place, body = (
+            f"/api/v2/dags/{quote(dag_id)}/dagRuns",
+            {"logical_date": None, "conf": dict(conf or {})},
+        )
+        has_failed = False
+        for _ in self._polls(_BUSY_SECONDS):
+            status, reply = self._request("POST", place, {**body, "dag_run_id": run_id})
+            if status == http.client.OK or (has_failed and status == http.client.CONFLICT):
+                return run_id
+            if status not in (0, http.client.INTERNAL_SERVER_ERROR):
+                break
+            has_failed = True
+        raise AirflowStackError(f"DAG {dag_id} cannot be started: {status} {reply}")
 
     def dag_run_state(self, dag_id: str, run_id: str) -> str:
         """``queued``, ``running``, ``success`` or ``failed``."""

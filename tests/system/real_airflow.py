@@ -64,9 +64,7 @@ class Airflow(AirflowStack):
 
     def begin(self, dag_id: str, run_id: str) -> str:
         """Start a DAG run with an id of its own."""
-        body = {"logical_date": None, "dag_run_id": run_id}
-        self._ask("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", body)
-        return run_id
+        return self.trigger_dag(dag_id, run_id=run_id)
 
     def clear(
         self,
