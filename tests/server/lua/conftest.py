@@ -339,7 +339,11 @@ def q(valkey: redis.Redis) -> Queue:
 
 @pytest.fixture(
     scope="session",
-    params=["cluster", "cluster without our functions", "one server without our functions"],
+    params=[
+        "cluster",
+        pytest.param("cluster without our functions", marks=pytest.mark.long),
+        "one server without our functions",
+    ],
 )
 def slot_servers(request: pytest.FixtureRequest, server: EmbeddedServer) -> tuple[list[int], Reach]:
     """Ports of servers that have all slots, and what a function of ours can reach there."""

@@ -104,6 +104,7 @@ def test_a_flow_that_an_interrupted_attempt_holds_up_does_not_end() -> None:
     assert kinds_of(report) == {"": {FindingKind.NOT_ENDED}}
 
 
+@pytest.mark.long
 def test_a_run_is_seen_again_by_its_number_and_a_check_sees_its_outcome() -> None:
     seen: list[str] = []
 
@@ -175,6 +176,7 @@ def test_steps_that_are_called_by_import_path_are_told_apart() -> None:
     assert [step.step for step in report.steps] == [*paths[:2], "pure"]
 
 
+@pytest.mark.long
 def test_a_part_that_may_differ_is_no_finding() -> None:
     chaos = {"app": APP, "runs": 3, "lease": LEASE, "acts": [Act.PAUSE], "may_differ": ["$.at"]}
     report = run_chaos(flow_of("stamp"), **chaos)  # type: ignore[arg-type]
