@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Annotated
 
 import typer
 
+from glidemq_orchestrate import __version__
 from glidemq_orchestrate.cli import process
 from glidemq_orchestrate.cli.chaos import chaos_app
 from glidemq_orchestrate.cli.doctor import doctor
@@ -25,6 +27,24 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001  as typer calls it
+    if wanted:
+        typer.echo(f"glidemq-orchestrate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Options of the command as a whole."""
+
+
 app.command()(process.server)
 app.command()(process.worker)
 app.command()(supervise)
