@@ -119,7 +119,9 @@ def _imported(title: str, name: str, allowed: Sequence[str]) -> Callable[..., An
     except ImportNotAllowed as exc:
         raise InvalidCall(f"{title}: {exc}") from exc
     except AttributeError as exc:
-        raise InvalidCall(f"{title}: module {module_name} has no {path}") from exc
+        # Its file, too: another one of that name may come first on the path of the worker.
+        place = getattr(module, "__file__", None) or "built in"
+        raise InvalidCall(f"{title}: module {module_name} ({place}) has no {path}") from exc
     if not callable(target):
         raise InvalidCall(f"{title}: {path} is not a function")
     function: Callable[..., Any] = target
