@@ -35,6 +35,7 @@ _SECRETS_FILE: Final = "secrets.json"
 _MIGRATED_FILE: Final = "migrated"
 _POLL_SECONDS: Final = 0.25
 _BUSY_SECONDS: Final = 30.0
+_ACCEPTED: Final = (http.client.OK, http.client.CREATED)
 
 
 class AirflowStackError(GlideMQError):
@@ -179,14 +180,11 @@ class AirflowStack:
         Airflow refuses while its SQLite database is locked; with the same id a repeat starts no second run.
         """
         run_id = run_id or f"manual__{datetime.now(UTC).isoformat()}"
-        place, body = (
-            f"/api/v2/dags/{quote(dag_id)}/dagRuns",
-            {"logical_date": None, "conf": dict(conf or {})},
-        )
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
         has_failed = False
         for _ in self._polls(_BUSY_SECONDS):
-            status, reply = self._request("POST", place, {**body, "dag_run_id": run_id})
-            if status == http.client.OK or (has_failed and status == http.client.CONFLICT):
+            status, reply = self._request("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", body)
+            if status in _ACCEPTED or (has_failed and status == http.client.CONFLICT):
                 return run_id
             if status not in (0, http.client.INTERNAL_SERVER_ERROR):
                 break
@@ -363,7 +361,7 @@ class AirflowStack:
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         status, reply = self._request(method, path, body)
-        if status not in (http.client.OK, http.client.CREATED):
+        if status not in _ACCEPTED:
             raise AirflowStackError(f"{method} {path}: {status} {reply}")
         return reply
 
