@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 from airflow_provider_glidemq.task_groups.ends import is_over
 from airflow_provider_glidemq.task_groups.flow import is_node_of
@@ -87,15 +88,16 @@ class TaskNodes:
         """
         names, generation = [node.name for node in self.shown], self.flow.generation
         running = [node.name for node in self.shown if not node.state.is_terminal]
+        again = partial(self.flow.rerun, nodes=names, request=request, generation=generation)
         try:
             # First of all: by a repeat the nodes that run may be those that the request has started.
             try:
-                await self._client.ask(self.flow.rerun(nodes=names, request=request, generation=generation))
+                await self._client.ask(again())
             except NodeNotEnded:
                 with suppress(FlowEnded):
                     ended = self.flow.cancel_node(nodes=running, reason=reason, generation=generation)
                     await self._client.ask(ended)
-                await self._client.ask(self.flow.rerun(nodes=names, request=request, generation=generation))
+                await self._client.ask(again())
         except NodeNotEnded as exc:  # somebody else has started it over
             logger.info("not run again: %s", exc)
         except NodeNotRepeatable as exc:  # one that follows has added nodes
