@@ -316,13 +316,13 @@ class Hosts:
             self._end(place)
 
     def _end(self, place: Place) -> None:
-        """End a host that takes no more steps, and forget it then, with what a killed one has left."""
+        """End a host that takes no more steps, forget it, and remove what is left of it if it was killed."""
         place.host.stop()
-        sweep(place.host.settings.of_users)
         with self._changed:
             if place in self._places:
                 self._places.remove(place)
             self._changed.notify_all()
+        sweep(place.host.settings.of_users)  # may take a while: others need not wait for it
 
     def _look_at_each(self) -> None:
         """Give no step to one that does not reply, and end it when it has not for long."""
