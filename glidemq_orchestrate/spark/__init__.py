@@ -5,6 +5,7 @@ Importing this package does not import PySpark: it is loaded with the session, w
 
 from typing import TYPE_CHECKING, Any
 
+from glidemq_orchestrate.spark.published.iceberg.publish import publish_iceberg
 from glidemq_orchestrate.spark.published.publish import publish, publish_files
 from glidemq_orchestrate.spark.published.reading import published_path, read_published
 from glidemq_orchestrate.spark.published.tidying import tidy
@@ -21,6 +22,7 @@ __all__ = [
     "handlers",
     "publish",
     "publish_files",
+    "publish_iceberg",
     "published_path",
     "read_published",
     "tidy",

@@ -17,8 +17,8 @@ import pytest
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, JobOptions, JobState, Queue
 from glidemq_orchestrate.spark import NotPublished, handlers, publish, published_path, read_published, tidy
 from glidemq_orchestrate.spark.published import acceptance, catching_up
-from glidemq_orchestrate.spark.published.acceptance import make_version
 from glidemq_orchestrate.spark.published.before import coming_after
+from glidemq_orchestrate.spark.published.folder import Folder
 from glidemq_orchestrate.spark.published.store import HadoopStore, LocalStore
 from glidemq_orchestrate.spark.published.version import name_of, newest_first
 from glidemq_orchestrate.worker.context import Unheard
@@ -101,7 +101,7 @@ def written(spark: SparkSession, location: Path, epoch: int, sql: str, **options
     """Publish and accept the rows of a statement."""
     ctx = context(epoch)
     result = publish(ctx, str(location), spark.sql(sql), **options)
-    make_version(LocalStore(location), name_of(ctx))
+    Folder(LocalStore(location)).make(name_of(ctx))
     return result
 
 
@@ -163,7 +163,7 @@ class TestTables:
         empty = spark.createDataFrame([], "a int, day string")
         ctx = context(3)
         publish(ctx, str(tmp_path), empty, partition_by=["day"])
-        make_version(LocalStore(tmp_path), name_of(ctx))
+        Folder(LocalStore(tmp_path)).make(name_of(ctx))
         assert read_published(spark, str(tmp_path)).columns == ["a", "day"]
         assert rows(read_published(spark, str(tmp_path))) == []
 
@@ -246,7 +246,7 @@ def test_the_example_of_the_readme_runs(spark: SparkSession, tmp_path: Path) -> 
         spark.range(count).write.mode("overwrite").json(f"{tmp_path}/raw/{day}")
         ctx = context(epoch)
         result = names["clean"](spark, ctx, day=day)
-        make_version(LocalStore(tmp_path / "orders"), name_of(ctx))
+        Folder(LocalStore(tmp_path / "orders")).make(name_of(ctx))
     assert names["total"](spark, replace(context(4), inputs={"clean": result})) == {"rows": 7, "new": 4}
 
 

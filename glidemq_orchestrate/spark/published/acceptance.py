@@ -14,10 +14,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.spark.published.contents import file_of
-from glidemq_orchestrate.spark.published.store import Store, store_of
+from glidemq_orchestrate.spark.published.target import Target, target_of
 from glidemq_orchestrate.spark.published.tidying import tidy_now_and_then
-from glidemq_orchestrate.spark.published.version import ATTEMPTS, MANIFEST, Publication
+from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.worker.handler import JobEvent
 
 if TYPE_CHECKING:
@@ -29,21 +28,6 @@ PAUSES: Final = (0.1, 1.0, 5.0)
 """Seconds between the tries to make a version."""
 Attempt = tuple[str, str, int]
 """Queue, job and epoch."""
-
-
-def make_version(store: Store, name: str) -> bool:
-    """Let an attempt count whose result was accepted. Repeatable; False if its folder is not there any more.
-
-    Raises:
-        Exception: Whatever the store raises.
-    """
-    if store.read(path := file_of(name)) is not None:
-        return True
-    text = store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
-    if text is None:
-        return False
-    store.create(path, text)
-    return True
 
 
 Make = Callable[[Sequence[Publication], int | None], object]
@@ -63,8 +47,8 @@ def make_versions(
     """
     for place in places:
         try:
-            store = store_of(place.location, spark)
-            _make_at_last(store, place.name, PAUSES if epoch is not None else ())
+            target = target_of(place.location, spark)
+            _make_at_last(target, place.name, PAUSES if epoch is not None else ())
         except Exception:
             logger.exception(
                 "version %s of %s was accepted and cannot be made; a reader of the result, or a worker, "
@@ -75,7 +59,7 @@ def make_versions(
             )
         else:
             if epoch is not None:
-                tidy_now_and_then(store, epoch)
+                tidy_now_and_then(target, epoch)
 
 
 class Accepted:
@@ -116,15 +100,15 @@ class Accepted:
             ).start()
 
 
-def _make_at_last(store: Store, name: str, pauses: Iterable[float]) -> None:
+def _make_at_last(target: Target, name: str, pauses: Iterable[float]) -> None:
     for pause in pauses:
         try:
-            make_version(store, name)
+            target.make(name)
         except Exception:  # noqa: BLE001  whatever the store raises
             time.sleep(pause)
         else:
             return
-    make_version(store, name)
+    target.make(name)
 
 
 accepted: Final = Accepted()

@@ -83,9 +83,6 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
         NotPublished: The context is not that of a job in a worker.
         Exception: Whatever Spark raises.
     """
-    from pyspark.sql import Observation
-    from pyspark.sql.functions import count, lit
-
     columns = list(partition_by)
     if format not in FORMATS:
         raise Unrecoverable(f"format must be one of {', '.join(sorted(FORMATS))}")
@@ -95,22 +92,17 @@ def publish(  # noqa: PLR0913  what Spark's writer takes
     if replace == "partitions":
         _check_partitions(store, columns)
     place = Publication(store.location, name_of(ctx))
-    seen = Observation()
-    counted = frame.observe(seen, count(lit(1)).alias("rows"))
-    writer = counted.write.format(format).options(**(options or {}))
-    (writer.partitionBy(*columns) if columns else writer).save(place.path)
+    rows = write_counted(frame, place.path, format, columns, options or {})
     version = Version(
         place.name,
         format,
         frame.schema.jsonValue(),
-        tuple(sorted(_partitions(store, f"{ATTEMPTS}/{place.name}", columns))) if columns else None,
+        partitions(store, f"{ATTEMPTS}/{place.name}", len(columns)) if columns else None,
         replace == "all",
         dict(options or {}),
     )
-    _seal(ctx, store, version)
-    rows: int = seen.get["rows"]
-    digest = hashlib.sha256(frame.schema.json().encode()).hexdigest()
-    return place.result(rows=rows, columns=list(frame.columns), schema_digest=digest)
+    seal(ctx, store, version, place)
+    return place.result(rows=rows, columns=list(frame.columns), schema_digest=digest_of(frame))
 
 
 def publish_files(ctx: Context, location: str, write: Callable[[Path], object]) -> dict[str, Json]:
@@ -139,15 +131,39 @@ def publish_files(ctx: Context, location: str, write: Callable[[Path], object]) 
     except BaseException:
         store.remove(f"{ATTEMPTS}/{place.name}")
         raise
-    _seal(ctx, store, Version(place.name, FILES))
+    seal(ctx, store, Version(place.name, FILES), place)
     return place.result()
 
 
-def _seal(ctx: Context, store: Store, version: Version) -> None:
-    """Write down what the attempt has written, while the job is still its own."""
+def write_counted(
+    frame: DataFrame, path: str, of: str, columns: Sequence[str], options: Mapping[str, str]
+) -> int:
+    """Write the rows to a folder, which must not be there, and return how many they are."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    seen = Observation()
+    counted = frame.observe(seen, count(lit(1)).alias("rows"))
+    writer = counted.write.format(of).options(**options)
+    (writer.partitionBy(*columns) if columns else writer).save(path)
+    rows: int = seen.get["rows"]
+    return rows
+
+
+def seal(ctx: Context, store: Store, version: Version, place: Publication) -> None:
+    """Write down what the attempt has written, while the job is still its own.
+
+    Raises:
+        LeaseLost: It is not any more.
+    """
     store.create(f"{ATTEMPTS}/{version.name}/{MANIFEST}", version.text())
     ctx.check_owner()
-    accepted.expect((ctx.queue, ctx.job_id, ctx.epoch), [Publication(store.location, version.name)])
+    accepted.expect((ctx.queue, ctx.job_id, ctx.epoch), [place])
+
+
+def digest_of(frame: DataFrame) -> str:
+    """SHA-256 of the names, types and nullability of the columns."""
+    return hashlib.sha256(frame.schema.json().encode()).hexdigest()
 
 
 def _check_partitions(store: Store, columns: Sequence[str]) -> None:
@@ -164,9 +180,14 @@ def _check_partitions(store: Store, columns: Sequence[str]) -> None:
         )
 
 
-def _partitions(store: Store, folder: str, columns: Sequence[str], below: str = "") -> list[str]:
-    """The folders of the partitions, as ``day=1/hour=2``."""
-    inner = columns[1:]
-    names = [name for name in store.folders(f"{folder}/{below}") if "=" in name]
-    paths = [f"{below}/{name}" if below else name for name in names]
-    return [part for path in paths for part in _partitions(store, folder, inner, path)] if inner else paths
+def partitions(store: Store, folder: str, levels: int) -> tuple[str, ...]:
+    """The folders of the partitions in a folder, sorted, as ``day=1/hour=2``."""
+    found = [""]
+    for _ in range(levels):
+        found = [
+            f"{above}/{name}" if above else name
+            for above in found
+            for name in store.folders(f"{folder}/{above}" if above else folder)
+            if "=" in name
+        ]
+    return tuple(sorted(found))

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glidemq_orchestrate.codec import Json
-from glidemq_orchestrate.spark.published.acceptance import make_version
 from glidemq_orchestrate.spark.published.before import published_before
 from glidemq_orchestrate.spark.published.contents import versions
-from glidemq_orchestrate.spark.published.store import Store, store_of
+from glidemq_orchestrate.spark.published.iceberg.reading import current_rows
+from glidemq_orchestrate.spark.published.iceberg.table import IcebergTable, is_iceberg
+from glidemq_orchestrate.spark.published.store import Store
+from glidemq_orchestrate.spark.published.target import Target, target_of
 from glidemq_orchestrate.spark.published.version import (
     ATTEMPTS,
     FILES,
@@ -34,10 +36,10 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
 
     Args:
         spark: The session.
-        source: A location: what its newest versions hold, at this moment; in a step at least those of the
-            steps before it. Or the result of a step, such as ``ctx.inputs["clean"]``: exactly what that
-            attempt has written, whatever was published since; where its version is missing it is made, as
-            the result was accepted.
+        source: A location, or ``iceberg:catalog.namespace.table``: what its newest versions hold, at this
+            moment; in a step at least those of the steps before it. Or the result of a step, such as
+            ``ctx.inputs["clean"]``: exactly what that attempt has written, whatever was published since;
+            where its version is missing it is made, as the result was accepted.
 
     Returns:
         The rows, with the columns as they were published. Versions of a partitioned table may have different
@@ -46,6 +48,10 @@ def read_published(spark: SparkSession, source: str | Json) -> DataFrame:
     Raises:
         NotPublished: There is no version, or files were published, or the version was removed.
     """
+    if isinstance(source, str) and is_iceberg(source):
+        table = IcebergTable.opened(source, spark)
+        _make_before(table)
+        return current_rows(spark, table.table.refresh())
     store, those = _versions(spark, source)
     newest = next(those, None)
     if newest is None:
@@ -74,16 +80,21 @@ def published_path(source: str | Json) -> Path:
 def _versions(spark: SparkSession | None, source: str | Json) -> tuple[Store, Iterator[Version]]:
     """The versions, the newest first; for a result, its own."""
     if isinstance(source, str):
-        store = store_of(source, spark)
-        for place in published_before(store.location):
-            make_version(store, place.name)
-        return store, versions(store)
+        target = target_of(source, spark)
+        _make_before(target)
+        return target.store, versions(target.store)
     place = _only(source)
-    store = store_of(place.location, spark)
-    if not make_version(store, place.name):
+    target = target_of(place.location, spark)
+    text = target.store.read(f"{ATTEMPTS}/{place.name}/{MANIFEST}") if target.make(place.name) else None
+    if text is None:
         raise NotPublished(f"version {place.name} of {place.location} is gone: it was replaced and removed")
-    text = store.read(f"{ATTEMPTS}/{place.name}/{MANIFEST}")
-    return store, iter([Version.read(text)] if text else [])
+    return target.store, iter([Version.read(text)])
+
+
+def _make_before(target: Target) -> None:
+    """Make the versions of the steps that the one which runs here comes after."""
+    for place in published_before(target.location):
+        target.make(place.name)
 
 
 def _only(result: Json) -> Publication:

@@ -8,9 +8,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from glidemq_orchestrate.spark.published.contents import counting, file_of, versions
-from glidemq_orchestrate.spark.published.store import Store, store_of
-from glidemq_orchestrate.spark.published.version import ATTEMPTS, newest_first, visible
+from glidemq_orchestrate.spark.published.target import Target, target_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,44 +50,22 @@ def tidy(
         Unrecoverable: The location needs a session.
         Exception: Whatever the store raises.
     """
-    return tidied(store_of(location, spark), grace, replaced, int(time.time() * 1000))
+    return target_of(location, spark).tidy(grace, replaced, int(time.time() * 1000))
 
 
-def tidied(store: Store, grace: timedelta, replaced: timedelta | None, now_ms: int) -> int:
-    """See ``tidy``."""
-    known, removed = set(counting(store)), 0
-    if replaced is not None:
-        found = list(versions(store))
-        needed = {version.name for version, _ in visible(found)}
-        for version in found:
-            if version.name not in needed and _is_older(version.epoch, replaced, now_ms):
-                store.remove(file_of(version.name))
-                store.remove(f"{ATTEMPTS}/{version.name}")
-                removed += 1
-    for name in newest_first(store.names(ATTEMPTS)):
-        if name not in known and _is_older(int(name.partition("-")[0]), grace, now_ms):
-            store.remove(f"{ATTEMPTS}/{name}")
-            removed += 1
-    return removed
-
-
-def tidy_now_and_then(store: Store, now_ms: int) -> None:
+def tidy_now_and_then(target: Target, now_ms: int) -> None:
     """Tidy a location unless this process has done that within the hour; errors are logged.
 
     Args:
-        store: The location.
+        target: The location.
         now_ms: A time of the server that is not in the future: the clock of this machine may be wrong.
     """
     now = time.monotonic()
     with _lock:
-        if now - _tidied.get(store.location, -EVERY_SECONDS) < EVERY_SECONDS:
+        if now - _tidied.get(target.location, -EVERY_SECONDS) < EVERY_SECONDS:
             return
-        _tidied[store.location] = now
+        _tidied[target.location] = now
     try:
-        tidied(store, GRACE, None, now_ms)
+        target.tidy(GRACE, None, now_ms)
     except Exception:
-        logger.exception("%s cannot be tidied", store.location, extra={"action": "not_tidied"})
-
-
-def _is_older(epoch: int, than: timedelta, now_ms: int) -> bool:
-    return now_ms - epoch > than.total_seconds() * 1000
+        logger.exception("%s cannot be tidied", target.location, extra={"action": "not_tidied"})

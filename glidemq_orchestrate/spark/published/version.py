@@ -64,6 +64,7 @@ class Version:
         partitions: The folders of the partitions, ``day=2026-01-01/hour=3``; None when it has none.
         options: Those of the writer, which the reader gets too.
         replaces_all: Whether it replaces every earlier version, or only their partitions of the same names.
+        adds: Whether it replaces nothing: its rows come to those that are there (tables of Iceberg).
     """
 
     name: str
@@ -72,6 +73,7 @@ class Version:
     partitions: tuple[str, ...] | None = None
     replaces_all: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
+    adds: bool = False
 
     @property
     def epoch(self) -> int:
@@ -83,7 +85,7 @@ class Version:
         parts = None if self.partitions is None else list(self.partitions)
         fields = {
             "name": self.name, "format": self.format, "schema": self.schema, "partitions": parts,
-            "replaces_all": self.replaces_all, "options": dict(self.options),
+            "replaces_all": self.replaces_all, "options": dict(self.options), "adds": self.adds,
         }  # fmt: skip
         return json.dumps(fields, separators=(",", ":"))
 
@@ -104,6 +106,7 @@ class Version:
                 None if parts is None else tuple(parts),
                 fields["replaces_all"],
                 fields["options"],
+                fields.get("adds", False),
             )
         except (TypeError, KeyError) as exc:
             raise ValueError(f"the file of a version lacks {exc}") from exc

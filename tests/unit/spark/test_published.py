@@ -19,7 +19,8 @@ from glidemq_orchestrate import Context
 from glidemq_orchestrate.errors import LeaseLost
 from glidemq_orchestrate.spark import NotPublished, publish_files, published_path, tidy
 from glidemq_orchestrate.spark.published import acceptance, tidying
-from glidemq_orchestrate.spark.published.acceptance import accepted, make_version
+from glidemq_orchestrate.spark.published.acceptance import accepted
+from glidemq_orchestrate.spark.published.folder import Folder
 from glidemq_orchestrate.spark.published.store import LocalStore, store_of
 from glidemq_orchestrate.spark.published.version import (
     Publication,
@@ -178,13 +179,15 @@ class TestAcceptance:
     ) -> None:
         tries: list[str] = []
 
-        def fails_twice(store: Any, name: str) -> bool:
+        make = Folder.make
+
+        def fails_twice(folder: Folder, name: str) -> bool:
             tries.append(name)
             if len(tries) < 3:
                 raise OSError("away")
-            return make_version(store, name)
+            return make(folder, name)
 
-        monkeypatch.setattr(acceptance, "make_version", fails_twice)
+        monkeypatch.setattr(Folder, "make", fails_twice)
         monkeypatch.setattr(acceptance, "PAUSES", (0.0, 0.0, 0.0))
         published(tmp_path, "at last")
         assert shown(tmp_path) == "at last"
@@ -196,7 +199,7 @@ class TestAcceptance:
         def fails(*_: Any) -> bool:
             raise OSError("away")
 
-        monkeypatch.setattr(acceptance, "make_version", fails)
+        monkeypatch.setattr(Folder, "make", fails)
         monkeypatch.setattr(acceptance, "PAUSES", ())
         published(tmp_path, "x")
         assert "was accepted and cannot be made" in caplog.text
@@ -204,16 +207,14 @@ class TestAcceptance:
     def test_many_make_the_same_version_at_once(self, tmp_path: Path) -> None:
         result = publish_files(context(), str(tmp_path), write("x"))
         (place,) = found(result)
-        store, made = LocalStore(tmp_path), list[bool]()
-        threads = [
-            threading.Thread(target=lambda: made.append(make_version(store, place.name))) for _ in range(8)
-        ]
+        folder, made = Folder(LocalStore(tmp_path)), list[bool]()
+        threads = [threading.Thread(target=lambda: made.append(folder.make(place.name))) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert made == [True] * 8
-        assert store.names("versions") == [f"{place.name}.json"]
+        assert folder.store.names("versions") == [f"{place.name}.json"]
 
 
 def die(*_: Any) -> None:
@@ -253,7 +254,7 @@ def killed(location: Path, gap: str) -> None:
         if gap == "before the acceptance":
             die()
         (place,) = found(result)
-        make_version(LocalStore(location), place.name)
+        Folder(LocalStore(location)).make(place.name)
     finally:
         os._exit(1)
 
@@ -278,7 +279,7 @@ def test_a_kill_leaves_nothing_that_readers_see_but_what_was_accepted(
     assert shown(tmp_path) == seen
     if gap == "before the link in versions":  # it was accepted: any later worker knows it by its result
         store = LocalStore(tmp_path)
-        assert make_version(store, newest_first(store.names("attempts"))[0])
+        assert Folder(store).make(newest_first(store.names("attempts"))[0])
         assert shown(tmp_path) == "late"
     else:
         assert tidy(str(tmp_path), grace=timedelta(0)) == (0 if seen == "late" else 1)

@@ -1,0 +1,56 @@
+"""A location whose versions are files beside the data: see the module ``version``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from glidemq_orchestrate.spark.published.contents import counting, file_of, versions
+from glidemq_orchestrate.spark.published.store import Store
+from glidemq_orchestrate.spark.published.version import ATTEMPTS, MANIFEST, newest_first, visible
+
+
+class Folder:
+    """See ``Target``."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.location = store, store.location
+
+    def make(self, name: str) -> bool:
+        """See ``Target.make``."""
+        if self.store.read(path := file_of(name)) is not None:
+            return True
+        text = self.store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
+        if text is None:
+            return False
+        self.store.create(path, text)
+        return True
+
+    def tidy(self, grace: timedelta, replaced: timedelta | None, now_ms: int) -> int:
+        """See ``Target.tidy``."""
+        known, removed = set(counting(self.store)), 0
+        if replaced is not None:
+            found = list(versions(self.store))
+            needed = {version.name for version, _ in visible(found)}
+            for version in found:
+                if version.name not in needed and is_older(version.epoch, replaced, now_ms):
+                    self.store.remove(file_of(version.name))
+                    self.store.remove(f"{ATTEMPTS}/{version.name}")
+                    removed += 1
+        for name in uncounted(self.store, known, grace, now_ms):
+            self.store.remove(f"{ATTEMPTS}/{name}")
+            removed += 1
+        return removed
+
+
+def uncounted(store: Store, known: set[str], grace: timedelta, now_ms: int) -> list[str]:
+    """The attempts that are not known to count and began longer ago than the grace."""
+    return [
+        name
+        for name in newest_first(store.names(ATTEMPTS))
+        if name not in known and is_older(int(name.partition("-")[0]), grace, now_ms)
+    ]
+
+
+def is_older(epoch: int, than: timedelta, now_ms: int) -> bool:
+    """Whether an attempt began so long before a time."""
+    return now_ms - epoch > than.total_seconds() * 1000

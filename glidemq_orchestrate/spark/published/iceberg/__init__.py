@@ -1,0 +1,1 @@
+"""Tables of Apache Iceberg as targets of ``publish_iceberg``, by pyiceberg."""

@@ -1,0 +1,234 @@
+"""An accepted attempt becomes one commit of a table of Iceberg, once, whoever makes it.
+
+What a kill leaves behind, and who repairs it:
+
+- before the result is accepted: a folder of files that are in no snapshot, which ``tidy`` removes;
+- after it, before the commit: the result names the attempt. A Spark worker of the queue commits it within a
+  minute or when it starts, and so does whoever reads by the result;
+- after the commit, before the file in ``versions``: the snapshot bears the name of the attempt, by which the
+  next one sees that it is done.
+
+Of two who commit at the same time the catalog refuses one, which then finds what the other has done.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+import warnings
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.importing import importing
+from glidemq_orchestrate.spark.published.contents import counting, file_of
+from glidemq_orchestrate.spark.published.folder import uncounted
+from glidemq_orchestrate.spark.published.iceberg.change import Change
+from glidemq_orchestrate.spark.published.iceberg.partitions import parts_of, rows_of
+from glidemq_orchestrate.spark.published.store import Store, store_of
+from glidemq_orchestrate.spark.published.version import ATTEMPTS, MANIFEST, NotPublished, Version
+from glidemq_orchestrate.worker.signals import Unrecoverable
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+    from pyspark.sql import SparkSession
+
+SCHEME: Final = "iceberg:"
+MOST_TRIES: Final = 20
+"""So often others may be faster with a commit before one gives up."""
+PAUSE_SECONDS: Final = 0.5
+
+
+def is_iceberg(location: str) -> bool:
+    """Whether a location in a result is a table: ``iceberg:catalog.namespace.table``."""
+    return isinstance(location, str) and location.startswith(SCHEME)
+
+
+def catalog_of(location: str) -> tuple[Catalog, tuple[str, ...]]:
+    """The catalog of a location, as pyiceberg is configured for it, and the name of the table there.
+
+    Raises:
+        Unrecoverable: It names no table.
+        ConfigurationError: pyiceberg is missing, or knows no such catalog.
+    """
+    name, *table = location.removeprefix(SCHEME).split(".")
+    if not all([name, *table]) or len(table) < 2:
+        raise Unrecoverable("a table of Iceberg is named catalog.namespace.table, such as lake.sales.orders")
+    return loaded(name), tuple(table)
+
+
+@functools.cache
+def loaded(name: str) -> Catalog:
+    """A catalog of pyiceberg's configuration, which it reads once in a process.
+
+    Raises:
+        ConfigurationError: pyiceberg is missing, or knows no such catalog.
+    """
+    try:
+        with importing():
+            from pyiceberg.catalog import load_catalog
+    except ImportError as exc:
+        raise ConfigurationError(
+            "tables of Iceberg need pyiceberg: pip install 'glidemq-orchestrate[iceberg]'"
+        ) from exc
+    try:
+        return load_catalog(name)
+    except ValueError as exc:
+        raise ConfigurationError(
+            f"pyiceberg knows no catalog {name}: set PYICEBERG_CATALOG__{name.upper()}__URI and the like, or "
+            "write a .pyiceberg.yaml, where the Spark workers run"
+        ) from exc
+
+
+class IcebergTable:
+    """See ``Target``.
+
+    Attributes:
+        table: As it was when it was opened, or last looked at.
+    """
+
+    def __init__(self, location: str, table: Table, store: Store) -> None:
+        self.location, self.table, self.store = location, table, store
+
+    @classmethod
+    def opened(cls, location: str, spark: SparkSession | None) -> Self:
+        """A table that is there.
+
+        Raises:
+            Unrecoverable, ConfigurationError: It cannot be reached; see ``catalog_of`` and ``store_of``.
+            NotPublished: There is no such table.
+        """
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        catalog, name = catalog_of(location)
+        try:
+            table = catalog.load_table(name)
+        except (NoSuchTableError, NoSuchNamespaceError) as exc:
+            raise NotPublished(f"there is no table {location.removeprefix(SCHEME)}") from exc
+        return cls(location, table, store_of(for_spark(table.location()), spark))
+
+    def make(self, name: str) -> bool:
+        """See ``Target.make``."""
+        if self.store.read(path := file_of(name)) is not None:
+            return True
+        text = self.store.read(f"{ATTEMPTS}/{name}/{MANIFEST}")
+        if text is None:
+            return any(change.name == name for change in self._changes())
+        change = Change.of(Version.read(text))
+        for _ in range(MOST_TRIES):
+            if self._commit(change):
+                break
+            time.sleep(random.uniform(0, PAUSE_SECONDS))  # noqa: S311  so that two do not meet again
+        else:
+            raise OSError(f"{self.location}: others were faster with {MOST_TRIES} commits in a row")
+        self.store.create(path, text)
+        return True
+
+    def tidy(self, grace: timedelta, replaced: timedelta | None, now_ms: int) -> int:
+        """See ``Target.tidy``; only attempts that are in no snapshot. The rest is Iceberg's maintenance."""
+        if replaced is not None:
+            raise Unrecoverable(
+                f"{self.location}: old rows of a table of Iceberg go with its snapshots: expire these"
+            )
+        names = uncounted(self.store, set(counting(self.store)), grace, now_ms)
+        if not names:
+            return 0
+        files = self.table.refresh().inspect.all_files().column("file_path").to_pylist()
+        used = {str(file).rpartition(f"/{ATTEMPTS}/")[2].partition("/")[0] for file in files}
+        unused = [name for name in names if name not in used]
+        for name in unused:
+            self.store.remove(f"{ATTEMPTS}/{name}")
+        return len(unused)
+
+    def _commit(self, change: Change) -> bool:
+        """Commit what is to be done of a change, if anything is; False if another was faster."""
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table import TableProperties
+
+        self.table = table = self.table.refresh()
+        changes = self._changes()
+        if any(one.name == change.name for one in changes):
+            return True
+        self._refuse_forgotten(change)
+        left = change.left(changes)
+        if left is None:
+            return True
+        files = [file for one in (left, *left.restored(changes)) for file in self._files(one)]
+        if left.replaces == "nothing" and not files:
+            return True
+        # pyiceberg would commit again by itself, without a look at what the other has done.
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+        try:
+            with table.transaction() as changing, warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that nothing was there to be replaced
+                self._replace(changing, left)
+                if files:
+                    changing.add_files(files, snapshot_properties=left.summary())
+        except CommitFailedException:
+            return False
+        return True
+
+    def _replace(self, changing: Any, change: Change) -> None:
+        from pyiceberg.expressions import AlwaysTrue, Not
+
+        if self.table.current_snapshot() is None or change.replaces == "nothing":
+            return
+        folders = change.spared if change.replaces == "all" else change.partitions
+        rows = rows_of(folders, parts_of(self.table)) if folders else AlwaysTrue()
+        if change.replaces == "all":
+            changing.delete(Not(rows) if folders else rows, snapshot_properties=change.summary())
+        elif folders:
+            changing.delete(rows, snapshot_properties=change.summary())
+
+    def _files(self, change: Change) -> list[str]:
+        """The data files of an attempt, as the catalog names them."""
+        below = f"{ATTEMPTS}/{change.name}"
+        folders = [below] if change.partitions is None else [f"{below}/{part}" for part in change.partitions]
+        base = self.table.location().rstrip("/")
+        return [
+            f"{base}/{folder}/{name}"
+            for folder in folders
+            for name in sorted(self.store.names(folder))
+            if name.endswith(".parquet") and not name.startswith(("_", "."))
+        ]
+
+    def _changes(self) -> Sequence[Change]:
+        """The changes that the snapshots tell of."""
+        summaries = [snapshot.summary for snapshot in self.table.snapshots()]
+        read = [Change.read(summary.additional_properties) for summary in summaries if summary is not None]
+        return [change for change in read if change is not None]
+
+    def _refuse_forgotten(self, change: Change) -> None:
+        """Refuse a change that may have been made by a snapshot that has expired.
+
+        Raises:
+            NotPublished: Nobody can tell.
+        """
+        oldest = min(
+            self.table.snapshots(), key=lambda one: (one.sequence_number or 0, one.timestamp_ms), default=None
+        )
+        if oldest is None:
+            is_whole, since = not getattr(self.table.metadata, "last_sequence_number", 0), change.epoch
+        else:
+            is_whole, since = _is_first(oldest), oldest.timestamp_ms
+        if is_whole or change.epoch > since:
+            return
+        raise NotPublished(
+            f"{self.location} has no snapshots any more of the time of attempt {change.name}, so nobody can "
+            "tell whether it was committed: look into the table, and run the job again if it was not"
+        )
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """Whether none came before; tables of the first format do not number them."""
+    return (snapshot.sequence_number or 0) <= 1 and snapshot.parent_snapshot_id is None
+
+
+def for_spark(location: str) -> str:
+    """A location of a catalog as Spark calls it: the file system of Hadoop for S3 is ``s3a``."""
+    scheme, separator, rest = location.partition("://")
+    return f"s3a://{rest}" if separator and scheme in {"s3", "s3n"} else location
