@@ -73,6 +73,8 @@ def nothing_is_left(*, kept: Callable[[str], bool] | None = None) -> Iterator[No
 def _left_threads(before: set[threading.Thread]) -> list[threading.Thread]:
     until = time.monotonic() + PATIENCE
     new = set(threading.enumerate()) - before - _lasting_threads
+    # One that logs when it has ended, as Py4J's connections do, stays in the list as a thread of this kind.
+    new = {thread for thread in new if not isinstance(thread, threading._DummyThread)}
     for thread in new:
         thread.join(max(until - time.monotonic(), 0.0))
     left = [thread for thread in new if thread.is_alive()]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure
+from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure, identify
 from glidemq_orchestrate.spark.session import WarmSession, is_alive
 from glidemq_orchestrate.spark.sharing import active
 from glidemq_orchestrate.worker.context import Context
@@ -51,8 +51,9 @@ class ClassicEngine:
             spark = shared.newSession()
             if asked.conf:
                 configure(asked.title, spark, asked.conf, dict(spark.sparkContext.getConf().getAll()))
+            identify(spark, asked.identity)
             with (
-                watched(spark.sparkContext, ctx, asked.description(ctx), asked.patience) as watch,
+                watched(spark, ctx, asked) as watch,
                 active(spark),
             ):
                 yield _Step(spark, watch)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_orchestrate.errors import ConfigurationError, LeaseLost
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.spark.cluster import require_master
-from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure
+from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure, identify
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE, SparkSettings
 from glidemq_orchestrate.spark.sharing import active, install_for_connect
 from glidemq_orchestrate.spark.source.registration import offer_for_connect
@@ -84,6 +84,7 @@ class ConnectEngine:
         try:
             spark = self._session_of(ctx)
             configure(asked.title, spark, asked.conf)
+            identify(spark, asked.identity)
             with _watched(spark, ctx), active(spark):
                 yield _Step(spark)
         except Exception as exc:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.spark.identity import user_of
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, setting
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall
@@ -35,15 +36,19 @@ class Asked:
         title: How messages call it.
         conf: Settings of Spark SQL, for it alone.
         patience: Seconds without any executor after which it fails.
+        identity: Whose it is; see ``identity_of``.
     """
 
     title: str
     conf: Mapping[str, Json]
     patience: float
+    identity: Mapping[str, str]
 
     def description(self, ctx: Context) -> str:
         """How Spark's own pages call it."""
-        return f"{ctx.queue}: {ctx.node or self.title} ({ctx.job_id}, attempt {ctx.attempt})"
+        user = user_of(self.identity)
+        of_user = f", {user}" if user else ""
+        return f"{ctx.queue}: {ctx.node or self.title} ({ctx.job_id}, attempt {ctx.attempt}{of_user})"
 
 
 class Step(Protocol):
@@ -105,6 +110,12 @@ def settings_in(conf: Json, where: str = "") -> Mapping[str, str | int | float]:
         if len(plain) == len(conf):
             return plain
     raise InvalidCall(f"{where}conf must be an object of settings with plain values")
+
+
+def identify(spark: SparkSession, identity: Mapping[str, str]) -> None:
+    """Let the queries of a session tell whose they are."""
+    for name, value in identity.items():
+        spark.conf.set(name, value)
 
 
 def configure(

@@ -1,15 +1,20 @@
-"""What the Spark jobs of a step took: bytes that were read, written, shuffled and spilled, and time."""
+"""What the Spark jobs of a step took (bytes and time), and which data they have read and written."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_orchestrate.spark.plans import lineage_of
+
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 MOST_STAGES: Final = 200
 """Of the last so many stages of a step; Spark itself keeps a thousand of a session."""
+MOST_QUERIES: Final = 100
+"""Of the last so many queries of a session, those of the step are looked at."""
 HEAR_MS: Final = 1_000
 _SUMS: Final = {
     "input_bytes": "inputBytes",
@@ -21,14 +26,16 @@ _SUMS: Final = {
 }
 
 
-def facts_of(context: SparkContext, group: str) -> dict[str, Any]:
+def facts_of(spark: SparkSession, group: str) -> dict[str, Any]:
     """The facts of the jobs in a group; an empty object if there is none, or Spark does not tell.
 
     Returns:
         ``spark_jobs``, their ids in Spark; ``input_bytes``, ``output_bytes``, ``shuffle_read_bytes``,
         ``shuffle_write_bytes``, ``spilled_bytes`` (on disk) and ``executor_ms`` (time of all tasks) of the
-        last ``MOST_STAGES`` stages. Retried tasks count each time.
+        last ``MOST_STAGES`` stages. Retried tasks count each time. ``lineage``, with ``inputs`` and
+        ``outputs``, where its plans name any (see ``plans``).
     """
+    context = spark.sparkContext
     tracker = context.statusTracker()
     jobs = sorted(tracker.getJobIdsForGroup(group))
     if not jobs:
@@ -46,4 +53,19 @@ def facts_of(context: SparkContext, group: str) -> dict[str, Any]:
             data = store.lastStageAttempt(stage)
             read = {name: int(getattr(data, method)()) for name, method in _SUMS.items()}
             sums = {name: sums[name] + read[name] for name in sums}
-    return {"spark_jobs": jobs, **sums}
+    lineage = lineage_of(_plans(spark, set(jobs)))
+    return {"spark_jobs": jobs, **sums, **({"lineage": lineage} if lineage else {})}
+
+
+def _plans(spark: SparkSession, jobs: set[int]) -> Iterator[str]:
+    """The plans of the queries that have run these jobs."""
+    with suppress(Exception):  # of what Spark promises to nobody
+        session: Any = spark
+        store = session._jsparkSession.sharedState().statusStore()  # noqa: SLF001  as for the stages
+        first = max(0, store.executionsCount() - MOST_QUERIES)
+        queries = store.executionsList(first, MOST_QUERIES)
+        for number in range(queries.size()):
+            query = queries.apply(number)
+            ran = str(query.jobs().keys().mkString(","))
+            if not jobs.isdisjoint(int(job) for job in ran.split(",") if job):
+                yield str(query.physicalPlanDescription())

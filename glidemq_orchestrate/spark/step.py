@@ -9,6 +9,7 @@ from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.spark.engine import Asked, Engine, settings_in
 from glidemq_orchestrate.spark.failures import LINES, explained
+from glidemq_orchestrate.spark.identity import identity_of
 from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.published.before import coming_after
 from glidemq_orchestrate.spark.session import PATIENCE_VARIABLE, patience
@@ -18,7 +19,7 @@ from glidemq_orchestrate.worker.captured import MOST_CHARACTERS, captured
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall, NamedCall
 
-FIELDS: Final = ("location", "conf", "lineage", "session")
+FIELDS: Final = ("location", "conf", "lineage", "session", "user")
 
 
 class StepCancelled(Exception):
@@ -45,7 +46,7 @@ def run_step(engine: Engine, ctx: Context) -> Json:
         from glidemq_orchestrate.spark.watch import WHY  # noqa: PLC0415  not needed at start-up
 
     call = statement_of(ctx, FIELDS) if ctx.name == SQL_JOB else NamedCall.of(ctx, "step", fields=FIELDS)
-    asked = Asked(call.title, _extras(call.title, ctx.data), patience())
+    asked = Asked(call.title, _extras(call.title, ctx.data), patience(), identity_of(call.title, ctx))
     call.check(leading=2)
     step = None
     try:

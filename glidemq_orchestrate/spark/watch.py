@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from glidemq_orchestrate.spark.engine import Asked
 from glidemq_orchestrate.spark.facts import facts_of
 from glidemq_orchestrate.worker.context import Context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker
+    from pyspark.sql import SparkSession
 
 LOOK_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
@@ -141,28 +143,29 @@ class Starvation:
 
 
 @contextmanager
-def watched(
-    context: SparkContext, ctx: Context, description: str, patience: float = math.inf
-) -> Iterator[Starvation]:
-    """Run a block as one step: its Spark jobs get a pool, a tag and a description of their own.
+def watched(spark: SparkSession, ctx: Context, asked: Asked) -> Iterator[Starvation]:
+    """Run a block as one step: its Spark jobs get a pool, a tag and a description, and tell whose they are.
 
     While the block runs, ``ctx.progress`` gets the counts of ``StageProgress`` about once a second when they
     have changed, with the page of Spark's UI as ``ui`` where there is one, and at the end also what the jobs
-    took (``facts_of``); jobs in a group that the block sets itself are not counted. When ``ctx.cancelled`` is
-    set, the running Spark jobs of the block are cancelled, and so is every later one. So they are when no
-    executor has run anything for ``patience`` seconds; then ``has_given_up`` of what is yielded is true, and
-    before, ``ctx.progress`` gets ``waiting_for_executors_s``.
+    took (``facts_of``) and ``duration_ms``; jobs in a group that the block sets itself are not counted. When
+    ``ctx.cancelled`` is set, the running Spark jobs of the block are cancelled, and so is every later one. So
+    they are when no executor has run anything for ``asked.patience`` seconds; then ``has_given_up`` of what
+    is yielded is true, and before, ``ctx.progress`` gets ``waiting_for_executors_s``.
     Afterwards the thread has none of these properties, and nothing runs in the background.
     """
     tag = f"glidemq-{uuid.uuid4().hex}"  # not the job id: an earlier attempt may still run in this process
     done = threading.Event()
-    starvation = Starvation(context.statusTracker(), tag, patience)
+    context = spark.sparkContext
+    starvation = Starvation(context.statusTracker(), tag, asked.patience)
     watcher = threading.Thread(
-        target=_watch, args=(context, ctx, done, starvation), name=f"watch-{tag}", daemon=True
+        target=_watch, args=(spark, ctx, done, starvation), name=f"watch-{tag}", daemon=True
     )
     with _pool_names.lend() as pool:
         try:
-            context.setJobGroup(tag, description, interruptOnCancel=True)
+            context.setJobGroup(tag, asked.description(ctx), interruptOnCancel=True)
+            for name, value in asked.identity.items():
+                context.setLocalProperty(name, value)
             context.setLocalProperty("spark.scheduler.pool", pool)
             context.addJobTag(tag)
             watcher.start()
@@ -177,7 +180,7 @@ def watched(
                 context.cancelJobsWithTag(tag)  # of threads that the step has left behind
                 _await_end(context, tag)
                 context.removeJobTag(tag)
-                for name in _THREAD_PROPERTIES:
+                for name in (*_THREAD_PROPERTIES, *asked.identity):
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None removes the property
 
 
@@ -190,8 +193,8 @@ def _await_end(context: SparkContext, group: str) -> None:
         time.sleep(LOOK_SECONDS / 4)
 
 
-def _watch(context: SparkContext, ctx: Context, done: threading.Event, starvation: Starvation) -> None:
-    tag = starvation.group
+def _watch(spark: SparkSession, ctx: Context, done: threading.Event, starvation: Starvation) -> None:
+    context, tag, began = spark.sparkContext, starvation.group, time.monotonic()
     with suppress(Exception):  # the JVM has ended: the step itself fails and reports it
         progress = StageProgress(context, tag)
         shown = {"stages_done": 0, "stages": 0, "tasks_done": 0, "tasks": 0}
@@ -210,7 +213,9 @@ def _watch(context: SparkContext, ctx: Context, done: threading.Event, starvatio
                     if "waiting_for_executors_s" not in shown:
                         ctx.log(f"no executor runs anything of this session for {waiting:.0f} s: {WHY}")
                     counts["waiting_for_executors_s"] = int(waiting)
-                facts = facts_of(context, tag) if ended else {}
+                facts = facts_of(spark, tag) if ended else {}
+                if facts:
+                    facts["duration_ms"] = int((time.monotonic() - began) * 1000)
                 if facts or counts != shown:
                     shown = counts
                     ctx.progress({**counts, **page, **facts})

@@ -45,12 +45,12 @@ STEPS = """
         thread.start()
         thread.join()
         spark.stop()
-        names = ("spark.sql.shuffle.partitions", "spark.sql.session.timeZone")
+        names = ("spark.sql.shuffle.partitions", "spark.sql.session.timeZone", "spark.glidemq.user")
         return {
             "pid": os.getpid(),
             "rows": spark.range(10).groupBy(F.col("id") % 2).count().count(),
             "active": found + [SparkSession.getActiveSession() is spark],
-            "conf": [spark.conf.get(name) for name in names],
+            "conf": [spark.conf.get(name, None) for name in names],
         }
 
     def slow(spark, ctx, *, begun, seconds=60):
@@ -153,12 +153,12 @@ def run(pool: Hosts, one: Run) -> Any:
 
 
 def test_a_step_has_a_session_of_its_own_on_the_server(hosts: Hosts, make: Make) -> None:
-    data = {"conf": {"spark.sql.session.timeZone": "Asia/Tokyo"}}
+    data = {"conf": {"spark.sql.session.timeZone": "Asia/Tokyo"}, "user": "Ana"}
     one = make("about", data=data)
     found = run(hosts, one)
     assert found["rows"] == 2
     assert found["active"] == [True, True]
-    assert found["conf"] == ["3", "Asia/Tokyo"]
+    assert found["conf"] == ["3", "Asia/Tokyo", "Ana"]
     assert one.recorder.reported[-1]["tasks_done"] == one.recorder.reported[-1]["tasks"] > 0
     again = run(hosts, make("about"))  # the session of the first attempt was closed
     assert again["conf"][0] == "3"

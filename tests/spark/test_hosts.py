@@ -48,6 +48,11 @@ STEPS = """
             "memory": conf.get("spark.driver.memory"),
             "temporary": spark._jvm.java.lang.System.getProperty("java.io.tmpdir"),
             "description": spark.sparkContext.getLocalProperty("spark.job.description"),
+            "told": [
+                tell(f"spark.glidemq.{name}")
+                for tell in (lambda name: spark.conf.get(name, None), spark.sparkContext.getLocalProperty)
+                for name in ("queue", "job", "node", "user")
+            ],
         }
 
     def counts_jobs(spark, ctx, *, url):
@@ -196,14 +201,15 @@ def run(hosts: Hosts, one: Run, **how: Any) -> Any:
 
 class TestOneHost:
     def test_a_step_runs_in_a_process_of_its_own_with_its_session(self, shared: Hosts, make: Make) -> None:
-        found = run(shared, make("about"))
+        found = run(shared, make("about", data={"user": "Ana of sales"}))
         assert found["pid"] in shared.pids
         assert found["pid"] != os.getpid()
         assert found["rows"] == 3
         assert [one.name.partition("-")[0] for one in Path(found["temporary"]).iterdir()]
         assert Path(found["temporary"]).parent == Path(tempfile.gettempdir())
         assert found["memory"] == "1g"
-        assert found["description"] == "spark: step (job-step, attempt 1)"
+        assert found["description"] == "spark: step (job-step, attempt 1, Ana of sales)"
+        assert found["told"] == ["spark", "job-step", "step", "Ana of sales"] * 2
 
     def test_a_step_reads_jobs_without_registering_the_data_source(
         self, shared: Hosts, make: Make, url: str

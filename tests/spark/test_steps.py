@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.spark.conftest import MakeRun
 
 STEPS = """
+    from glidemq_orchestrate.spark import publish
     import threading, time
 
     both = threading.Barrier(2, timeout=60)
@@ -68,6 +69,12 @@ STEPS = """
     def settings(spark, ctx):
         names = ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled", "spark.sql.session.timeZone")
         return [spark.conf.get(name) for name in names]
+
+    def copies(spark, ctx, *, folder):
+        spark.range(5).write.parquet(folder + "/raw")
+        frame = spark.read.parquet(folder + "/raw")
+        frame.selectExpr("id", "id % 2 as half").write.partitionBy("half").csv(folder + "/out")
+        return publish(ctx, folder + "/table", frame)
 
     class Nested:
         @staticmethod
@@ -194,6 +201,21 @@ def test_a_step_runs_with_its_arguments_and_reports_its_stages(module: str, make
 
 
 @pytest.mark.usefixtures("spark")
+def test_what_a_step_has_read_and_written_is_told(module: str, make_run: MakeRun, tmp_path: Path) -> None:
+    folder = str(tmp_path / "some data")
+    run = make_run({"callable": f"{module}:copies", "arguments": {"folder": folder}})
+    run.ctx.epoch = 1_000
+    run_python_step(run.ctx)
+    told = run.recorder.reported[-1]["lineage"]
+    assert told["inputs"] == [f"{folder}/raw"]
+    assert told["outputs"] == [f"{folder}/raw", f"{folder}/out", f"{folder}/table"]
+    other = make_run({"callable": f"{module}:count", "arguments": {"rows": 10}, "location": "/"})
+    run_python_step(other.ctx)
+    assert "lineage" not in other.recorder.reported[-1], "what other steps did is theirs"
+    assert 0 < other.recorder.reported[-1]["duration_ms"] < 60_000
+
+
+@pytest.mark.usefixtures("spark")
 def test_a_nested_function_is_found(module: str, make_run: MakeRun) -> None:
     assert run_python_step(make_run({"callable": f"{module}:Nested.step"}).ctx) == "nested"
 
@@ -264,7 +286,13 @@ def test_a_thread_is_clean_after_a_step_and_no_watcher_stays(
         run_python_step(make_run({"callable": f"{module}:fail"}).ctx)
     context = spark.sparkContext
     assert not list(context.getJobTags())
-    for name in ("scheduler.pool", "jobGroup.id", "job.description", "job.interruptOnCancel"):
+    for name in (
+        "scheduler.pool",
+        "jobGroup.id",
+        "job.description",
+        "job.interruptOnCancel",
+        "glidemq.queue",
+    ):
         assert context.getLocalProperty(f"spark.{name}") is None
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("watch-")]
 

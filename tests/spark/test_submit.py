@@ -87,6 +87,7 @@ result = {
     "args": sys.argv[1:], "rows": spark.range(7).count(), "odd": conf.get("spark.odd"),
     "master": conf.get("spark.master"), "memory": conf.get("spark.executor.memory"),
     "name": conf.get("spark.app.name"), "shown": "hunter2" in arguments,
+    "for": conf.get("spark.glidemq.user"),
     "job": json.loads(os.environ["GLIDEMQ_JOB"]),
 }
 print("a line")
@@ -95,6 +96,7 @@ json.dump(result, open(os.environ["GLIDEMQ_RESULT"], "w"))
         "a b",
         7,
         conf={"spark.executor.memory": "700m"},
+        user="Ana",
     )
     found: Any = run_application(run.ctx)
     job = found.pop("job")
@@ -105,6 +107,7 @@ json.dump(result, open(os.environ["GLIDEMQ_RESULT"], "w"))
         "master": "local[2]",
         "memory": "700m",
         "name": "spark: step (job-step)",
+        "for": "Ana",
         "shown": False,
     }
     assert {name: job[name] for name in ("queue", "job_id", "attempt")} == {

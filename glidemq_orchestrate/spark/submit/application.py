@@ -48,7 +48,7 @@ SQL_SETTINGS: Final = (
 )
 """What a payload may set of Spark SQL; others name classes, or are the worker's."""
 _FIELDS: Final = frozenset(
-    {"file", "application", "class", "args", "inputs", "py_files", "conf", "deploy_mode", "lineage"}
+    {"file", "application", "class", "args", "inputs", "py_files", "conf", "deploy_mode", "lineage", "user"}
 )
 _CLASS: Final = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*")
 

@@ -22,6 +22,7 @@ from glidemq_orchestrate.errors import ConfigurationError, DecodeError
 from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.cluster import require_master, spark_home
+from glidemq_orchestrate.spark.identity import identity_of
 from glidemq_orchestrate.spark.scratch import Scratch, sweep
 from glidemq_orchestrate.spark.session import SparkSettings, require_java
 from glidemq_orchestrate.spark.submit.application import Application
@@ -78,7 +79,8 @@ class Drivers:
         tag = self.tag(ctx)
         if end_marked(tag):
             ctx.log("ended the driver that an earlier attempt had left here")
-        conf = {**settings.of_users, **application.conf, "spark.master": settings.master}
+        whose = identity_of(application.title, ctx)
+        conf = {**settings.of_users, **application.conf, **whose, "spark.master": settings.master}
         with closing(Scratch(conf)) as scratch:
             result = scratch.folder / "result.json"
             command = _command(application, ctx, conf, tag, scratch.folder)

@@ -33,6 +33,7 @@ def test_it_sends_a_step_with_its_arguments() -> None:
             location="/data/{{ ds_nodash }}",
             conf={"spark.sql.shuffle.partitions": 8},
             lineage={"outputs": ["/data/{{ ds_nodash }}/clean"]},
+            user="team {{ params.n }}",
             options={"attempts": 2},
         )
     (node,) = described(made).nodes
@@ -43,6 +44,7 @@ def test_it_sends_a_step_with_its_arguments() -> None:
         "location": "/data/20260101",
         "conf": {"spark.sql.shuffle.partitions": 8},
         "lineage": {"outputs": ["/data/20260101/clean"]},
+        "user": "team 3",
     }
     assert node.options == JobOptions(attempts=2)
     (bare,) = described(step(task_id="u")).nodes

@@ -30,7 +30,8 @@ MOST_STEPS: Final = 1_000
 class LineageTask(Linked, TemplatedOperator):
     """A task whose flow may have Spark steps that tell what they read and write.
 
-    They tell it in their data or in what they return, ``{"lineage": {"inputs": [...], "outputs": [...]}}``.
+    They tell it in their data or in what they return, ``{"lineage": {"inputs": [...], "outputs": [...]}}``,
+    and Spark tells which folders its queries have read and written.
     The lineage of the task is that of all its steps: what one step writes and another reads is an output.
     """
 
@@ -74,7 +75,7 @@ class LineageTask(Linked, TemplatedOperator):
 
 
 def _told(flow: Flow, conn_id: str) -> Iterator[Any]:
-    """The data and the results of the Spark steps that have completed."""
+    """The data and the results of the Spark steps that have completed, and what Spark told of them."""
     steps = (node for node in flow.nodes() if node.job.startswith(SPARK) and node.state == "completed")
     with contextlib.ExitStack() as clients:
         queues: dict[str, Any] = {}
@@ -83,7 +84,7 @@ def _told(flow: Flow, conn_id: str) -> Iterator[Any]:
                 queues[node.queue] = clients.enter_context(GlideMQHook(conn_id).get_queue(node.queue))
             with contextlib.suppress(JobNotFound):
                 job = queues[node.queue].get_job(node.job_id)
-                yield from (job.data, job.result)
+                yield from (job.data, job.result, job.progress)
 
 
 def _as_openlineage(told: Any) -> OperatorLineage[Any, Any]:

@@ -32,6 +32,8 @@ class GlideMQSparkOperator(GlideMQOperator):
         lineage: What it reads and writes, for OpenLineage (templated), as ``{"inputs": [...], "outputs":
             [...]}`` of paths, URIs or ``{"namespace", "name"}``. The step may also return it.
         conf: Settings of Spark SQL for this step alone (templated), such as ``spark.sql.shuffle.partitions``.
+        user: For whom the step runs (templated), as Spark's pages show it: ``spark.glidemq.user``. It gives
+            no rights.
         queue_name: The queue (templated); ``queue`` is Airflow's, of its own workers.
         options, retention, flow_id, glidemq_conn_id, deferrable, defer_after, poll_interval,
         logging_interval, show_logs, callbacks, require_workers, cancel_on_kill, lapse, on_existing: As of
@@ -50,6 +52,7 @@ class GlideMQSparkOperator(GlideMQOperator):
         "location",
         "conf",
         "lineage",
+        "user",
         *(field for field in GlideMQOperator.template_fields if field not in ("job", "data")),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
@@ -68,6 +71,7 @@ class GlideMQSparkOperator(GlideMQOperator):
         location: str | None = None,
         conf: Mapping[str, Any] | None = None,
         lineage: Mapping[str, Any] | None = None,
+        user: str | None = None,
         queue_name: str = "spark",
         **kwargs: Any,
     ) -> None:
@@ -76,11 +80,12 @@ class GlideMQSparkOperator(GlideMQOperator):
         self.location = location
         self.conf = conf
         self.lineage = lineage
+        self.user = user
         super().__init__(queue_name=queue_name, job=SPARK_JOB, **kwargs)
 
     def _parts(self) -> dict[str, Any]:
         step = self._step()
-        for name in ("location", "conf", "lineage"):
+        for name in ("location", "conf", "lineage", "user"):
             if (value := getattr(self, name)) is not None:
                 step["data"] = {**step["data"], name: value}
         return {"queue": self.queue_name, "job": SPARK_JOB, **step}

@@ -1,0 +1,44 @@
+"""Which data Spark has read and written, as the text of its plans tells it. Pure.
+
+A plan, as the SQL page of Spark's UI shows it, names the folders of each scan and of each write. Of a scan of
+several folders it names the first. What is read and written otherwise (JDBC, RDDs) is not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from glidemq_orchestrate.codec import Json
+
+MOST: Final = 100
+"""So many data sets of each side are told."""
+_SCAN: Final = re.compile(r"^Location: \w+(?: ?\(\d+ paths\))? ?\[(.+)\]$", re.MULTILINE)
+_WRITE: Final = re.compile(
+    r"^\(\d+\) Execute InsertIntoHadoopFsRelationCommand\n(?:.+\n)*?Arguments: (.+?), (?:true|false), ",
+    re.MULTILINE,
+)
+_NEXT: Final = re.compile(r", (?=\.\.\. \d+ entries$|[a-z][\w+.-]*:/)")
+_MORE: Final = re.compile(r"\.\.\. \d+ entries")
+_ATTEMPT: Final = re.compile(r"/attempts/\d{1,16}-[0-9a-f]{12}(?:/.*)?$")
+_PART: Final = re.compile(r"/part-\d+-[^/]*$")
+
+
+def lineage_of(plans: Iterable[str]) -> dict[str, Json]:
+    """The inputs and outputs of plans, each once, as they are told in ``lineage``.
+
+    What was published is told by its location, not by the folder of the attempt.
+    """
+    inputs, outputs = dict[str, None](), dict[str, None]()
+    for plan in plans:
+        for found in _SCAN.findall(plan):
+            inputs.update((_dataset(path), None) for path in _NEXT.split(found) if not _MORE.fullmatch(path))
+        outputs.update((_dataset(path), None) for path in _WRITE.findall(plan))
+    sides = {"inputs": list(inputs)[:MOST], "outputs": list(outputs)[:MOST]}
+    return {side: [*paths] for side, paths in sides.items() if paths}
+
+
+def _dataset(path: str) -> str:
+    path = re.sub(r"^file:/+", "/", path)
+    return _ATTEMPT.sub("", _PART.sub("", path)).rstrip("/") or "/"

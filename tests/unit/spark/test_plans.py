@@ -1,0 +1,52 @@
+"""What plans of Spark name as read and written; their texts are those of Spark 4."""
+
+from __future__ import annotations
+
+import pytest
+
+from glidemq_orchestrate.spark.plans import lineage_of
+
+WRITE = """\
+(10) Execute InsertIntoHadoopFsRelationCommand
+Input [3]: [id#11L, k#12, _c0#15]
+Arguments: {path}, false, [k#12], JSON, [path=/tmp/out dir], Overwrite, [id, k, _c0]
+
+(11) WriteFiles
+Arguments: [k#1L ASC NULLS FIRST], false, 0
+"""
+SCAN = """\
+(1) Scan parquet spark_catalog.default.t
+Output [2]: [id#3L, k#4]
+Batched: true
+Location: InMemoryFileIndex [{paths}]
+ReadSchema: struct<id:bigint>
+"""
+
+
+@pytest.mark.parametrize(
+    ("paths", "told"),
+    [
+        ("file:/data/raw", ["/data/raw"]),
+        ("file:/data/a, b, s3a://lake/b", ["/data/a, b", "s3a://lake/b"]),
+        ("hdfs://n:8020/m0, ... 11 entries", ["hdfs://n:8020/m0"]),
+        ("file:/data/c/part-00000-e85071e6-c000.csv", ["/data/c"]),
+        ("file:/lake/t/attempts/1795608250123-4f0c1a2b3c4d/day=1", ["/lake/t"]),
+        ("file:/", ["/"]),
+    ],
+)
+def test_a_scan_names_its_folders(paths: str, told: list[str]) -> None:
+    assert lineage_of([SCAN.format(paths=paths)]) == {"inputs": told}
+
+
+def test_a_write_names_its_folder_and_each_is_told_once() -> None:
+    plan = WRITE.format(path="file:/tmp/out dir") + "\n" + SCAN.format(paths="file:/data/raw")
+    assert lineage_of([plan, plan]) == {"inputs": ["/data/raw"], "outputs": ["/tmp/out dir"]}
+    assert lineage_of([WRITE.format(path="s3a://lake/t/attempts/1-4f0c1a2b3c4d")]) == {
+        "outputs": ["s3a://lake/t"]
+    }
+
+
+def test_a_plan_that_names_none_tells_nothing() -> None:
+    assert lineage_of(["", "(1) Range\nArguments: Range (0, 10, step=1, splits=Some(1))\n"]) == {}
+    many = [SCAN.format(paths=f"file:/data/{number}") for number in range(500)]
+    assert len(lineage_of(many)["inputs"]) == 100  # type: ignore[arg-type]
