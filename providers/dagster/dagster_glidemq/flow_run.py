@@ -115,8 +115,9 @@ class FlowRun:
             raise  # if it still runs, a retry of the step attaches to it
         except BaseException as exc:
             is_interrupted = isinstance(exc, dg.DagsterExecutionInterruptedError | KeyboardInterrupt)
-            reason = f"Dagster run {self.context.run.run_id} ended: {type(exc).__name__}"
-            self._cancel(reason, is_interrupted=is_interrupted)
+            self._cancel(
+                f"Dagster run {self.context.run.run_id} {_ended(exc)}", is_interrupted=is_interrupted
+            )
             raise
 
     def _changes(self, timeout: timedelta | None) -> Iterator[Changes]:
@@ -285,6 +286,15 @@ def history_of(producer: FlowProducer, flow_id: str) -> Sequence[FlowStatus]:
         return flow.history()
     except FlowNotFound:  # the record of an old one was removed at this moment
         return [flow.status()]
+
+
+def _ended(exc: BaseException) -> str:
+    """How a run ended that has a flow running, for the flow's reason."""
+    if isinstance(exc, dg.DagsterExecutionInterruptedError | KeyboardInterrupt):
+        return "was terminated"
+    if isinstance(exc, GeneratorExit):  # also by a termination, while it waited for nothing of ours
+        return "ended before its flow"
+    return f"failed: {type(exc).__name__}"
 
 
 def _announce(context: Context, flow: Flow, spec: FlowSpec, link: str) -> None:

@@ -252,6 +252,7 @@ def test_terminating_the_run_cancels_the_flow(
         status = producer.get(ids[0]).status()
     assert status.state is FlowState.CANCELLED
     assert status.reason.startswith("Dagster run ")
+    assert status.reason.endswith(("was terminated", "ended before its flow")), "it may be told in a yield"
     assert steps.cancelled.wait(20), "the handler was not signalled"
     with warnings.catch_warnings():  # the signal may strike between two lines of the driver's connect
         warnings.simplefilter("ignore", ResourceWarning)
