@@ -307,6 +307,7 @@ def test_duplicated_rows_fail_the_quality_check_even_where_the_count_is_right(
         run_nodes(spec, make_run, results)
 
 
+@pytest.mark.long
 def test_duplicates_and_broken_rows_of_the_source_are_set_aside_with_their_reason(
     one_month: tuple[FlowSpec, Results], tmp_path: Path, make_run: MakeRun
 ) -> None:
@@ -325,6 +326,7 @@ def test_duplicates_and_broken_rows_of_the_source_are_set_aside_with_their_reaso
     assert results["report"]["flights"] == 24_951
 
 
+@pytest.mark.long
 def test_too_many_rejected_rows_fail_the_quality_check(
     one_month: tuple[FlowSpec, Results], tmp_path: Path, make_run: MakeRun
 ) -> None:

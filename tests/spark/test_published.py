@@ -283,6 +283,7 @@ class TestWorkers:
         assert read_published(spark, table).count() == 5
         assert (published_path(files) / "report.txt").read_text() == "done"
 
+    @pytest.mark.long
     def test_days_that_are_published_at_the_same_time_are_all_there(
         self, spark: SparkSession, url: str, run_worker: RunWorker, eventually: Eventually, tmp_path: Path
     ) -> None:
@@ -297,6 +298,7 @@ class TestWorkers:
         found = read_published(spark, str(tmp_path)).groupBy("day").count().collect()
         assert {row.day: row["count"] for row in found} == {f"d{number}": number + 1 for number in range(6)}
 
+    @pytest.mark.long
     def test_an_attempt_that_timed_out_has_ended_before_the_next_overwrites_the_same_path(
         self, spark: SparkSession, queue: Queue, run_worker: RunWorker, tmp_path: Path
     ) -> None:

@@ -18,6 +18,7 @@ from glidemq_orchestrate.spark.session import MASTER_VARIABLE, warm_session
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs
 from tests.conftest import Eventually, RunWorker
+from tests.profile import IS_LONG
 from tests.spark.conftest import forget_last_commit
 
 if TYPE_CHECKING:
@@ -53,27 +54,30 @@ def queue(url: str) -> Iterator[Queue]:
         yield opened
 
 
+MANY = 5_000 if IS_LONG else 1_000
+
+
 def jobs(queue: Queue, state: JobState = JobState.WAITING) -> list[Any]:
     return queue.get_jobs(state, limit=10_000)
 
 
-def test_five_thousand_rows_are_as_many_jobs_and_a_repeat_adds_none(
+def test_many_rows_are_as_many_jobs_and_a_repeat_adds_none(
     patient: SparkSession, write: Write, queue: Queue, run_worker: RunWorker, eventually: Eventually
 ) -> None:
-    frame = patient.range(0, 5_000, 1, 4).selectExpr("id", "id % 7 as rest")
+    frame = patient.range(0, MANY, 1, 4).selectExpr("id", "id % 7 as rest")
     options = {"key": "id", "write_id": "day-1", "options": '{"remove_on_complete": true}'}
     write(frame, **options)
-    assert sorted(job.data["id"] for job in jobs(queue)) == list(range(5_000))
+    assert sorted(job.data["id"] for job in jobs(queue)) == list(range(MANY))
     write(frame, **options)
-    assert len(jobs(queue)) == 5_000
+    assert len(jobs(queue)) == MANY
     done: list[Any] = []
     run_worker(["etl"], {"load": lambda ctx: done.append(ctx.job_id)}, concurrency=50)
-    eventually(lambda: len(done) == 5_000 and not jobs(queue), timeout=60)
+    eventually(lambda: len(done) == MANY and not jobs(queue), timeout=60)
     write(frame, **options)
     assert queue.counts(indexed_only=True)[JobState.WAITING] == 0
-    assert len(done) == 5_000
+    assert len(done) == MANY
     write(frame.limit(3), **options | {"write_id": "day-2"})
-    eventually(lambda: len(done) == 5_003)
+    eventually(lambda: len(done) == MANY + 3)
 
 
 def test_a_task_that_fails_half_way_and_runs_again_adds_each_row_once(

@@ -52,6 +52,7 @@ def test_a_failed_flow_fails_the_task_with_the_reason(airflow: Airflow) -> None:
     assert "month 13 does not exist" in log
 
 
+@pytest.mark.long
 def test_a_retry_repairs_and_a_clear_runs_anew(airflow: Airflow, flows: FlowProducer) -> None:
     run_id = airflow.trigger_dag("repairs")
     flow_id = flow_id_for("repairs", "flow", run_id)
