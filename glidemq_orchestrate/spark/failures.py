@@ -24,6 +24,9 @@ _OF_EXECUTOR: Final = re.compile(rf"{_LOST_TASK}(?P<text>Executor.*)")
 _STACK: Final = re.compile(r"\n\s+at |\n\nJVM stacktrace:|\nDriver stacktrace:")
 _CONDITION: Final = re.compile(r"\[[A-Z_0-9.]+\]")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w{5};?")
+_PLAN: Final = re.compile(
+    r"(?:; line \d+ pos \d+)?;\n(?=\W*'?[A-Z])"
+)  # with the values that are in the statement
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _RAISED: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
@@ -150,7 +153,7 @@ def _told(message: str) -> str:
     """A message as one line, without the plan and the statement that may follow it."""
     ends = _STATE.search(message)
     message = message[: ends.start()] if ends else message
-    message = _STACK.split(message, 1)[0].split("\n== SQL", 1)[0]
+    message = _PLAN.split(_STACK.split(message, 1)[0].split("\n== SQL", 1)[0], maxsplit=1)[0]
     return " ".join(message.split())
 
 

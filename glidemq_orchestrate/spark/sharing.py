@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_orchestrate.spark.release import is_spark_3
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -220,9 +222,9 @@ def _or_that_of_step(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _inheriting(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    from pyspark import __version__, inheritable_thread_target
+    from pyspark import inheritable_thread_target
 
-    takes_session = int(__version__.partition(".")[0]) >= 4
+    takes_session = not is_spark_3()
 
     @functools.wraps(start)
     def started(self: threading.Thread) -> None:

@@ -125,3 +125,15 @@ def test_nothing_is_advised_where_nothing_is_known() -> None:
 
 def test_every_remedy_is_a_part_of_a_sentence() -> None:
     assert all(text and text[0].islower() and not text.endswith(".") for _, text in REMEDIES)
+
+
+OF_SPARK_3 = """[TABLE_OR_VIEW_NOT_FOUND] The table or view `no_such_table` cannot be found.; line 1 pos 23;
+'Project [unresolvedalias(hunter2, None)]
++- 'UnresolvedRelation [no_such_table], [], false
+"""
+
+
+def test_the_plan_that_spark_3_adds_with_the_values_in_it_is_left_out() -> None:
+    assert (
+        cause_of(OF_SPARK_3) == "[TABLE_OR_VIEW_NOT_FOUND] The table or view `no_such_table` cannot be found."
+    )

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REPLACES: Final = ("all", "partitions", "nothing")
+PARQUET: Final = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+"""How Iceberg has times: in microseconds, by one calendar also before 1582."""
 MAKING_PAUSES: Final = (0.1, 0.5, 2.0, 2.0)
 """Seconds, at most, between tries to make a table."""
 
@@ -76,8 +81,8 @@ def publish_iceberg(
     fitting = fitted(frame, target.table)
     below = f"{ATTEMPTS}/{name}"
     path, folders = f"{target.store.location}/{below}", [part.folder for part in parts]
-    # Of the session of this step alone; Iceberg knows no other.
-    frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    for setting, value in PARQUET.items():
+        frame.sparkSession.conf.set(setting, value)  # for this step alone
     rows = write_counted(split(fitting, parts), path, "parquet", folders, {})
     version = Version(
         name,

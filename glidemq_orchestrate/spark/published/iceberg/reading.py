@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from glidemq_orchestrate.spark.published.iceberg.schemas import spark_schema
 from glidemq_orchestrate.spark.published.iceberg.table import for_spark
+from glidemq_orchestrate.spark.release import is_spark_3
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -25,4 +26,7 @@ def current_rows(spark: SparkSession, table: Table) -> DataFrame:
     )
     if is_plain and tasks:
         return spark.read.schema(schema).parquet(*(for_spark(task.file.file_path) for task in tasks))
-    return spark.createDataFrame(scan.to_arrow() if tasks else [], schema)
+    rows = scan.to_arrow()
+    return spark.createDataFrame(
+        [tuple(row.values()) for row in rows.to_pylist()] if is_spark_3() else rows, schema
+    )
