@@ -24,9 +24,7 @@ _OF_EXECUTOR: Final = re.compile(rf"{_LOST_TASK}(?P<text>Executor.*)")
 _STACK: Final = re.compile(r"\n\s+at |\n\nJVM stacktrace:|\nDriver stacktrace:")
 _CONDITION: Final = re.compile(r"\[[A-Z_0-9.]+\]")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w{5};?")
-_PLAN: Final = re.compile(
-    r"(?:; line \d+ pos \d+)?;\n(?=\W*'?[A-Z])"
-)  # with the values that are in the statement
+_PLAN: Final = re.compile(r"(?:; line \d+ pos \d+)?;\n(?=\W*'?[A-Z])")  # it has the values of the statement
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _RAISED: Final = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)

@@ -22,6 +22,9 @@ _WRITE: Final = re.compile(
 _NEXT: Final = re.compile(r", (?=\.\.\. \d+ entries$|[a-z][\w+.-]*:/)")
 _MORE: Final = re.compile(r"\.\.\. \d+ entries")
 _ATTEMPT: Final = re.compile(r"/attempts/\d{1,16}-[0-9a-f]{12}(?:/.*)?$")
+_SECRET: Final = re.compile(
+    r"(?<=://)[^/@]*:[^/@]*@"
+)  # a key and its secret, as some stores take them in a URI
 _PART: Final = re.compile(r"/part-\d+-[^/]*$")
 
 
@@ -40,5 +43,5 @@ def lineage_of(plans: Iterable[str]) -> dict[str, Json]:
 
 
 def _dataset(path: str) -> str:
-    path = re.sub(r"^file:/+", "/", path)
+    path = _SECRET.sub("", re.sub(r"^file:/+", "/", path))
     return _ATTEMPT.sub("", _PART.sub("", path)).rstrip("/") or "/"

@@ -12,7 +12,8 @@ The payload is::
 ``GLIDEMQ_SPARK_ALLOW_SQL=1``. ``args`` are the parameters, ``:day`` in the statement; ``inputs`` puts results
 of dependencies there, as for functions. ``tables`` are published tables, by the names that the statement has
 for them: a location, or a node that has published one. With ``publish`` the rows become a version of a table
-(``publish``); else the first hundred are the result: ``{"columns": [...], "rows": [[...]], "more": false}``.
+(``publish``), or come to a table of Iceberg (``"location": "iceberg:lake.sales.daily"``); else the first
+hundred are the result: ``{"columns": [...], "rows": [[...]], "more": false}``.
 ``location``, ``conf``, ``session`` and ``lineage`` are those of any step.
 """
 
@@ -26,6 +27,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.spark.published.iceberg.publish import publish_iceberg
+from glidemq_orchestrate.spark.published.iceberg.table import SCHEME, is_iceberg
 from glidemq_orchestrate.spark.published.publish import publish
 from glidemq_orchestrate.spark.published.reading import read_published
 from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, import_allowed
@@ -39,6 +42,8 @@ JOB_NAME: Final = "spark.sql"
 ALLOW_VARIABLE: Final = "GLIDEMQ_SPARK_ALLOW_SQL"
 MOST_ROWS: Final = 100
 _PUBLISH: Final = frozenset({"location", "format", "partition_by", "replace", "options"})
+_OF_FILES: Final = frozenset({"format", "options"})
+"""Fields of it that tables of Iceberg have not."""
 _FIELDS: Final = frozenset({"sql", "file", "args", "inputs", "tables", "publish"})
 
 
@@ -95,8 +100,11 @@ def _run(  # noqa: PLR0913, PLR0917  as a step is called
         read_published(spark, _source(ctx, name, source)).createOrReplaceTempView(name)
     frame = spark.sql(text, args=args) if args else spark.sql(text)
     if wanted is not None:
-        more = {name: value for name, value in wanted.items() if name != "location"}
-        return publish(ctx, wanted["location"], frame, **more)
+        more, location = dict(wanted), wanted["location"]
+        del more["location"]
+        if is_iceberg(location):
+            return publish_iceberg(ctx, location.removeprefix(SCHEME), frame, **more)
+        return publish(ctx, location, frame, **more)
     rows = frame.limit(MOST_ROWS + 1).collect()
     return {
         "columns": list(frame.columns),
@@ -130,10 +138,11 @@ def _source(ctx: Context, name: str, source: Json) -> str | Json:
 
 
 def _can_be_published(wanted: Mapping[str, Json]) -> bool:
+    location = wanted.get("location")
     columns, options = wanted.get("partition_by", []), wanted.get("options", {})
     return (
-        isinstance(wanted.get("location"), str)
-        and set(wanted) <= _PUBLISH
+        isinstance(location, str)
+        and set(wanted) <= (_PUBLISH - _OF_FILES if is_iceberg(location) else _PUBLISH)
         and isinstance(columns, list)
         and all(isinstance(one, str) for one in columns)
         and isinstance(options, dict)

@@ -17,20 +17,25 @@ from pyiceberg.utils.config import Config
 
 from glidemq_orchestrate import Context, FlowNode, FlowProducer, FlowSpec, Queue
 from glidemq_orchestrate.errors import LeaseLost
-from glidemq_orchestrate.spark import NotPublished, handlers, publish_iceberg, read_published, tidy
+from glidemq_orchestrate.spark import NotPublished, handlers, publish, publish_iceberg, read_published, tidy
+from glidemq_orchestrate.spark.back_ends import engine_for
 from glidemq_orchestrate.spark.published import acceptance, catching_up
 from glidemq_orchestrate.spark.published.before import coming_after
 from glidemq_orchestrate.spark.published.iceberg.table import loaded
 from glidemq_orchestrate.spark.published.store import LocalStore
 from glidemq_orchestrate.spark.published.target import target_of
 from glidemq_orchestrate.spark.published.version import found
+from glidemq_orchestrate.spark.sql import ALLOW_VARIABLE, JOB_NAME
+from glidemq_orchestrate.spark.step import run_step
 from glidemq_orchestrate.worker.context import Unheard
+from glidemq_orchestrate.worker.imported import InvalidCall
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.conftest import Eventually, RunWorker
+    from tests.spark.conftest import MakeRun
 
 TABLE = "lake.sales.orders"
 STEPS = """
@@ -206,6 +211,25 @@ class TestTables:
         assert sorted(tuple(row) for row in frame.collect()) == [(0, "a"), (2, "a")]
         assert frame.columns == ["id", "title"]
 
+    def test_a_statement_writes_rows_for_a_table(
+        self, spark: SparkSession, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ALLOW_VARIABLE, "1")
+        to: dict[str, Any] = {
+            "location": f"iceberg:{TABLE}",
+            "partition_by": ["day"],
+            "replace": "partitions",
+        }
+        data = {"sql": "select :n as n, 'monday' as day", "args": {"n": 7}, "publish": to}
+        one = make_run(data, allow_import=[])
+        one.ctx.name, one.ctx.epoch = JOB_NAME, 1_000
+        assert made(spark, run_step(engine_for(), one.ctx))
+        assert rows() == [(7, "monday")]
+        refused = make_run({**data, "publish": {**to, "format": "orc"}}, allow_import=[])
+        refused.ctx.name = JOB_NAME
+        with pytest.raises(InvalidCall, match="publish must be an object of"):
+            run_step(engine_for(), refused.ctx)
+
     def test_what_cannot_be_is_refused(self, spark: SparkSession) -> None:
         with pytest.raises(Unrecoverable, match="replace must be one of all, partitions, nothing"):
             wrote(spark, 1_000, "select 1 as n", replace="some")
@@ -213,6 +237,8 @@ class TestTables:
             wrote(spark, 1_000, "select 1 as n", partition_by=["day"])
         with pytest.raises(NotPublished, match=r"there is no table lake\.sales\.nothing"):
             read_published(spark, "iceberg:lake.sales.nothing")
+        with pytest.raises(Unrecoverable, match="publish_iceberg writes rows for it"):
+            publish(context(1_000), "iceberg:lake.sales.orders", spark.range(1))
         published(spark, 1_000, "select 1 as n")
         with pytest.raises(Unrecoverable, match="has no partitions"):
             wrote(spark, 2_000, "select 1 as n", replace="partitions")

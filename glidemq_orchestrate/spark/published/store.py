@@ -49,6 +49,8 @@ def store_of(location: str, spark: SparkSession | None) -> Store:
     if not isinstance(location, str) or not location:
         raise Unrecoverable("the location of a table must be a directory or URI")
     parts = urlsplit(location)
+    if parts.scheme == "iceberg":
+        raise Unrecoverable(f"{location} is a table of Iceberg: publish_iceberg writes rows for it")
     path = unquote(parts.path) if parts.scheme == "file" else location
     refuse_pattern(path)
     if is_local(location):

@@ -36,7 +36,8 @@ def tidy(
     Here ages are counted by the clock of this machine, there by the server's.
 
     Args:
-        location: As for ``publish``.
+        location: As for ``publish``, or ``iceberg:catalog.namespace.table``: there only attempts that are in
+            no snapshot are removed.
         grace: Attempts without a version stay for so long after they began: they may still be running, or
             be accepted and wait for their version.
         replaced: Remove the versions that later ones have replaced wholly, and that began so long ago. Steps

@@ -31,6 +31,8 @@ ReadSchema: struct<id:bigint>
         ("hdfs://n:8020/m0, ... 11 entries", ["hdfs://n:8020/m0"]),
         ("file:/data/c/part-00000-e85071e6-c000.csv", ["/data/c"]),
         ("file:/lake/t/attempts/1795608250123-4f0c1a2b3c4d/day=1", ["/lake/t"]),
+        ("s3a://key:hunter2@lake/raw", ["s3a://lake/raw"]),
+        ("abfss://raw@lake.example.net/x", ["abfss://raw@lake.example.net/x"]),
         ("file:/", ["/"]),
     ],
 )
