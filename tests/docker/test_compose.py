@@ -266,6 +266,7 @@ def test_airflow_knows_every_option_and_command_and_reads_the_connection(
     assert answer == {"options": [], "refused": [], "url": "valkey://valkey:6379/0"}
 
 
+@pytest.mark.long
 def test_what_airflow_does_not_know_is_noticed(
     compose: checks.Compose, lines: list[list[str]], tmp_path: Path
 ) -> None:

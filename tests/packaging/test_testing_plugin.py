@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -10,11 +11,20 @@ from pathlib import Path
 import pytest
 
 
-def run(folder: Path, code: str) -> str:
-    """Run pytest on a test file of a user, in a process of its own; its output."""
+def run(folder: Path, code: str, *, finds_it: bool = False) -> str:
+    """Run pytest on a test file of a user, in a process of its own; its output.
+
+    Unless pytest has to find the plugin by itself, none but this is loaded: others take most of the time.
+    """
     (folder / "test_mine.py").write_text(textwrap.dedent(code))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    environment = dict(os.environ)
+    if not finds_it:
+        command += ["-p", "glidemq_orchestrate.testing"]
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     return done.stdout + done.stderr
 
 
@@ -31,6 +41,7 @@ def test_three_lines_are_enough(tmp_path: Path) -> None:
         def test_the_next_one_begins_with_nothing(glidemq_url):
             assert sum(Queue("etl", glidemq_url).counts().values()) == 0
         """,
+        finds_it=True,
     )
     assert "2 passed" in output, output
 
@@ -96,6 +107,7 @@ def test_a_run_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
             assert "glidemq_orchestrate.testing" in sys.modules
             assert heavy == set()
         """,
+        finds_it=True,
     )
     assert "1 passed" in output, output
 
