@@ -26,8 +26,13 @@ _SUMS: Final = {
 }
 
 
-def facts_of(spark: SparkSession, group: str) -> dict[str, Any]:
+def facts_of(spark: SparkSession, group: str, since: float) -> dict[str, Any]:
     """The facts of the jobs in a group; an empty object if there is none, or Spark does not tell.
+
+    Args:
+        spark: A session of its context.
+        group: The group.
+        since: A time of this machine before the first of its jobs, in seconds since 1970.
 
     Returns:
         ``spark_jobs``, their ids in Spark; ``input_bytes``, ``output_bytes``, ``shuffle_read_bytes``,
@@ -53,19 +58,21 @@ def facts_of(spark: SparkSession, group: str) -> dict[str, Any]:
             data = store.lastStageAttempt(stage)
             read = {name: int(getattr(data, method)()) for name, method in _SUMS.items()}
             sums = {name: sums[name] + read[name] for name in sums}
-    lineage = lineage_of(_plans(spark, set(jobs)))
+    lineage = lineage_of(reversed([*_plans(spark, set(jobs), int(since * 1000))]))
     return {"spark_jobs": jobs, **sums, **({"lineage": lineage} if lineage else {})}
 
 
-def _plans(spark: SparkSession, jobs: set[int]) -> Iterator[str]:
-    """The plans of the queries that have run these jobs."""
+def _plans(spark: SparkSession, jobs: set[int], since_ms: int) -> Iterator[str]:
+    """The plans of the queries that have run these jobs, the newest first; each call of these takes time."""
     with suppress(Exception):  # of what Spark promises to nobody
         session: Any = spark
         store = session._jsparkSession.sharedState().statusStore()  # noqa: SLF001  as for the stages
         first = max(0, store.executionsCount() - MOST_QUERIES)
         queries = store.executionsList(first, MOST_QUERIES)
-        for number in range(queries.size()):
+        for number in reversed(range(queries.size())):
             query = queries.apply(number)
+            if query.submissionTime() < since_ms:
+                return
             ran = str(query.jobs().keys().mkString(","))
             if not jobs.isdisjoint(int(job) for job in ran.split(",") if job):
                 yield str(query.physicalPlanDescription())

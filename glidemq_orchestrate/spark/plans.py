@@ -22,9 +22,7 @@ _WRITE: Final = re.compile(
 _NEXT: Final = re.compile(r", (?=\.\.\. \d+ entries$|[a-z][\w+.-]*:/)")
 _MORE: Final = re.compile(r"\.\.\. \d+ entries")
 _ATTEMPT: Final = re.compile(r"/attempts/\d{1,16}-[0-9a-f]{12}(?:/.*)?$")
-_SECRET: Final = re.compile(
-    r"(?<=://)[^/@]*:[^/@]*@"
-)  # a key and its secret, as some stores take them in a URI
+_SECRET: Final = re.compile(r"(?<=://)[^/@]*:[^/@]*@")  # a key and its secret in a URI
 _PART: Final = re.compile(r"/part-\d+-[^/]*$")
 
 

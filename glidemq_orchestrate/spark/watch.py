@@ -194,7 +194,8 @@ def _await_end(context: SparkContext, group: str) -> None:
 
 
 def _watch(spark: SparkSession, ctx: Context, done: threading.Event, starvation: Starvation) -> None:
-    context, tag, began = spark.sparkContext, starvation.group, time.monotonic()
+    context, tag = spark.sparkContext, starvation.group
+    began, since = time.monotonic(), time.time()
     with suppress(Exception):  # the JVM has ended: the step itself fails and reports it
         progress = StageProgress(context, tag)
         shown = {"stages_done": 0, "stages": 0, "tasks_done": 0, "tasks": 0}
@@ -213,7 +214,7 @@ def _watch(spark: SparkSession, ctx: Context, done: threading.Event, starvation:
                     if "waiting_for_executors_s" not in shown:
                         ctx.log(f"no executor runs anything of this session for {waiting:.0f} s: {WHY}")
                     counts["waiting_for_executors_s"] = int(waiting)
-                facts = facts_of(spark, tag) if ended else {}
+                facts = facts_of(spark, tag, since) if ended else {}
                 if facts:
                     facts["duration_ms"] = int((time.monotonic() - began) * 1000)
                 if facts or counts != shown:
