@@ -100,8 +100,8 @@ def _run(  # noqa: PLR0913, PLR0917  as a step is called
         read_published(spark, _source(ctx, name, source)).createOrReplaceTempView(name)
     frame = spark.sql(text, args=args) if args else spark.sql(text)
     if wanted is not None:
-        more, location = dict(wanted), wanted["location"]
-        del more["location"]
+        more = dict(wanted)
+        location = more.pop("location")
         if is_iceberg(location):
             return publish_iceberg(ctx, location.removeprefix(SCHEME), frame, **more)
         return publish(ctx, location, frame, **more)

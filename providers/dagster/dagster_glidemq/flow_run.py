@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 OnExisting = Literal["attach", "retry_failed", "restart"]
 LOG_LINES: Final = 25
+INTERRUPTS: Final = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
+"""What a step that is terminated raises."""
 MOST_OF_A_NAME: Final = 256
 MOST_LABELS: Final = 16
 RUN_LABEL: Final = "dagster_run"
@@ -114,10 +116,8 @@ class FlowRun:
         except GlideMQError:
             raise  # if it still runs, a retry of the step attaches to it
         except BaseException as exc:
-            is_interrupted = isinstance(exc, dg.DagsterExecutionInterruptedError | KeyboardInterrupt)
-            self._cancel(
-                f"Dagster run {self.context.run.run_id} {_ended(exc)}", is_interrupted=is_interrupted
-            )
+            reason = f"Dagster run {self.context.run.run_id} {_ended(exc)}"
+            self._cancel(reason, is_interrupted=isinstance(exc, INTERRUPTS))
             raise
 
     def _changes(self, timeout: timedelta | None) -> Iterator[Changes]:
@@ -290,7 +290,7 @@ def history_of(producer: FlowProducer, flow_id: str) -> Sequence[FlowStatus]:
 
 def _ended(exc: BaseException) -> str:
     """How a run ended that has a flow running, for the flow's reason."""
-    if isinstance(exc, dg.DagsterExecutionInterruptedError | KeyboardInterrupt):
+    if isinstance(exc, INTERRUPTS):
         return "was terminated"
     if isinstance(exc, GeneratorExit):  # also by a termination, while it waited for nothing of ours
         return "ended before its flow"

@@ -90,7 +90,6 @@ def test_a_summary_is_read_as_it_was_written() -> None:
     ],
 )  # fmt: skip
 def test_a_folder_names_the_rows_of_its_partition(part: Part, folder: str, said: list[str]) -> None:
-    pytest.importorskip("pyiceberg", reason="of an extra, which make setup installs")
     shown = repr(rows_of([folder], [part])).replace('"', "'")
     for text in said:
         assert text in shown, shown
@@ -112,10 +111,7 @@ def test_a_table_needs_a_catalog_and_a_namespace(location: str) -> None:
         catalog_of(location)
 
 
-def test_an_unknown_catalog_is_named_with_what_to_set(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
-    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+def test_an_unknown_catalog_is_named_with_what_to_set() -> None:
     with pytest.raises(ConfigurationError, match="PYICEBERG_CATALOG__NOWHERE__URI"):
         catalog_of("iceberg:nowhere.sales.orders")
 

@@ -123,6 +123,7 @@ class IcebergTable:
             if self._commit(change):
                 break
             time.sleep(random.uniform(0, PAUSE_SECONDS))  # noqa: S311  so that two do not meet again
+            self.table = self.table.refresh()
         else:
             raise OSError(f"{self.location}: others were faster with {MOST_TRIES} commits in a row")
         self.store.create(path, text)
@@ -149,8 +150,7 @@ class IcebergTable:
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import TableProperties
 
-        self.table = table = self.table.refresh()
-        changes = self._changes()
+        table, changes = self.table, self._changes()
         if any(one.name == change.name for one in changes):
             return True
         self._refuse_forgotten(change)
