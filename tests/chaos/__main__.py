@@ -32,6 +32,7 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     pause: Annotated[float, typer.Option(help="Mean seconds between two faults.")] = 0.15,
     around: Annotated[float, typer.Option(help="Mean seconds between two faults of servers.")] = 3.0,
     giant: Annotated[int, typer.Option(help="Nodes of the fan-out of one more flow.")] = 2_000,
+    spark: Annotated[int, typer.Option(help="Flows with steps of Spark; 0: no Spark.")] = 4,
     ground: Annotated[str, typer.Option(help=f"The servers: {', '.join(GROUNDS)}.")] = "one",
     only: Annotated[str, typer.Option(help="Only these faults, comma-separated.")] = "",
     keep: Annotated[Path | None, typer.Option(help="Keep the files of the rounds in this folder.")] = None,
@@ -41,7 +42,9 @@ def main(  # noqa: PLR0917  an option is a parameter with a default
     mark()
     console, begun, total = Console(stderr=True, highlight=False), time.monotonic(), Counter[str]()
     outcomes: list[dict[str, Any]] = []
-    size = Size(flows=flows, kills=per_round, seconds=seconds, pause=pause, around=around, giant=giant)
+    size = Size(
+        flows=flows, kills=per_round, seconds=seconds, pause=pause, around=around, giant=giant, spark=spark
+    )
     with tempfile.TemporaryDirectory() as scratch:
         while total["kills"] < kills:
             folder = (keep or Path(scratch)) / f"seed-{seed}"

@@ -12,6 +12,8 @@ from tests.chaos.unfenced import Unfenced
 
 CLOCKS_MS: Final = 500
 """By how much the server's time, as a worker knows it, may be wrong."""
+STRIKES: Final = frozenset({"ProcessExpired", "SessionLost", "DriverFailed"})
+"""Errors of attempts that have lost their process, their session or their driver."""
 NS_IN_MS: Final = 1_000_000
 
 
@@ -59,7 +61,7 @@ class Book:
     def is_struck(self, queue: str, job_id: str, attempts: int) -> bool:
         """Whether a job may have used up its attempts because processes of its handler were killed."""
         errors = self._errors[queue, job_id]
-        return "ProcessExpired" in errors and len(errors) >= attempts
+        return not STRIKES.isdisjoint(errors) and len(errors) >= attempts
 
     def results_of(self, queue: str, job_id: str, accepted: str | None) -> set[str | None]:
         """The runs of a job of which a dependent may have the result: the accepted one.

@@ -67,7 +67,8 @@ def outcome_of(
         )  # fmt: skip
         violations += checker.violations()
         for server in played.primaries():
-            violations += leftovers(server.client, played.world.queues)
+            violations += leftovers(server.client, played.world.plan.all_queues)
+        violations += played.left_by_spark()
         if not has_ended:
             violations.append(f"not everything has ended within {size.settle:g} s")
         kinds = Counter(entry["kind"] for entry in played.entries)
@@ -87,7 +88,7 @@ def has_settled(played: Round) -> bool:
         return True
     try:
         states = _states(played)
-        counts = [_counts(name, played.world.url) for name in played.world.queues]
+        counts = [_counts(name, played.world.url) for name in played.world.plan.all_queues]
     except (FlowNotFound, TransportError):
         return False
     is_over = all(process.is_over for process in played.processes if process.role not in WORKERS)

@@ -13,6 +13,7 @@ from tests.chaos.book import Book
 from tests.chaos.in_process import value_of
 from tests.chaos.model import Allowed, ends, fails
 from tests.chaos.plan import BY_TWO, MENDED, RETRIED, FlowPlan, Plan, Step
+from tests.chaos.spark_tables import Tables
 from tests.chaos.written import Written
 
 
@@ -71,7 +72,7 @@ class Checker:
         self._may_lose, self._keeps_leases = may_lose, keeps_leases
         self.nodes = 0
         self.losses: Counter[str] = Counter()
-        self._written = Written(self._book)
+        self._written, self._tables = Written(self._book), Tables(self._book)
 
     def violations(self) -> Iterator[str]:
         """Everything that is wrong, in sentences."""
@@ -89,7 +90,9 @@ class Checker:
                     f"{planned.flow_id} ({planned.action}): {problem}"
                     for problem in self._flow(flows, planned)
                 )
-        for name in self._plan.queues:
+        for text in self._tables.lost():
+            yield from self._lost("tables", text)
+        for name in self._plan.all_queues:
             with Queue(name, self._url) as queue:
                 yield from self._plain(queue, name)
                 yield from self._counted(queue, name)
@@ -140,6 +143,7 @@ class Checker:
             if result := results.get(name):
                 yield from self._superseded(node.queue, node.job_id, result["run"])
         self._written.note(planned, found.values(), results)
+        self._tables.note(planned, found.values(), results)
         if planned.action in BY_TWO:
             yield from self._generations(before, status.generation, found, results)
 

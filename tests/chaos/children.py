@@ -34,9 +34,9 @@ class Children:
         self._next, self._doomed = 0.0, 0
         self.killed = 0
 
-    def kill_one(self, chance: random.Random) -> None:
-        """SIGKILL a child, maybe an idle one, if there is any."""
-        if found := [key for key, entry in self._alive().items() if len(entry["above"]) == 1]:
+    def kill_one(self, chance: random.Random, what: str = "handler") -> None:
+        """SIGKILL a child of a kind, maybe an idle one, if there is any."""
+        if found := [key for key, entry in self._alive().items() if entry["what"] == what]:
             self._kill(chance.choice(sorted(found)))
 
     def kill_next(self) -> None:
@@ -46,7 +46,7 @@ class Children:
     def look(self) -> Iterator[str]:
         """Do what is due; the sentences of ``outlived``."""
         for key, entry in self._read().items():
-            if self._doomed and len(entry["above"]) == 1:
+            if self._doomed and entry["what"] == "handler":
                 self._doomed -= 1
                 self._kill(key)
         yield from self.outlived()
@@ -61,8 +61,8 @@ class Children:
         orphans = {key for key, entry in alive.items() if not all(pid in table for pid in entry["above"])}
         self._orphans = {key: self._orphans.get(key, time.monotonic()) for key in orphans}
         for key, since in self._orphans.items():
-            if time.monotonic() - since > GRACE_SECONDS:
-                yield f"process {key[0]} of a handler outlives one of {alive[key]['above']}"
+            if time.monotonic() - since > max(GRACE_SECONDS, alive[key].get("grace", 0.0)):
+                yield f"process {key[0]} of a {alive[key]['what']} outlives one of {alive[key]['above']}"
                 del self._known[key]
 
     def _read(self) -> dict[Key, Entry]:

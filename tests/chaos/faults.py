@@ -84,6 +84,36 @@ def pause_worker(at: Round, chance: random.Random) -> None:
     _pause(at, chance, "worker")
 
 
+def kill_spark_worker(at: Round, chance: random.Random) -> None:
+    """SIGKILL one Spark worker."""
+    at.kill(chance.choice(at.alive("spark_worker")))
+
+
+def kill_host(at: Round, chance: random.Random) -> None:
+    """SIGKILL a session host, the process in which steps of Spark run."""
+    at.children.kill_one(chance, "host")
+
+
+def kill_jvm(at: Round, chance: random.Random) -> None:
+    """SIGKILL the JVM of a session."""
+    at.children.kill_one(chance, "jvm")
+
+
+def kill_driver(at: Round, chance: random.Random) -> None:
+    """SIGKILL the program of a step that has a driver of its own."""
+    at.children.kill_one(chance, "driver")
+
+
+def pause_spark_worker(at: Round, chance: random.Random) -> None:
+    """Stop a Spark worker for a while, often beyond its lease; its steps go on meanwhile."""
+    _pause(at, chance, "spark_worker")
+
+
+def stop_spark_worker(at: Round, chance: random.Random) -> None:
+    """SIGTERM one Spark worker: it returns its jobs, and ends with its sessions."""
+    at.signal(chance.choice(at.alive("spark_worker")), signal.SIGTERM, is_end=True)
+
+
 def pause_client(at: Round, chance: random.Random) -> None:
     """Stop a submitter or steerer for a while."""
     _pause(at, chance, chance.choice(("submitter", "steerer")))
@@ -203,6 +233,12 @@ PROCESSES: Final[Mapping[Fault, int]] = {
 }  # fmt: skip
 """What happens to processes all the time, with weights."""
 
+SPARK: Final[Mapping[Fault, int]] = {
+    kill_spark_worker: 3, kill_jvm: 3, kill_host: 2, kill_driver: 2, pause_spark_worker: 2,
+    stop_spark_worker: 1,
+}  # fmt: skip
+"""What happens to Spark workers and what they start, with weights: less often, as a session takes seconds."""
+
 VERSIONS: Final = (older_library, newer_library, other_glidemq, older_worker, newer_worker)
 
 AROUND: Final[Mapping[Fault, int]] = {
@@ -218,7 +254,7 @@ BEHIND_A_PROXY: Final = frozenset({cut_replies, cut_requests})
 IN_A_CLUSTER: Final = frozenset({fail_over, move_slot})
 """Faults that need a cluster."""
 
-BY_NAME: Final = {fault.__name__: fault for fault in (*PROCESSES, *AROUND)}
+BY_NAME: Final = {fault.__name__: fault for fault in (*PROCESSES, *SPARK, *AROUND)}
 
 
 def _pause(at: Round, chance: random.Random, role: str) -> None:

@@ -13,7 +13,7 @@ from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from glidemq_orchestrate.worker.context import FlowOfNode
 from tests.chaos import in_process
 from tests.chaos.in_process import decide, say
-from tests.chaos.plan import Plan
+from tests.chaos.plan import Plan, step_data
 
 
 class Recorder(Middleware):
@@ -29,13 +29,14 @@ class Recorder(Middleware):
     async def around(self, execution: Any, proceed: Any) -> Any:
         """Write, run, write."""
         attempt, context = execution.attempts[0], execution.contexts[0]
+        step = step_data(context.data)
         run = f"{attempt.token}:{attempt.job_id}"
         about = {"run": run, "queue": attempt.queue, "job": attempt.job_id}
         self._runs[attempt.queue, attempt.job_id] = run
         given = {name: value["run"] for name, value in context.inputs.items() if value}
         self._ledger.write(
             "begin", **about, flow=context.flow_id, node=context.node, attempt=context.attempt, inputs=given,
-            slot=context.data.get("logicalTime"), activated=int(attempt.processed_on),
+            slot=step.get("logicalTime"), activated=int(attempt.processed_on),
             epoch=attempt.epoch,
         )  # fmt: skip
         try:
@@ -43,9 +44,9 @@ class Recorder(Middleware):
         except BaseException as exc:
             self._ledger.write("end", **about, error=type(exc).__name__)
             raise
-        self._ledger.write("end", **about, error="", value=value)
-        passed = context.data.get("ends") != "refuse"
-        return {"run": run, "value": value, "node": context.node, "passed": passed}
+        result = value if isinstance(value, dict) else {"value": value}  # one of Spark tells more
+        self._ledger.write("end", **about, error="", value=result["value"])
+        return {"run": run, "node": context.node, "passed": step.get("ends") != "refuse", **result}
 
     def on_event(self, event: JobEvent) -> None:
         """Write what the server has accepted or refused."""
@@ -95,14 +96,14 @@ class Steps:
         planned = self._plan.by_id[data["flow"]]
         if ctx.flow and (step := planned.all_steps[str(ctx.node)]).grows:
             await _add(ctx.flow, [more.node(planned.flow_id) for more in step.grows])
-        say(ctx)
+        say(ctx, data)
         return decide(ctx, self._cures)
 
     def in_a_thread(self, ctx: Context) -> int:
         """A node."""
         data: Any = ctx.data
         time.sleep(data["ms"] / 1000)
-        say(ctx)
+        say(ctx, data)
         return decide(ctx, self._cures)
 
     async def plain(self, ctx: Context) -> int:

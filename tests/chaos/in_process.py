@@ -76,9 +76,8 @@ def decide(ctx: Given, cures: Path) -> int:
     return value_of(str(ctx.node), ctx.inputs)
 
 
-def say(ctx: Context) -> None:
+def say(ctx: Context, data: Any) -> None:
     """Write the messages of a node."""
-    data: Any = ctx.data
     for number in range(data["says"]):
         ctx.write_message(f"{number + 1} of {ctx.node}")
 
@@ -86,7 +85,7 @@ def say(ctx: Context) -> None:
 def node(ctx: Context) -> int:
     """A node."""
     _spend(ctx)
-    say(ctx)
+    say(ctx, ctx.data)
     return decide(ctx, cures_of(Path(os.environ[FOLDER])))
 
 
@@ -101,9 +100,9 @@ def _spend(ctx: Context) -> None:
     ledger = Ledger(ledger_of(Path(os.environ[FOLDER])), "child")
     with contextlib.closing(ledger), contextlib.ExitStack() as stack:
         own, worker = os.getpid(), os.getppid()
-        _write(ledger, own, [worker])
+        _write(ledger, "handler", own, [worker])
         if data["ms"] >= SLEEPS:
-            _write(ledger, stack.enter_context(_sleeper()), [worker, own])
+            _write(ledger, "sleeper", stack.enter_context(_sleeper()), [worker, own])
         time.sleep(data["ms"] / 1000)
         until = time.monotonic() + ALONE_SECONDS
         while os.getppid() != worker and time.monotonic() < until:  # the worker is dead: this must be ended
@@ -121,6 +120,6 @@ def _sleeper() -> Iterator[int]:
         process.wait()
 
 
-def _write(ledger: Ledger, pid: int, above: list[int]) -> None:
+def _write(ledger: Ledger, what: str, pid: int, above: list[int]) -> None:
     """Who runs; it must end with each process above it."""
-    ledger.write("child", child=pid, above=above, started=processes()[pid].started)
+    ledger.write("child", what=what, child=pid, above=above, started=processes()[pid].started)

@@ -79,7 +79,7 @@ class Step:
             for name, policy in zip(self.after, self.policies or (None,) * len(self.after), strict=True)
         ]
         return FlowNode(
-            self.name, self.queue, self.handler, self._data(flow_id), after, rule=self.rule,
+            self.name, self.queue, self.handler, self._payload(flow_id), after, rule=self.rule,
             on_failure=self.on_failure,
             options=JobOptions(
                 attempts=self.attempts,
@@ -99,11 +99,32 @@ class Step:
         after = sorted((name, policy or "") for name, policy in zip(self.after, policies, strict=True))
         return self.queue, self.handler, self._data(""), after, self.rule
 
+    def _payload(self, flow_id: str) -> dict[str, Any]:
+        """The data of the job: those of Spark name what runs, and take the rest as an argument."""
+        data = self._data(flow_id)
+        if self.handler == "spark.python":
+            return {"callable": "tests.chaos.spark_steps:publish_rows", "arguments": {"step": data}}
+        if self.handler == "spark.submit":
+            inputs = [{"node": name, "to": [place]} for place, name in enumerate(self.after, 1)]
+            return {
+                "file": "tests.chaos:spark_program.py",
+                "args": [data, *(None for _ in inputs)],
+                "inputs": inputs,
+            }
+        return data
+
     def _data(self, flow_id: str) -> dict[str, Any]:
         return {
             "flow": flow_id, "node": self.name, "ends": self.ends, "fails": self.fails, "ms": self.ms,
             "edition": self.edition, "says": self.says,
         }  # fmt: skip
+
+
+def step_data(payload: Any) -> dict[str, Any]:
+    """What the payload of a job says of its step."""
+    arguments = payload.get("arguments") or dict(zip(("step",), payload.get("args", ()), strict=False))
+    found: dict[str, Any] = arguments.get("step", payload)
+    return found
 
 
 @dataclass(frozen=True)
@@ -197,6 +218,12 @@ class Plan:
         """Index the flows."""
         self.by_id.update({flow.flow_id: flow for flow in self.flows})
 
+    @property
+    def all_queues(self) -> tuple[str, ...]:
+        """Also those in which only steps of some flows are."""
+        used = {step.queue for flow in self.flows for step in flow.all_steps.values()}
+        return (*self.queues, *sorted(used.difference(self.queues)))
+
 
 def plan(
     seed: int,
@@ -207,6 +234,7 @@ def plan(
     may_grow: bool = True,
     longs: float = 0.0,
     giant: int = 0,
+    more: Sequence[FlowPlan] = (),
 ) -> Plan:
     """The plan of a seed.
 
@@ -218,6 +246,7 @@ def plan(
         may_grow: Whether flows may grow; otherwise half of the flows have all their nodes in one queue.
         longs: The share of jobs without a flow that run for longer than a lease.
         giant: Nodes between the two ends of one more flow; 0: there is none.
+        more: Flows that come before these.
     """
     chance = random.Random(f"plan {seed}")
     made = tuple(
@@ -234,7 +263,7 @@ def plan(
     if giant:
         made = (_giant(random.Random(f"giant {seed}"), f"s{seed}-giant", tuple(queues), giant), *made)
     plain = tuple(_plain(chance, f"s{seed}-p{number}", queues, longs) for number in range(flows * 3))
-    return Plan(seed, tuple(queues), made, plain)
+    return Plan(seed, tuple(queues), (*more, *made), plain)
 
 
 def _plain(chance: random.Random, job_id: str, queues: Sequence[str], longs: float) -> Plain:

@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import cached_property, partial
@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from glidemq_orchestrate import (
     Flow,
     FlowProducer,
+    Handlers,
     JobOptions,
     JobTemplate,
     Ordering,
@@ -51,12 +52,19 @@ from tests.chaos.in_process import FOLDER, cures_of, ledger_of
 from tests.chaos.mutations import BY_NAME as DEFECTS
 from tests.chaos.node_worker import node_worker
 from tests.chaos.plan import BY_TWO, FlowPlan, Plan, plan
+from tests.chaos.spark_flows import spark_flows
+from tests.chaos.spark_steps import WORKER
 from tests.chaos.versions import NEWER, OLDER, playing
 
 T = TypeVar("T")
 
 CONCURRENCY: Final = 8
 LEASE: Final = timedelta(seconds=2)
+SPARK_STEPS: Final = 3
+SPARK_ENVIRONMENT: Final = {
+    "GLIDEMQ_SPARK_MASTER": "local[1]",
+    "GLIDEMQ_SPARK_CONF": '{"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": 1}',
+}
 NOT_STARTED: Final = 75
 REFUSED: Final = 76
 """The exit code of a process that found another version of a library than its own on the server."""
@@ -76,6 +84,7 @@ class World:
         defect: The name of a defect that all have; none by default.
         longs: The share of jobs without a flow that run for longer than a lease.
         giant: Nodes of one fan-out that is much wider than the others; 0: there is none.
+        spark: Flows with steps of Spark.
     """
 
     url: str
@@ -91,13 +100,14 @@ class World:
     defect: str = ""
     longs: float = 0.0
     giant: int = 0
+    spark: int = 0
 
     @cached_property
     def plan(self) -> Plan:
         """What they do."""
         return plan(
             self.seed, self.flows, self.queues, widest=self.widest, may_grow=self.may_grow, longs=self.longs,
-            giant=self.giant,
+            giant=self.giant, more=spark_flows(self.seed, self.spark, self.queues),
         )  # fmt: skip
 
     @property
@@ -134,11 +144,32 @@ def worker(world: World, ledger: Ledger, number: int) -> None:
     """Run jobs until killed, or asked to stop."""
     os.environ[FOLDER] = str(world.folder)
     vars(sys.modules["__main__"]).update(__spec__=None, __file__=None)  # else its children would load all
+    handlers = Steps(world.plan, world.cures).registry()
+    prefetch = None if world.may_prefetch else 0
+    _serve(world, ledger, number, world.plan.queues, handlers, concurrency=CONCURRENCY, prefetch=prefetch)
+
+
+def spark_worker(world: World, ledger: Ledger, number: int) -> None:
+    """Run steps of Spark until killed, or asked to stop."""
+    from glidemq_orchestrate.spark.steps import handlers  # noqa: PLC0415  after the fork: few processes need it
+
+    name, _, value = spark_mark(world).partition("=")
+    os.environ |= {FOLDER: str(world.folder), WORKER: str(os.getpid()), name: value, **SPARK_ENVIRONMENT}
+    queues = [name for name in world.plan.all_queues if name not in world.queues]
+    _serve(world, ledger, number, queues, handlers, concurrency=SPARK_STEPS, allow_import=["tests.chaos"])
+
+
+def spark_mark(world: World) -> str:
+    """What everything that Spark workers of a round start has in its environment."""
+    return f"GLIDEMQ_CHAOS_SPARK={world.folder}"
+
+
+def _serve(
+    world: World, ledger: Ledger, number: int, queues: Sequence[str], handlers: Handlers, **more: Any
+) -> None:
     worker = Worker(
-        world.url_for(number), queues=world.plan.queues, concurrency=CONCURRENCY, lock_duration=LEASE,
-        prefetch=None if world.may_prefetch else 0,
-        max_stalled=1_000_000, shutdown_timeout=timedelta(seconds=1), middleware=[Recorder(ledger)],
-        handlers=Steps(world.plan, world.cures).registry(),
+        world.url_for(number), queues=queues, lock_duration=LEASE, max_stalled=1_000_000,
+        shutdown_timeout=timedelta(seconds=1), middleware=[Recorder(ledger)], handlers=handlers, **more,
     )  # fmt: skip
     ledger.write("serves", worker=worker.id)
     try:
@@ -213,7 +244,7 @@ def steerer(world: World, ledger: Ledger, number: int) -> None:
 
 ROLES: Final[dict[str, Callable[[World, Ledger, int], None]]] = {
     "worker": worker, "submitter": submitter, "waiter": waiter, "steerer": steerer,
-    "node_worker": node_worker,
+    "node_worker": node_worker, "spark_worker": spark_worker,
     "older_worker": playing(OLDER, worker), "newer_worker": playing(NEWER, worker),
 }  # fmt: skip
 

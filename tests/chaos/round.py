@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
@@ -19,15 +19,17 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from glidemq_orchestrate.keys import DEFAULT_PREFIX, QueueKeys
+from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.testing.chaos.ledger import Ledger, Reader
 from tests.chaos.children import Children
-from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, Fault, empty_server
+from tests.chaos.faults import AROUND, BY_NAME, PROCESSES, SPARK, Fault, empty_server
 from tests.chaos.forgotten import Forgotten
 from tests.chaos.grounds import GROUNDS
 from tests.chaos.nursery import Nursery
 from tests.chaos.proxy import Proxy
-from tests.chaos.roles import NOT_STARTED, REFUSED, World
+from tests.chaos.roles import NOT_STARTED, REFUSED, World, spark_mark
 from tests.chaos.size import Size
+from tests.chaos.spark_steps import DRIVER_SECONDS
 from tests.server.connections.topologies import Server
 
 QUEUES: Final = ("etl", "spark")
@@ -36,7 +38,7 @@ FORGETS_EACH: Final = 10
 REST_SECONDS: Final = 0.05
 UNDO_SECONDS: Final = 60.0
 SLACK_SECONDS: Final = 5.0
-WORKERS: Final = frozenset({"worker", "node_worker"})
+WORKERS: Final = frozenset({"worker", "node_worker", "spark_worker"})
 """Roles that are never over."""
 
 
@@ -112,6 +114,7 @@ class Round:
         self.refused_until = 0.0
         self.ground = self._stack.enter_context(GROUNDS[ground](folder))
         spared = {*self.ground.spared, *(() if seed % FORGETS_EACH == 0 else (empty_server,))}
+        spared |= set() if size.spark else set(SPARK)
         self.servers, self._faults = self.ground.servers, set(faults) - spared
         self._clients = {
             server.port: self._stack.enter_context(_impatient(server)) for server in self.servers
@@ -119,7 +122,7 @@ class Round:
         self.world = World(
             self.ground.url, self.ground.proxied, folder, seed, size.flows, QUEUES, size.seconds * 0.5,
             size.widest, self.ground.is_one_slot, defect=defect,
-            longs=size.longs, giant=size.giant,
+            longs=size.longs, giant=size.giant, spark=size.spark,
         )  # fmt: skip
         self.world.cures.mkdir(exist_ok=True)
         self.ledger, self.reader = Ledger(self.world.ledger, "harness"), Reader(self.world.ledger)
@@ -131,6 +134,7 @@ class Round:
         self._stack.callback(self.nursery.close)
         roles = [("worker", n) for n in range(size.workers)]
         roles += [("node_worker", n) for n in range(size.node_workers if self.ground.keeps_leases else 0)]
+        roles += [("spark_worker", n) for n in range(size.spark_workers if size.spark else 0)]
         roles += [(role, n) for role in ("submitter", "waiter", "steerer") for n in range(self.world.parts)]
         self.processes = [Process(role, number) for role, number in roles]
 
@@ -217,9 +221,10 @@ class Round:
     def harm(self, progress: Callable[[str], None] = lambda _: None) -> None:
         """Let the faults happen, until there were enough kills or the time is over."""
         end = time.monotonic() + self._size.seconds
+        size, groups = self._size, (PROCESSES, AROUND, SPARK)
         streams = [
             _Stream(self._chance, {fault: n for fault, n in group.items() if fault in self._faults}, pause)
-            for group, pause in ((PROCESSES, self._size.pause), (AROUND, self._size.around))
+            for group, pause in zip(groups, (size.pause, size.around, size.spark_pause), strict=True)
         ]
         while time.monotonic() < end and self.kills.total() < self._size.kills:
             self._tend()
@@ -240,6 +245,15 @@ class Round:
             self._tend()
             time.sleep(REST_SECONDS)
         return settled
+
+    def left_by_spark(self) -> Iterator[str]:
+        """Kill the Spark workers; what of theirs is still there after a while, in sentences."""
+        for process in self.alive("spark_worker"):
+            self.kill(process)
+        mark, until = spark_mark(self.world).encode(), time.monotonic() + DRIVER_SECONDS
+        while (left := guard.left({}, mark, {0, 1})) and time.monotonic() < until:
+            time.sleep(REST_SECONDS)
+        yield from (f"process {pid} outlives the Spark workers" for pid in left)
 
     def _undo(self) -> None:
         """Bring back what faults have taken away."""

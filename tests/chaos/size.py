@@ -19,6 +19,9 @@ class Size:
         node_workers: Processes that run jobs as glide-mq's workers in Node do.
         widest: Nodes of the largest fan-out.
         giant: Nodes of one fan-out that is much wider; 0: there is none.
+        spark: Flows with steps of Spark; 0: there is no Spark.
+        spark_workers: Processes that run those.
+        spark_pause: Mean seconds between two faults of these, their sessions and drivers.
         longs: The share of jobs without a flow that run for longer than a lease.
         settle: After so many seconds without faults everything must have ended.
     """
@@ -32,5 +35,8 @@ class Size:
     node_workers: int = 2
     widest: int = 150
     giant: int = 0
+    spark: int = 0
+    spark_workers: int = 1
+    spark_pause: float = 5.0
     longs: float = 0.02
     settle: float = 300.0
