@@ -1,20 +1,33 @@
 """Spark steps for workers: ``glidemq worker --app glidemq_orchestrate.spark`` runs ``spark.python`` jobs.
 
-Importing this package does not import PySpark: it is loaded with the session, when a worker starts.
+Importing this package loads nothing else: every public name is resolved on first use, and PySpark is loaded
+with the session, when a worker starts.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.spark.published.iceberg.publish import publish_iceberg
-from glidemq_orchestrate.spark.published.publish import publish, publish_files
-from glidemq_orchestrate.spark.published.reading import published_path, read_published
-from glidemq_orchestrate.spark.published.tidying import tidy
-from glidemq_orchestrate.spark.published.version import NotPublished
-from glidemq_orchestrate.spark.source.registration import source_class
-from glidemq_orchestrate.spark.steps import handlers
+from glidemq_orchestrate.importing import importing as _importing
 
 if TYPE_CHECKING:
+    from glidemq_orchestrate.spark.published.iceberg.publish import publish_iceberg
+    from glidemq_orchestrate.spark.published.publish import publish, publish_files
+    from glidemq_orchestrate.spark.published.reading import published_path, read_published
+    from glidemq_orchestrate.spark.published.tidying import tidy
+    from glidemq_orchestrate.spark.published.version import NotPublished
     from glidemq_orchestrate.spark.source.source import GlideMQDataSource
+    from glidemq_orchestrate.spark.steps import handlers
+
+_HOMES: Final = {
+    "NotPublished": "published.version",
+    "handlers": "steps",
+    "publish": "published.publish",
+    "publish_files": "published.publish",
+    "publish_iceberg": "published.iceberg.publish",
+    "published_path": "published.reading",
+    "read_published": "published.reading",
+    "tidy": "published.tidying",
+}
 
 __all__ = [
     "GlideMQDataSource",
@@ -30,7 +43,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The data source, which needs PySpark."""
-    if name == "GlideMQDataSource":
-        return source_class()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "GlideMQDataSource":  # it needs PySpark
+        return _loaded("source.registration").source_class()
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(_loaded(_HOMES[name]), name)
+    return found
+
+
+def _loaded(module: str) -> Any:
+    with _importing():
+        return import_module(f"{__name__}.{module}")

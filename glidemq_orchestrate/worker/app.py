@@ -48,7 +48,8 @@ def load_handlers(name: str) -> Handlers:
         raise ConfigurationError(
             f"--app {name}: there is no module {exc.name}; install it, or start in its directory"
         ) from exc
-    found = [getattr(module, attribute, None)] if attribute else list(vars(module).values())
+    named = [attribute] if attribute else [*vars(module), "handlers"]  # which it may resolve on first use
+    found = [getattr(module, name, None) for name in named]
     for thing in found:
         if isinstance(thing, Handlers):
             return thing

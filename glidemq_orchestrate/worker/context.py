@@ -15,11 +15,16 @@ from glidemq_orchestrate.jobs.usage import Usage
 
 
 class Cancelled:
-    """Whether a handler should stop; usable from any thread. Cheap until ``wait`` is called."""
+    """Whether a handler should stop; usable from any thread. Cheap until ``wait`` is called.
 
-    __slots__ = ("_event", "_is_set")
+    Attributes:
+        is_stopping: Whether that is because the worker stops: the job is given back, and runs again.
+    """
+
+    __slots__ = ("_event", "_is_set", "is_stopping")
 
     def __init__(self) -> None:
+        self.is_stopping = False
         self._is_set = False
         self._event: threading.Event | None = None
 
@@ -27,8 +32,9 @@ class Cancelled:
         """Whether the handler should stop."""
         return self._is_set
 
-    def set(self) -> None:
-        """Ask the handler to stop."""
+    def set(self, *, is_stopping: bool = False) -> None:
+        """Ask the handler to stop; the first reason counts."""
+        self.is_stopping = self.is_stopping or (is_stopping and not self._is_set)
         self._is_set = True
         if self._event is not None:
             self._event.set()
@@ -149,7 +155,8 @@ class Context:
         data: The job's payload; not shared, so it may be changed.
         inputs: Results of the dependencies by node name; empty outside a flow.
         cancelled: Set when the job was cancelled, timed out, or lost its lease to another worker. Stop then:
-            whatever is returned afterwards is discarded. A handler in a process is killed instead.
+            whatever is returned afterwards is discarded. A handler in a process is killed instead. It is also
+            set when the worker stops and gives the job back: then ``cancelled.is_stopping`` is true.
         flow_id, node: The flow and the position in it; None outside a flow.
         speaker: Receives what the handler reports by the methods below.
         signals: The signals sent to a suspended job: ``{"name", "data", "receivedAt"}`` each, oldest first.

@@ -235,7 +235,7 @@ class JobRunner:
         self._judge.is_abandoned = True
         for execution in list(self._running.values()):
             for context in execution.contexts:
-                context.cancelled.set()
+                context.cancelled.set(is_stopping=True)
             if execution.task is not None:
                 execution.task.end()
         await self.drain(seconds)

@@ -104,6 +104,11 @@ def kill_driver(at: Round, chance: random.Random) -> None:
     at.children.kill_one(chance, "driver")
 
 
+def kill_keeper(at: Round, chance: random.Random) -> None:
+    """SIGKILL the process that keeps a driver."""
+    at.children.kill_one(chance, "keeper")
+
+
 def pause_spark_worker(at: Round, chance: random.Random) -> None:
     """Stop a Spark worker for a while, often beyond its lease; its steps go on meanwhile."""
     _pause(at, chance, "spark_worker")
@@ -234,7 +239,7 @@ PROCESSES: Final[Mapping[Fault, int]] = {
 """What happens to processes all the time, with weights."""
 
 SPARK: Final[Mapping[Fault, int]] = {
-    kill_spark_worker: 3, kill_jvm: 3, kill_host: 2, kill_driver: 2, pause_spark_worker: 2,
+    kill_spark_worker: 3, kill_jvm: 3, kill_host: 2, kill_driver: 2, kill_keeper: 1, pause_spark_worker: 2,
     stop_spark_worker: 1,
 }  # fmt: skip
 """What happens to Spark workers and what they start, with weights: less often, as a session takes seconds."""

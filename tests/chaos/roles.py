@@ -63,6 +63,7 @@ LEASE: Final = timedelta(seconds=2)
 SPARK_STEPS: Final = 3
 SPARK_ENVIRONMENT: Final = {
     "GLIDEMQ_SPARK_MASTER": "local[1]",
+    "GLIDEMQ_SPARK_DRIVER_PATIENCE": "10",
     "GLIDEMQ_SPARK_CONF": '{"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": 1}',
 }
 NOT_STARTED: Final = 75

@@ -25,7 +25,7 @@ ROWS: Final = 50
 SHARED: Final = "all"
 """The table into which every step publishes, each its own partition."""
 DRIVER_SECONDS: Final = 30.0
-"""A driver may take so long to end after its worker: it is asked first, and killed after its grace."""
+"""A driver may take so long to end after its worker: its patience, and its grace."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ def main(arguments: list[str]) -> None:
     """Be the program of a ``spark.submit`` step: its data, then the results of its dependencies."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  of an extra
 
-    _tell("driver", os.getpid(), [int(os.environ[WORKER])], DRIVER_SECONDS)
+    keeper = processes()[os.getppid()].parent  # of the JVM of spark-submit
+    _tell("keeper", keeper, [])
+    _tell("driver", os.getpid(), [keeper], DRIVER_SECONDS)
     step, *inputs = (json.loads(argument) for argument in arguments)
     job = json.loads(os.environ["GLIDEMQ_JOB"])
     spark = SparkSession.builder.getOrCreate()

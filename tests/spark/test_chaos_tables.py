@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from glidemq_orchestrate import Context
 from glidemq_orchestrate.spark import publish
 from glidemq_orchestrate.spark.published.folder import Folder
@@ -36,6 +38,7 @@ def accepted(spark: SparkSession, folder: Path, place: str, run: str, *, epoch: 
     return {"place": place, "run": run, "own": own, "shared": shared}
 
 
+@pytest.mark.long
 def test_chaos_sees_what_is_published_wrongly(spark: SparkSession, tmp_path: Path) -> None:
     one = accepted(spark, tmp_path, "f~a", "1:a", epoch=1_000)
     other = accepted(spark, tmp_path, "f~b", "1:b", epoch=1_001)

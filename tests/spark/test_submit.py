@@ -8,26 +8,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from glidemq_orchestrate import Queue
+from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
+from glidemq_orchestrate.spark.drivers.folder import DriverFolder, home
+from glidemq_orchestrate.spark.drivers.keeper import TAG_VARIABLE
 from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE
-from glidemq_orchestrate.spark.submit import driver
 from glidemq_orchestrate.spark.submit.application import ALLOW_VARIABLE, JOB_NAME
-from glidemq_orchestrate.spark.submit.driver import (
-    TAG_VARIABLE,
-    DriverCancelled,
-    DriverFailed,
-    Drivers,
-    drivers,
-)
+from glidemq_orchestrate.spark.submit.driver import DriverCancelled, DriverFailed, Drivers, drivers
 from glidemq_orchestrate.spark.submit.handler import run_application
 from glidemq_orchestrate.worker.imported import InvalidCall
 from tests.conftest import Eventually
@@ -50,14 +47,23 @@ import sys
 from datetime import timedelta
 from glidemq_orchestrate import Worker
 from glidemq_orchestrate.spark.submit import handlers
-Worker(sys.argv[1], queues=["spark"], handlers=handlers, lock_duration=timedelta(seconds=2)).run()
+seconds = {"lock_duration": timedelta(seconds=2), "shutdown_timeout": timedelta(seconds=1)}
+Worker(sys.argv[1], queues=["spark"], handlers=handlers, **seconds).run()
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(ALLOW_VARIABLE, f"{tmp_path}/*")
+    _move(tmp_path / "machine", monkeypatch)
     return tmp_path
+
+
+def _move(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on this process, and the workers that it starts, are on a machine of their own."""
+    machine.mkdir()
+    monkeypatch.setenv("TMPDIR", str(machine))
+    monkeypatch.setattr("tempfile.tempdir", str(machine))
 
 
 @pytest.fixture
@@ -202,31 +208,166 @@ def test_what_an_earlier_attempt_has_left_is_ended_first(make: Callable[..., Run
     assert "ended the driver that an earlier attempt had left here" in run.recorder.lines
 
 
-def test_a_driver_ends_with_its_worker_and_the_next_one_runs_it_again(
-    url: str, folder: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+RUNS = """
+import json, os, sys, time
+folder = sys.argv[1]
+open(f"{folder}/runs", "a").write(os.environ["GLIDEMQ_JOB"] + "\\n")
+print("first line", flush=True)
+while not os.path.exists(f"{folder}/go"):
+    time.sleep(0.05)
+print("last line", flush=True)
+json.dump(sys.argv[2], open(os.environ["GLIDEMQ_RESULT"], "w"))
+sys.exit(int(os.path.exists(f"{folder}/fails")))
+"""
+
+
+class Taken:
+    """A job whose program runs until it may end, and the workers that have it."""
+
+    def __init__(self, url: str, folder: Path, eventually: Eventually) -> None:
+        (folder / "program.py").write_text(RUNS)
+        self.url, self.folder, self.eventually = url, folder, eventually
+        self.data = {"application": str(folder / "program.py"), "args": [str(folder), "result"]}
+
+    @property
+    def runs(self) -> list[Any]:
+        """What each run of the program has been told."""
+        file = self.folder / "runs"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def add(self, queue: Queue, **options: Any) -> str:
+        """Add the job."""
+        return queue.add(JOB_NAME, self.data, options=JobOptions(**options))
+
+    def lose_worker(self, number: int = signal.SIGKILL) -> None:
+        """Start a worker, and end it when the program runs."""
+        with spawned([sys.executable, "-c", WORKER, self.url]) as worker:
+            self.eventually(lambda: self.runs, timeout=60)
+            time.sleep(0.3)
+            worker.send_signal(number)
+            worker.wait(30)
+
+
+@pytest.fixture
+def taken(url: str, folder: Path, eventually: Eventually) -> Iterator[Taken]:
+    made = Taken(url, folder, eventually)
+    yield made
+    (folder / "go").touch()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("ends", [pytest.param("before", marks=pytest.mark.long), "after"])
+def test_the_next_worker_takes_over_the_driver_of_one_that_is_gone(
+    taken: Taken, number: int, ends: str
 ) -> None:
-    (folder / "program.py").write_text(f"""
-import os, sys, time
-if os.path.exists("{folder}/again"):
-    sys.exit(0)
-open("{folder}/pid", "w").write(str(os.getpid()))
-time.sleep(600)
-""")
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{folder}/one,{folder}/two")
-    command = [sys.executable, "-c", WORKER, url]
-    with Queue("spark", url) as queue:
-        job = queue.add(JOB_NAME, {"application": str(folder / "program.py")})
-        with spawned(command) as first:
-            eventually((folder / "pid").exists, timeout=60)
-            pid = int((folder / "pid").read_text())
-            first.send_signal(signal.SIGKILL)
-            eventually(lambda: not psutil.pid_exists(pid), timeout=30)
-        assert len(list(folder.glob("*/glidemq-spark-*"))) == 2
-        (folder / "again").touch()
-        with spawned(command):
-            eventually(lambda: queue.get_job(job).state == "completed", timeout=60)
-            assert queue.get_job(job).result == {"application_id": None}
-        assert not list(folder.glob("*/glidemq-spark-*"))
+    with Queue("spark", taken.url) as queue:
+        job = taken.add(queue)
+        taken.lose_worker(number)
+        if ends == "before":  # it ends while no worker is there
+            (taken.folder / "go").touch()
+            taken.eventually(lambda: any(folder.code == 0 for folder in _kept()), timeout=10)
+        with spawned([sys.executable, "-c", WORKER, taken.url]):
+            taken.eventually(lambda: "goes on with the driver" in str(queue.logs(job).lines), timeout=60)
+            (taken.folder / "go").touch()
+            taken.eventually(lambda: queue.get_job(job).state == "completed", timeout=60)
+        assert queue.get_job(job).result == "result"
+        assert [run["attempt"] for run in taken.runs] == [1], "the program ran once"
+        lines = [line for line in queue.logs(job).lines if " line" in line]
+        assert sorted(set(lines)) == ["first line", "last line"]
+        assert len(lines) - len(set(lines)) <= 1, "a line may be there twice after a kill"
+    assert _kept() == []
+
+
+@pytest.mark.long
+def test_a_driver_that_fails_while_no_worker_is_there_fails_the_attempt(taken: Taken) -> None:
+    (taken.folder / "fails").touch()
+    with Queue("spark", taken.url) as queue:
+        job = taken.add(queue)
+        taken.lose_worker()
+        (taken.folder / "go").touch()
+        with spawned([sys.executable, "-c", WORKER, taken.url]):
+            taken.eventually(lambda: queue.get_job(job).state == "failed", timeout=60)
+        assert str(queue.get_job(job).failed_reason).endswith("ended with exit code 1: last line")
+    assert len(taken.runs) == 1
+
+
+def test_a_node_of_a_flow_that_was_restarted_takes_nothing_over(taken: Taken) -> None:
+    """The flow was restarted: the driver of before is ended first."""
+    with FlowProducer(taken.url) as flows:
+        flow = flows.submit(FlowSpec("f", [FlowNode("n", "spark", JOB_NAME, taken.data)]), flow_id="f")
+        taken.lose_worker()
+        flow.restart()
+        with spawned([sys.executable, "-c", WORKER, taken.url]):
+            taken.eventually(lambda: len(taken.runs) == 2, timeout=60)
+            assert len(_kept()) == len(_drivers()) == 1
+            (taken.folder / "go").touch()
+            assert flow.wait(timeout=timedelta(seconds=60)).status.state == "completed"
+        assert taken.runs[0]["job_id"] != taken.runs[1]["job_id"]
+    assert _kept() == []
+
+
+@pytest.mark.parametrize("patience", [pytest.param("0", marks=pytest.mark.long), "1"])
+def test_a_driver_ends_when_no_worker_comes_and_the_next_one_runs_it_again(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch, patience: str
+) -> None:
+    monkeypatch.setenv("GLIDEMQ_SPARK_DRIVER_PATIENCE", patience)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{taken.folder}/one,{taken.folder}/two")
+    with Queue("spark", taken.url) as queue:
+        job = taken.add(queue)
+        taken.lose_worker()
+        taken.eventually(lambda: _kept() == [], timeout=30)
+        assert not list(taken.folder.glob("*/glidemq-spark-*"))
+        assert _drivers() == []
+        (taken.folder / "go").touch()
+        with spawned([sys.executable, "-c", WORKER, taken.url]):
+            taken.eventually(lambda: queue.get_job(job).state == "completed", timeout=60)
+    assert len(taken.runs) == 2
+
+
+def test_a_killed_keeper_ends_its_driver_and_fails_the_attempt(taken: Taken) -> None:
+    with Queue("spark", taken.url) as queue:
+        job = taken.add(queue)
+        with spawned([sys.executable, "-c", WORKER, taken.url]):
+            taken.eventually(lambda: taken.runs, timeout=60)
+            progress: Any = queue.get_job(job).progress
+            os.kill(progress["pid"], signal.SIGKILL)
+            taken.eventually(lambda: queue.get_job(job).state == "failed", timeout=60)
+        assert "the process that kept its driver was killed" in str(queue.get_job(job).failed_reason)
+        assert (_drivers(), _kept()) == ([], [])
+
+
+def test_a_stale_attempt_ends_nothing_of_the_next_one(make: Callable[..., Run], folder: Path) -> None:
+    """A worker that was stopped wakes up when another attempt of its job runs beside it."""
+    first, second = make(RUNS, str(folder), "x"), make(RUNS, str(folder), "x")
+    second.ctx.epoch = first.ctx.epoch + 1
+    with ThreadPoolExecutor(2) as threads:
+        stale = threads.submit(run_application, first.ctx)
+        _until((folder / "runs").exists)
+        current = threads.submit(run_application, second.ctx)
+        with pytest.raises(DriverFailed):
+            stale.result(30)  # its driver was ended
+        _until(lambda: len((folder / "runs").read_text().splitlines()) == 2)
+        first.cancelled.set()
+        assert drivers.tag(first.ctx) == drivers.tag(second.ctx)
+        (folder / "go").touch()
+        assert current.result(30) == "x"
+
+
+@pytest.mark.long
+def test_a_driver_of_another_machine_is_waited_for(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine is whatever has a folder for drivers of its own."""
+    monkeypatch.setenv("GLIDEMQ_SPARK_DRIVER_PATIENCE", "1")
+    with Queue("spark", taken.url) as queue:
+        job = taken.add(queue)
+        taken.lose_worker()
+        lost = time.monotonic()
+        _move(taken.folder / "other", monkeypatch)
+        with spawned([sys.executable, "-c", WORKER, taken.url]):
+            taken.eventually(lambda: len(taken.runs) == 2, timeout=60)
+            assert time.monotonic() - lost > 16, "its patience, its grace and some slack"
+            (taken.folder / "go").touch()
+            taken.eventually(lambda: queue.get_job(job).state == "completed", timeout=60)
+        assert queue.get_job(job).attempts_made <= 1
 
 
 @pytest.mark.long
@@ -261,6 +402,23 @@ def _no_drivers_are_left() -> Iterator[None]:
     assert [one for one in psutil.process_iter() if "spark-submit" in " ".join(_command(one))] == []
 
 
+def _kept() -> list[DriverFolder]:
+    """The folders of drivers."""
+    return [DriverFolder(path) for path in home().iterdir() if path.is_dir()]
+
+
+def _drivers() -> list[str]:
+    found = [" ".join(_command(one)) for one in psutil.process_iter()]
+    return [text for text in found if "SparkSubmit" in text and "program.py" in text]
+
+
+def _until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def _command(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
@@ -272,7 +430,7 @@ def _marked(tag: str) -> list[psutil.Process]:
     found = []
     for one in psutil.process_iter():
         try:
-            if one.environ().get(driver.TAG_VARIABLE) == tag:
+            if one.environ().get(TAG_VARIABLE) == tag:
                 found.append(one)
         except psutil.Error:
             continue

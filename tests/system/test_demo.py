@@ -40,7 +40,8 @@ def run_demo(orchestrator: str, home: Path) -> str:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("orchestrator", [pytest.param("airflow", marks=pytest.mark.long), "dagster"])
+@pytest.mark.long
+@pytest.mark.parametrize("orchestrator", ["airflow", "dagster"])
 def test_the_flights_run_end_to_end_and_leave_a_chart_and_a_report(orchestrator: str, tmp_path: Path) -> None:
     shown = run_demo(orchestrator, tmp_path)
 

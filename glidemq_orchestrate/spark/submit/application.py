@@ -96,7 +96,7 @@ class Application:
         title = f"application {name}"
         if data.get("deploy_mode", "client") != "client":
             raise InvalidCall(
-                f'{title}: deploy_mode must be "client": the driver runs beside its worker and ends with it, '
+                f'{title}: deploy_mode must be "client": the driver runs beside its worker, '
                 "as a driver inside a cluster could be left behind"
             )
         find = _Finder(title, ctx.allow_import, stack, os.environ if environment is None else environment)

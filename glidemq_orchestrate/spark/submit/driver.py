@@ -1,41 +1,60 @@
-"""Runs programs by ``spark-submit``, each with a driver of its own, which ends with its job and its worker.
+"""Runs programs by ``spark-submit``, each with a driver of its own, which ends with its job.
 
-Each driver, and whatever it starts, has a tag in its environment that is made of the server, the queue and
-the job. An attempt first ends what an earlier one of its job has left on this machine, by that tag.
+Each driver has a keeper, a process that outlives the kill of the worker for a while (see the package
+``drivers``), and a folder. Before it is started, the progress of its job tells its name and this machine. So
+an attempt that continues one whose worker was killed, or stopped to be replaced, takes the driver over that
+runs here, with its lines and its result, and starts no second one. It first ends what else of its job is left
+here, by the tag. Where the driver may still be on another machine, it waits until that has ended for sure.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import glidemq_orchestrate
 from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, decode
 from glidemq_orchestrate.errors import ConfigurationError, DecodeError
 from glidemq_orchestrate.lifeline import guard
-from glidemq_orchestrate.lifeline.lifeline import lifeline
+from glidemq_orchestrate.spark import scratch
 from glidemq_orchestrate.spark.cluster import require_master, spark_home
+from glidemq_orchestrate.spark.drivers import folder as folders
+from glidemq_orchestrate.spark.drivers.folder import DriverFolder
+from glidemq_orchestrate.spark.drivers.keeper import (
+    GRACE_SECONDS,
+    MARK_VARIABLE,
+    RESULT_VARIABLE,
+    TAG_VARIABLE,
+)
+from glidemq_orchestrate.spark.drivers.lines import Reader
 from glidemq_orchestrate.spark.identity import identity_of
-from glidemq_orchestrate.spark.scratch import Scratch, sweep
 from glidemq_orchestrate.spark.session import SparkSettings, require_java
 from glidemq_orchestrate.spark.submit.application import Application
 from glidemq_orchestrate.spark.submit.output import Output
+from glidemq_orchestrate.spark.submit.record import Records
 from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handler import Serving
 from glidemq_orchestrate.worker.imported import InvalidCall
 
-TAG_VARIABLE: Final = "GLIDEMQ_SPARK_TAG"
+logger = logging.getLogger("glidemq_orchestrate.spark")
+
 JOB_VARIABLE: Final = "GLIDEMQ_JOB"
-RESULT_VARIABLE: Final = "GLIDEMQ_RESULT"
 LOOK_SECONDS: Final = 0.1
-GRACE_SECONDS: Final = 10.0
-"""How long a driver that is told to end may take before it is killed."""
+START_SECONDS: Final = 60.0
+_ROOT: Final = Path(glidemq_orchestrate.__file__).parents[1]
+# The folder of the package comes last: modules beside it hide none of Python's.
+_KEEPER: Final = "glidemq_orchestrate.spark.drivers.keeper"
+_START: Final = f"import sys; sys.path.append(sys.argv[1]); from {_KEEPER} import main; main()"
 
 
 class DriverFailed(Exception):
@@ -43,7 +62,10 @@ class DriverFailed(Exception):
 
 
 class DriverCancelled(Exception):
-    """The program was ended because its job was cancelled, timed out or went to another worker."""
+    """The program was ended because its job was cancelled, timed out or went to another worker.
+
+    Or it runs on, because its worker stops: the next one takes it over.
+    """
 
 
 class Drivers:
@@ -51,16 +73,19 @@ class Drivers:
 
     def __init__(self) -> None:
         self._scope, self._has_java = "", False
+        self._records = Records(None)
 
-    def start(self, scope: str) -> None:
+    def start(self, scope: str, serving: Serving | None = None) -> None:
         """Tell which server the jobs are of, and remove the files of drivers that were killed."""
-        self._scope = scope
-        sweep(SparkSettings.from_environment().of_users)
+        self._scope, self._records = scope, Records(serving)
+        scratch.sweep(SparkSettings.from_environment().of_users)
+        with suppress(ConfigurationError):  # whoever wants a driver is told
+            folders.sweep()
 
     def run(self, ctx: Context, application: Application) -> Json:
         """Run a program to its end.
 
-        Afterwards nothing of it runs on this machine.
+        Afterwards nothing of it runs on this machine, unless its worker stops.
 
         Returns:
             What it has written to the file that ``GLIDEMQ_RESULT`` names; else an object with its id in Spark
@@ -68,44 +93,88 @@ class Drivers:
 
         Raises:
             DriverCancelled, DriverFailed: See there.
+            RetryLater: Its driver may still run on another machine.
             InvalidCall: Its result is not JSON, or too large.
             JavaMissing, ConfigurationError: Spark cannot be started here.
         """
         settings = SparkSettings.from_environment()
+        conf = {**settings.of_users, **application.conf, "spark.master": settings.master}
+        digest = _digest(application, conf)
+        record = self._records.of(ctx)
+        output = Output(ctx, record.facts)
+        folder = DriverFolder.taken_over(record.name, digest) if record.is_here else None
+        if folder is None:
+            self._check(settings)
+            tag = self.tag(ctx)
+            if end_marked(TAG_VARIABLE, tag):
+                ctx.log("ended the driver that an earlier attempt had left here")
+                folders.remove(tag)
+                scratch.sweep(conf)
+            record.wait(ctx, output)
+            folder = self._started(ctx, application, settings, conf, digest, output)
+        else:
+            ctx.log("goes on with the driver that an earlier attempt has started")
+        try:
+            return _followed(ctx, application.title, folder, output)
+        finally:
+            if not ctx.cancelled.is_stopping:
+                end_marked(MARK_VARIABLE, folder.name)  # its keeper, and what is left of it
+                folder.remove()
+                output.tell(ended=True)
+                if ctx.cancelled.is_set():  # it was killed, so its keeper has not removed its files
+                    scratch.sweep(conf)
+            folder.release()
+
+    def tag(self, ctx: Context) -> str:
+        """The tag of a job's drivers, the same for each attempt, and for a node in each run of its flow."""
+        whose = f"{ctx.flow_id}\n{ctx.node}" if ctx.flow_id else ctx.job_id
+        text = f"{self._scope}\n{ctx.queue}\n{whose}"
+        return f"glidemq-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+    def _check(self, settings: SparkSettings) -> None:
         if not self._has_java:  # asking costs as much as a small program
             require_java()
             self._has_java = True
         require_master(settings.master)
-        tag = self.tag(ctx)
-        if end_marked(tag):
-            ctx.log("ended the driver that an earlier attempt had left here")
-        whose = identity_of(application.title, ctx)
-        conf = {**settings.of_users, **application.conf, **whose, "spark.master": settings.master}
-        with closing(Scratch(conf)) as scratch:
-            result = scratch.folder / "result.json"
-            command = _command(application, ctx, conf, tag, scratch.folder)
-            environment = {**os.environ, **_environment(settings), **_told(ctx), **lifeline.mark}
-            environment |= {**scratch.environment(), TAG_VARIABLE: tag, RESULT_VARIABLE: str(result)}
-            output = Output(ctx, tag)
-            code = _run(command, environment, ctx, output)
-            if ctx.cancelled.is_set():
-                raise DriverCancelled(f"{application.title} was cancelled")
-            if code:
-                raise DriverFailed(f"{application.title} {_how(code)}: {output.cause()}")
-            return _result(application.title, result, output)
 
-    def tag(self, ctx: Context) -> str:
-        """The tag of a job's drivers, the same for each attempt."""
-        text = f"{self._scope}\n{ctx.queue}\n{ctx.job_id}"
-        return f"glidemq-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+    def _started(  # noqa: PLR0913, PLR0917  what it is made of
+        self,
+        ctx: Context,
+        application: Application,
+        settings: SparkSettings,
+        conf: Mapping[str, str],
+        digest: str,
+        output: Output,
+    ) -> DriverFolder:
+        """The folder of a new driver, whose keeper runs."""
+        tag, patience = self.tag(ctx), folders.patience()
+        folder = DriverFolder.made(f"{tag}-{ctx.epoch}", digest)
+        try:
+            output.begin(tag=tag, driver=folder.name, machine=folders.machine(), patience=patience)
+            self._records.wait_for(ctx, folder.name)
+            ctx.check_owner()
+            chosen = _conf(ctx, application, conf, tag)
+            order = {"folder": str(folder.path), "patience": patience, "conf": chosen}
+            order |= {
+                "command": [str(Path(_home(), "bin", "spark-submit"))],
+                "arguments": _arguments(application),
+            }
+            environment = {**os.environ, **_environment(settings), **_told(ctx)}
+            environment |= {TAG_VARIABLE: tag, MARK_VARIABLE: folder.name}
+            keeper = _keeper(folder, json.dumps(order), environment)
+        except BaseException:
+            folder.remove()
+            raise
+        output.tell(pid=keeper)
+        return folder
 
 
 drivers: Final = Drivers()
 
 
-def end_marked(tag: str) -> bool:
-    """End every process on this machine that has the tag in its environment; whether there was one."""
-    mark, spared = f"{TAG_VARIABLE}={tag}".encode(), {0, 1, os.getpid()}
+def end_marked(variable: str, value: str) -> bool:
+    """End every process on this machine that has this in its environment; whether there was one."""
+    mark, spared = f"{variable}={value}".encode(), {0, 1, os.getpid()}
     found = guard.left({}, mark, spared)
     if found:
         watched = {pid: guard.Watched(entry.started, GRACE_SECONDS) for pid, entry in found.items()}
@@ -113,61 +182,78 @@ def end_marked(tag: str) -> bool:
     return bool(found)
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str], ctx: Context, output: Output) -> int:
-    """Run the command until it has ended, or until the job is cancelled; its exit code."""
-    output.tell()
-    ctx.check_owner()
-    with subprocess.Popen(  # noqa: S603  spark-submit, with a program that the worker allows
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+def _keeper(folder: DriverFolder, order: str, environment: Mapping[str, str]) -> int:
+    """Start a keeper; its process id."""
+    process = subprocess.Popen(  # noqa: S603  this package's own
+        [sys.executable, "-P", "-c", _START, str(_ROOT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env=environment,
-        start_new_session=True,
-    ) as process:
-        lifeline.watch(process.pid, grace=GRACE_SECONDS)
-        output.tell(pid=process.pid)
-        readers = [
-            threading.Thread(target=output.read, args=(stream,), kwargs={"is_log": is_log}, daemon=True)
-            for stream, is_log in ((process.stdout, False), (process.stderr, True))
-        ]
-        try:
-            for reader in readers:
-                reader.start()
-            while process.poll() is None and not ctx.cancelled.wait(LOOK_SECONDS):
-                pass
-        finally:
-            end_marked(environment[TAG_VARIABLE])  # the driver, or what it has left
-            process.wait()
-            lifeline.forget(process.pid)
-            for reader in readers:
-                reader.join()
-    return process.returncode
+        start_new_session=True,  # neither Ctrl-C nor the end of the worker reaches it
+        text=True,
+    )
+    threading.Thread(target=process.wait, name=f"spark-driver-{process.pid}", daemon=True).start()
+    if process.stdin is not None:
+        with suppress(BrokenPipeError), process.stdin as stream:
+            stream.write(order)
+    until = time.monotonic() + START_SECONDS
+    while not folder.is_held("keeper"):
+        if process.poll() is not None or time.monotonic() > until:
+            raise DriverFailed(
+                f"the process that keeps the driver ended while it started, with {process.poll()}"
+            )
+        time.sleep(0.02)
+    return process.pid
 
 
-def _command(
-    application: Application, ctx: Context, settings: Mapping[str, str], tag: str, folder: Path
-) -> list[str]:
+def _followed(ctx: Context, title: str, folder: DriverFolder, output: Output) -> Json:
+    """Follow a driver until it has ended, or until the job is cancelled; its result."""
+    reader = Reader(folder.path)
+    for line in reader.earlier():
+        output.recall(line)
+    is_over = False
+    while not is_over:
+        is_over = folder.code is not None or not folder.is_held("keeper")  # before the lines are read
+        for line in reader.new():
+            output.take(line)
+        if not is_over and ctx.cancelled.wait(LOOK_SECONDS):
+            reader.note()
+            if ctx.cancelled.is_stopping:
+                logger.info("%s runs on: the next worker on this machine takes its driver over", title)
+            raise DriverCancelled(f"{title} was cancelled")
+    code = folder.code
+    if code is None:
+        raise DriverFailed(f"{title}: the process that kept its driver was killed")
+    if code:
+        raise DriverFailed(f"{title} {_how(code)}: {output.cause()}")
+    return _result(title, folder.result, output)
+
+
+def _digest(application: Application, conf: Mapping[str, str]) -> str:
+    """What tells whether a driver runs what is asked for now."""
+    fields = (application.path, application.main_class, application.args, application.py_files, dict(conf))
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _conf(ctx: Context, application: Application, settings: Mapping[str, str], tag: str) -> dict[str, str]:
+    """All settings of a driver."""
     name = f"{ctx.queue}: {ctx.node or application.path.rpartition('/')[2]} ({ctx.job_id})"
     conf = {"spark.app.name": name, "spark.ui.port": "0", "spark.ui.showConsoleProgress": "false"}
-    conf |= settings
+    conf |= {**settings, **identity_of(application.title, ctx)}
     if conf["spark.master"].startswith("yarn"):
         conf["spark.yarn.tags"] = ",".join(filter(None, (conf.get("spark.yarn.tags"), tag)))
-    file = folder / "spark.conf"  # not in the command line, which every user of the machine can read
-    file.write_text("".join(f"{_escaped(key)} {_escaped(value)}\n" for key, value in conf.items()))
-    command = [str(Path(_home(), "bin", "spark-submit")), "--properties-file", str(file)]
+    return conf
+
+
+def _arguments(application: Application) -> Sequence[str]:
+    """Those of ``spark-submit`` after the settings."""
+    arguments: list[str] = []
     if application.main_class:
-        command += ["--class", application.main_class]
+        arguments += ["--class", application.main_class]
     if application.py_files:
-        command += ["--py-files", ",".join(application.py_files)]
-    return [*command, application.path, *application.args]
-
-
-def _escaped(text: str) -> str:
-    """A key or a value as ``java.util.Properties`` reads it (its method ``load``)."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    codes = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
-    return "".join(chr(code) if chr(code).isalnum() and code < 127 else f"\\u{code:04x}" for code in codes)
+        arguments += ["--py-files", ",".join(application.py_files)]
+    return [*arguments, application.path, *application.args]
 
 
 def _home() -> str:

@@ -32,4 +32,4 @@ def run_application(ctx: Context) -> Json:
 @handlers.on_start
 def name_server(serving: Serving) -> None:
     """Drivers of jobs on another server are none of ours, whatever their ids."""
-    drivers.start(f"{serving.settings.where} {serving.settings.prefix}")
+    drivers.start(f"{serving.settings.where} {serving.settings.prefix}", serving)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import IO, Final
+from typing import Final
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.errors import GlideMQError
+from glidemq_orchestrate.spark.drivers.lines import Line
 from glidemq_orchestrate.spark.failures import LINES, explained
-from glidemq_orchestrate.worker.captured import MOST_CHARACTERS, MOST_LINES
+from glidemq_orchestrate.worker.captured import MOST_LINES
 from glidemq_orchestrate.worker.context import Context
 
 _CHATTER: Final = re.compile(r"\S+ \S+ (?:INFO|DEBUG|TRACE) ")
@@ -28,11 +29,21 @@ _BEGINS: Final = re.compile(r'^(?:Traceback \(most recent call last\):|Exception
 class Output:
     """What a driver writes: to the log of the job, without Spark's chatter; the last lines are kept."""
 
-    def __init__(self, ctx: Context, tag: str) -> None:
-        self._ctx, self._lines, self._lock = ctx, 0, threading.Lock()
+    def __init__(self, ctx: Context, facts: Mapping[str, Json]) -> None:
+        self._ctx, self._lines = ctx, 0
         self._last: deque[str] = deque(maxlen=LINES)
-        self._facts: dict[str, Json] = {"tag": tag, "host": os.uname().nodename}
-        self.application_id: str | None = None
+        self._facts: dict[str, Json] = {"host": os.uname().nodename, **facts}
+
+    @property
+    def application_id(self) -> str | None:
+        """The id in Spark, when Spark has told it."""
+        found = self._facts.get("application_id")
+        return found if isinstance(found, str) else None
+
+    def begin(self, **facts: Json) -> None:
+        """Tell of another driver than before."""
+        self._facts = {"host": os.uname().nodename}
+        self.tell(**facts)
 
     def tell(self, **facts: Json) -> None:
         """Add facts to the progress of the job."""
@@ -40,27 +51,17 @@ class Output:
         with suppress(GlideMQError, RuntimeError):  # an attempt that has ended reports nothing
             self._ctx.progress(self._facts)
 
-    def read(self, stream: IO[bytes] | None, *, is_log: bool) -> None:
-        """Take all that comes, until the stream ends."""
-        for line in iter(lambda: stream.readline(MOST_CHARACTERS) if stream else b"", b""):
-            text = line.decode(errors="replace").rstrip("\n")
-            with self._lock:
-                self._take(text, is_log=is_log)
+    def recall(self, line: Line) -> None:
+        """Take a line that an earlier attempt has taken."""
+        text = line.text.decode(errors="replace")
+        if not (line.is_log and _CHATTER.match(text)):
+            self._last.append(text)
 
-    def cause(self) -> str:
-        """Why it failed, by the last error that it has written."""
-        text = "\n".join(self._last)
-        begins = [found.start() for found in _BEGINS.finditer(text)]
-        if begins:
-            told = _LOGGED.split(text[begins[-1] :], 1)[0]
-            return explained(_RAISED.sub("Caused by: ", told))
-        last = [line for line in self._last if line.strip()]
-        return last[-1] if last else "it has written nothing"
-
-    def _take(self, text: str, *, is_log: bool) -> None:
-        if is_log and _CHATTER.match(text):
+    def take(self, line: Line) -> None:
+        """Take a line."""
+        text = line.text.decode(errors="replace")
+        if line.is_log and _CHATTER.match(text):
             if self.application_id is None and (found := _APPLICATION.search(text)):
-                self.application_id = found[0]
                 self.tell(application_id=found[0])
             elif "ui" not in self._facts and (page := _UI.search(text)):
                 self.tell(ui=f"http://{self._facts['host']}:{page[1]}")
@@ -72,3 +73,13 @@ class Output:
                 self._ctx.log(text)
             if self._lines == MOST_LINES:
                 self._ctx.log("what it writes from here on is not kept")
+
+    def cause(self) -> str:
+        """Why it failed, by the last error that it has written."""
+        text = "\n".join(self._last)
+        begins = [found.start() for found in _BEGINS.finditer(text)]
+        if begins:
+            told = _LOGGED.split(text[begins[-1] :], 1)[0]
+            return explained(_RAISED.sub("Caused by: ", told))
+        last = [line for line in self._last if line.strip()]
+        return last[-1] if last else "it has written nothing"

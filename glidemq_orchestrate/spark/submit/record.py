@@ -1,0 +1,127 @@
+"""What the server knows of a job's driver: the progress of the job, told before the driver is started."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from glidemq_orchestrate.clients.queue import Queue
+from glidemq_orchestrate.codec import Json
+from glidemq_orchestrate.errors import JobNotFound
+from glidemq_orchestrate.spark.drivers.folder import MOST_PATIENCE, machine
+from glidemq_orchestrate.spark.drivers.keeper import GRACE_SECONDS
+from glidemq_orchestrate.worker.context import Context
+from glidemq_orchestrate.worker.handler import Serving
+from glidemq_orchestrate.worker.signals import RetryLater
+
+if TYPE_CHECKING:
+    from glidemq_orchestrate.spark.submit.output import Output
+
+TOLD_SECONDS: Final = 5.0
+AGAIN: Final = timedelta(seconds=5)
+SLACK_SECONDS: Final = 5.0
+_NAME: Final = re.compile(r"glidemq-[0-9a-f]{20}-\d+")
+
+
+class Record:
+    """What the last attempt of a job has told of its driver.
+
+    Args:
+        progress: That of the job, whatever is stored there.
+    """
+
+    def __init__(self, progress: Json) -> None:
+        told = progress if isinstance(progress, dict) else {}
+        name = told.get("driver")
+        is_name = isinstance(name, str) and _NAME.fullmatch(name) is not None
+        is_whole = is_name and isinstance(told.get("machine"), str) and not told.get("ended")
+        self.facts: dict[str, Json] = told if is_whole else {}
+
+    @property
+    def name(self) -> str:
+        """The name of its folder; empty if there is no driver."""
+        return str(self.facts.get("driver", ""))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the driver has not ended, as far as is known, and was started on this machine."""
+        return bool(self.name) and self.facts["machine"] == machine()
+
+    def wait(self, ctx: Context, output: Output) -> None:
+        """Return if it has ended for sure: with its worker gone, a keeper ends its driver.
+
+        Raises:
+            RetryLater: It may still run on another machine. A worker there that gets the job takes it over.
+        """
+        if not self.facts or self.is_here:
+            return
+        since, patience = _number(self.facts.get("alone_since")), _number(self.facts.get("patience"))
+        since = since if since is not None and since <= ctx.epoch else ctx.epoch
+        left = (
+            min(patience or 0.0, MOST_PATIENCE) + GRACE_SECONDS + SLACK_SECONDS - (ctx.epoch - since) / 1000
+        )
+        if left > 0:
+            output.begin(**{**self.facts, "alone_since": since})
+            raise RetryLater(
+                AGAIN,
+                f"its driver may still run on {self.facts.get('host')}: it waits for that",
+                counts=False,
+            )
+
+
+class Records:
+    """Reads the records of jobs.
+
+    Args:
+        serving: How to reach the server; None: nothing is known.
+    """
+
+    def __init__(self, serving: Serving | None) -> None:
+        self._serving = serving
+
+    def of(self, ctx: Context) -> Record:
+        """That of a job.
+
+        Raises:
+            TransportError: The server cannot be reached.
+        """
+        with self._reader(ctx) as read:
+            return read()
+
+    def wait_for(self, ctx: Context, driver: str) -> None:
+        """Return when the server has stored that this driver is started.
+
+        Raises:
+            RetryLater: It has not.
+            TransportError: The server cannot be reached.
+        """
+        until = time.monotonic() + TOLD_SECONDS
+        with self._reader(ctx) as read:
+            while self._serving is not None and read().name != driver:
+                if time.monotonic() > until:
+                    raise RetryLater(AGAIN, "the server does not store which driver is started", counts=False)
+                time.sleep(0.05)
+
+    @contextmanager
+    def _reader(self, ctx: Context) -> Iterator[Callable[[], Record]]:
+        if self._serving is None:
+            yield lambda: Record(None)
+            return
+        settings = self._serving.settings
+        with Queue(ctx.queue, settings, prefix=settings.prefix) as queue:
+
+            def read() -> Record:
+                try:
+                    return Record(queue.get_job(ctx.job_id).progress)
+                except JobNotFound:
+                    return Record(None)
+
+            yield read
+
+
+def _number(value: Json) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,162 @@
+"""What the keeper of a driver and its workers share: the folder with its locks and lines, and the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glidemq_orchestrate import Context, RetryLater
+from glidemq_orchestrate.errors import ConfigurationError
+from glidemq_orchestrate.spark.drivers import folder as folders
+from glidemq_orchestrate.spark.drivers import lines
+from glidemq_orchestrate.spark.drivers.folder import DriverFolder
+from glidemq_orchestrate.spark.drivers.lines import Line, Reader, Writer
+from glidemq_orchestrate.spark.submit.output import Output
+from glidemq_orchestrate.spark.submit.record import Record
+
+NAME = f"glidemq-{'0' * 20}-1"
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+class TestLines:
+    def test_each_reader_goes_on_where_the_last_one_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lines, "FILE_BYTES", 50)
+        writer, read = Writer(tmp_path), list[bytes]()
+        for number in range(60):
+            writer.write(b"line %d" % number, is_log=number % 2 == 0)
+            if number % 7 == 0:
+                reader = Reader(tmp_path)
+                earlier = [line.text for line in reader.earlier()]
+                assert earlier == read[len(read) - len(earlier) :], "what was read last"
+                assert bool(earlier) == bool(read)
+                read += [line.text for line in reader.new()]
+                reader.note()
+        read += [line.text for line in Reader(tmp_path).new()]
+        assert read == [b"line %d" % number for number in range(60)]
+        assert len(list(tmp_path.glob("lines.*"))) <= 2, "what was read is removed"
+        writer.close()
+
+    def test_a_line_that_is_being_written_waits(self, tmp_path: Path) -> None:
+        (tmp_path / "lines.0").write_bytes(b"Lone\nOtw")
+        reader = Reader(tmp_path)
+        assert list(reader.new()) == [Line(b"one", True)]
+        with (tmp_path / "lines.0").open("ab") as file:
+            file.write(b"o\n")
+        assert list(reader.new()) == [Line(b"two", False)]
+
+    def test_of_what_nobody_reads_the_newest_is_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lines, "FILE_BYTES", 10)
+        monkeypatch.setattr(lines, "MOST_FILES", 3)
+        writer, reader = Writer(tmp_path), Reader(tmp_path)
+        for number in range(100):
+            writer.write(b"%09d" % number, is_log=False)
+        writer.close()
+        assert [line.text for line in reader.new()] == [b"%09d" % number for number in (98, 99)]
+        assert list(Reader(tmp_path).new()) == []
+
+    @pytest.mark.parametrize("seen", ["", "{", "[1]", "null", '["a", 0]', "[0, 99999]"])
+    def test_a_damaged_position_harms_nobody(self, tmp_path: Path, seen: str) -> None:
+        writer = Writer(tmp_path)
+        writer.write(b"x", is_log=True)
+        writer.close()
+        (tmp_path / "seen").write_text(seen)
+        assert len(list(Reader(tmp_path).new())) <= 1
+
+
+class TestFolders:
+    def test_only_a_driver_that_is_kept_and_runs_the_same_is_taken_over(self) -> None:
+        made = DriverFolder.made("tag-1", "program")
+        keeper = DriverFolder(made.path)
+        assert keeper.hold("keeper")
+        assert DriverFolder.taken_over("tag-1", "program") is None, "its worker has it"
+        made.release()
+        assert DriverFolder.taken_over("tag-1", "other") is None
+        assert DriverFolder.taken_over("tag-2", "program") is None
+        again = DriverFolder.taken_over("tag-1", "program")
+        assert again is not None
+        assert again.is_held("worker")
+        again.release()
+        keeper.release()
+        assert DriverFolder.taken_over("tag-1", "program") is None, "nobody keeps it"
+
+    def test_what_nobody_needs_is_swept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        held, left = DriverFolder.made("held-1", "x"), DriverFolder.made("left-1", "x")
+        left.release()
+        folders.sweep()
+        assert left.path.exists(), "it may just be made"
+        monkeypatch.setattr(folders, "_YOUNG_SECONDS", -1.0)
+        folders.sweep()
+        assert (held.path.exists(), left.path.exists()) == (True, False)
+        folders.remove("held")
+        assert not held.path.exists()
+
+    def test_a_folder_that_is_open_to_others_is_refused(self) -> None:
+        folders.home().chmod(0o755)
+        with pytest.raises(ConfigurationError, match="is not a folder of this user alone"):
+            folders.home()
+
+    def test_a_link_in_its_place_is_refused(self, tmp_path: Path) -> None:
+        home = folders.home()
+        home.rmdir()
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        home.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(ConfigurationError, match="is not a folder of this user alone"):
+            folders.home()
+
+    @pytest.mark.parametrize(("text", "seconds"), [("", 120.0), ("0", 0.0), ("7.5", 7.5)])
+    def test_the_patience_is_a_number_of_seconds(self, text: str, seconds: float) -> None:
+        assert folders.patience({folders.PATIENCE_VARIABLE: text}) == seconds
+
+    @pytest.mark.parametrize("text", ["-1", "x", "nan", "inf", "90000"])
+    def test_any_other_patience_is_refused(self, text: str) -> None:
+        with pytest.raises(ConfigurationError, match="must be a number of seconds, at most 86400"):
+            folders.patience({folders.PATIENCE_VARIABLE: text})
+
+
+class TestRecords:
+    def told(self, **more: Any) -> dict[str, Any]:
+        return {"driver": NAME, "machine": "another", "host": "far", "patience": 20.0, **more}
+
+    def waits(self, progress: Any, epoch: int) -> bool:
+        ctx = Context("spark", "j", "spark.submit", 1, {}, {}, None, None, epoch=epoch)
+        try:
+            Record(progress).wait(ctx, Output(ctx, {}))
+        except RetryLater as exc:
+            return not exc.counts
+        return False
+
+    def test_a_driver_elsewhere_is_waited_for_as_long_as_it_may_run(self) -> None:
+        assert self.waits(self.told(), 1_000_000)
+        since = self.told(alone_since=1_000_000)
+        assert self.waits(since, 1_034_000), "its patience, 10 s of grace, and 5 s"
+        assert not self.waits(since, 1_035_000)
+        assert not self.waits(self.told(ended=True), 1_000_000)
+        assert not self.waits(self.told(machine=folders.machine()), 1_000_000)
+
+    @pytest.mark.parametrize(
+        "progress",
+        [None, 7, "x", [], {}, {"driver": 1, "machine": "x"}, {"driver": "../x", "machine": folders.machine}],
+    )
+    def test_whatever_else_is_stored_is_no_record(self, progress: Any) -> None:
+        if isinstance(progress, dict) and callable(progress.get("machine")):
+            progress = progress | {"machine": folders.machine()}
+        assert not Record(progress).is_here
+        assert not self.waits(progress, 1)
+
+    @pytest.mark.parametrize(
+        "odd", [{"patience": "x"}, {"patience": 1e300}, {"alone_since": 9e99}, {"patience": -5}]
+    )
+    def test_odd_numbers_never_make_it_wait_for_ever(self, odd: dict[str, Any]) -> None:
+        record = self.told(alone_since=1) | odd
+        assert not self.waits(record, 90_000_000) or self.waits(record | {"alone_since": 1}, 1_000)
