@@ -338,6 +338,16 @@ def test_a_killed_keeper_ends_its_driver_and_fails_the_attempt(taken: Taken) -> 
         assert (_drivers(), _kept()) == ([], [])
 
 
+def test_a_driver_whose_folder_was_removed_ends(taken: Taken) -> None:
+    with Queue("spark", taken.url) as queue:
+        job = taken.add(queue)
+        with spawned([sys.executable, "-c", WORKER, taken.url]):
+            taken.eventually(lambda: taken.runs, timeout=60)
+            _kept()[0].remove()
+            taken.eventually(lambda: queue.get_job(job).state == "failed", timeout=60)
+        taken.eventually(lambda: _drivers() == [], timeout=20)
+
+
 class Stopped(Cancelled):
     """Of an attempt in a process that is stopped, until it goes on."""
 

@@ -59,7 +59,8 @@ class Keeper:
 
     def run(self) -> None:
         """Until the driver has ended and its worker knows, or until no worker came."""
-        self._folder.hold("keeper")
+        if not self._folder.hold("keeper"):
+            return
         # What is started from here on is no driver, and not ended as one.
         environment = {**os.environ, RESULT_VARIABLE: str(self._folder.result)}
         for name in (TAG_VARIABLE, MARK_VARIABLE):
@@ -108,9 +109,11 @@ class Keeper:
         return process.wait()
 
     def _has_worker_until(self, is_over: Callable[[], bool]) -> bool:
-        """Wait for something; whether it came before the patience was over."""
+        """Wait for something; whether it came before the patience was over, and the folder is there."""
         seen = time.monotonic()
         while not is_over():
+            if not self._folder.path.exists():
+                return False
             if self._folder.is_held("worker"):
                 seen = time.monotonic()
             elif time.monotonic() - seen > self._patience and self._folder.hold("worker"):
