@@ -241,6 +241,11 @@ class Taken:
         """Add the job."""
         return queue.add(JOB_NAME, self.data, options=JobOptions(**options))
 
+    def completes(self, queue: Queue, job: str) -> None:
+        """Wait until the job has completed, and nothing is kept any more."""
+        self.eventually(lambda: queue.get_job(job).state == "completed", timeout=60)
+        self.eventually(lambda: _kept() == [], timeout=10)
+
     def lose_worker(self, number: int = signal.SIGKILL) -> None:
         """Start a worker, and end it when the program runs."""
         with spawned([sys.executable, "-c", WORKER, self.url]) as worker:
@@ -271,13 +276,12 @@ def test_the_next_worker_takes_over_the_driver_of_one_that_is_gone(
         with spawned([sys.executable, "-c", WORKER, taken.url]):
             taken.eventually(lambda: "goes on with the driver" in str(queue.logs(job).lines), timeout=60)
             (taken.folder / "go").touch()
-            taken.eventually(lambda: queue.get_job(job).state == "completed", timeout=60)
+            taken.completes(queue, job)
         assert queue.get_job(job).result == "result"
         assert [run["attempt"] for run in taken.runs] == [1], "the program ran once"
         lines = [line for line in queue.logs(job).lines if " line" in line]
         assert sorted(set(lines)) == ["first line", "last line"]
         assert len(lines) - len(set(lines)) <= 1, "a line may be there twice after a kill"
-    assert _kept() == []
 
 
 @pytest.mark.long
@@ -304,8 +308,8 @@ def test_a_node_of_a_flow_that_was_restarted_takes_nothing_over(taken: Taken) ->
             assert len(_kept()) == len(_drivers()) == 1
             (taken.folder / "go").touch()
             assert flow.wait(timeout=timedelta(seconds=60)).status.state == "completed"
+            taken.eventually(lambda: _kept() == [], timeout=10)
         assert taken.runs[0]["job_id"] != taken.runs[1]["job_id"]
-    assert _kept() == []
 
 
 @pytest.mark.parametrize("patience", [pytest.param("0", marks=pytest.mark.long), "1"])
@@ -322,7 +326,7 @@ def test_a_driver_ends_when_no_worker_comes_and_the_next_one_runs_it_again(
         assert _drivers() == []
         (taken.folder / "go").touch()
         with spawned([sys.executable, "-c", WORKER, taken.url]):
-            taken.eventually(lambda: queue.get_job(job).state == "completed", timeout=60)
+            taken.completes(queue, job)
     assert len(taken.runs) == 2
 
 
@@ -336,6 +340,33 @@ def test_a_killed_keeper_ends_its_driver_and_fails_the_attempt(taken: Taken) -> 
             taken.eventually(lambda: queue.get_job(job).state == "failed", timeout=60)
         assert "the process that kept its driver was killed" in str(queue.get_job(job).failed_reason)
         assert (_drivers(), _kept()) == ([], [])
+
+
+KILLED = WORKER.replace(
+    "Worker(",
+    """
+import os
+from glidemq_orchestrate import Middleware
+
+class Dies(Middleware):
+    async def around(self, execution, proceed):
+        await proceed()
+        os.kill(os.getpid(), 9)
+
+Worker(""",
+).replace("**seconds", "middleware=[Dies()], **seconds")
+
+
+def test_a_result_that_the_server_does_not_have_yet_is_not_lost_with_its_worker(taken: Taken) -> None:
+    (taken.folder / "go").touch()
+    with Queue("spark", taken.url) as queue:
+        job = taken.add(queue)
+        with spawned([sys.executable, "-c", KILLED, taken.url]) as worker:
+            assert worker.wait(60) == -signal.SIGKILL
+        with spawned([sys.executable, "-c", WORKER, taken.url]):
+            taken.completes(queue, job)
+            assert queue.get_job(job).result == "result"
+    assert len(taken.runs) == 1
 
 
 def test_a_driver_whose_folder_was_removed_ends(taken: Taken) -> None:
@@ -391,7 +422,7 @@ def test_a_driver_of_another_machine_is_waited_for(taken: Taken, monkeypatch: py
             taken.eventually(lambda: len(taken.runs) == 2, timeout=60)
             assert time.monotonic() - lost > 16, "its patience, its grace and some slack"
             (taken.folder / "go").touch()
-            taken.eventually(lambda: queue.get_job(job).state == "completed", timeout=60)
+            taken.completes(queue, job)
         assert queue.get_job(job).attempts_made <= 1
 
 

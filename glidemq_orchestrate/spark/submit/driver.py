@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -43,7 +44,7 @@ from glidemq_orchestrate.spark.submit.application import Application
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.spark.submit.record import Records
 from glidemq_orchestrate.worker.context import Context
-from glidemq_orchestrate.worker.handler import Serving
+from glidemq_orchestrate.worker.handler import JobEvent, Serving
 from glidemq_orchestrate.worker.imported import InvalidCall
 
 logger = logging.getLogger("glidemq_orchestrate.spark")
@@ -74,6 +75,8 @@ class Drivers:
     def __init__(self) -> None:
         self._scope, self._has_java = "", False
         self._records = Records(None)
+        self._done: dict[tuple[str, str, int], DriverFolder] = {}
+        self._ending: list[threading.Thread] = []
 
     def start(self, scope: str, serving: Serving | None = None) -> None:
         """Tell which server the jobs are of, and remove the files of drivers that were killed."""
@@ -85,7 +88,8 @@ class Drivers:
     def run(self, ctx: Context, application: Application) -> Json:
         """Run a program to its end.
 
-        Afterwards nothing of it runs on this machine, unless its worker stops.
+        Afterwards nothing of it runs on this machine, unless its worker stops. Its keeper has the
+        result until the server has it.
 
         Returns:
             What it has written to the file that ``GLIDEMQ_RESULT`` names; else an object with its id in Spark
@@ -115,15 +119,37 @@ class Drivers:
         else:
             ctx.log("goes on with the driver that an earlier attempt has started")
         try:
-            return _followed(ctx, application.title, folder, output)
-        finally:
-            if not ctx.cancelled.is_stopping:
-                end_marked(MARK_VARIABLE, folder.name)  # its keeper, and what is left of it
-                folder.remove()
+            result = _followed(ctx, application.title, folder, output)
+        except BaseException:
+            if ctx.cancelled.is_stopping:
+                folder.release()
+            else:
+                _end(folder)
                 output.tell(ended=True)
                 if ctx.cancelled.is_set():  # it was killed, so its keeper has not removed its files
                     scratch.sweep(conf)
-            folder.release()
+            raise
+        if self._records.are_known:
+            self._done[ctx.queue, ctx.job_id, ctx.epoch] = folder
+        else:
+            _end(folder)
+        return result
+
+    def on_job(self, event: JobEvent) -> None:
+        """Forget the result of a program, in a thread, when the server has it."""
+        if event.kind == "active" or not self._done:
+            return
+        folder = self._done.pop((event.queue, event.job_id, event.epoch), None)
+        if folder is not None:
+            act = folder.release if event.kind == "lost" else partial(_end, folder)
+            thread = threading.Thread(target=act, name="glidemq-driver-done", daemon=True)
+            self._ending = [other for other in self._ending if other.is_alive()] + [thread]
+            thread.start()
+
+    def stop(self) -> None:
+        """Finish what is ending. Repeatable."""
+        while self._ending:
+            self._ending.pop().join(GRACE_SECONDS)
 
     def tag(self, ctx: Context) -> str:
         """The tag of a job's drivers, the same for each attempt, and for a node in each run of its flow."""
@@ -180,6 +206,12 @@ def end_marked(variable: str, value: str) -> bool:
         watched = {pid: guard.Watched(entry.started, GRACE_SECONDS) for pid, entry in found.items()}
         guard.end(watched, mark, spared, 0.0)
     return bool(found)
+
+
+def _end(folder: DriverFolder) -> None:
+    """End what is left of a driver, its keeper too, and remove its folder."""
+    end_marked(MARK_VARIABLE, folder.name)
+    folder.remove()
 
 
 def _keeper(folder: DriverFolder, order: str, environment: Mapping[str, str]) -> int:

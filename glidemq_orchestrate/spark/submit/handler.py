@@ -33,3 +33,7 @@ def run_application(ctx: Context) -> Json:
 def name_server(serving: Serving) -> None:
     """Drivers of jobs on another server are none of ours, whatever their ids."""
     drivers.start(f"{serving.settings.where} {serving.settings.prefix}", serving)
+
+
+handlers.on_job(drivers.on_job)
+handlers.on_stop(drivers.stop)

@@ -83,6 +83,11 @@ class Records:
     def __init__(self, serving: Serving | None) -> None:
         self._serving = serving
 
+    @property
+    def are_known(self) -> bool:
+        """Whether there is a server, which will tell of the end of a job."""
+        return self._serving is not None
+
     def of(self, ctx: Context) -> Record:
         """That of a job.
 
@@ -101,7 +106,7 @@ class Records:
         """
         until = time.monotonic() + TOLD_SECONDS
         with self._reader(ctx) as read:
-            while self._serving is not None and read().name != driver:
+            while self.are_known and read().name != driver:
                 if time.monotonic() > until:
                     raise RetryLater(AGAIN, "the server does not store which driver is started", counts=False)
                 time.sleep(0.05)
