@@ -152,6 +152,11 @@ def test_how_a_program_failed_is_told(
         run_application(make(program).ctx)
 
 
+def test_what_cannot_be_started_is_told(make: Callable[..., Run]) -> None:
+    with pytest.raises(DriverFailed, match=r"exit code 126: .* cannot be started: Argument list too long"):
+        run_application(make("", "x" * 200_000).ctx)
+
+
 @pytest.mark.long
 def test_the_cause_of_spark_is_told_with_a_remedy(make: Callable[..., Run], folder: Path) -> None:
     program = f"""

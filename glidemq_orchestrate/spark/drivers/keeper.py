@@ -33,6 +33,8 @@ RESULT_VARIABLE: Final = "GLIDEMQ_RESULT"
 GRACE_SECONDS: Final = 10.0
 """How long a driver that is told to end may take before it is killed."""
 LOOK_SECONDS: Final = 0.25
+NOT_STARTED: Final = 126
+"""The exit code of what cannot be started, as a shell has it."""
 MOST_BYTES: Final = 1 << 16
 """Of a line; a longer one is cut into several."""
 
@@ -100,6 +102,9 @@ class Keeper:
             ended = process
             if not self._has_worker_until(lambda: ended.poll() is not None):
                 return None
+        except OSError as exc:
+            lines.write(f"spark-submit cannot be started: {exc.strerror}".encode(), is_log=True)
+            return NOT_STARTED
         finally:
             self._end(process)
             for reader in readers:
