@@ -380,7 +380,8 @@ def test_a_process_of_a_handler_that_outlives_its_worker(
     with spawned(["sleep", "60"]) as dead:
         pass
     with spawned(["sleep", "60"]) as child:
-        ledger.write("child", child=child.pid, above=[dead.pid], started=processes()[child.pid].started)
+        about = {"what": "handler", "child": child.pid, "started": processes()[child.pid].started}
+        ledger.write("child", **about, above=[dead.pid])
         ledger.close()
         assert not list(Children(path).look())  # it has some time to end
         monkeypatch.setattr("tests.chaos.children.GRACE_SECONDS", -1)

@@ -177,12 +177,12 @@ def test_settings_are_for_one_step_alone(module: str, make_run: MakeRun) -> None
             run_python_step(make_run({**named, "conf": {name: "1"}}).ctx)
 
 
-def test_the_registry_has_the_handler_and_both_hooks() -> None:
+def test_the_registry_has_the_handlers_and_hooks() -> None:
     assert handlers.names == ["spark.python", "spark.sql", "spark.submit"]
     registered = handlers.get("spark.python")
     assert registered is not None
     assert registered.function is registered_step
-    assert (len(handlers.start_hooks), len(handlers.stop_hooks), len(handlers.job_hooks)) == (3, 1, 1)
+    assert (len(handlers.start_hooks), len(handlers.stop_hooks), len(handlers.job_hooks)) == (3, 2, 2)
 
 
 @pytest.mark.usefixtures("spark")

@@ -147,7 +147,8 @@ class Drivers:
             thread.start()
 
     def stop(self) -> None:
-        """Finish what is ending. Repeatable."""
+        """Finish what is ending, and ask the server no more. Repeatable."""
+        self._records = Records(None)
         while self._ending:
             self._ending.pop().join(GRACE_SECONDS)
 
