@@ -128,17 +128,26 @@ class Keeper:
 
     def _end(self, process: subprocess.Popen[bytes] | None) -> None:
         """End the driver and all that it has started."""
-        found = guard.processes()
-        watched = {}
-        if process is not None and process.poll() is None and process.pid in found:
-            watched[process.pid] = guard.Watched(found[process.pid].started, GRACE_SECONDS)
-        mark = f"{next(iter(lifeline.mark))}=1".encode()
-        for pid, entry in guard.left(watched, mark, {0, 1, os.getpid()}).items():
-            watched[pid] = guard.Watched(entry.started, GRACE_SECONDS)
-        guard.end(watched, mark, {0, 1, os.getpid()}, 0.0)
+        is_running = process is not None and process.poll() is None
+        end_marked(next(iter(lifeline.mark)), "1", process.pid if process and is_running else None)
         if process is not None:
             process.wait()
             lifeline.forget(process.pid)
+
+
+def end_marked(variable: str, value: str, pid: int | None = None) -> bool:
+    """End every process on this machine that has this in its environment; whether there was one.
+
+    Also the process ``pid`` and what it has started, where environments cannot be read.
+    """
+    mark, spared, table = f"{variable}={value}".encode(), {0, 1, os.getpid()}, guard.processes()
+    roots = (
+        {pid: guard.Watched(table[pid].started, GRACE_SECONDS)} if pid is not None and pid in table else {}
+    )
+    if found := guard.left(roots, mark, spared):
+        watched = {one: guard.Watched(entry.started, GRACE_SECONDS) for one, entry in found.items()}
+        guard.end(watched, mark, spared, 0.0)
+    return bool(found)
 
 
 def _read(stream: IO[bytes], lines: Writer, is_log: bool) -> None:  # noqa: FBT001  of a thread

@@ -26,7 +26,6 @@ from typing import Final
 import glidemq_orchestrate
 from glidemq_orchestrate.codec import MAX_PAYLOAD_BYTES, Json, decode
 from glidemq_orchestrate.errors import ConfigurationError, DecodeError
-from glidemq_orchestrate.lifeline import guard
 from glidemq_orchestrate.spark import scratch
 from glidemq_orchestrate.spark.cluster import require_master, spark_home
 from glidemq_orchestrate.spark.drivers import folder as folders
@@ -36,6 +35,7 @@ from glidemq_orchestrate.spark.drivers.keeper import (
     MARK_VARIABLE,
     RESULT_VARIABLE,
     TAG_VARIABLE,
+    end_marked,
 )
 from glidemq_orchestrate.spark.drivers.lines import Reader
 from glidemq_orchestrate.spark.identity import identity_of
@@ -197,16 +197,6 @@ class Drivers:
 
 
 drivers: Final = Drivers()
-
-
-def end_marked(variable: str, value: str) -> bool:
-    """End every process on this machine that has this in its environment; whether there was one."""
-    mark, spared = f"{variable}={value}".encode(), {0, 1, os.getpid()}
-    found = guard.left({}, mark, spared)
-    if found:
-        watched = {pid: guard.Watched(entry.started, GRACE_SECONDS) for pid, entry in found.items()}
-        guard.end(watched, mark, spared, 0.0)
-    return bool(found)
 
 
 def _end(folder: DriverFolder) -> None:
