@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -38,9 +38,9 @@ from glidemq_orchestrate.spark.drivers.keeper import (
     end_marked,
 )
 from glidemq_orchestrate.spark.drivers.lines import Reader
-from glidemq_orchestrate.spark.identity import identity_of
 from glidemq_orchestrate.spark.session import SparkSettings, require_java
 from glidemq_orchestrate.spark.submit.application import Application
+from glidemq_orchestrate.spark.submit.command import arguments_of, digest_of, settings_of
 from glidemq_orchestrate.spark.submit.output import Output
 from glidemq_orchestrate.spark.submit.record import Records
 from glidemq_orchestrate.worker.context import Context
@@ -103,7 +103,7 @@ class Drivers:
         """
         settings = SparkSettings.from_environment()
         conf = {**settings.of_users, **application.conf, "spark.master": settings.master}
-        digest = _digest(application, conf)
+        digest = digest_of(application, conf)
         record = self._records.of(ctx)
         output = Output(ctx, record.facts)
         folder = DriverFolder.taken_over(record.name, digest) if record.is_here else None
@@ -180,11 +180,11 @@ class Drivers:
             output.begin(tag=tag, driver=folder.name, machine=folders.machine(), patience=patience)
             self._records.wait_for(ctx, folder.name)
             ctx.check_owner()
-            chosen = _conf(ctx, application, conf, tag)
+            chosen = settings_of(ctx, application, conf, tag)
             order = {"folder": str(folder.path), "patience": patience, "conf": chosen}
             order |= {
                 "command": [str(Path(_home(), "bin", "spark-submit"))],
-                "arguments": _arguments(application),
+                "arguments": arguments_of(application),
             }
             environment = {**os.environ, **_environment(settings), **_told(ctx)}
             environment |= {TAG_VARIABLE: tag, MARK_VARIABLE: folder.name}
@@ -251,32 +251,6 @@ def _followed(ctx: Context, title: str, folder: DriverFolder, output: Output) ->
     if code:
         raise DriverFailed(f"{title} {_how(code)}: {output.cause()}")
     return _result(title, folder.result, output)
-
-
-def _digest(application: Application, conf: Mapping[str, str]) -> str:
-    """What tells whether a driver runs what is asked for now."""
-    fields = (application.path, application.main_class, application.args, application.py_files, dict(conf))
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-def _conf(ctx: Context, application: Application, settings: Mapping[str, str], tag: str) -> dict[str, str]:
-    """All settings of a driver."""
-    name = f"{ctx.queue}: {ctx.node or application.path.rpartition('/')[2]} ({ctx.job_id})"
-    conf = {"spark.app.name": name, "spark.ui.port": "0", "spark.ui.showConsoleProgress": "false"}
-    conf |= {**settings, **identity_of(application.title, ctx)}
-    if conf["spark.master"].startswith("yarn"):
-        conf["spark.yarn.tags"] = ",".join(filter(None, (conf.get("spark.yarn.tags"), tag)))
-    return conf
-
-
-def _arguments(application: Application) -> Sequence[str]:
-    """Those of ``spark-submit`` after the settings."""
-    arguments: list[str] = []
-    if application.main_class:
-        arguments += ["--class", application.main_class]
-    if application.py_files:
-        arguments += ["--py-files", ",".join(application.py_files)]
-    return [*arguments, application.path, *application.args]
 
 
 def _home() -> str:

@@ -1,0 +1,50 @@
+"""What ``spark-submit`` is told of a program: its settings, with the tag where a cluster keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from glidemq_orchestrate.spark.submit.application import Application
+from glidemq_orchestrate.spark.submit.command import arguments_of, digest_of, settings_of
+from glidemq_orchestrate.worker.context import Context
+
+APPLICATION = Application("application a", "/opt/jobs/a.py", "", ("--day", "1"), ("/opt/jobs/b.zip",), {})
+CTX = Context("etl", "7", "spark.submit", 1, {"user": "ana"}, {}, None, None)
+
+
+def settings(master: str, more: Mapping[str, str] = {}) -> Mapping[str, str]:
+    return settings_of(CTX, APPLICATION, {"spark.master": master, **more}, "glidemq-0a1")
+
+
+@pytest.mark.parametrize("master", ["yarn", "yarn-client"])
+def test_yarn_keeps_the_tag_beside_those_of_the_user(master: str) -> None:
+    assert settings(master)["spark.yarn.tags"] == "glidemq-0a1"
+    assert settings(master, {"spark.yarn.tags": "nightly,b"})["spark.yarn.tags"] == "nightly,b,glidemq-0a1"
+
+
+def test_kubernetes_has_it_as_a_label() -> None:
+    found = settings("k8s://https://cluster:6443")
+    assert found["spark.kubernetes.executor.label.glidemq-tag"] == "glidemq-0a1"
+    assert "spark.yarn.tags" not in found
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
+def test_others_know_it_by_the_name_and_the_identity(master: str) -> None:
+    found = settings(master, {"spark.ui.port": "4040"})
+    assert not [name for name in found if "yarn" in name or "kubernetes" in name]
+    assert found["spark.app.name"] == "etl: a.py (7)"
+    assert found["spark.ui.port"] == "4040", "what users set counts"
+    assert (found["spark.glidemq.queue"], found["spark.glidemq.user"]) == ("etl", "ana")
+
+
+def test_arguments_come_after_the_program() -> None:
+    assert arguments_of(APPLICATION) == ["--py-files", "/opt/jobs/b.zip", "/opt/jobs/a.py", "--day", "1"]
+
+
+def test_a_digest_tells_programs_and_settings_apart() -> None:
+    other = Application("application a", "/opt/jobs/a.py", "", ("--day", "2"), ("/opt/jobs/b.zip",), {})
+    found = {digest_of(one, {"a": value}) for one in (APPLICATION, other) for value in ("1", "2")}
+    assert len(found) == 4
+    assert digest_of(APPLICATION, {"a": "1", "b": "2"}) == digest_of(APPLICATION, {"b": "2", "a": "1"})
