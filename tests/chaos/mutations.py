@@ -12,6 +12,11 @@ from glidemq_orchestrate._ops.flows import generations
 from glidemq_orchestrate._ops.server import library as of_the_package
 from glidemq_orchestrate.flows.plan import reasons
 from glidemq_orchestrate.lifeline.lifeline import Lifeline
+from glidemq_orchestrate.spark.drivers import folder as folders
+from glidemq_orchestrate.spark.drivers.folder import DriverFolder
+from glidemq_orchestrate.spark.published import publish as publishing
+from glidemq_orchestrate.spark.published.folder import Folder
+from glidemq_orchestrate.spark.submit import driver as submitting
 from glidemq_orchestrate.worker import judge
 from glidemq_orchestrate.worker.execution import Execution
 from glidemq_orchestrate.worker.runner import JobRunner
@@ -24,6 +29,9 @@ SIZE: Final = Size(flows=40, kills=1_000, seconds=12, around=0.8, widest=40, set
 # Node workers run the jobs that ours take from each other again and again, and set the places of lists right.
 WITHOUT_NODE: Final = replace(SIZE, node_workers=0)
 """What a killed Node worker took from a list is found by a walk that begins each 15 s."""
+WITH_SPARK: Final = replace(SIZE, flows=4, spark=4, spark_pause=4.0, seconds=30, settle=150)
+VARIABLE: Final = "GLIDEMQ_CHAOS_DEFECT"
+"""The environment variable that tells the processes with sessions of Spark the name of a defect."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,29 @@ def _kept_nothing(nodes: Any, *_: Any) -> dict[str, str]:
     return {node.name: "new" for node in nodes}
 
 
+_seal: Final = publishing.seal
+
+
+def _seal_and_count(ctx: Any, store: Any, version: Any, place: Any) -> None:
+    """Let what an attempt has written count at once."""
+    _seal(ctx, store, version, place)
+    Folder(store).make(place.name)
+
+
+def _makes_nothing(*_: Any) -> bool:
+    """Let what was accepted not count, and say that it does."""
+    return True
+
+
+def _never(*_: Any) -> None:
+    """Find no driver of an earlier attempt."""
+
+
+def _hour(*_: Any) -> float:
+    """How long drivers may be without a worker."""
+    return 3_600.0
+
+
 _OWNS = "if v[1] ~= 'active' or v[2] ~= o.token or v[3] ~= o.processed_on then"
 _REQUEUED = "L.stream.append(r.prefix .. 'stream', job_id, job.name)\n"
 _KEPT = "redis.call('HSET', key, 'lastActive', args[1])\n      kept[#kept + 1]"
@@ -166,6 +197,14 @@ DEFECTS: Final = (
            patched=((JobRunner, "_free", _keep_place),)),
     Defect("the children of a killed worker live on", "staged",
            patched=((Lifeline, "watch", _nothing),)),
+    Defect("what a Spark step publishes counts before it is accepted", "staged",
+           patched=((publishing, "seal", _seal_and_count),), faults="kill_spark_worker", size=WITH_SPARK),
+    Defect("what a Spark step has published never counts", "staged",
+           patched=((Folder, "make", _makes_nothing),), faults="kill_spark_worker", size=WITH_SPARK),
+    Defect("the drivers of a killed worker live on", "staged",
+           patched=((folders, "patience", _hour), (DriverFolder, "taken_over", _never),
+                    (submitting, "end_marked", _never)),
+           faults="kill_spark_worker", size=replace(WITH_SPARK, spark=6, spark_pause=1.5)),
 )  # fmt: skip
 
 BY_NAME: Final = {defect.name: defect for defect in DEFECTS}

@@ -50,6 +50,7 @@ from tests.chaos.forgotten import Forgotten
 from tests.chaos.handlers import Recorder, Steps
 from tests.chaos.in_process import FOLDER, cures_of, ledger_of
 from tests.chaos.mutations import BY_NAME as DEFECTS
+from tests.chaos.mutations import VARIABLE
 from tests.chaos.node_worker import node_worker
 from tests.chaos.plan import BY_TWO, FlowPlan, Plan, plan
 from tests.chaos.spark_flows import spark_flows
@@ -156,6 +157,7 @@ def spark_worker(world: World, ledger: Ledger, number: int) -> None:
 
     name, _, value = spark_mark(world).partition("=")
     os.environ |= {FOLDER: str(world.folder), WORKER: str(os.getpid()), name: value, **SPARK_ENVIRONMENT}
+    os.environ[VARIABLE] = world.defect
     queues = [name for name in world.plan.all_queues if name not in world.queues]
     _serve(world, ledger, number, queues, handlers, concurrency=SPARK_STEPS, allow_import=["tests.chaos"])
 

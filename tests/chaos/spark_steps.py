@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -15,6 +16,8 @@ from glidemq_orchestrate.lifeline.guard import processes
 from glidemq_orchestrate.spark import publish, read_published
 from glidemq_orchestrate.testing.chaos.ledger import Ledger
 from tests.chaos.in_process import FOLDER, cures_of, decide, ledger_of, say
+from tests.chaos.mutations import BY_NAME as DEFECTS
+from tests.chaos.mutations import VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +48,7 @@ def publish_rows(spark: SparkSession, ctx: Context, *, step: dict[str, Any]) -> 
     """
     from pyspark.sql.functions import lit  # noqa: PLC0415  of an extra
 
+    _have_the_defect()
     tell_processes(spark)
     _check_inputs(spark, ctx)
     say(ctx, step)
@@ -56,6 +60,13 @@ def publish_rows(spark: SparkSession, ctx: Context, *, step: dict[str, Any]) -> 
     ctx.cancelled.wait(step["ms"] / 1000)
     value = decide(Told(step, ctx.attempt, ctx.node, ctx.inputs), cures_of(Path(os.environ[FOLDER])))
     return {"value": value, "own": own, "shared": shared}
+
+
+@cache
+def _have_the_defect() -> None:
+    """Let this process have that of its worker, if there is one."""
+    if name := os.environ.get(VARIABLE):
+        DEFECTS[name].begin()
 
 
 def tell_processes(spark: SparkSession) -> None:

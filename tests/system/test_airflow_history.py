@@ -9,7 +9,6 @@ from typing import Final
 
 import pyarrow.parquet as pq
 import pytest
-from airflow_provider_glidemq.identity import flow_id_for
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec
 from tests.system.conftest import HANDLERS
@@ -58,17 +57,9 @@ def test_what_has_ended_is_added_and_a_cleared_task_adds_nothing_twice(
             ended(flows, more)
             airflow.clear("history", run_id, ["collect_history"], downstream=True)
             airflow.wait_until_it_runs("history", run_id, "collect_history")
-    ours = flow_id_for("history", "collect_history", run_id)
-    assert said["summary"]["nodes"] == 6 + 6, (
-        "two flows of three nodes, and the first run of the history itself"
-    )
-    keys = newest(location / "nodes")
-    assert sorted(keys) == sorted(
-        [(flow, 0, node) for flow in ("night-1", "night-2") for node in ("clean[0]", "clean[1]", "report")]
-        + [
-            (ours, 0, node)
-            for node in ("collect", "critical_paths", "durations", "report", "retries", "slowest")
-        ]
+    assert said["summary"]["nodes"] == 6, "its own first run was restarted before anyone has read it"
+    assert sorted(newest(location / "nodes")) == sorted(
+        (flow, 0, node) for flow in ("night-1", "night-2") for node in ("clean[0]", "clean[1]", "report")
     )
 
 
