@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.spark.plans import lineage_of
+from glidemq_orchestrate.spark.plans import is_short, lineage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,4 +75,7 @@ def _plans(spark: SparkSession, jobs: set[int], since_ms: int) -> Iterator[str]:
                 return
             ran = str(query.jobs().keys().mkString(","))
             if not jobs.isdisjoint(int(job) for job in ran.split(",") if job):
-                yield str(query.physicalPlanDescription())
+                yield (plan := str(query.physicalPlanDescription()))
+                if is_short(plan):
+                    nodes = store.planGraph(query.executionId()).allNodes()
+                    yield from (str(nodes.apply(at).desc()) for at in range(nodes.size()))

@@ -125,6 +125,7 @@ class SparkSettings:
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            "spark.sql.maxMetadataStringLength": "10000",  # else plans name one of the folders that are read
         }
         if self.master.startswith("local"):
             settings |= {

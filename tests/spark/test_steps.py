@@ -72,7 +72,8 @@ STEPS = """
 
     def copies(spark, ctx, *, folder):
         spark.range(5).write.parquet(folder + "/raw")
-        frame = spark.read.parquet(folder + "/raw")
+        spark.range(5).write.parquet(folder + "/more")
+        frame = spark.read.parquet(folder + "/raw", folder + "/more")
         frame.selectExpr("id", "id % 2 as half").write.partitionBy("half").csv(folder + "/out")
         return publish(ctx, folder + "/table", frame)
 
@@ -207,8 +208,8 @@ def test_what_a_step_has_read_and_written_is_told(module: str, make_run: MakeRun
     run.ctx.epoch = 1_000
     run_python_step(run.ctx)
     told = run.recorder.reported[-1]["lineage"]
-    assert told["inputs"] == [f"{folder}/raw"]
-    assert told["outputs"] == [f"{folder}/raw", f"{folder}/out", f"{folder}/table"]
+    assert told["inputs"] == [f"{folder}/raw", f"{folder}/more"]
+    assert told["outputs"] == [f"{folder}/{name}" for name in ("raw", "more", "out", "table")]
     other = make_run({"callable": f"{module}:count", "arguments": {"rows": 10}, "location": "/"})
     run_python_step(other.ctx)
     assert "lineage" not in other.recorder.reported[-1], "what other steps did is theirs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glidemq_orchestrate.spark.plans import lineage_of
+from glidemq_orchestrate.spark.plans import is_short, lineage_of
 
 WRITE = """\
 (10) Execute InsertIntoHadoopFsRelationCommand
@@ -38,6 +38,23 @@ ReadSchema: struct<id:bigint>
 )
 def test_a_scan_names_its_folders(paths: str, told: list[str]) -> None:
     assert lineage_of([SCAN.format(paths=paths)]) == {"inputs": told}
+
+
+NODE = """\
+FileScan parquet [id#3L] Batched: true, DataFilters: [(id#3L > 1)], Format: Parquet, Location: \
+InMemoryFileIndex(4 paths)[{paths}{end}, PartitionFilters: [], PushedFilters: [IsNotNull(id)], End: x"""
+
+
+@pytest.mark.parametrize(
+    ("end", "told"), [("]", ["/m 0", "/m1", "/m2"]), ("...", ["/m 0", "/m1"]), (", ... 5 entries]", None)]
+)
+def test_a_node_of_the_graph_names_all_folders_of_a_scan(end: str, told: list[str] | None) -> None:
+    """Where Spark cuts the list, the last of them is not whole."""
+    plan = SCAN.format(paths="file:/m 0, ... 3 entries")
+    assert is_short(plan)
+    assert not is_short(SCAN.format(paths="file:/m 0"))
+    node = NODE.format(paths="file:/m 0, file:/m1, file:/m2", end=end)
+    assert lineage_of([plan, node]) == {"inputs": told or ["/m 0", "/m1", "/m2"]}
 
 
 def test_a_write_names_its_folder_and_each_is_told_once() -> None:
