@@ -5,7 +5,8 @@ from __future__ import annotations
 from glidemq_orchestrate.spark.classic import ClassicEngine
 from glidemq_orchestrate.spark.connect import ConnectEngine
 from glidemq_orchestrate.spark.engine import Engine
-from glidemq_orchestrate.spark.session import SparkSettings, warm_session
+from glidemq_orchestrate.spark.session import warm_session
+from glidemq_orchestrate.spark.settings import SparkSettings
 
 
 def engine_for(settings: SparkSettings | None = None) -> Engine:

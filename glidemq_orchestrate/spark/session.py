@@ -1,41 +1,30 @@
 """The one warm SparkSession of a worker process: built once, checked before each step, ended with its JVM.
 
 The JVM and what it starts do not outlive the process, also when that is killed; a forked child has none.
-Independent of jobs. Settings come from the environment:
-
-* ``GLIDEMQ_SPARK_MASTER``: a Spark master URL; when unset that of ``spark-defaults.conf``, else ``local[*]``
-  (all cores of this machine). With ``sc://host:15002`` steps run on a Spark Connect server, without a JVM
-  here (see the module ``connect``).
-* ``GLIDEMQ_SPARK_CONF``: a JSON object of additional Spark settings, which override those of
-  ``spark-defaults.conf``; and these the ones chosen here.
-* ``GLIDEMQ_SPARK_EXECUTOR_TIMEOUT``: a step fails when its Spark jobs wait and no executor has run anything
-  of the session for so many seconds, 300 by default.
+Independent of jobs.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import logging
-import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
+from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline
-from glidemq_orchestrate.spark.cluster import require_master, settings_of_file
+from glidemq_orchestrate.spark.cluster import require_master
+from glidemq_orchestrate.spark.java import require_java
 from glidemq_orchestrate.spark.scratch import Scratch
+from glidemq_orchestrate.spark.settings import SparkSettings
 from glidemq_orchestrate.spark.sharing import install
 from glidemq_orchestrate.spark.source.registration import offer
 
@@ -45,102 +34,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MASTER_VARIABLE: Final = "GLIDEMQ_SPARK_MASTER"
-CONF_VARIABLE: Final = "GLIDEMQ_SPARK_CONF"
-PATIENCE_VARIABLE: Final = "GLIDEMQ_SPARK_EXECUTOR_TIMEOUT"
-PATIENCE_SECONDS: Final = 300.0
-OLDEST_JAVA: Final = 17
 JVM_EXIT_SECONDS: Final = 15
 _OF_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # by which spark-submit passes its JVM
 _SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"  # the main class of a JVM that PySpark starts
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark itself redacts
-_ADVICE: Final = (
-    f"install a Java runtime of version {OLDEST_JAVA} or newer "
-    "(for example the package openjdk-17-jre-headless) and point JAVA_HOME or PATH to it"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SparkSettings:
-    """The settings of a session.
-
-    Attributes:
-        master: Spark master URL.
-        conf: Spark settings that override the defaults of ``spark_conf``.
-        of_file: Those of ``spark-defaults.conf``, which Spark reads by itself; they override the defaults.
-        scope: Of the ids of jobs, for sessions that are named after them.
-        server: Where the worker's jobs are, as variables for the process of the session: the defaults of the
-            data source ``glidemq``.
-    """
-
-    master: str = "local[*]"
-    conf: Mapping[str, str] = field(default_factory=dict)
-    of_file: Mapping[str, str] = field(default_factory=dict)
-    scope: str = ""
-    server: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> SparkSettings:
-        """Read the two variables in the module's docstring; an empty one counts as unset.
-
-        Raises:
-            ConfigurationError: The conf is not a JSON object of plain values, or ``spark-defaults.conf``
-                cannot be read.
-        """
-        environment = os.environ if environment is None else environment
-        of_file = settings_of_file(environment)
-        master = environment.get(MASTER_VARIABLE) or of_file.get("spark.master") or cls().master
-        return cls(master, _read_conf(environment.get(CONF_VARIABLE) or "{}"), of_file)
-
-    @property
-    def of_users(self) -> dict[str, str]:
-        """All that users have set, in the file and in ``conf``."""
-        return {**self.of_file, **self.conf}
-
-    @property
-    def is_connect(self) -> bool:
-        """Whether the master is a Spark Connect server."""
-        return self.master.startswith("sc://")
-
-    def environment(self) -> dict[str, str]:
-        """Variables for Spark, where nobody has set them: on a local master, with this Python."""
-        if not self.master.startswith("local"):
-            return {}
-        return {
-            "SPARK_LOCAL_IP": "127.0.0.1",  # works when the host name does not resolve
-            "PYSPARK_PYTHON": sys.executable,  # else another Python of PATH runs functions
-        }
-
-    def spark_conf(self) -> dict[str, str]:
-        """The Spark settings to give: UTC, FAIR scheduling, plain timestamps; ``conf`` overrides them.
-
-        What ``spark-defaults.conf`` sets is left to it.
-        """
-        settings = {
-            "spark.app.name": "glidemq-worker",
-            "spark.scheduler.mode": "FAIR",
-            "spark.ui.port": "0",  # a free one: there may be several sessions
-            "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "ERROR",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.execution.arrow.pyspark.enabled": "true",
-            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-            "spark.sql.maxMetadataStringLength": "10000",  # else plans name one of the folders that are read
-        }
-        if self.master.startswith("local"):
-            settings |= {
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.sql.shuffle.partitions": str(max(4, os.cpu_count() or 1)),
-            }
-        if self.master.startswith("spark://"):  # else the first session would keep all cores for ever
-            settings |= {
-                "spark.dynamicAllocation.enabled": "true",
-                "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-                "spark.dynamicAllocation.executorIdleTimeout": "30s",
-            }
-        own = {name: value for name, value in settings.items() if name not in self.of_file}
-        return {**own, **self.conf, "spark.master": self.master}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,70 +144,6 @@ def is_alive(spark: SparkSession) -> bool:
         return spark.sparkContext.defaultParallelism > 0  # which a context that has ended refuses to say
     except Exception:  # noqa: BLE001  py4j raises half a dozen unrelated classes for a dead JVM
         return False
-
-
-def patience(environment: Mapping[str, str] | None = None) -> float:
-    """For how many seconds a step may wait for executors.
-
-    Raises:
-        ConfigurationError: The variable holds no number of seconds.
-    """
-    text = (os.environ if environment is None else environment).get(PATIENCE_VARIABLE) or PATIENCE_SECONDS
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise ConfigurationError(f"{PATIENCE_VARIABLE} must be a number of seconds")
-    return seconds
-
-
-def require_java(environment: Mapping[str, str] | None = None) -> int:
-    """Return the major version of the Java that Spark would start.
-
-    Raises:
-        JavaMissing: There is none, it cannot be run, or it is too old; the message names what to install.
-    """
-    environment = os.environ if environment is None else environment
-    home = environment.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH", ""))
-    if java is None:
-        raise JavaMissing(f"Spark steps need Java and none was found: {_ADVICE}")
-    try:
-        output = subprocess.run(  # noqa: S603  Java, as the environment names it
-            [java, "-version"], capture_output=True, text=True, timeout=60, check=True
-        ).stderr
-    except (OSError, subprocess.SubprocessError) as exc:
-        raise JavaMissing(f"Spark steps need Java, but {java} cannot be run: {_ADVICE}") from exc
-    match = re.search(r'version "(?:1\.)?(\d+)', output)
-    version = int(match.group(1)) if match else 0
-    if version < OLDEST_JAVA:
-        raise JavaMissing(
-            f"Spark steps need Java {OLDEST_JAVA} or newer, {java} is version {version}: {_ADVICE}"
-        )
-    return version
-
-
-def _read_conf(text: str) -> dict[str, str]:
-    try:
-        conf = json.loads(text)
-    except ValueError as exc:
-        raise ConfigurationError(f"{CONF_VARIABLE} is not valid JSON: {exc}") from exc
-    if not isinstance(conf, dict):
-        raise ConfigurationError(
-            f'{CONF_VARIABLE} must be a JSON object such as {{"spark.driver.memory": "2g"}}'
-        )
-    for key, value in conf.items():
-        if not isinstance(value, str | int | float):
-            raise ConfigurationError(
-                f"{CONF_VARIABLE}: the value of {key} must be a string, a number, true or false"
-            )
-    return {key: setting(value) for key, value in conf.items()}
-
-
-def setting(value: object) -> str:
-    """A value of JSON as Spark writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _build(settings: SparkSettings) -> _Running:

@@ -12,7 +12,7 @@ from glidemq_orchestrate.spark.failures import LINES, explained
 from glidemq_orchestrate.spark.identity import identity_of
 from glidemq_orchestrate.spark.lineage import Lineage
 from glidemq_orchestrate.spark.published.before import coming_after
-from glidemq_orchestrate.spark.session import PATIENCE_VARIABLE, patience
+from glidemq_orchestrate.spark.settings import PATIENCE_VARIABLE, patience
 from glidemq_orchestrate.spark.sql import JOB_NAME as SQL_JOB
 from glidemq_orchestrate.spark.sql import statement_of
 from glidemq_orchestrate.worker.captured import MOST_CHARACTERS, captured

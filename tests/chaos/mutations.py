@@ -29,7 +29,7 @@ SIZE: Final = Size(flows=40, kills=1_000, seconds=12, around=0.8, widest=40, set
 # Node workers run the jobs that ours take from each other again and again, and set the places of lists right.
 WITHOUT_NODE: Final = replace(SIZE, node_workers=0)
 """What a killed Node worker took from a list is found by a walk that begins each 15 s."""
-WITH_SPARK: Final = replace(SIZE, flows=4, spark=4, spark_pause=4.0, seconds=30, settle=150)
+WITH_SPARK: Final = replace(SIZE, flows=4, spark=4, spark_pause=4.0, seconds=30, settle=300)
 VARIABLE: Final = "GLIDEMQ_CHAOS_DEFECT"
 """The environment variable that tells the processes with sessions of Spark the name of a defect."""
 

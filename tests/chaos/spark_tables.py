@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_orchestrate import JobState, NodeStatus
 from glidemq_orchestrate.spark import read_published
-from glidemq_orchestrate.spark.session import MASTER_VARIABLE, warm_session
+from glidemq_orchestrate.spark.session import warm_session
+from glidemq_orchestrate.spark.settings import MASTER_VARIABLE
 from tests.chaos.book import Book
 from tests.chaos.plan import FlowPlan
 from tests.chaos.spark_steps import ROWS

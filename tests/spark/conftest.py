@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE, require_java, warm_session
+from glidemq_orchestrate.spark.java import require_java
+from glidemq_orchestrate.spark.session import warm_session
+from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE
 from glidemq_orchestrate.worker.context import Cancelled, Context, Unheard
 from tests.guard import nothing_is_left
 from tests.processes import end, spawn

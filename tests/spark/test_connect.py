@@ -24,7 +24,7 @@ from glidemq_orchestrate.spark.engine import SessionGone
 from glidemq_orchestrate.spark.hosts.pool import Hosts
 from glidemq_orchestrate.spark.hosts.wanted import Wanted
 from glidemq_orchestrate.spark.published.acceptance import make_versions
-from glidemq_orchestrate.spark.session import CONF_VARIABLE, MASTER_VARIABLE
+from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE
 from glidemq_orchestrate.spark.step import StepCancelled, StepFailed
 from glidemq_orchestrate.worker.imported import InvalidCall
 from tests.conftest import Eventually

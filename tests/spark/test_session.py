@@ -16,7 +16,9 @@ import pytest
 from pyspark import SparkContext
 
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
-from glidemq_orchestrate.spark.session import SparkSettings, is_alive, require_java, warm_session
+from glidemq_orchestrate.spark.java import require_java
+from glidemq_orchestrate.spark.session import is_alive, warm_session
+from glidemq_orchestrate.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from tests.conftest import Eventually

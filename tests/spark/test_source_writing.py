@@ -14,7 +14,8 @@ from glidemq_orchestrate import Queue
 from glidemq_orchestrate._ops.queue.remembered import forget_old
 from glidemq_orchestrate.jobs.states import JobState
 from glidemq_orchestrate.spark import GlideMQDataSource
-from glidemq_orchestrate.spark.session import MASTER_VARIABLE, warm_session
+from glidemq_orchestrate.spark.session import warm_session
+from glidemq_orchestrate.spark.settings import MASTER_VARIABLE
 from glidemq_orchestrate.spark.source.options import Options
 from glidemq_orchestrate.spark.source.rows import WRITE, RowJobs
 from tests.conftest import Eventually, RunWorker

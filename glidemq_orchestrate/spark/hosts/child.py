@@ -23,7 +23,7 @@ from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.engine import SessionGone
 from glidemq_orchestrate.spark.hosts.wire import Message, Opening, Outcome, Wire, levels_now
 from glidemq_orchestrate.spark.published.version import Publication
-from glidemq_orchestrate.spark.session import SparkSettings
+from glidemq_orchestrate.spark.settings import SparkSettings
 from glidemq_orchestrate.spark.step import StepCancelled
 from glidemq_orchestrate.worker.child import pack, unpack
 from glidemq_orchestrate.worker.context import Context

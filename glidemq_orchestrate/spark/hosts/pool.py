@@ -19,7 +19,7 @@ from glidemq_orchestrate.spark.hosts.wanted import Wanted
 from glidemq_orchestrate.spark.hosts.wire import Outcome
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.scratch import sweep
-from glidemq_orchestrate.spark.session import SparkSettings
+from glidemq_orchestrate.spark.settings import SparkSettings
 from glidemq_orchestrate.spark.step import StepCancelled
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall

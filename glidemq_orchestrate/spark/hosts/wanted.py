@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from glidemq_orchestrate.codec import Json
 from glidemq_orchestrate.spark.engine import settings_in
-from glidemq_orchestrate.spark.session import setting
+from glidemq_orchestrate.spark.settings import setting
 from glidemq_orchestrate.worker.imported import InvalidCall
 
 STEP_CONF_VARIABLE: Final = "GLIDEMQ_SPARK_STEP_CONF"

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from glidemq_orchestrate.spark.published.version import Publication
-from glidemq_orchestrate.spark.session import SparkSettings
+from glidemq_orchestrate.spark.settings import SparkSettings
 
 _SIZE: Final = struct.Struct(">Q")
 

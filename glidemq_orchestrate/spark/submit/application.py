@@ -29,7 +29,7 @@ from typing import Any, Final, Self
 from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.spark.engine import settings_in
 from glidemq_orchestrate.spark.hosts.wanted import RESOURCES, check_allowed
-from glidemq_orchestrate.spark.session import setting
+from glidemq_orchestrate.spark.settings import setting
 from glidemq_orchestrate.worker.allowed_imports import ImportNotAllowed, import_allowed
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall, put_inputs

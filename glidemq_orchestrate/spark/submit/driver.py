@@ -38,7 +38,8 @@ from glidemq_orchestrate.spark.drivers.keeper import (
     end_marked,
 )
 from glidemq_orchestrate.spark.drivers.lines import Reader
-from glidemq_orchestrate.spark.session import SparkSettings, require_java
+from glidemq_orchestrate.spark.java import require_java
+from glidemq_orchestrate.spark.settings import SparkSettings
 from glidemq_orchestrate.spark.submit.application import Application
 from glidemq_orchestrate.spark.submit.command import arguments_of, digest_of, settings_of
 from glidemq_orchestrate.spark.submit.output import Output

@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.spark.cluster import require_master, settings_of_file
-from glidemq_orchestrate.spark.session import SparkSettings
+from glidemq_orchestrate.spark.settings import SparkSettings
 
 FILE = """
 # a comment
