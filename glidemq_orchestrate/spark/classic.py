@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from glidemq_orchestrate.spark.engine import Asked, SessionGone, Step, configure, identify
+from glidemq_orchestrate.spark.failures import explained, remedy_of
 from glidemq_orchestrate.spark.session import WarmSession, is_alive
 from glidemq_orchestrate.spark.sharing import active
 from glidemq_orchestrate.worker.context import Context
@@ -59,7 +60,10 @@ class ClassicEngine:
                 yield _Step(spark, watch)
         except Exception as exc:
             if not is_alive(shared):
-                raise SessionGone(f"the Spark session was lost while {asked.title} ran") from exc
+                told = str(exc)
+                raise SessionGone(
+                    "the Spark session was lost", explained(told) if remedy_of(told) else ""
+                ) from exc
             raise
 
     def stop(self) -> None:

@@ -22,10 +22,15 @@ class SessionGone(Exception):
     """The session, or the process that has it, ended while a step ran.
 
     Attributes:
+        explanation: Why, and what to do, if what the step met tells it.
         is_alone: Whether no other step was in it.
     """
 
     is_alone = False
+
+    def __init__(self, what: str, explanation: str = "") -> None:
+        super().__init__(what)
+        self.explanation = explanation
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,10 @@ REMEDIES: Final = (
     ),
     (r"No space left on device", "make room on that disk, or let spark.local.dir name another"),
     (
+        r"Master removed our application|Max number of executor failures",
+        "its executors end as they start: their stderr, on the pages of the cluster, says why",
+    ),
+    (
         r"All masters are unresponsive|Failed to connect to (?:the )?master",
         "no Spark master replies: see that it runs, and that GLIDEMQ_SPARK_MASTER names it",
     ),

@@ -51,6 +51,10 @@ from glidemq_orchestrate.worker.signals import RetryLater
 JOB_NAME: Final = "spark.python"
 AFTER_LOSS: Final = timedelta(seconds=1)
 FREE: Final = 2
+GUESS: Final = (
+    "its driver ran out of memory (spark.driver.memory in GLIDEMQ_SPARK_CONF), or the step ends the process "
+    "or its JVM"
+)
 """So many losses in a row cost a job no attempt, but for one of a session that it had to itself."""
 GRACE: Final = timedelta(seconds=30)
 """How long a step that has timed out may take to end, before its next attempt may begin beside it."""
@@ -77,7 +81,7 @@ def run_python_step(ctx: Context) -> Json:
     try:
         result = _run(ctx, is_suspect=losses.is_suspect(job))
     except SessionGone as exc:
-        raise _lost(str(exc), losses.note(job), is_alone=exc.is_alone) from exc
+        raise _lost(exc, losses.note(job)) from exc
     except BaseException:
         losses.forget(job)
         raise
@@ -100,13 +104,11 @@ def _is_here() -> bool:
     return not hosts.is_running and warm_session.is_built
 
 
-def _lost(why: str, count: int, *, is_alone: bool) -> Exception:
+def _lost(gone: SessionGone, count: int) -> Exception:
     """What a step raises whose session was lost while it ran."""
-    if count > FREE or (is_alone and count > 1):
-        return SessionLost(
-            f"{why}; so it was the last {count} times: its driver ran out of memory (spark.driver.memory in "
-            "GLIDEMQ_SPARK_CONF), or the step ends the process or its JVM"
-        )
+    if count > FREE or (gone.is_alone and count > 1):
+        return SessionLost(f"{gone}; so it was the last {count} times: {gone.explanation or GUESS}")
+    why = f"{gone}: {gone.explanation}" if gone.explanation else f"{gone}"
     return RetryLater(AFTER_LOSS, f"{why}; it runs again", counts=False)
 
 

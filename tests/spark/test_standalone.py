@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,17 +45,18 @@ def worker(start: Start, master: str, url: str, tmp_path: Path) -> Start:
         "spark.dynamicAllocation.executorIdleTimeout": "3s",
     }
 
-    def serve(queue: str, **environment: str) -> Any:
+    def serve(queue: str, more: Mapping[str, str] = EMPTY, **environment: str) -> Any:
         return start(
             sys.executable, "-m", "glidemq_orchestrate", "worker", "--url", url, "--queue", queue,
             "--app", "glidemq_orchestrate.spark", "--allow-import", "cluster_steps",
-            GLIDEMQ_SPARK_MASTER=master, GLIDEMQ_SPARK_CONF=json.dumps(conf), PYTHONPATH=str(tmp_path),
-            SPARK_LOCAL_IP="127.0.0.1", **environment,
+            GLIDEMQ_SPARK_MASTER=master, GLIDEMQ_SPARK_CONF=json.dumps({**conf, **more}),
+            PYTHONPATH=str(tmp_path), SPARK_LOCAL_IP="127.0.0.1", **environment,
         )  # fmt: skip
 
     return serve
 
 
+EMPTY: Mapping[str, str] = MappingProxyType({})
 DATA: Any = {"callable": "cluster_steps:count"}
 LONG = timedelta(seconds=150)
 
@@ -88,3 +91,15 @@ def test_a_step_that_gets_no_executor_says_so_and_fails(  # noqa: PLR0917  fixtu
         assert any("no executor runs anything" in line for line in queue.logs(job_id).lines)
         end(hog)
         assert queue.add_and_wait("spark.python", DATA, timeout=LONG) == 10
+
+
+def test_executors_that_cannot_start_are_told(worker: Start, url: str, eventually: Eventually) -> None:
+    """The master ends such an application, and with it the session."""
+    with Queue("one", url) as queue:
+        worker("one", {"spark.executorEnv.JAVA_HOME": "/nowhere"})
+        job_id = queue.add("spark.python", DATA)
+        eventually(lambda: queue.get_job(job_id).state is JobState.FAILED, timeout=240)
+        reason = str(queue.get_job(job_id).failed_reason)
+        assert "Master removed our application: FAILED" in reason
+        assert "its executors end as they start: their stderr" in reason
+        assert "out of memory" not in reason

@@ -230,7 +230,7 @@ class Host:
         with self._lock:
             self._inboxes[number] = inbox
             if self._why:
-                inbox.put(Message.of("lost", number, self._why))
+                inbox.put(Message.of("lost", number, (self._why, "")))
         return inbox
 
     def _next(self, inbox: Inbox, number: int) -> Message | None:
@@ -244,7 +244,7 @@ class Host:
             return None
         with suppress(queue.Empty):
             return inbox.get(timeout=LOOK_SECONDS)  # what it said last
-        return Message.of("lost", number, self._how_it_ended())
+        return Message.of("lost", number, (self._how_it_ended(), ""))
 
     def _send(self, kind: str, number: int, value: Any = None) -> None:
         with suppress(OSError):  # it has ended: the inbox tells
@@ -255,7 +255,8 @@ class Host:
         if message.kind == "raised":
             return unpack(message.value)
         self.is_retired = True  # its JVM has ended, or all of it
-        return SessionGone(f"{message.value} while it {when}")
+        what, explanation = message.value
+        return SessionGone(f"{what} while it {when}", explanation)
 
     def _listen(self) -> None:
         """Hand out what it says, until it ends; then tell all who wait."""
@@ -273,7 +274,7 @@ class Host:
                 self._why = why
                 waiting = list(self._inboxes.items())
             for number, inbox in waiting:
-                inbox.put(Message.of("lost", number, why))
+                inbox.put(Message.of("lost", number, (why, "")))
             if wire is not None:
                 wire.close()
 

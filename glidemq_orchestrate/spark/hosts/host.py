@@ -98,7 +98,7 @@ class _Host:
         try:
             kind, value = "done", self._outcome(message, speaker)
         except SessionGone as exc:
-            kind, value = "lost", str(exc)
+            kind, value = "lost", (str(exc), exc.explanation)
         except BaseException as exc:  # noqa: BLE001  a step harms its job only
             kind, value = "raised", pack(exc)
         if os.getpid() != self._owner:  # a step has forked and let the copy return here
@@ -130,7 +130,7 @@ class _Host:
     def _look(self, message: Message) -> None:
         """Tell whether the session replies; one that does not reply lets the worker wait."""
         kind = "done" if self._engine.is_alive() else "lost"
-        self._say(kind, message.number, "the Spark session has ended")
+        self._say(kind, message.number, ("the Spark session has ended", ""))
 
     def _say(self, kind: str, number: int, value: Any) -> None:
         with suppress(OSError):  # the worker has ended, and so does this process

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from glidemq_orchestrate.spark.release import is_spark_3
 from glidemq_orchestrate.worker.signals import Unrecoverable
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
-        zone: dict[str, Any] = {} if is_spark_3() else {"timezone": "UTC"}
+        takes_zone = "timezone" in signature(to_arrow_schema).parameters  # else UTC is what it takes
+        zone: dict[str, Any] = {"timezone": "UTC"} if takes_zone else {}
         found = to_arrow_schema(frame.schema, **zone)
     except (PySparkException, TypeError) as exc:
         raise Unrecoverable(f"Iceberg has no type for a column of the frame: {exc}") from exc
