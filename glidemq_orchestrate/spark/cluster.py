@@ -22,6 +22,7 @@ PAUSE_SECONDS: Final = 1.0
 CONNECT_PORT: Final = 15002
 _STANDALONE: Final = "spark://"
 _CONNECT: Final = "sc://"
+_OTHERS: Final = re.compile(r"local|local\[.+\]|local-cluster\[.+\]|yarn|yarn-client|k8s://.+")
 _LINE: Final = re.compile(r"\s*([^#!\s=:]+)\s*[=:\s]\s*(.*?)\s*")
 
 
@@ -58,7 +59,7 @@ def require_master(master: str, patience: float = PATIENCE_SECONDS) -> None:
         patience: Seconds.
 
     Raises:
-        ConfigurationError: None answers.
+        ConfigurationError: None answers, or it is none.
     """
     if master.startswith(_CONNECT):
         master = master.partition(";")[0].rstrip("/")
@@ -66,8 +67,13 @@ def require_master(master: str, patience: float = PATIENCE_SECONDS) -> None:
         parts = [place if ":" in place else f"{place}:{CONNECT_PORT}"]
     elif master.startswith(_STANDALONE):
         parts = master.removeprefix(_STANDALONE).split(",")
-    else:
+    elif _OTHERS.fullmatch(master):
         return
+    else:
+        raise ConfigurationError(
+            f"{master} is no Spark master: it must be local[*], spark://HOST:PORT, yarn, "
+            "k8s://https://HOST:PORT or sc://HOST:PORT"
+        )
     places = [_place(part, master) for part in parts]
     until, has_told = time.monotonic() + patience, False
     while not any(_answers(host, port) for host, port in places):

@@ -22,14 +22,16 @@ from glidemq_orchestrate.errors import ConfigurationError
 from glidemq_orchestrate.importing import importing
 from glidemq_orchestrate.lifeline.lifeline import lifeline
 from glidemq_orchestrate.spark.cluster import require_master
+from glidemq_orchestrate.spark.failures import explained
 from glidemq_orchestrate.spark.java import require_java
 from glidemq_orchestrate.spark.scratch import Scratch
-from glidemq_orchestrate.spark.settings import SparkSettings
+from glidemq_orchestrate.spark.settings import CONF_VARIABLE, MASTER_VARIABLE, SparkSettings
 from glidemq_orchestrate.spark.sharing import install
 from glidemq_orchestrate.spark.source.registration import offer
 
 if TYPE_CHECKING:
     import psutil
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
@@ -158,7 +160,6 @@ def _build(settings: SparkSettings) -> _Running:
             with importing():
                 import psutil  # noqa: F401, PLC0415  of the same extra
                 from pyspark import SparkConf, SparkContext
-                from pyspark.java_gateway import launch_gateway
                 from pyspark.sql import SparkSession
         except ImportError as exc:
             raise ConfigurationError(
@@ -175,7 +176,7 @@ def _build(settings: SparkSettings) -> _Running:
                 shown = [(name, value) for name, value in given.items() if not _SECRET.search(name)]
                 scratch = Scratch(settings.of_users)
                 with lifeline.marking(), scratch.used():
-                    gateway = launch_gateway(SparkConf(loadDefaults=False).setAll(shown))  # type: ignore[no-untyped-call]
+                    gateway = _gateway(SparkConf(loadDefaults=False).setAll(shown))
                 jvm = gateway.proc
             if jvm is not None:
                 lifeline.watch(jvm.pid)
@@ -185,11 +186,42 @@ def _build(settings: SparkSettings) -> _Running:
             spark = SparkSession.builder.config(conf=conf).getOrCreate()
             install()
             offer()
-        except BaseException:
+        except BaseException as exc:
+            why = _refused(exc)  # which asks the JVM
             _end_jvm(jvm, gateway, scratch)
+            if why is not None:
+                raise why from exc
             raise
     logger.info("Spark session ready", extra={"action": "spark_started", "master": settings.master})
     return _Running(spark, jvm, gateway, scratch)
+
+
+def _gateway(conf: SparkConf) -> Any:
+    """A JVM, and the connection to it.
+
+    Raises:
+        ConfigurationError: It ends as it starts, twice: the first time it may have been killed.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    for _ in range(2):
+        with suppress(PySparkException):
+            return launch_gateway(conf)  # type: ignore[no-untyped-call]
+    raise ConfigurationError(
+        "Spark cannot be started: its JVM ends as it starts, and what it has printed says why. See to "
+        f"{CONF_VARIABLE}, {MASTER_VARIABLE} and the memory of this machine"
+    )
+
+
+def _refused(exc: BaseException) -> ConfigurationError | None:
+    """What Spark has against the settings of a session; None for any other error."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415  of an extra
+    from pyspark.errors import PySparkException
+
+    if isinstance(exc, Py4JJavaError | PySparkException):
+        return ConfigurationError(f"Spark cannot be started: {explained(str(exc))}")
+    return None
 
 
 def _jvm_of_program() -> psutil.Process | None:

@@ -17,7 +17,7 @@ from pyspark import SparkContext
 
 from glidemq_orchestrate.errors import ConfigurationError, JavaMissing
 from glidemq_orchestrate.spark.java import require_java
-from glidemq_orchestrate.spark.session import is_alive, warm_session
+from glidemq_orchestrate.spark.session import WarmSession, is_alive, warm_session
 from glidemq_orchestrate.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
@@ -93,6 +93,25 @@ def test_the_session_is_the_same_for_every_step_and_as_configured() -> None:
     assert spark.sparkContext.master == "local[2]"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.getConf().get("spark.scheduler.mode") == "FAIR"
+
+
+@pytest.mark.parametrize(
+    ("conf", "why"),
+    [
+        (
+            {"spark.driver.memory": "100m"},
+            r"\w*IllegalArgumentException: .*System memory .* must be at least",
+        ),
+        ({"spark.driver.memory": "lots"}, "its JVM ends as it starts, and what it has printed says why"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark closes no pipe then
+def test_why_a_session_cannot_be_built_is_told_in_a_sentence(conf: dict[str, str], why: str) -> None:
+    warm = WarmSession(SparkSettings("local[1]", conf))
+    with pytest.raises(ConfigurationError, match=f"Spark cannot be started: {why}") as caught:
+        warm.get()
+    assert "\n" not in str(caught.value)
+    assert not [child for child in psutil.Process().children() if child.name() == "java"]
 
 
 @pytest.mark.usefixtures("spark")

@@ -53,7 +53,10 @@ def main() -> None:
     except BaseException as exc:  # noqa: BLE001  whatever it is, the worker reports it
         log.stop()
         with suppress(OSError):
-            wire.send("raised", message.number, pack(exc))
+            if _is_of_a_killed_jvm(exc):
+                wire.send("lost", message.number, ("the JVM of the Spark session ended", ""))
+            else:
+                wire.send("raised", message.number, pack(exc))
         engine.stop()
         return
     # A host ends with its worker, which may still wait for its steps. Not SIG_IGN, which programs that it
@@ -68,6 +71,12 @@ def main() -> None:
         engine.stop()
         log.stop()
     os._exit(0)  # threads of steps may still be there: nobody waits for them
+
+
+def _is_of_a_killed_jvm(exc: BaseException) -> bool:
+    from py4j.protocol import Py4JNetworkError  # noqa: PLC0415  of an extra
+
+    return isinstance(exc, Py4JNetworkError | ConnectionError | EOFError)
 
 
 class _Host:

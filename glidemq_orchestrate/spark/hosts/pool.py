@@ -36,6 +36,7 @@ IDLE_SECONDS: Final = 300.0
 """So long after its last step a session with settings of its own, or of one step's own, is kept."""
 TELL_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 60.0
+START_TRIES: Final = 3
 
 
 class Hosts:
@@ -67,6 +68,7 @@ class Hosts:
 
         Raises:
             JavaMissing, ConfigurationError: It cannot be built.
+            SessionGone: It was killed while it was built, ``START_TRIES`` times.
         """
         with self._changed:
             self._was_stopped = False
@@ -78,11 +80,18 @@ class Hosts:
                 threading.Thread(
                     target=self._look_after, args=(self._stopping,), name="spark-hosts", daemon=True
                 ).start()
-        place = self._take(SHARED, lambda: False, None)
-        try:
-            place.started()
-        finally:
-            self._give_back(place)
+        for left in reversed(range(START_TRIES)):
+            place = self._take(SHARED, lambda: False, None)
+            try:
+                place.started()
+            except SessionGone as exc:
+                if not left:
+                    raise
+                logger.warning("%s; another one is started", exc)
+            else:
+                return
+            finally:
+                self._give_back(place)
 
     def run(self, ctx: Context, title: str, wanted: Wanted, *, fresh: bool = False) -> Outcome:
         """Run a step in a host that has what it wants.

@@ -82,6 +82,14 @@ def test_what_is_no_master_is_refused(master: str) -> None:
         require_master(master)
 
 
-def test_other_masters_are_spark_s_affair() -> None:
-    for master in ("local[2]", "yarn", "k8s://https://h:1"):
-        require_master(master)
+@pytest.mark.parametrize("master", ["foo://host:1", "", "locals", "http://host:7077", "k8s://", "local[]"])
+def test_a_master_of_no_kind_that_spark_has_is_refused(master: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no Spark master: it must be local\[\*\], spark://"):
+        require_master(master, patience=0)
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[2]", "local[*,4]", "local-cluster[1,1,1024]", "yarn", "k8s://https://a:1"]
+)
+def test_other_masters_are_spark_s_affair(master: str) -> None:
+    require_master(master, patience=0)

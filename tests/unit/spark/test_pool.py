@@ -29,6 +29,7 @@ BIG = Wanted((("spark.driver.memory", "9g"),))
 
 class FakeHost:
     made: list[FakeHost]
+    killed = 0
 
     def __init__(self, settings: Any) -> None:
         self.settings, self.steps, self.since, self.pid = settings, 0, time.monotonic(), id(self)
@@ -39,6 +40,9 @@ class FakeHost:
     def start(self) -> None:
         if self.settings.conf.get("spark.driver.memory") == "none":
             raise ConfigurationError("no such memory")
+        if self.killed > len(self.made):
+            self.stop()
+            raise SessionGone("killed")
         self.has_started = True
 
     def run(self, ctx: Context, title: str) -> Outcome:
@@ -165,6 +169,18 @@ def test_a_fresh_one_is_for_one_step_and_not_waited_for_without_end(
         _, go, _ = begin(hosts, OWN)
         assert run(hosts, fresh=True) is run(hosts)
         go.set()
+
+
+def test_a_session_that_was_killed_while_it_was_built_is_built_again(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeHost, "killed", 3)
+    hosts.start()
+    assert [host.has_ended for host in FakeHost.made] == [True, True, False]
+    monkeypatch.setattr(FakeHost, "killed", 99)
+    FakeHost.made[-1].stop()
+    with pytest.raises(SessionGone):
+        hosts.start()
 
 
 def test_a_lost_session_is_replaced_and_says_whether_the_step_was_alone(
