@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.datasource import DataSourceReader
 
 from glidemq_orchestrate import FlowNode, FlowProducer, FlowSpec, JobOptions, Queue
 from glidemq_orchestrate.clients.queue import NewJob
@@ -182,7 +183,8 @@ def test_filters_give_the_same_rows_with_fewer_calls_when_they_are_pushed_down(
         found.append(sorted(row.job_id for row in frame.collect()))
         calls.append(redis_client.info("stats")["total_commands_processed"] - before)
     assert found[0] == found[1] == sorted(str(number) for number in range(1_900, 2_001))
-    assert calls[1] < calls[0] / 5
+    if hasattr(DataSourceReader, "pushFilters"):  # PySpark 4.0 has none
+        assert calls[1] < calls[0] / 5
     assert read("jobs").where("state = 'no state'").count() == 0
 
 

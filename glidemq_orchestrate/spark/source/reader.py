@@ -49,10 +49,10 @@ class TableReader(api.DataSourceReader):
             parts = _TABLES[self._wanted.table].plan(link, self._wanted)
         return [api.InputPartition(part) for part in parts]
 
-    def read(self, partition: api.InputPartition) -> Iterator[Any]:
+    def read(self, partition: api.InputPartition | None) -> Iterator[Any]:
         """The rows of a part, as record batches."""
         table = self._wanted.table
-        if partition.value is None:  # Spark's, when there is none
+        if partition is None or partition.value is None:  # Spark's, when there is none
             return
         with Link(self._settings) as link:
             for rows in _TABLES[table].rows(link, partition.value, self._wanted):

@@ -30,7 +30,7 @@ class GlideMQDataSource(api.DataSource):
     **Reading**: ``spark.read.format("glidemq").option("table", ...).load()`` with a table of
     ``tables.TABLES`` (the schema has a comment for each column). Each task reads about ``rows_per_partition``
     rows (10,000), a page at a time. These options choose rows; ``spark.sql.python.filterPushdown.enabled``
-    makes filters on the same columns do the same:
+    (of Spark 4.1) makes filters on the same columns do the same:
 
     * ``jobs``: ``queue``, ``state``, ``since`` and ``until`` (of ``finished_at``). ``payload`` false leaves
       out data and result.
