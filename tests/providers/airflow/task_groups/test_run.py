@@ -65,6 +65,7 @@ with DAG("small", schedule=None, catchup=False):
 """
 
 
+@pytest.mark.long
 @pytest.mark.xfail(
     airflow.__version__.startswith("3.2."),
     reason="dag.test of Airflow 3.2.2 runs no task at all with the libraries with which it starts",
