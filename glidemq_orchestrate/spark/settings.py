@@ -82,7 +82,7 @@ class SparkSettings:
     def spark_conf(self) -> dict[str, str]:
         """The Spark settings to give: UTC, FAIR scheduling, plain timestamps; ``conf`` overrides them.
 
-        What ``spark-defaults.conf`` sets is left to it.
+        What ``spark-defaults.conf`` sets is left to it, but for the master and where the driver runs: here.
         """
         settings = {
             "spark.app.name": "glidemq-worker",
@@ -108,7 +108,7 @@ class SparkSettings:
                 "spark.dynamicAllocation.executorIdleTimeout": "30s",
             }
         own = {name: value for name, value in settings.items() if name not in self.of_file}
-        return {**own, **self.conf, "spark.master": self.master}
+        return {**own, **self.conf, "spark.master": self.master, "spark.submit.deployMode": "client"}
 
 
 def patience(environment: Mapping[str, str] | None = None) -> float:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.resources import as_file, files
 from typing import Any, Final, Self
+from urllib.parse import unquote
 
 from glidemq_orchestrate.codec import Json, encode
 from glidemq_orchestrate.spark.engine import settings_in
@@ -141,8 +142,7 @@ class _Finder:
     def anywhere(self, path: str) -> str:
         """A path or URI that the worker allows."""
         patterns = [part.strip() for part in self.environment.get(ALLOW_VARIABLE, "").split(",")]
-        is_plain = ".." not in path.split("/") and not path.startswith("-") and "," not in path
-        if is_plain and any(fnmatchcase(path, pattern) for pattern in patterns if pattern):
+        if _is_plain(path) and any(fnmatchcase(path, pattern) for pattern in patterns if pattern):
             return path
         raise InvalidCall(
             f"{self.title}: this worker may not run {path}: it runs files of packages, and what "
@@ -153,6 +153,15 @@ class _Finder:
         """One of the two: a name with a colon and no slash before it is in a package."""
         head, colon, _ = name.partition(":")
         return self.file(name) if colon and "/" not in head and "://" not in name else self.anywhere(name)
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path or URI means what it says: whoever opens a URI decodes it, maybe more than once."""
+    if path.startswith("-") or any(character in path for character in ",#?\\") or not path.isprintable():
+        return False
+    while (decoded := unquote(path)) != path:
+        path = decoded
+    return ".." not in re.split(r"[/\\]", path) and "\0" not in path
 
 
 def _args(title: str, given: Json, inputs: Json, results: Mapping[str, Json]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ def settings_of(
     name = f"{ctx.queue}: {ctx.node or application.path.rpartition('/')[2]} ({ctx.job_id})"
     conf = {"spark.app.name": name, "spark.ui.port": "0", "spark.ui.showConsoleProgress": "false"}
     conf |= {**settings, **identity_of(application.title, ctx)}
+    conf["spark.submit.deployMode"] = "client"  # a cluster's own setting may be another
     if conf["spark.master"].startswith("yarn"):
         conf[YARN_TAGS] = ",".join(filter(None, (conf.get(YARN_TAGS), tag)))
     if conf["spark.master"].startswith("k8s://"):

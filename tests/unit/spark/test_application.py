@@ -14,7 +14,7 @@ from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall
 
 ALLOWED = {
-    "GLIDEMQ_SPARK_APPLICATIONS": "/opt/jobs/*, s3a://jobs/*.jar",
+    "GLIDEMQ_SPARK_APPLICATIONS": "/opt/jobs/*, s3a://jobs/*.jar, file:///opt/jobs/*",
     "GLIDEMQ_SPARK_STEP_CONF": "spark.jars",
 }
 
@@ -66,6 +66,10 @@ def test_a_jar_that_the_worker_allows_has_a_main_class() -> None:
     assert (found.path, found.main_class) == ("s3a://jobs/daily.jar", "com.example.Daily$")
 
 
+def test_a_uri_may_have_encoded_characters_that_lead_nowhere() -> None:
+    assert _application({"application": "file:///opt/jobs/a%20b..py"}).path == "file:///opt/jobs/a%20b..py"
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -85,6 +89,13 @@ def test_a_jar_that_the_worker_allows_has_a_main_class() -> None:
         ({"file": "submit_package.none:x.py"}, "submit_package.none cannot be imported: ModuleNotFoundError"),
         ({"application": "/etc/x.py"}, "this worker may not run /etc/x.py"),
         ({"application": "/opt/jobs/../../etc/x.py"}, "this worker may not run"),
+        ({"application": "file:///opt/jobs/%2e%2e/x.py"}, "this worker may not run"),
+        ({"application": "file:///opt/jobs/..%2fx.py"}, "this worker may not run"),
+        ({"application": "file:///opt/jobs/%252E%252e/x.py"}, "this worker may not run"),
+        ({"application": "file:///opt/jobs/a\\..\\x.py"}, "this worker may not run"),
+        ({"application": "/opt/jobs/x.py#y.py"}, "this worker may not run"),
+        ({"application": "/opt/jobs/x\0.py"}, "this worker may not run"),
+        ({"application": "/opt/jobs/x.py", "py_files": ["file:///opt/jobs/%2e./x.zip"]}, "may not run"),
         ({"application": "/opt/jobs/x.py,/etc/x.py"}, "this worker may not run"),
         ({"application": "--help"}, "this worker may not run"),
         ({"application": "/opt/jobs/x.jar", "class": "a b"}, "class must be the name of a class"),

@@ -39,6 +39,11 @@ def test_others_know_it_by_the_name_and_the_identity(master: str) -> None:
     assert (found["spark.glidemq.queue"], found["spark.glidemq.user"]) == ("etl", "ana")
 
 
+def test_a_driver_runs_beside_its_worker_whatever_the_defaults_of_a_cluster_are() -> None:
+    found = settings("yarn", {"spark.submit.deployMode": "cluster"})
+    assert found["spark.submit.deployMode"] == "client"
+
+
 def test_arguments_come_after_the_program() -> None:
     assert arguments_of(APPLICATION) == ["--py-files", "/opt/jobs/b.zip", "/opt/jobs/a.py", "--day", "1"]
 
