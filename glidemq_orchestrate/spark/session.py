@@ -200,14 +200,21 @@ def _gateway(conf: SparkConf) -> Any:
     """A JVM, and the connection to it.
 
     Raises:
-        ConfigurationError: It ends as it starts, twice: the first time it may have been killed.
+        ConfigurationError: There is no Spark to start it, or it ends as it starts, twice: the first time it
+            may have been killed.
     """
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
     for _ in range(2):
-        with suppress(PySparkException):
+        try:
             return launch_gateway(conf)  # type: ignore[no-untyped-call]
+        except OSError as exc:
+            raise ConfigurationError(
+                f"Spark cannot be started: {exc}; let SPARK_HOME name a folder with Spark, or unset it"
+            ) from exc
+        except PySparkException:
+            continue
     raise ConfigurationError(
         "Spark cannot be started: its JVM ends as it starts, and what it has printed says why. See to "
         f"{CONF_VARIABLE}, {MASTER_VARIABLE} and the memory of this machine"

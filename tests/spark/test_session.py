@@ -98,6 +98,7 @@ def test_the_session_is_the_same_for_every_step_and_as_configured() -> None:
 @pytest.mark.parametrize(
     ("conf", "why"),
     [
+        ({}, r"\[Errno 2\] No such file .*'/nowhere/.*spark-submit'; let SPARK_HOME name"),
         (
             {"spark.driver.memory": "100m"},
             r"\w*IllegalArgumentException: .*System memory .* must be at least",
@@ -106,7 +107,11 @@ def test_the_session_is_the_same_for_every_step_and_as_configured() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark closes no pipe then
-def test_why_a_session_cannot_be_built_is_told_in_a_sentence(conf: dict[str, str], why: str) -> None:
+def test_why_a_session_cannot_be_built_is_told_in_a_sentence(
+    conf: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not conf:
+        monkeypatch.setenv("SPARK_HOME", "/nowhere")
     warm = WarmSession(SparkSettings("local[1]", conf))
     with pytest.raises(ConfigurationError, match=f"Spark cannot be started: {why}") as caught:
         warm.get()

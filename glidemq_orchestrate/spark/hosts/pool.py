@@ -19,7 +19,7 @@ from glidemq_orchestrate.spark.hosts.wanted import Wanted
 from glidemq_orchestrate.spark.hosts.wire import Outcome
 from glidemq_orchestrate.spark.published.version import Publication
 from glidemq_orchestrate.spark.scratch import sweep
-from glidemq_orchestrate.spark.settings import SparkSettings
+from glidemq_orchestrate.spark.settings import SparkSettings, patience
 from glidemq_orchestrate.spark.step import StepCancelled
 from glidemq_orchestrate.worker.context import Context
 from glidemq_orchestrate.worker.imported import InvalidCall
@@ -74,6 +74,7 @@ class Hosts:
             self._was_stopped = False
             if self._stopping is None:
                 self._limits = Limits.from_environment()
+                patience()  # refused now, not by each step
                 self._settings = replace(SparkSettings.from_environment(), scope=scope, server=server or {})
                 sweep(self._settings.of_users)
                 self._stopping = threading.Event()

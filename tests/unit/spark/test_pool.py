@@ -171,6 +171,17 @@ def test_a_fresh_one_is_for_one_step_and_not_waited_for_without_end(
         go.set()
 
 
+def test_a_wrong_patience_is_told_before_the_first_step(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLIDEMQ_SPARK_EXECUTOR_TIMEOUT", "abc")
+    with pytest.raises(
+        ConfigurationError, match="GLIDEMQ_SPARK_EXECUTOR_TIMEOUT must be a number of seconds"
+    ):
+        hosts.start()
+    assert not FakeHost.made
+
+
 def test_a_session_that_was_killed_while_it_was_built_is_built_again(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
